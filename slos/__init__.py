@@ -1,0 +1,1 @@
+"""The SLO language: signals, SLO files, indicators, windows and burn-rate arithmetic."""

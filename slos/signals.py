@@ -1,0 +1,214 @@
+"""Every signal tokenslo measures: the one place for names, types, units, labels and buckets.
+
+A *signal* is what a person asks for ("time to first token", "paused sequences").  A *metric* is the
+Prometheus family it is served as; several signals may share one family and differ by a fixed label
+(``llm_sequences{state="paused"}``).  Every serving metric also carries the labels ``model`` and
+``version``.  Units are Prometheus base units: seconds, bytes, ratios from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+# Upper bucket bounds in seconds.  The vLLM and OpenTelemetry GenAI grids, so that operators can
+# compare servers edge by edge; they reach past the usual gateway timeouts (10 s to 300 s).
+FIRST_TOKEN_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+# Fast GPUs decode a token in 5 to 15 ms, below the first edge of those grids.
+TOKEN_GAP_BUCKETS = (
+    0.002, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+REQUEST_BUCKETS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+STAGE_BUCKETS = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+
+MODEL_LABELS = ("model", "version")
+OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "disconnected")
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One thing worth knowing about LLM serving.
+
+    ``metric`` is the name as Prometheus stores it: counters end in ``_total``, histograms are named
+    without ``_bucket``.  ``labels`` are those a sample may carry beside ``model``, ``version`` and
+    the ``fixed`` ones.  ``buckets`` are default upper bounds in seconds (histograms only).
+    """
+
+    key: str
+    title: str
+    metric: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    buckets: tuple[float, ...] = ()
+    unit: str = ""
+
+
+def _catalogue(*signals: Signal) -> dict[str, Signal]:
+    return {signal.key: signal for signal in signals}
+
+
+def _sequences(state: str, title: str) -> Signal:
+    return Signal(
+        f"sequences_{state}",
+        title,
+        "llm_sequences",
+        "gauge",
+        "Sequences in the engine, by state.",
+        fixed={"state": state},
+    )
+
+
+def _kv_blocks(state: str, title: str) -> Signal:
+    return Signal(
+        f"kv_blocks_{state}",
+        title,
+        "llm_kv_cache_blocks",
+        "gauge",
+        "KV-cache blocks, by state.",
+        fixed={"state": state},
+    )
+
+
+def _memory(kind: str, title: str) -> Signal:
+    return Signal(
+        f"memory_{kind}",
+        title,
+        "llm_memory_bytes",
+        "gauge",
+        "Memory held by the engine, by kind.",
+        fixed={"kind": kind},
+        unit="B",
+    )
+
+
+def _tokens(direction: str, title: str) -> Signal:
+    return Signal(
+        f"{direction}_tokens",
+        title,
+        "llm_tokens_total",
+        "counter",
+        "Tokens processed, by direction.",
+        fixed={"direction": direction},
+    )
+
+
+SIGNALS: Mapping[str, Signal] = _catalogue(
+    Signal("ttft", "Time to first token", "llm_time_to_first_token_seconds", "histogram",
+           "Time from the arrival of a request to its first token.",
+           buckets=FIRST_TOKEN_BUCKETS, unit="s"),
+    Signal("itl", "Inter-token latency", "llm_inter_token_latency_seconds", "histogram",
+           "Gap between consecutive token-bearing chunks of a stream.",
+           buckets=TOKEN_GAP_BUCKETS, unit="s"),
+    Signal("tpot", "Time per output token", "llm_time_per_output_token_seconds", "histogram",
+           "Per request: (last token - first token) / (output tokens - 1).",
+           buckets=TOKEN_GAP_BUCKETS, unit="s"),
+    Signal("e2e", "Request duration", "llm_request_duration_seconds", "histogram",
+           "Time from the arrival of a request to the end of its response.",
+           buckets=REQUEST_BUCKETS, unit="s"),
+    Signal("queue", "Queue time", "llm_request_queue_seconds", "histogram",
+           "Time a request waits before its first scheduling.",
+           buckets=STAGE_BUCKETS, unit="s"),
+    Signal("prefill", "Prefill time", "llm_request_prefill_seconds", "histogram",
+           "Time from first scheduling to first token.",
+           buckets=STAGE_BUCKETS, unit="s"),
+    Signal("decode", "Decode time", "llm_request_decode_seconds", "histogram",
+           "Time from first to last token.",
+           buckets=REQUEST_BUCKETS, unit="s"),
+    Signal("requests", "Requests by outcome", "llm_requests_total", "counter",
+           "Requests that ended, by outcome; reason is the server's own word for it.",
+           labels=("outcome", "reason")),
+    Signal("requests_without_first_token", "Requests that died before their first token",
+           "llm_requests_without_first_token_total", "counter",
+           "Requests that ended before their first token, by outcome; no latency histogram sees "
+           "them, so TTFT objectives count them as bad.",
+           labels=("outcome",)),
+    _tokens("input", "Input tokens"),
+    _tokens("output", "Output tokens"),
+    _sequences("active", "Active sequences"),
+    _sequences("decoding", "Decoding sequences"),
+    _sequences("waiting", "Waiting sequences"),
+    _sequences("paused", "Paused sequences"),
+    Signal("sequences_max", "Maximum sequences", "llm_sequences_max", "gauge",
+           "Sequences the engine admits at once."),
+    Signal("kv_utilization", "KV-cache utilization", "llm_kv_cache_utilization_ratio", "gauge",
+           "Blocks held by live sequences / all blocks of the KV cache.", unit="ratio"),
+    _kv_blocks("used", "KV-cache blocks used"),
+    _kv_blocks("free", "KV-cache blocks free"),
+    _kv_blocks("max", "KV-cache blocks"),
+    Signal("kv_reused_blocks", "KV-cache blocks reused", "llm_kv_cache_reused_blocks_total",
+           "counter", "KV-cache blocks served from the prefix cache instead of being computed."),
+    _memory("gpu", "GPU memory"),
+    _memory("cpu", "CPU memory"),
+    _memory("pinned", "Pinned memory"),
+    Signal("disconnects", "Streaming disconnects", "llm_streaming_disconnects_total", "counter",
+           "Streams whose client left, by phase.", labels=("phase",)),
+    Signal("max_gap", "Longest gap of a stream", "llm_stream_max_gap_seconds", "histogram",
+           "Per stream: the longest gap between token-bearing chunks.",
+           buckets=TOKEN_GAP_BUCKETS, unit="s"),
+    Signal("goodput", "Goodput", "llm_goodput_requests_total", "counter",
+           "Requests by whether they met every clause of an objective.",
+           labels=("objective", "result", "clause")),
+)  # fmt: skip
+
+# The exporter's own metrics: name without a counter's _total, type, help, labels.
+OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
+    "tokenslo_build_info": ("gauge", "Version of tokenslo; always 1.", ("version",)),
+    "tokenslo_signal_info": (
+        "gauge",
+        "How each signal is obtained; always 1.",
+        ("signal", *MODEL_LABELS, "method", "quality"),
+    ),
+    "tokenslo_model_info": (
+        "gauge",
+        "What the server says it runs; always 1.",
+        (*MODEL_LABELS, "backend", "decoupled"),
+    ),
+    "tokenslo_source_up": (
+        "gauge",
+        "Whether the last reading of a source succeeded.",
+        ("source",),
+    ),
+    "tokenslo_source_age_seconds": (
+        "gauge",
+        "Age of the last good reading of a source.",
+        ("source",),
+    ),
+    "tokenslo_source_read_seconds": (
+        "gauge",
+        "How long the last reading of a source took.",
+        ("source",),
+    ),
+    "tokenslo_source_errors": (
+        "counter",
+        "Readings of a source that failed, by kind of failure.",
+        ("source", "kind"),
+    ),
+    "tokenslo_engine_stats_age_seconds": (
+        "gauge",
+        "Time since the engine last published an iteration; grows while it is idle or stuck.",
+        MODEL_LABELS,
+    ),
+}
+
+
+def bucket_edges(signal: Signal, thresholds: Iterable[float] = ()) -> tuple[float, ...]:
+    """Return the signal's default edges with every threshold (seconds) inserted as an exact edge.
+
+    A classic histogram answers "how many were within t" exactly only when t is an edge.
+    """
+    return tuple(sorted({*signal.buckets, *thresholds}))
