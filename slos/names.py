@@ -1,0 +1,72 @@
+"""Every name that generated rules, dashboards and runbooks agree on."""
+
+from __future__ import annotations
+
+# Recorded series.  All carry the labels `service` and `slo`, and no others: a label that may change
+# would split the long windows.
+BAD_RATE = "slo:bad:rate5m"
+TOTAL_RATE = "slo:total:rate5m"
+PERIOD_ERROR_RATIO = "slo:period_error_ratio:ratio"
+BUDGET_REMAINING = "slo:error_budget_remaining:ratio"
+OBJECTIVE = "slo:objective:ratio"
+INFO = "slo:info"
+
+BASE_WINDOW = "5m"
+"""The window of ``BAD_RATE`` and ``TOTAL_RATE``; every longer window is summed from them."""
+
+
+def error_ratio(window: str) -> str:
+    """Return the recorded series of the error ratio over ``window``, such as ``1h``."""
+    return f"slo:error_ratio:rate{window}"
+
+
+def series_labels(service: str, objective: str) -> dict[str, str]:
+    """Return the labels that identify an objective on every recorded series."""
+    return {"service": service, "slo": objective}
+
+
+def camel(name: str) -> str:
+    """``first-token`` → ``FirstToken``."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("-"))
+
+
+def burn_alert(service: str, objective: str) -> str:
+    """Return the alert that says the budget burns too fast."""
+    return f"{camel(service)}{camel(objective)}BudgetBurn"
+
+
+def exhausted_alert(service: str, objective: str) -> str:
+    """Return the alert that says the budget is spent."""
+    return f"{camel(service)}{camel(objective)}BudgetExhausted"
+
+
+def absent_alert(service: str, objective: str) -> str:
+    """Return the alert that says the objective cannot be measured."""
+    return f"{camel(service)}{camel(objective)}SignalAbsent"
+
+
+def dashboard_uid(service: str) -> str:
+    """Return the Grafana uid of a service's dashboard (Grafana's limit is 40 characters)."""
+    return f"tokenslo-{service}"[:40]
+
+
+def dashboard_url(base: str, service: str) -> str:
+    """Return where Grafana at ``base`` shows the dashboard; empty without a base."""
+    return f"{base.rstrip('/')}/d/{dashboard_uid(service)}" if base else ""
+
+
+def runbook_url(base: str, alert: str) -> str:
+    """Return where the page of ``alert`` is; ``{alert}`` in ``base`` says where its name goes.
+
+    Without that placeholder it is the Markdown file as ``tokenslo generate`` writes it.
+    """
+    if not base:
+        return ""
+    if "{alert}" in base:
+        return base.replace("{alert}", alert)
+    return f"{base.rstrip('/')}/{runbook_file(alert)}"
+
+
+def runbook_file(alert: str) -> str:
+    """Return the file name of an alert's runbook page."""
+    return f"{alert}.md"
