@@ -1,0 +1,52 @@
+"""What the sidecar knows at one moment: the store makes it, exposition and status page show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from exporter.readings import Labels, ModelInfo, Value
+
+
+@dataclass(frozen=True, slots=True)
+class SignalState:
+    """One signal of one model now.
+
+    ``samples`` is empty when ``quality`` is ``unavailable``; then ``note`` is the reason and
+    ``fix`` what would bring it.  Otherwise ``note`` says what to keep in mind about the method.
+    ``recent`` is a short text for people about the last minute ("p50 0.21 s, p95 0.74 s").
+    """
+
+    signal: str
+    model: str
+    version: str
+    method: str
+    quality: Literal["exact", "estimate", "unavailable"]
+    samples: Mapping[Labels, Value]
+    note: str = ""
+    fix: str = ""
+    recent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The health of one source: ``age`` (seconds) is None before its first good reading."""
+
+    source: str
+    up: bool
+    age: float | None
+    read_seconds: float | None
+    error: str
+    errors: Mapping[str, int]
+    ready: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything to be shown, in a stable order."""
+
+    signals: tuple[SignalState, ...]
+    sources: tuple[SourceState, ...]
+    models: tuple[ModelInfo, ...]
+    engine_stats_age: Mapping[tuple[str, str], float]
