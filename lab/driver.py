@@ -1,0 +1,88 @@
+"""Runs an engine in real time: one thread steps it, any thread submits, cancels and reads stats."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lab.engine import Engine, Event, IterationStats, Request
+
+Listener = Callable[[Event], None]
+
+# executor.h, iter_stats_max_iterations: older records are dropped without a trace.
+_KEPT_RECORDS = 1000
+
+
+class Driver:
+    """An engine and its thread; times are seconds since the epoch on a clock that never jumps.
+
+    A request's events go to its listener, in order, on the engine's thread and while the next batch
+    is already running; a listener must be quick and must not raise.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._listeners: dict[int, Listener] = {}
+        self._records: deque[IterationStats] = deque(maxlen=_KEPT_RECORDS)
+        self._lock = threading.Lock()
+        self._work = threading.Event()
+        self._closed = threading.Event()
+        self._epoch = time.time() - time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, listener: Listener) -> int:
+        """Queue a request and return its id.  ValueError says why it could never be served."""
+        with self._lock:
+            request_id = self._engine.submit(request, self._now())
+            self._listeners[request_id] = listener
+            self._work.set()
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """Ask for the end of a request."""
+        with self._lock:
+            self._engine.cancel(request_id)
+
+    def drain_stats(self) -> list[IterationStats]:
+        """Return the iteration records since the last call, at most the newest thousand."""
+        with self._lock:
+            records = list(self._records)
+            self._records.clear()
+        return records
+
+    def close(self) -> None:
+        """Stop the thread; requests that have not ended never will."""
+        self._closed.set()
+        self._work.set()
+        self._thread.join()
+
+    def _now(self) -> float:
+        return self._epoch + time.monotonic()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            with self._lock:
+                self._work.clear()
+                now = self._now()
+                step = self._engine.step(now)
+                if step.stats:
+                    self._records.append(step.stats)
+                calls = [(self._listener(event), event) for event in step.events]
+            for listener, event in calls:
+                listener(event)
+            if step.seconds is None:
+                self._work.wait()
+            else:
+                self._sleep_until(now + step.seconds)
+
+    def _listener(self, event: Event) -> Listener:
+        if event.final:
+            return self._listeners.pop(event.request_id)
+        return self._listeners[event.request_id]
+
+    def _sleep_until(self, moment: float) -> None:
+        while (left := moment - self._now()) > 0 and not self._closed.wait(left):
+            pass

@@ -1,0 +1,422 @@
+"""A simulated TensorRT-LLM executor: in-flight batching over a paged KV cache, without a GPU.
+
+The engine does no I/O and reads no clock.  Its caller says what time it is and is told how long the
+batch takes, so the same engine runs in virtual time under test and in real time behind a server.
+One call of :meth:`Engine.step` is one pass of the executor's loop (TensorRT-LLM, executorImpl.cpp,
+executionLoop): take the results of the batch in flight, drop what was cancelled, admit, schedule,
+launch the next batch, take the iteration's statistics.
+"""
+
+# ruff: noqa: N815 - the statistics carry the executor's own field names
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lab.kvcache import Allocation, BlockPool
+
+Policy = Literal["guaranteed_no_evict", "max_utilization"]
+FinishReason = Literal["length", "cancelled", "error"]
+
+# What the allocators of a 70B-class engine report, in bytes; the simulation moves none of them.
+_GPU_MEMORY = 36_100_332_423
+_CPU_MEMORY = 68_172
+_PINNED_MEMORY = 2_952_841_216
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine can hold, how it schedules and how fast it is; times are in seconds.
+
+    An iteration takes ``step_seconds``, plus ``sequence_seconds`` for every sequence that decodes
+    in it, plus ``context_token_seconds`` for every prompt token computed in it, times a log-normal
+    factor of spread ``jitter``.  ``max_batch_size`` sequences and ``max_num_tokens`` tokens fit
+    into one; ``chunked_context`` splits prompts that do not.  The policies are TensorRT-LLM's:
+    ``guaranteed_no_evict`` starts a sequence only if its KV cache fits up to its last token,
+    ``max_utilization`` starts it as soon as it fits now and pauses the newest when it gets tight.
+    """
+
+    max_batch_size: int = 16
+    max_num_active_requests: int = 32
+    max_num_tokens: int = 2048
+    chunked_context: bool = False
+    kv_blocks: int = 160
+    tokens_per_block: int = 32
+    policy: Policy = "guaranteed_no_evict"
+    honour_cancel: bool = True
+    step_seconds: float = 0.020
+    sequence_seconds: float = 0.001
+    context_token_seconds: float = 0.0003
+    jitter: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ValueError(f"policy {self.policy!r} is none of {', '.join(get_args(Policy))}")
+        if min(self.max_batch_size, self.tokens_per_block, self.kv_blocks) < 1:
+            raise ValueError("max_batch_size, tokens_per_block and kv_blocks must be at least 1")
+        if self.max_num_active_requests < self.max_batch_size:
+            raise ValueError("max_num_active_requests must be at least max_batch_size")
+        if self.max_num_tokens < self.max_batch_size + self.tokens_per_block:
+            raise ValueError("max_num_tokens must exceed max_batch_size by tokens_per_block")
+        speeds = (self.step_seconds, self.sequence_seconds, self.context_token_seconds, self.jitter)
+        if min(speeds) < 0 or self.step_seconds == 0:
+            raise ValueError("step_seconds must be positive, the other speeds not negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of the engine: prompt tokens, and how many tokens to generate.
+
+    With ``fail_after`` the engine fails the request once it has generated that many tokens, 0 being
+    before the first.
+    """
+
+    prompt: tuple[Hashable, ...]
+    max_tokens: int
+    fail_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A token of a request, its end, or both: the last token ends a request that ran its length.
+
+    ``time`` is the caller's clock at the step that brought it.  ``index`` counts the request's
+    tokens from 0 and is None where an end comes without a token.
+    """
+
+    request_id: int
+    time: float
+    index: int | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether this is the request's last event."""
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class KvCacheStats:
+    """Blocks of the KV cache; the last five run since the start of the engine (types.h)."""
+
+    maxNumBlocks: int
+    freeNumBlocks: int
+    usedNumBlocks: int
+    tokensPerBlock: int
+    allocTotalBlocks: int
+    allocNewBlocks: int
+    reusedBlocks: int
+    missedBlocks: int
+    cacheHitRate: float
+
+
+@dataclass(frozen=True, slots=True)
+class InflightBatchingStats:
+    """The batch that was launched.
+
+    ``numPausedRequests`` are those that this very iteration paused, not those that are paused
+    (trtGptModelInflightBatching.cpp, fillIterationStats).
+    """
+
+    numScheduledRequests: int
+    numContextRequests: int
+    numGenRequests: int
+    numPausedRequests: int
+    numCtxTokens: int
+    microBatchId: int
+    avgNumDecodedTokensPerIter: float
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStats:
+    """One record of the C++ executor's iteration statistics, under its names.
+
+    Taken right after the launch of batch ``iter``; ``timestamp`` is that moment on the caller's
+    clock in seconds (the executor writes it as local time).  ``iterLatencyMS`` is therefore the
+    latency of the *previous* batch, and 0 where there was none just before: in the first record,
+    in the extra one an engine writes when it runs empty, and in the first after that.  The last
+    batch before the engine runs empty is thus never reported.  ``numActiveRequests`` are admitted,
+    scheduled or not; ``numQueuedRequests`` wait for admission; ``numCompletedRequests`` ended since
+    the record before, cancelled and failed ones included.
+    """
+
+    timestamp: float
+    iter: int
+    iterLatencyMS: float
+    newActiveRequestsQueueLatencyMS: float
+    numNewActiveRequests: int
+    numActiveRequests: int
+    numQueuedRequests: int
+    numCompletedRequests: int
+    maxNumActiveRequests: int
+    kvCacheStats: KvCacheStats
+    inflightBatchingStats: InflightBatchingStats
+    gpuMemUsage: int = _GPU_MEMORY
+    cpuMemUsage: int = _CPU_MEMORY
+    pinnedMemUsage: int = _PINNED_MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one pass brought: ``seconds`` until the launched batch is done, None if none was."""
+
+    events: tuple[Event, ...]
+    stats: IterationStats | None
+    seconds: float | None
+
+
+@dataclass(slots=True)
+class _Sequence:
+    id: int
+    request: Request
+    arrived: float
+    keys: list[int]
+    allocation: Allocation | None = None
+    context_left: int = 0
+    generated: int = 0
+    cancelled: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that its KV cache covers after the next iteration."""
+        return len(self.request.prompt) + self.generated
+
+    @property
+    def tokens_at_end(self) -> int:
+        """The same for its last iteration: the last token needs no cache."""
+        return len(self.request.prompt) + self.request.max_tokens - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    generation: list[_Sequence]
+    context: list[tuple[_Sequence, int]]
+    paused: int
+
+    def __len__(self) -> int:
+        return len(self.generation) + len(self.context)
+
+    @property
+    def context_tokens(self) -> int:
+        return sum(size for _, size in self.context)
+
+
+class Engine:
+    """The executor.  Not thread-safe; equal settings, requests and times give equal results."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self._pool = BlockPool(settings.kv_blocks, settings.tokens_per_block)
+        self._random = random.Random(settings.seed)
+        self._queued: deque[_Sequence] = deque()
+        self._active: dict[int, _Sequence] = {}
+        self._in_flight: _Batch | None = None
+        self._launched = self._done = float("-inf")
+        self._submitted = self._iteration = 0
+
+    def submit(self, request: Request, now: float) -> int:
+        """Queue a request and return its id.  ValueError says why it could never be served."""
+        self._check(request)
+        self._submitted += 1
+        keys = self._pool.keys(request.prompt)
+        self._queued.append(_Sequence(self._submitted, request, now, keys))
+        return self._submitted
+
+    def cancel(self, request_id: int) -> None:
+        """Ask for the end of a request; it ends at the next step, or never early if not honoured.
+
+        A request that has ended, or that never was, is nobody's concern.
+        """
+        if not self.settings.honour_cancel:
+            return
+        for sequence in (*self._active.values(), *self._queued):
+            if sequence.id == request_id:
+                sequence.cancelled = True
+
+    def step(self, now: float) -> Step:
+        """One pass of the loop.
+
+        Called again when the returned seconds are over, or, if there were none, when something has
+        been submitted; ValueError if called while the batch is still running.
+        """
+        if now < self._done:
+            raise ValueError(f"the batch in flight runs until {self._done}, it is {now}")
+        latency = now - self._launched if self._in_flight else 0.0
+        events = (*self._drop_cancelled(now), *self._collect(now))
+        activated = self._activate()
+        batch = self._schedule()
+        if not batch and not events:
+            return Step((), None, None)
+        self._iteration += 1
+        stats = IterationStats(
+            timestamp=now,
+            iter=self._iteration,
+            iterLatencyMS=latency * 1000 if batch else 0.0,
+            newActiveRequestsQueueLatencyMS=sum(now - s.arrived for s in activated) * 1000,
+            numNewActiveRequests=len(activated),
+            numActiveRequests=len(self._active),
+            numQueuedRequests=len(self._queued),
+            numCompletedRequests=sum(event.final for event in events),
+            maxNumActiveRequests=self.settings.max_num_active_requests,
+            kvCacheStats=self._kv_cache_stats(),
+            inflightBatchingStats=InflightBatchingStats(
+                numScheduledRequests=len(batch),
+                numContextRequests=len(batch.context),
+                numGenRequests=len(batch.generation),
+                numPausedRequests=batch.paused,
+                numCtxTokens=batch.context_tokens,
+                microBatchId=0,
+                avgNumDecodedTokensPerIter=1.0 if batch.generation else 0.0,
+            ),
+        )
+        return Step(events, stats, self._launch(batch, now) if batch else None)
+
+    def _check(self, request: Request) -> None:
+        prompt, at_end = len(request.prompt), len(request.prompt) + request.max_tokens - 1
+        if not prompt:
+            raise ValueError("the prompt is empty")
+        if request.max_tokens < 1:
+            raise ValueError(f"max_tokens is {request.max_tokens}, it must be at least 1")
+        capacity = self.settings.kv_blocks * self.settings.tokens_per_block
+        if at_end > capacity:
+            raise ValueError(
+                f"prompt and output are {at_end + 1} tokens, the KV cache holds {capacity}"
+            )
+        # A paused sequence computes its own tokens again along with its prompt.
+        context = at_end if self.settings.policy == "max_utilization" else prompt
+        if context > self.settings.max_num_tokens and not self.settings.chunked_context:
+            raise ValueError(
+                f"the context can grow to {context} tokens, an iteration takes "
+                f"{self.settings.max_num_tokens} unless chunked_context is on"
+            )
+
+    def _drop_cancelled(self, now: float) -> Iterator[Event]:
+        for sequence in [s for s in (*self._active.values(), *self._queued) if s.cancelled]:
+            if sequence.id in self._active:
+                self._release(sequence)
+            else:
+                self._queued.remove(sequence)
+            yield Event(sequence.id, now, finish_reason="cancelled")
+
+    def _collect(self, now: float) -> Iterator[Event]:
+        """Take the results of the batch in flight."""
+        batch, self._in_flight = self._in_flight, None
+        if not batch:
+            return
+        for sequence, size in batch.context:
+            sequence.context_left -= size
+            if sequence.allocation and not sequence.context_left:
+                self._pool.publish(sequence.allocation, sequence.keys)
+        for sequence in (*batch.generation, *(sequence for sequence, _ in batch.context)):
+            if sequence.id in self._active and not sequence.context_left:
+                yield self._advance(sequence, now)
+
+    def _advance(self, sequence: _Sequence, now: float) -> Event:
+        index = sequence.generated
+        if index == sequence.request.fail_after:
+            self._release(sequence)
+            return Event(sequence.id, now, finish_reason="error")
+        sequence.generated += 1
+        if sequence.generated < sequence.request.max_tokens:
+            return Event(sequence.id, now, index)
+        self._release(sequence)
+        return Event(sequence.id, now, index, "length")
+
+    def _release(self, sequence: _Sequence) -> None:
+        del self._active[sequence.id]
+        self._pause(sequence)
+
+    def _pause(self, sequence: _Sequence) -> None:
+        if sequence.allocation:
+            self._pool.close(sequence.allocation)
+            sequence.allocation = None
+
+    def _activate(self) -> list[_Sequence]:
+        room = self.settings.max_num_active_requests - len(self._active)
+        activated = [self._queued.popleft() for _ in range(min(room, len(self._queued)))]
+        self._active.update((sequence.id, sequence) for sequence in activated)
+        return activated
+
+    def _schedule(self) -> _Batch:
+        """Choose the next batch, oldest requests first: nobody overtakes, so nobody starves."""
+        running = [s for s in self._active.values() if s.allocation]
+        paused = self._make_room(running)
+        running = [s for s in running if s.allocation]
+        generation = [s for s in running if not s.context_left]
+        budget = self.settings.max_num_tokens - len(generation)
+        context: list[tuple[_Sequence, int]] = []
+        for sequence in (s for s in running if s.context_left):
+            if size := self._chunk(sequence.context_left, budget):
+                context.append((sequence, size))
+                budget -= size
+        waiting = [s for s in self._active.values() if not s.allocation]
+        for sequence in waiting[: self.settings.max_batch_size - len(running)]:
+            if not self._fits(sequence, running) or not self._chunk(sequence.tokens, budget):
+                break
+            sequence.allocation, known = self._pool.open(sequence.keys, sequence.tokens)
+            sequence.context_left = sequence.tokens - known
+            size = self._chunk(sequence.context_left, budget)
+            context.append((sequence, size))
+            running.append(sequence)
+            budget -= size
+        return _Batch(generation, context, paused)
+
+    def _make_room(self, running: list[_Sequence]) -> int:
+        """Give every running sequence its next block, at the cost of the newest if need be."""
+        paused = 0
+        for sequence in running:
+            while (
+                sequence.allocation and self._lacking(sequence, sequence.tokens) > self._pool.free
+            ):
+                self._pause(next(s for s in reversed(running) if s.allocation))
+                paused += 1
+            if sequence.allocation:
+                self._pool.grow(sequence.allocation, sequence.tokens)
+        return paused
+
+    def _fits(self, sequence: _Sequence, running: list[_Sequence]) -> bool:
+        """Whether the policy lets a sequence start beside those that run."""
+        if self.settings.policy == "max_utilization":
+            return self._pool.cost(sequence.keys, sequence.tokens) <= self._pool.free
+        promised = sum(self._lacking(s, s.tokens_at_end) for s in running)
+        whole = self._pool.cost(sequence.keys, sequence.tokens)
+        whole += self._pool.size(sequence.tokens_at_end) - self._pool.size(sequence.tokens)
+        return whole + promised <= self._pool.free
+
+    def _lacking(self, sequence: _Sequence, tokens: int) -> int:
+        held = len(sequence.allocation) if sequence.allocation else 0
+        return max(0, self._pool.size(tokens) - held)
+
+    def _chunk(self, wanted: int, budget: int) -> int:
+        """How many of the wanted context tokens this iteration computes; whole blocks but last."""
+        if wanted <= budget:
+            return wanted
+        return budget - budget % self._pool.tokens_per_block if self.settings.chunked_context else 0
+
+    def _launch(self, batch: _Batch, now: float) -> float:
+        seconds = (
+            self.settings.step_seconds
+            + self.settings.sequence_seconds * len(batch.generation)
+            + self.settings.context_token_seconds * batch.context_tokens
+        ) * self._random.lognormvariate(0, self.settings.jitter)
+        self._in_flight, self._launched, self._done = batch, now, now + seconds
+        return seconds
+
+    def _kv_cache_stats(self) -> KvCacheStats:
+        pool = self._pool
+        looked_up = pool.reused + pool.missed
+        return KvCacheStats(
+            maxNumBlocks=pool.blocks,
+            freeNumBlocks=pool.free,
+            usedNumBlocks=pool.used,
+            tokensPerBlock=pool.tokens_per_block,
+            allocTotalBlocks=pool.alloc_total,
+            allocNewBlocks=pool.alloc_new,
+            reusedBlocks=pool.reused,
+            missedBlocks=pool.missed,
+            cacheHitRate=pool.reused / looked_up if looked_up else 0.0,
+        )

@@ -1,0 +1,267 @@
+"""A streaming load on Triton's ``generate_stream``, and what its clients really saw.
+
+Requests arrive at random at a given mean rate, whatever became of the earlier ones, as real ones
+do; a limit on how many are under way makes it a closed loop when the server is slower, or always
+with an infinite rate.  Only numbers are kept: no prompt, no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+import aiohttp
+
+Outcome = Literal[
+    "ok",
+    "rejected",
+    "failed_before_first_token",
+    "failed_mid_stream",
+    "left_before_first_token",
+    "left_mid_stream",
+    "timeout",
+    "unreachable",
+]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+_OWN_HOSTS = {"127.0.0.1", "localhost", "::1"}
+# Patience of a client that leaves before its first token: less than a prefill takes.
+_IMPATIENCE_SECONDS = (0.005, 0.03)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """What the clients do; times in seconds, shares from 0 to 1.
+
+    ``rate`` requests a second are sent while fewer than ``at_once`` are under way, for ``seconds``
+    and at most ``requests`` of them; each may take ``request_seconds``.  ``prompt_words`` and
+    ``max_tokens`` are lengths to choose from.  A prompt begins like others do: with one of
+    ``prefixes`` texts of ``prefix_words`` words.  ``bad`` requests do not fit the model's inputs;
+    ``failing`` ones make the engine fail before or after their first token.
+    """
+
+    rate: float = 2.5
+    at_once: int = 64
+    seconds: float = 60.0
+    requests: int = 10_000
+    request_seconds: float = 60.0
+    model: str = "tensorrt_llm"
+    prompt_words: tuple[int, ...] = (40, 120, 300, 700)
+    max_tokens: tuple[int, ...] = (16, 60, 120, 240)
+    prefixes: int = 4
+    prefix_words: int = 32
+    leave_before_first_token: float = 0.03
+    leave_mid_stream: float = 0.08
+    bad: float = 0.02
+    failing: float = 0.01
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """How many times were measured, and their nearest-rank quantiles in seconds."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSummary:
+    """What the clients saw: ended requests by outcome, times to first token, gaps between tokens.
+
+    ``rejected`` requests were refused by the server, ``failed`` ones by the model or the engine.
+    Quantiles are None where nothing was measured.
+    """
+
+    outcomes: Mapping[Outcome, int]
+    tokens: int
+    ttft: Quantiles | None
+    gap: Quantiles | None
+
+    @property
+    def requests(self) -> int:
+        """How many requests ended."""
+        return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One client: what it sends, how many tokens it takes, how long it waits for the first."""
+
+    body: dict[str, object]
+    tokens: int | None = None
+    patience: float | None = None
+
+
+class Load:
+    """A load on one server; ValueError unless that is on this machine.
+
+    ``stop`` and ``summary`` may be called at any time and from any thread.
+    """
+
+    def __init__(self, url: str, settings: LoadSettings) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname not in _OWN_HOSTS:
+            raise ValueError(f"{url}: a load goes to http://127.0.0.1 or http://localhost only")
+        self._url = f"{url.rstrip('/')}/v2/models/{settings.model}/generate_stream"
+        self._settings = settings
+        self._random = random.Random(settings.seed)
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outcomes: Counter[Outcome] = Counter()
+        self._ttft, self._gaps, self._tokens = array("d"), array("d"), 0
+
+    async def run(self) -> LoadSummary:
+        """Run to the end, or until stopped; what is under way then is dropped and not counted."""
+        self._loop = asyncio.get_running_loop()
+        connector = aiohttp.TCPConnector(limit=0)
+        no_limit = aiohttp.ClientTimeout(total=None)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=no_limit) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            stop = group.create_task(self._stop.wait())
+            clients: set[asyncio.Task[None]] = set()
+            end = time.monotonic() + self._settings.seconds
+            for _ in range(self._settings.requests):
+                pause = self._random.expovariate(self._settings.rate)
+                await asyncio.wait({stop}, timeout=max(0.0, min(pause, end - time.monotonic())))
+                while len(clients) >= self._settings.at_once and not stop.done():
+                    await asyncio.wait({stop, *clients}, return_when=asyncio.FIRST_COMPLETED)
+                if stop.done() or time.monotonic() >= end:
+                    break
+                client = group.create_task(self._client(session, self._plan()))
+                clients.add(client)
+                client.add_done_callback(clients.discard)
+            while clients and not stop.done():
+                await asyncio.wait({stop, *clients}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (stop, *clients):
+                task.cancel()
+        return self.summary()
+
+    def stop(self) -> None:
+        """End the load now."""
+        if self._loop is None:
+            self._stop.set()
+            return
+        with suppress(RuntimeError):  # the loop is closed: it has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def summary(self) -> LoadSummary:
+        """Sum up the requests that have ended so far."""
+        return LoadSummary(
+            outcomes={outcome: self._outcomes[outcome] for outcome in OUTCOMES},
+            tokens=self._tokens,
+            ttft=_quantiles(self._ttft),
+            gap=_quantiles(self._gaps),
+        )
+
+    def _plan(self) -> _Plan:
+        pick, settings = self._random, self._settings
+        max_tokens = pick.choice(settings.max_tokens)
+        body: dict[str, object] = {
+            "text_input": self._prompt(pick.choice(settings.prompt_words)),
+            "max_tokens": max_tokens,
+            "stream": True,
+        }
+        shares = {
+            "leaves early": settings.leave_before_first_token,
+            "leaves": settings.leave_mid_stream,
+            "bad": settings.bad,
+            "fails": settings.failing,
+        }
+        stays = 1 - sum(shares.values())
+        match pick.choices([*shares, "stays"], [*shares.values(), stays])[0]:
+            case "leaves early":
+                return _Plan(body, patience=pick.uniform(*_IMPATIENCE_SECONDS))
+            case "leaves":
+                return _Plan(body, tokens=pick.randint(1, max(1, max_tokens // 2)))
+            case "bad":
+                return _Plan(body | {"max_tokens": "many"})
+            case "fails":
+                return _Plan(body | {"fail_after": pick.choice((0, max_tokens // 2))})
+        return _Plan(body)
+
+    def _prompt(self, words: int) -> str:
+        settings, pick = self._settings, self._random
+        common, own = f"p{pick.randrange(max(1, settings.prefixes))}", f"r{pick.getrandbits(48)}"
+        shared = min(words, settings.prefix_words)
+        return " ".join([f"{common}.{n}" for n in range(shared)] + [own] * (words - shared))
+
+    async def _client(self, session: aiohttp.ClientSession, plan: _Plan) -> None:
+        seen = array("d", [time.perf_counter()])
+        try:
+            async with asyncio.timeout(plan.patience or self._settings.request_seconds):
+                outcome = await self._stream(session, plan, seen)
+        except TimeoutError:
+            left: Outcome = "left_mid_stream" if len(seen) > 1 else "left_before_first_token"
+            outcome = left if plan.patience else "timeout"
+        except aiohttp.ClientConnectorError:
+            outcome = "unreachable"
+        except (aiohttp.ClientError, ValueError):
+            outcome = _failed(seen)
+        self._outcomes[outcome] += 1
+        self._tokens += len(seen) - 1
+        if len(seen) > 1:
+            self._ttft.append(seen[1] - seen[0])
+        self._gaps.extend(after - before for before, after in pairwise(seen[1:]))
+
+    async def _stream(
+        self, session: aiohttp.ClientSession, plan: _Plan, seen: array[float]
+    ) -> Outcome:
+        """Send the request and read its tokens, noting when each was seen."""
+        async with session.post(self._url, json=plan.body) as response:
+            # The server refuses in plain JSON; a model's error comes as the stream's event.
+            if response.status != 200 and response.content_type == "application/json":
+                return "rejected"
+            async for line in response.content:
+                if not line.startswith(b"data:"):
+                    continue
+                event = json.loads(line[5:])
+                if "error" in event:
+                    return _failed(seen)
+                if event.get("text_output"):
+                    seen.append(time.perf_counter())
+                if len(seen) - 1 == plan.tokens:
+                    response.close()
+                    return "left_mid_stream"
+            return "ok" if len(seen) > 1 else _failed(seen)
+
+
+@contextmanager
+def beside(load: Load) -> Iterator[Load]:
+    """Run a load in a thread of its own; it is stopped and over when the block is left."""
+    thread = threading.Thread(target=lambda: asyncio.run(load.run()), name="load", daemon=True)
+    thread.start()
+    try:
+        yield load
+    finally:
+        load.stop()
+        thread.join()
+
+
+def _failed(seen: array[float]) -> Outcome:
+    return "failed_mid_stream" if len(seen) > 1 else "failed_before_first_token"
+
+
+def _quantiles(seconds: array[float]) -> Quantiles | None:
+    ordered = sorted(seconds[:])
+    if not ordered:
+        return None
+    rank = (ordered[ceil(q * len(ordered)) - 1] for q in (0.5, 0.95, 0.99, 1.0))
+    return Quantiles(len(ordered), *rank)

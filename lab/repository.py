@@ -1,0 +1,103 @@
+"""Writes the model `tensorrt_llm` as a Triton model repository, and reads its settings back.
+
+The model imports the engine from this package; :mod:`lab.triton` lets models do that.  Every
+setting is a string parameter of config.pbtxt, as Triton wants them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from lab.engine import EngineSettings
+from lab.published import Publish
+
+_Settings = TypeVar("_Settings", EngineSettings, "ModelSettings")
+
+_CONFIG = """\
+# A simulated TensorRT-LLM engine behind the interface of the real model.
+backend: "python"
+max_batch_size: 0
+model_transaction_policy {{ decoupled: true }}
+input [
+  {{ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }},
+  {{ name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] }},
+  {{ name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }}
+]
+output [ {{ name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+{parameters}
+"""
+_PARAMETER = 'parameters {{ key: "{}" value {{ string_value: {} }} }}'
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the model shows of its engine.
+
+    ``publish`` chooses the families (see :mod:`lab.published`).  With ``freeze`` the gauges stop at
+    the first record with active requests and never move again, as gauges do whose feeding thread
+    has died.  ``first_response_buckets_ms`` are the edges of the first-response histogram that
+    servers have from 24.11 on (Triton core, metric_model_reporter.cc: 100, 500, 2000, 5000 unless
+    the model's config says otherwise); without edges there is no such histogram.
+    """
+
+    publish: Publish = "cpp"
+    freeze: bool = False
+    first_response_buckets_ms: tuple[int, ...] = (100, 500, 2000, 5000)
+
+    def __post_init__(self) -> None:
+        edges = self.first_response_buckets_ms
+        if self.publish not in get_args(Publish):
+            raise ValueError(f"publish {self.publish!r} is none of {', '.join(get_args(Publish))}")
+        if list(edges) != sorted({*edges}) or min(edges, default=1) < 1:
+            raise ValueError("first_response_buckets_ms must be positive and ascending")
+
+
+def write_repository(
+    folder: Path,
+    name: str = "tensorrt_llm",
+    engine: EngineSettings | None = None,
+    model: ModelSettings | None = None,
+) -> Path:
+    """Write the model `name` into the model repository `folder` and return the model's folder.
+
+    Several models, each with an engine of its own, can share a repository.
+    """
+    home = folder / name
+    (home / "1").mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).with_name("served_model.py"), home / "1/model.py")
+    settings = {**asdict(engine or EngineSettings()), **asdict(model or ModelSettings())}
+    parameters = (_PARAMETER.format(key, _quoted(value)) for key, value in settings.items())
+    (home / "config.pbtxt").write_text(_CONFIG.format(parameters="\n".join(parameters)))
+    return home
+
+
+def read_settings(config: Mapping[str, Any]) -> tuple[EngineSettings, ModelSettings]:
+    """Return the settings in a model configuration, as Triton gives it to the model in JSON."""
+    texts = {key: value["string_value"] for key, value in config["parameters"].items()}
+    return _read(EngineSettings, texts), _read(ModelSettings, texts)
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(value if isinstance(value, str) else json.dumps(value))
+
+
+def _read(kind: type[_Settings], texts: Mapping[str, str]) -> _Settings:
+    given: dict[str, Any] = {
+        field.name: _value(field.default, texts[field.name])
+        for field in fields(kind)
+        if field.name in texts
+    }
+    return kind(**given)
+
+
+def _value(default: object, text: str) -> object:
+    if isinstance(default, str):
+        return text
+    value = json.loads(text)
+    return tuple(value) if isinstance(default, tuple) else value

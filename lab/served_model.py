@@ -1,0 +1,156 @@
+"""The Triton model `tensorrt_llm`: a decoupled Python-backend model around the simulated engine.
+
+Inputs are ``text_input``, ``max_tokens`` and ``stream``; the output is ``text_output``, one
+response per token and an empty one with the final flag, as TensorRT-LLM's backends send them.  The
+length of a prompt is its number of words.  The request parameter ``fail_after`` makes the engine
+fail the request after that many tokens.
+
+Triton runs this file as a model's ``model.py``, where :func:`lab.repository.write_repository` puts
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from lab.driver import Driver
+from lab.engine import Engine, Event, Request
+from lab.published import Publisher
+from lab.repository import read_settings
+
+# The backends' stats_check_period_ms and cancellation_check_period_ms (config.pbtxt).
+_CHECK_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One request on its way to its client; ``arrived`` is monotonic, in seconds."""
+
+    sender: Any
+    streaming: bool
+    input_tokens: int
+    arrived: float
+    words: list[str] = field(default_factory=list)
+    answered: bool = False
+
+
+class TritonPythonModel:
+    """What Triton's Python backend looks for in a model.py."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Start the engine, and the thread that looks after the clients and the gauges."""
+        engine, self._settings = read_settings(json.loads(args["model_config"]))
+        name, version = args["model_name"], args["model_version"]
+        self._publisher = Publisher(pb_utils.MetricFamily, name, version, self._settings.publish)
+        self._first_response = self._make_first_response({"model": name, "version": version})
+        self._frozen = False
+        self._streams: dict[int, _Stream] = {}
+        # A sender must not be asked anything once its final flag is sent.
+        self._lock = threading.Lock()
+        self._driver = Driver(Engine(engine))
+        self._closing = threading.Event()
+        self._checks = threading.Thread(target=self._check, name="checks", daemon=True)
+        self._checks.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests to the engine; their responses come later."""
+        for request in requests:
+            self._start(request)
+
+    def finalize(self) -> None:
+        """Stop both threads."""
+        self._closing.set()
+        self._checks.join()
+        self._driver.close()
+
+    def _start(self, request: Any) -> None:
+        prompt = tuple(_input(request, "text_input", b"").decode(errors="replace").split())
+        max_tokens = int(_input(request, "max_tokens", 0))
+        fail_after = json.loads(request.parameters() or "{}").get("fail_after")
+        sender, streaming = request.get_response_sender(), bool(_input(request, "stream", False))
+        stream = _Stream(sender, streaming, len(prompt), time.monotonic())
+        try:
+            with self._lock:
+                work = Request(prompt, max_tokens, fail_after)
+                self._streams[self._driver.submit(work, partial(self._deliver, stream))] = stream
+        except ValueError as error:
+            self._answer(stream, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _deliver(self, stream: _Stream, event: Event) -> None:
+        """Pass one event of the engine on to the client; runs on the engine's thread."""
+        if event.index is not None:
+            stream.words.append(f"token{event.index} ")
+            if stream.streaming:
+                self._answer(stream, _text(stream.words[-1]))
+        if not event.final:
+            return
+        if event.finish_reason == "error":
+            failed = pb_utils.TritonError("the engine failed while it generated")
+            self._answer(stream, pb_utils.InferenceResponse(error=failed))
+        else:
+            self._publisher.request(stream.input_tokens, len(stream.words))
+            # The executor answers a cancelled request without an error, and so do its backends.
+            if event.finish_reason == "length" and not stream.streaming:
+                self._answer(stream, _text("".join(stream.words)))
+        with self._lock:
+            self._streams.pop(event.request_id, None)
+            stream.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _answer(self, stream: _Stream, response: Any) -> None:
+        stream.sender.send(response)
+        if not stream.answered and self._first_response:
+            # Whole milliseconds, cut off, as the server's own.
+            self._first_response.observe(int((time.monotonic() - stream.arrived) * 1000))
+        stream.answered = True
+
+    def _check(self) -> None:
+        while not self._closing.wait(_CHECK_SECONDS):
+            for request_id in list(self._streams):
+                if self._has_left(request_id):
+                    self._driver.cancel(request_id)
+            self._publish()
+
+    def _has_left(self, request_id: int) -> bool:
+        """Whether the client of a running request has gone; said only once."""
+        with self._lock:
+            stream = self._streams.get(request_id)
+            gone = stream is not None and stream.sender.is_cancelled()
+            if gone:
+                del self._streams[request_id]
+            return gone
+
+    def _publish(self) -> None:
+        records = self._driver.drain_stats()
+        if records and not self._frozen:
+            self._publisher.iteration(records[-1])
+            self._frozen = self._settings.freeze and records[-1].numActiveRequests > 0
+
+    def _make_first_response(self, labels: dict[str, str]) -> Any:
+        edges = [float(edge) for edge in self._settings.first_response_buckets_ms]
+        if not edges:
+            return None
+        self._family = pb_utils.MetricFamily(
+            name="nv_inference_first_response_histogram_ms",
+            description="Time from request to first response, in whole milliseconds",
+            kind=pb_utils.MetricFamily.HISTOGRAM,
+        )
+        return self._family.Metric(labels=labels, buckets=edges)
+
+
+def _input(request: Any, name: str, default: Any) -> Any:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return default if tensor is None else tensor.as_numpy().reshape(-1)[0]
+
+
+def _text(text: str) -> Any:
+    tensor = pb_utils.Tensor("text_output", np.array([text], dtype=np.object_))
+    return pb_utils.InferenceResponse(output_tensors=[tensor])
