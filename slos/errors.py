@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,3 +33,19 @@ class InvalidFile(ValueError):  # noqa: N818  (reads as a statement at the raise
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class BadValue(ValueError):  # noqa: N818  (likewise)
+    """One value was refused: what is wrong and how to mend it; the caller knows where it stands."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        self.message, self.fix = message, fix
+        super().__init__(f"{message}; {fix}")
+
+
+def quoted(text: str, limit: int = 60) -> str:
+    """Quote a piece of a file for a message: one line, printable, at most ``limit`` characters."""
+    cut = text if len(text) <= limit else f"{text[:limit]}…"
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" for c in json.dumps(cut, ensure_ascii=False)
+    )

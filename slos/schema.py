@@ -1,0 +1,197 @@
+"""Check plain values against tables of fields, and name everything that is wrong at once.
+
+A *reader* takes a value and the place where it stands, and returns what it means.  It refuses a
+value by raising :class:`~slos.errors.BadValue`; a reader of something composed goes on with the
+other parts, so that one mistake hides no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+from unicodedata import category
+
+from slos.document import Document, Keys, field_name
+from slos.errors import BadValue, Problem
+
+MAX_TEXT = 1_000
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_LONGEST_WORD = 100  # difflib's time grows with the square of a word
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands, and the list of problems found so far."""
+
+    document: Document
+    problems: list[Problem]
+    path: Keys = ()
+
+    @property
+    def line(self) -> int:
+        """The 1-based line; 0 if the file has no lines."""
+        return self.document.line(self.path)
+
+    def at(self, key: str | int) -> Place:
+        """Return the place of a part."""
+        return Place(self.document, self.problems, (*self.path, key))
+
+    def refuse(self, message: str, fix: str, key: str | None = None) -> None:
+        """Note what is wrong here, or with a ``key`` that should stand here."""
+        path = self.path if key is None else (*self.path, key)
+        file = self.document.file
+        self.problems.append(Problem(file, self.line, field_name(path), message, fix))
+
+
+Reader = Callable[[object, Place], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a mapping; ``required`` is a value to start from, empty if the key is optional."""
+
+    name: str
+    read: Reader
+    required: str = ""
+
+
+def read_value(reader: Reader, value: object, place: Place) -> Any:
+    """Return what ``reader`` makes of ``value``, or None after noting why it cannot."""
+    try:
+        return reader(value, place)
+    except BadValue as why:
+        place.refuse(why.message, why.fix)
+        return None
+
+
+def read_mapping(fields: Iterable[Field], value: object, place: Place) -> dict[str, Any]:
+    """Read a mapping with these keys and no others; a key whose value was refused gives None."""
+    table = {field.name: field for field in fields}
+    found: dict[str, Any] = {}
+    for key, part in expect(dict, f"a mapping with the keys {', '.join(table)}", value).items():
+        if key not in table:
+            fix = f"use one of {', '.join(table)}"
+            if near := nearest(key, table):
+                fix = f"write {near}"
+                found.setdefault(near)  # a misspelt key is not a missing one as well
+            place.at(key).refuse("is not a known key", fix)
+        else:
+            found[key] = read_value(table[key].read, part, place.at(key))
+    for field in table.values():
+        if field.required and field.name not in found:
+            place.refuse("is missing", f"add {field.name}: {field.required}", field.name)
+    return found
+
+
+def expect(type_: type | tuple[type, ...], wanted: str, value: object) -> Any:
+    """Return ``value`` if it is of ``type_``; ``wanted`` completes "write …"."""
+    if value is None:
+        raise BadValue("is empty", f"write {wanted}")
+    if not isinstance(value, type_) or isinstance(value, bool):
+        raise BadValue(f"is {_kind(value)}", f"write {wanted}")
+    return value
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that was probably meant."""
+    near = get_close_matches(word[:_LONGEST_WORD].lower(), known, n=1)
+    return near[0] if near else None
+
+
+def one_line(value: object, _: Place) -> str:
+    """Read text for people, which ends up in titles and in alert annotations."""
+    text = _text(value, "a line of text").strip()
+    if _controls(text):
+        raise BadValue("holds line breaks or control characters", 'write one line; ">" joins lines')
+    if "{{" in text:
+        raise BadValue('holds "{{", which starts a template in alerts', "write it without braces")
+    return _bounded(text)
+
+
+Reserved = Mapping[str, tuple[str, str]]
+"""By name: why it is not free, and what to do instead."""
+
+
+def label_map(reserved: Reserved) -> Reader:
+    """Read a mapping of label names to values."""
+
+    def read(value: object, place: Place) -> dict[str, str]:
+        return _names_to_text(value, place, reserved, _label_value)
+
+    return read
+
+
+def text_map(value: object, place: Place) -> dict[str, str]:
+    """Read a mapping of annotation names to text, which may have several lines and templates."""
+    return _names_to_text(value, place, {}, _annotation)
+
+
+def integer(least: int, most: int) -> Reader:
+    """Read a whole number within these bounds."""
+    wanted = f"a whole number from {least} to {most:,}"
+
+    def read(value: object, _: Place) -> int:
+        number: int = expect(int, wanted, value)
+        if not least <= number <= most:
+            raise BadValue(f"{number} is out of bounds", f"write {wanted}")
+        return number
+
+    return read
+
+
+def _kind(value: object) -> str:
+    kinds = ((bool, "true or false"), (int | float, "a number"), (str, "text"), (list, "a list"))
+    return next((name for type_, name in kinds if isinstance(value, type_)), "a mapping")
+
+
+def _text(value: object, wanted: str) -> str:
+    if isinstance(value, bool | int | float):
+        raise BadValue(f"is {_kind(value)}", "put it in quotes")
+    text: str = expect(str, wanted, value)
+    return text
+
+
+def _controls(text: str) -> bool:
+    """Whether ``text`` holds control characters or line breaks of any kind."""
+    return any(category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
+
+
+def _bounded(text: str) -> str:
+    if not text:
+        raise BadValue("is empty", "write some text")
+    if len(text) > MAX_TEXT:
+        raise BadValue(f"is longer than {MAX_TEXT:,} characters", "shorten it")
+    return text
+
+
+def _label_value(value: object, _: Place) -> str:
+    text = _text(value, "text")
+    if _controls(text):
+        raise BadValue("holds line breaks or control characters", "write one line")
+    return _bounded(text)
+
+
+def _annotation(value: object, _: Place) -> str:
+    text = _text(value, "text")
+    if _controls(text.replace("\n", "")):
+        raise BadValue("holds control characters", "delete them")
+    return _bounded(text)
+
+
+def _names_to_text(
+    value: object, place: Place, reserved: Reserved, reader: Reader
+) -> dict[str, str]:
+    found = {}
+    for name, text in expect(dict, "a mapping of names to text", value).items():
+        if not _LABEL_NAME.fullmatch(name):
+            place.at(name).refuse("is not a valid name", "use letters, digits and _")
+        elif name.startswith("__"):
+            place.at(name).refuse("is reserved for Prometheus itself", "use another name")
+        elif name in reserved:
+            place.at(name).refuse(*reserved[name])
+        elif (read := read_value(reader, text, place.at(name))) is not None:
+            found[name] = read
+    return found

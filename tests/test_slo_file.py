@@ -1,0 +1,548 @@
+"""SLO files: what they mean, and what is said about those that mean nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from promql.expr import decimal_text
+from slos.durations import format_duration
+from slos.errors import InvalidFile
+from slos.indicators import INDICATORS
+from slos.load import ALERTING, OBJECTIVE, SERVICE, TIER, load
+from slos.model import Alerting, Objective, Service, Tier
+
+DAY = 86_400
+ROOT = Path(__file__).parent.parent
+# One folder serves all examples of a property: each example overwrites its file.
+one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(text, name="f.yaml"):
+    Path(name).write_text(text, encoding="utf-8")
+    return load(name)
+
+
+def refusals(text, name="f.yaml"):
+    with pytest.raises(InvalidFile) as refused:
+        read(text, name)
+    return str(refused.value).splitlines()
+
+
+def test_a_file_with_everything():
+    assert read("""\
+apiVersion: tokenslo/v1
+service: chat
+owner: inference-platform
+description: >
+  Chat completions,
+  streamed
+selector: {model: llama, namespace: prod}
+window: 4w
+labels: {team: inference}
+runbooks: https://runbooks.example.com/{alert}.html
+dashboards: https://grafana.example.com:3000/grafana
+objectives:
+  - name: first-token
+    indicator: ttft
+    threshold: 800ms
+    target: 95%
+    description: Users see the first word within a second
+  - {name: up, indicator: availability, target: 99.95%}
+  - {name: kv, indicator: kv_headroom, threshold: 90%, target: 99%}
+alerting:
+  page: {labels: {severity: page, pager: "1"}, annotations: {note: "{{ $value }}\\nsecond"}}
+  ticket: {labels: {queue: llm}}
+  min_bad_events: 0
+""") == Service(
+        file="f.yaml",
+        service="chat",
+        owner="inference-platform",
+        description="Chat completions, streamed",
+        selector={"model": "llama", "namespace": "prod"},
+        window=Decimal(28 * DAY),
+        labels={"team": "inference"},
+        runbooks="https://runbooks.example.com/{alert}.html",
+        dashboards="https://grafana.example.com:3000/grafana",
+        objectives=(
+            Objective(
+                "first-token",
+                "ttft",
+                Decimal("0.95"),
+                Decimal("0.8"),
+                "Users see the first word within a second",
+                13,
+            ),
+            Objective("up", "availability", Decimal("0.9995"), line=18),
+            Objective("kv", "kv_headroom", Decimal("0.99"), Decimal("0.9"), line=19),
+        ),
+        alerting=Alerting(
+            page=Tier({"severity": "page", "pager": "1"}, {"note": "{{ $value }}\nsecond"}),
+            ticket=Tier({"severity": "warning", "queue": "llm"}),
+            min_bad_events=0,
+        ),
+    )
+
+
+MINIMAL = """\
+apiVersion: tokenslo/v1
+service: chat
+objectives:
+  - {name: up, indicator: availability, target: 99.9%}
+"""
+
+
+def test_what_a_file_leaves_out_has_a_default():
+    assert read(MINIMAL) == Service(
+        file="f.yaml",
+        service="chat",
+        window=Decimal(28 * DAY),
+        objectives=(Objective("up", "availability", Decimal("0.999"), line=4),),
+    )
+
+
+SUPPORTED = "ttft, itl, tpot, e2e, queue, availability, kv_headroom, sequence_headroom"
+KEYS = "name, indicator, threshold, target, description"
+WRITE_NAME = 'in lower-case letters, digits and "-", at most 63, a letter first'
+WRITE_TARGET = "write a percentage below 100%, such as 99.9%"
+WRITE_SECONDS = "write at most 2h, such as 800ms (m is minutes)"
+WRITE_WINDOW = "write a rolling window from 7d to 90d, such as 28d"
+WRITE_URL = "write one, such as https://example.com/chat"
+UNSEEN = "it needs every stream to be observed, which this release of tokenslo cannot do yet"
+CLASH = "give every objective a name of its own"
+
+# An objective's entries: what is said about it, after "f.yaml:4: objectives[0]".
+BAD_OBJECTIVES = {
+    "{}": [
+        f".{key}: is missing. Fix: add {key}: {example}."
+        for key, example in (("name", "first-token"), ("indicator", "ttft"), ("target", "99.9%"))
+    ],
+    "x": [f": is text. Fix: write a mapping with the keys {KEYS}."],
+    "~": [f": is empty. Fix: write a mapping with the keys {KEYS}."],
+    "{name: a, indicator: ttft, threshold: 1s, taget: 9%}": [
+        ".taget: is not a known key. Fix: write target."
+    ],
+    "{name: a, indicator: ttft, treshold: 1s, target: 9%}": [
+        ".treshold: is not a known key. Fix: write threshold."
+    ],
+    "{name: a, indicator: availability, target: 9%, x: 1}": [
+        f".x: is not a known key. Fix: use one of {KEYS}."
+    ],
+    **{
+        f"{{name: {name}, indicator: availability, target: 9%}}": [f".name: {said}."]
+        for name, said in {
+            "First Token": '"First Token" is not a name. Fix: write first-token',
+            "9": f"is a number. Fix: write a name {WRITE_NAME}",
+            "9a": f'"9a" is not a name. Fix: write a name {WRITE_NAME}',
+            "a-": '"a-" is not a name. Fix: write a',
+            "../a": '"../a" is not a name. Fix: write a',
+            "x" * 64: f'"{"x" * 60}…" is not a name. Fix: write a name {WRITE_NAME}',
+            "true": f"is true or false. Fix: write a name {WRITE_NAME}",
+            "[a]": f"is a list. Fix: write a name {WRITE_NAME}",
+        }.items()
+    },
+    **{
+        f"{{name: a, indicator: {indicator}, target: 9%}}": [f".indicator: {said}."]
+        for indicator, said in {
+            "availabilty": '"availabilty" is not an indicator. Fix: write availability',
+            "speed": f'"speed" is not an indicator. Fix: use one of {SUPPORTED}',
+            "goodput": f"goodput cannot be measured: {UNSEEN}. Fix: use one of {SUPPORTED}",
+            "stream_completion": f"stream_completion cannot be measured: {UNSEEN}. "
+            f"Fix: use one of {SUPPORTED}",
+            "{bad: x, total: y}": "queries of your own are not supported in this release. "
+            f"Fix: use one of {SUPPORTED}",
+        }.items()
+    },
+    **{
+        f"{{name: a, indicator: availability, target: {target}}}": [f".target: {said}."]
+        for target, said in {
+            "100%": f"100% leaves no error budget. Fix: {WRITE_TARGET}",
+            "100.0%": f"100% leaves no error budget. Fix: {WRITE_TARGET}",
+            "101%": f"101% is above 100%. Fix: {WRITE_TARGET}",
+            "0%": f"0% is not above 0%. Fix: {WRITE_TARGET}",
+            "-1%": '"-1%" is not a percentage. Fix: write a percentage such as 99.9%',
+            "99.9 %": '"99.9 %" is not a percentage. Fix: write 99.9%',
+            "99.9": "99.9 has no unit. Fix: write 99.9%",
+            "0.999": "0.999 has no unit. Fix: write 99.9%",
+            "'0.999'": '"0.999" has no unit. Fix: write a percentage such as 99.9%',
+            "1": f"1 has no unit. Fix: {WRITE_TARGET}",
+            "100.0": f"100.0 has no unit. Fix: {WRITE_TARGET}",
+            "1e2": f"100.0 has no unit. Fix: {WRITE_TARGET}",
+            ".nan": f"nan has no unit. Fix: {WRITE_TARGET}",
+            ".inf": f"inf has no unit. Fix: {WRITE_TARGET}",
+            "true": f"is true or false. Fix: {WRITE_TARGET}",
+            "~": f"is empty. Fix: {WRITE_TARGET}",
+        }.items()
+    },
+    **{
+        f"{{name: a, indicator: ttft, threshold: {threshold}, target: 9%}}": [
+            f".threshold: {said}."
+        ]
+        for threshold, said in {
+            "800": "800 has no unit. "
+            "Fix: write a threshold with its unit, such as 800ms or 90%",
+            "'800'": '"800" has no unit. '
+            "Fix: write a number with its unit, such as 800ms, 2.5s or 1h30m",
+            "90%": '"90%" is not a duration. '
+            "Fix: write a number with its unit, such as 800ms, 2.5s or 1h30m",
+            "0ms": f"0ms is not above 0s. Fix: {WRITE_SECONDS}",
+            "800m": f"800m is above 2h. Fix: {WRITE_SECONDS}",
+            "~": "is empty. Fix: write a threshold with its unit, such as 800ms or 90%",
+        }.items()
+    },
+    **{
+        f"{{name: a, indicator: kv_headroom, threshold: {threshold}, target: 9%}}": [
+            f".threshold: {said}."
+        ]
+        for threshold, said in {
+            "800ms": '"800ms" is not a percentage. Fix: write a percentage such as 99.9%',
+            "100.1%": "100.1% is above 100%. Fix: write a share of at most 100%, such as 90%",
+            "0%": "0% is not above 0%. Fix: write a share of at most 100%, such as 90%",
+        }.items()
+    },
+    "{name: a, indicator: kv_headroom, target: 9%}": [
+        ".threshold: is missing, but kv_headroom needs it. Fix: add threshold: 90%."
+    ],
+    "{name: a, indicator: ttft, target: 9%}": [
+        ".threshold: is missing, but ttft needs it. Fix: add threshold: 800ms."
+    ],
+    "{name: a, indicator: availability, threshold: 1s, target: 9%}": [
+        ".threshold: availability has no threshold. Fix: delete it."
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("objective", "said"), BAD_OBJECTIVES.items())
+def test_a_bad_objective_is_refused(objective, said):
+    text = f"apiVersion: tokenslo/v1\nservice: chat\nobjectives:\n  - {objective}\n"
+    assert refusals(text) == [f"f.yaml:4: objectives[0]{line}" for line in said]
+
+
+# A line added to a good file: what is said about it, after "f.yaml:5: ".
+BAD_LINES = {
+    "onwer: me": "onwer: is not a known key. Fix: write owner",
+    "owner: ''": "owner: is empty. Fix: write some text",
+    "owner:": "owner: is empty. Fix: write a line of text",
+    "owner: 7": "owner: is a number. Fix: put it in quotes",
+    "owner: [me]": "owner: is a list. Fix: write a line of text",
+    f"owner: {'x' * 1001}": "owner: is longer than 1,000 characters. Fix: shorten it",
+    'description: "a\\nb"': "description: holds line breaks or control characters. "
+    'Fix: write one line; ">" joins lines',
+    'description: "a {{ b }}"': 'description: holds "{{", which starts a template in alerts. '
+    "Fix: write it without braces",
+    "window: 28": f"window: 28 has no unit. Fix: {WRITE_WINDOW}",
+    "window: 6d": f"window: 6d is not within 7d and 90d. Fix: {WRITE_WINDOW}",
+    "window: 91d": f"window: 91d is not within 7d and 90d. Fix: {WRITE_WINDOW}",
+    "window: 30d12h": f"window: 30d12h is not a number of whole days. Fix: {WRITE_WINDOW}",
+    **{
+        f"window: {window}": "window: calendar windows are not supported, as Prometheus only looks "
+        f"back a fixed time. Fix: {WRITE_WINDOW}"
+        for window in ("1M", "month", "Calendar-Quarter")
+    },
+    "window: 4 weeks": 'window: "4 weeks" is not a duration. '
+    "Fix: write a number with its unit, such as 800ms, 2.5s or 1h30m",
+    "selector: {model: 70}": "selector.model: is a number. Fix: put it in quotes",
+    "selector: {model: no, x: true}": "selector.x: is true or false. Fix: put it in quotes",
+    "selector: {model: ''}": "selector.model: is empty. Fix: write some text",
+    "selector: {model: [a, b]}": "selector.model: is a list. Fix: write text",
+    'selector: {model: "a\\nb"}': "selector.model: holds line breaks or control characters. "
+    "Fix: write one line",
+    "selector: {le: '1'}": "selector.le: is the bucket label of histograms. Fix: delete it",
+    "selector: {outcome: ok}": "selector.outcome: is a label that indicators select by themselves. "
+    "Fix: delete it",
+    "selector: {slo: x}": "selector.slo: is a label of the recorded series. "
+    "Fix: select by another label",
+    "selector: {__name__: x}": "selector.__name__: is reserved for Prometheus itself. "
+    "Fix: use another name",
+    "selector: {a-b: x}": "selector.a-b: is not a valid name. Fix: use letters, digits and _",
+    "selector: model=x": "selector: is text. Fix: write a mapping of names to text",
+    "labels: {severity: page}": "labels.severity: differs between pages and tickets. "
+    "Fix: set it in the labels of alerting.page and alerting.ticket",
+    **{
+        f"labels: {{{name}: x}}": f"labels.{name}: is a label that alerts set themselves. "
+        "Fix: use another name"
+        for name in ("alertname", "service", "slo", "window", "burn_rate")
+    },
+    **{
+        f"runbooks: {url}": f"runbooks: is not an http or https URL. Fix: {WRITE_URL}"
+        for url in (
+            "ftp://example.com",
+            "example.com",
+            "'javascript:alert(1)'",
+            "https://",
+            "https://x:99999/",
+            "https://exa mple.com",
+            "https://example.com/{name}",
+            "'https://[::1/'",
+        )
+    },
+    "dashboards: https://me:secret@example.com": "dashboards: holds credentials, which every alert "
+    "would show. Fix: remove them",
+    "dashboards: https://example.com/{alert}": "dashboards: is not an http or https URL. "
+    f"Fix: {WRITE_URL}",
+    "alerting: []": "alerting: is a list. "
+    "Fix: write a mapping with the keys page, ticket, min_bad_events",
+    "alerting: {pages: {}}": "alerting.pages: is not a known key. Fix: write page",
+    "alerting: {min_bad_events: -1}": "alerting.min_bad_events: -1 is out of bounds. "
+    "Fix: write a whole number from 0 to 1,000,000",
+    "alerting: {min_bad_events: 1.5}": "alerting.min_bad_events: is a number. "
+    "Fix: write a whole number from 0 to 1,000,000",
+    "alerting: {min_bad_events: true}": "alerting.min_bad_events: is true or false. "
+    "Fix: write a whole number from 0 to 1,000,000",
+    "alerting: {page: {labels: {window: x}}}": "alerting.page.labels.window: is a label that "
+    "alerts set themselves. Fix: use another name",
+    "alerting: {ticket: {labels: {severity: 2}}}": "alerting.ticket.labels.severity: is a number. "
+    "Fix: put it in quotes",
+    'alerting: {page: {annotations: {x: "\\u0000"}}}': "alerting.page.annotations.x: holds control "
+    "characters. Fix: delete them",
+    "service: other": 'the key "service" stands on line 2 already. Fix: delete one of them',
+}
+
+
+@pytest.mark.parametrize(("line", "said"), BAD_LINES.items())
+def test_a_bad_line_is_refused(line, said):
+    assert refusals(f"{MINIMAL}{line}\n") == [f"f.yaml:5: {said}."]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a\n", ["1: is a list. Fix: write a mapping with the keys apiVersion, service, owner, "
+                   "description, selector, window, labels, runbooks, dashboards, objectives, "
+                   "alerting."]),
+        ("# chat\napiVersion: v1\nservice: chat\nobjectives: []\n",
+         ['2: apiVersion: "v1" is not a version tokenslo knows. Fix: write tokenslo/v1.',
+          "4: objectives: holds no objective. Fix: add one."]),
+        ("apiVersion: 1\nservice: chat\nobjectives: {a: b}\n",
+         ["1: apiVersion: this is not a version tokenslo knows. Fix: write tokenslo/v1.",
+          "3: objectives: is a mapping. Fix: write a list of objectives."]),
+        ("owner: me\n",
+         ["1: apiVersion: is missing. Fix: add apiVersion: tokenslo/v1.",
+          "1: service: is missing. Fix: add service: chat.",
+          "1: objectives: is missing. "
+          "Fix: add objectives: [{name: …, indicator: …, target: …}]."]),
+        (MINIMAL + "  - {name: up, indicator: availability, target: 9%}\n"
+                   "  - {name: u-p, indicator: availability, target: 9%}\n",
+         [f'5: objectives[1].name: "up" is also the name on line 4. Fix: {CLASH}.',
+          '6: objectives[2].name: "u-p" and "up" on line 4 would give the same alert names. '
+          f"Fix: {CLASH}."]),
+        (MINIMAL + "  - {name: x, indicator: availability, target: 9%}\n" * 1000,
+         ["3: objectives: holds 1,001 objectives, more than 1,000. "
+          "Fix: split the service into several."]),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused(text, said):
+    assert refusals(text) == [f"f.yaml:{line}" for line in said]
+
+
+def test_everything_wrong_is_said_at_once_in_file_order():
+    assert refusals("""\
+apiVersion: tokenslo/v1
+objectives:
+  - name: first-token
+    target: 95
+    threshold: !ms 800
+    indicator: ttft
+  - {name: first-token, indicator: tftt, target: 100%}
+service: Chat
+service: chat
+""") == [
+        "f.yaml:4: objectives[0].target: 95 has no unit. Fix: write 95%.",
+        'f.yaml:5: the tag "!ms" is not allowed. Fix: delete it.',
+        "f.yaml:5: objectives[0].threshold: 800 has no unit. "
+        "Fix: write a threshold with its unit, such as 800ms or 90%.",
+        'f.yaml:7: objectives[1].indicator: "tftt" is not an indicator. Fix: write ttft.',
+        f"f.yaml:7: objectives[1].target: 100% leaves no error budget. Fix: {WRITE_TARGET}.",
+        'f.yaml:7: objectives[1].name: "first-token" is also the name on line 3. '
+        f"Fix: {CLASH}.",
+        'f.yaml:8: service: "Chat" is not a name. Fix: write chat.',
+        'f.yaml:9: the key "service" stands on line 8 already. Fix: delete one of them.',
+    ]  # fmt: skip
+
+
+def test_problems_of_jsonnet_output_name_the_field():
+    source = """\
+local objective(name) = { name: name, indicator: 'availability', target: 99.9 };
+{ apiVersion: 'tokenslo/v1', service: 'chat', objectives: [objective('a'), objective('a')] }
+"""
+    assert refusals(source, "f.jsonnet") == [
+        "f.jsonnet: objectives[0].target: 99.9 has no unit. Fix: write 99.9%.",
+        "f.jsonnet: objectives[1].target: 99.9 has no unit. Fix: write 99.9%.",
+        'f.jsonnet: objectives[1].name: "a" is also the name of objectives[0]. '
+        f"Fix: {CLASH}.",
+    ]  # fmt: skip
+
+
+def test_a_problem_inside_of_an_alias_is_found_where_it_is_written():
+    text = MINIMAL + "labels: &shared\n  team: 7\nselector: *shared\n"
+    assert refusals(text) == [
+        "f.yaml:6: labels.team: is a number. Fix: put it in quotes.",
+        "f.yaml:6: selector.team: is a number. Fix: put it in quotes.",
+    ]
+
+
+names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+lines = st.text(
+    st.characters(exclude_categories=["Cc", "Cs", "Cn", "Zl", "Zp"], exclude_characters="{\ufeff"),
+    min_size=1,
+    max_size=30,
+).filter(lambda text: text == text.strip())
+maps = st.dictionaries(st.from_regex(r"x_[A-Za-z0-9_]{0,9}", fullmatch=True), lines, max_size=3)
+shares = st.decimals("0.0001", "0.9999", places=6)
+quantities = {"seconds": st.decimals("0.001", "7200", places=3), "ratio": shares}
+
+
+@st.composite
+def objectives(draw):
+    indicator = draw(st.sampled_from([i for i in INDICATORS.values() if not i.unsupported]))
+    return Objective(
+        name=draw(names),
+        indicator=indicator.key,
+        target=draw(shares),
+        threshold=draw(quantities.get(indicator.threshold, st.none())),
+        description=draw(lines | st.just("")),
+    )
+
+
+tiers = st.builds(Tier, maps.map(lambda labels: {"severity": "x", **labels}), maps)
+services = st.builds(
+    Service,
+    file=st.just("f.json"),
+    service=names,
+    window=st.integers(7, 90).map(lambda days: Decimal(days * DAY)),
+    objectives=st.lists(
+        objectives(), min_size=1, max_size=5, unique_by=lambda o: o.name.replace("-", "")
+    ).map(tuple),
+    owner=lines | st.just(""),
+    description=lines | st.just(""),
+    selector=maps,
+    labels=maps,
+    alerting=st.builds(Alerting, tiers, tiers, st.integers(0, 1000)),
+    runbooks=st.sampled_from(["", "https://example.com/{alert}", "http://h:1/a?b=c#d"]),
+    dashboards=st.sampled_from(["", "https://example.com"]),
+)
+
+
+def share(ratio):
+    return f"{decimal_text(ratio * 100)}%"
+
+
+def as_file(service):
+    """Write a service the way its file would."""
+    written = {
+        "seconds": format_duration,
+        "ratio": share,
+        None: lambda _: None,
+    }
+    value = {
+        "apiVersion": "tokenslo/v1",
+        "service": service.service,
+        "owner": service.owner,
+        "description": service.description,
+        "selector": service.selector,
+        "window": format_duration(service.window),
+        "labels": service.labels,
+        "runbooks": service.runbooks,
+        "dashboards": service.dashboards,
+        "objectives": [
+            {
+                "name": each.name,
+                "indicator": each.indicator,
+                "threshold": written[INDICATORS[each.indicator].threshold](each.threshold),
+                "target": share(each.target),
+                "description": each.description,
+            }
+            for each in service.objectives
+        ],
+        "alerting": {
+            "page": {
+                "labels": service.alerting.page.labels,
+                "annotations": service.alerting.page.annotations,
+            },
+            "ticket": {
+                "labels": service.alerting.ticket.labels,
+                "annotations": service.alerting.ticket.annotations,
+            },
+            "min_bad_events": service.alerting.min_bad_events,
+        },
+    }
+    return json.dumps(_without_gaps(value), ensure_ascii=False, indent=1)
+
+
+def _without_gaps(value):
+    if isinstance(value, list):
+        return [_without_gaps(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_gaps(part) for key, part in value.items() if part not in ("", None)}
+    return value
+
+
+@one_folder
+@given(services)
+def test_a_service_is_read_back_as_it_was_written(service):
+    found = read(as_file(service), "f.json")
+    lineless = tuple(replace(objective, line=0) for objective in found.objectives)
+    assert replace(found, objectives=lineless) == service
+
+
+words = st.sampled_from(
+    [field.name for table in (SERVICE, OBJECTIVE, ALERTING, TIER) for field in table]
+    + ["ttft", "kv_headroom", "goodput", "800ms", "95%", "tokenslo/v1", "28d", "https://x"]
+)
+leaves = (
+    words
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(string.printable, max_size=8)
+)
+trees = st.recursive(
+    leaves,
+    lambda parts: st.lists(parts, max_size=4) | st.dictionaries(words, parts, max_size=6),
+    max_leaves=30,
+)
+almost = st.fixed_dictionaries(
+    {"apiVersion": st.just("tokenslo/v1"), "service": names | leaves, "objectives": trees},
+    optional={field.name: trees for field in SERVICE if not field.required},
+)
+
+
+@one_folder
+@given(trees | almost)
+def test_any_tree_is_read_or_refused_in_single_lines(tree):
+    try:
+        found = read(json.dumps(tree), "f.json")
+    except InvalidFile as refused:
+        lines = [str(problem) for problem in refused.problems]
+    else:
+        lines = []
+        assert found.objectives
+    assert all(len(line.splitlines()) == 1 and line.isprintable() for line in lines)
+
+
+def test_the_reference_names_every_key_and_its_examples_are_right(folder):
+    text = (ROOT / "docs" / "slo-files.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([A-Za-z0-9_.]+)` \|", text, re.MULTILINE))
+    keys = {field.name for field in SERVICE} | {f"objectives.{field.name}" for field in OBJECTIVE}
+    keys |= {f"alerting.{field.name}" for field in ALERTING}
+    keys |= {f"alerting.page.{field.name}" for field in TIER}
+    assert documented == keys | set(INDICATORS)
+    examples = re.findall(r"^```(yaml|jsonnet)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 2
+    for suffix, example in examples:
+        assert read(example, f"f.{suffix}").objectives

@@ -1,0 +1,61 @@
+"""``tokenslo validate``: what it says, where, and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tokenslo.commands.validate import validate
+
+GOOD = """\
+apiVersion: tokenslo/v1
+service: {service}
+objectives:
+  - {{name: availability, indicator: availability, target: 99.9%}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*files):
+    result = CliRunner().invoke(validate, files)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_example_is_right():
+    example = Path(__file__).parent.parent / "examples" / "chat" / "slo.yaml"
+    assert run(str(example)) == (0, "ok: chat: 4 objectives\n", "")
+
+
+def test_every_file_is_checked_whatever_is_wrong_with_the_others(folder):
+    (folder / "a.yaml").write_text(GOOD.format(service="a"))
+    (folder / "b.yaml").write_text(GOOD.format(service="B") + "onwer: me\n")
+    (folder / "c.json").write_text('{"apiVersion": "tokenslo/v1", "service": "c"}')
+    (folder / "d.jsonnet").write_text(
+        "{apiVersion: 'tokenslo/v1', service: 'd', objectives: [\n"
+        "  {name: k + '-headroom', indicator: k + '_headroom', threshold: '9%', target: '9%'}\n"
+        "  for k in ['kv', 'sequence']\n"
+        "]}"
+    )
+    assert run("a.yaml", "b.yaml", "c.json", "d.jsonnet", "gone.yaml") == (
+        2,
+        "ok: a: 1 objective\nok: d: 2 objectives\n",
+        'b.yaml:2: service: "B" is not a name. Fix: write b.\n'
+        "b.yaml:5: onwer: is not a known key. Fix: write owner.\n"
+        "c.json:1: objectives: is missing. "
+        "Fix: add objectives: [{name: …, indicator: …, target: …}].\n"
+        "gone.yaml: cannot be read: No such file or directory. "
+        "Fix: give the path of a file you may read.\n",
+    )
+
+
+def test_without_a_file_there_is_nothing_to_say():
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert "Missing argument 'FILE...'" in err
