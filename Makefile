@@ -1,0 +1,33 @@
+# Everything runs in .venv, which is made at first use and again when pyproject.toml changes.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: test lint demo bench examples clean
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+demo: $(READY)
+	$(BIN)/tokenslo demo $(if $(FOR),--for $(FOR))
+
+bench: $(READY)
+	set -e; for file in bench/[a-z]*.py; do $(BIN)/python -m bench.$$(basename $$file .py); done
+
+examples: $(READY)
+	set -e; for slo in examples/*/slo.*; do $(BIN)/tokenslo generate $$slo -o $$(dirname $$slo); done
+
+clean:
+	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@echo "setting up .venv, once"
+	@$(PYTHON) -m venv .venv || { echo "make: on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@

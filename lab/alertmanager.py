@@ -1,0 +1,40 @@
+"""A real Alertmanager on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab import parts
+from lab.process import HOST, Server, serve
+
+
+class Alertmanager(Server):
+    """A running Alertmanager; its HTTP API is under `url`."""
+
+
+def start(
+    program: Path, folder: Path, config: Path, *, arguments: Sequence[str] = ()
+) -> Alertmanager:
+    """Start Alertmanager on the file `config`; its data and log go to `folder`."""
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        return [
+            program,
+            f"--config.file={config.absolute()}",
+            f"--storage.path={folder / 'data'}",
+            f"--web.listen-address={HOST}:{ports[0]}",
+            "--cluster.listen-address=",
+            *arguments,
+        ]
+
+    return serve(
+        Alertmanager,
+        "alertmanager",
+        command,
+        folder / "alertmanager.log",
+        ready="/-/ready",
+        cwd=parts.root(program),
+    )

@@ -1,0 +1,45 @@
+"""Runs one server and never leaves it behind: `python keeper.py GRACE COMMAND…`.
+
+Whoever starts the keeper holds the other end of its standard input. When that end closes, on
+purpose or because its holder died in whatever way, the server's whole process group gets SIGTERM,
+GRACE seconds to end, then SIGKILL. (PR_SET_PDEATHSIG would follow the thread that started the
+server instead of the process, reach one process of the group and wait for none.)
+
+Prints the server's process id; exits with the server's code, 128 + n if signal n ended it.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+
+def keep(command: list[str], grace: float) -> int:
+    """Run `command` until it ends or standard input does; its exit code."""
+    try:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, process_group=0)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: _signal(server, number))
+    print(server.pid, flush=True)
+    ended, holder = os.pidfd_open(server.pid), sys.stdin.fileno()
+    select.select([ended, holder], [], [])
+    _signal(server, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(grace)
+    _signal(server, signal.SIGKILL)  # also whatever of the group has outlived the server
+    code = server.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _signal(server: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(keep(sys.argv[2:], float(sys.argv[1])))

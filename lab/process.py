@@ -1,0 +1,191 @@
+"""Servers as child processes: ready when handed over, gone for certain when left."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Self, TypeVar
+
+from lab import keeper
+from lab.parts import tail
+
+HOST = "127.0.0.1"
+_PORT_ATTEMPTS = 5
+_POLL_SECONDS = 0.05
+_PROBE_SECONDS = 2.0
+
+_LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
+
+S = TypeVar("S", bound="Server")
+
+
+class ServerError(Exception):
+    """A server that ended early, was not ready in time, or refused what it was asked."""
+
+
+class _PortTakenError(ServerError):
+    """Somebody else bound the port between our choosing it and the server's binding it."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server on loopback ports; leaving its `with` block stops it.
+
+    `log` holds its standard output and error; `pid` is the server's own process, whose memory and
+    CPU time can be read, and `keeper` the parent of that process.
+    """
+
+    name: str
+    ports: tuple[int, ...]
+    log: Path
+    pid: int
+    keeper: subprocess.Popen[str]
+
+    @property
+    def url(self) -> str:
+        """The base URL of its first port, without a slash at the end."""
+        return f"http://{HOST}:{self.ports[0]}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, 128 + n if signal n ended it, None while it runs."""
+        return self.keeper.poll()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.exit_code is None
+
+    def stop(self) -> None:
+        """End its process group: SIGTERM, the grace it was started with, SIGKILL."""
+        assert self.keeper.stdin  # noqa: S101
+        self.keeper.stdin.close()
+        self.keeper.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def serve(
+    kind: type[S],
+    name: str,
+    command: Callable[[Sequence[int]], Sequence[str | Path]],
+    log: Path,
+    *,
+    ready: str,
+    ports: int = 1,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    deadline: float = 30.0,
+    grace: float = 10.0,
+) -> S:
+    """Start `command(ports)`; return it once it listens on all and GET `ready` on the first is 200.
+
+    `deadline` is the seconds it has to become ready, `grace` those it has to end when stopped.
+    If somebody takes one of its ports before it binds them, it is started again on others.
+    Raises ServerError, with the end of the log.
+    """
+
+    def attempt() -> S:
+        chosen = free_ports(ports)
+        server = kind(name, chosen, log, *_keep(name, command(chosen), log, cwd, env, grace))
+        with ExitStack() as undo:
+            undo.callback(server.stop)
+            _wait(server, ready, deadline)
+            undo.pop_all()
+        return server
+
+    for _ in range(_PORT_ATTEMPTS - 1):
+        with suppress(_PortTakenError):
+            return attempt()
+    return attempt()
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Loopback ports that nobody listens on now."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return tuple(listener.getsockname()[1] for listener in listeners)
+
+
+def get(port: int, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str]:
+    """Ask a server on this machine, no proxy between; the status and text of its answer."""
+    connection = HTTPConnection(HOST, port, timeout=_PROBE_SECONDS)
+    try:
+        connection.request(method, path, headers={"Accept": accept})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def _keep(
+    name: str,
+    command: Sequence[str | Path],
+    log: Path,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    grace: float,
+) -> tuple[int, subprocess.Popen[str]]:
+    """Start the command under a keeper; its process id and the keeper."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, str(grace), *map(str, command)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            cwd=cwd,
+            env=env,
+            text=True,
+            start_new_session=True,  # a terminal's Ctrl-C is for us alone: we stop the servers
+        )
+    assert process.stdout  # noqa: S101
+    with process.stdout as line:
+        pid = line.readline()
+    if not pid:
+        process.communicate()
+        raise ServerError(f"{name} did not start:\n{tail(log.read_text())}")
+    return int(pid), process
+
+
+def _wait(server: Server, ready: str, deadline: float) -> None:
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        with suppress(OSError, HTTPException):
+            if _listens(server) and get(server.ports[0], ready)[0] == 200:
+                return
+        if not server.alive:
+            text = server.log.read_text(errors="replace")
+            error = _PortTakenError if "already in use" in text else ServerError
+            raise error(
+                f"{server.name} ended with exit code {server.exit_code} before it was ready:\n"
+                f"{tail(text)}"
+            )
+        time.sleep(_POLL_SECONDS)
+    raise ServerError(
+        f"{server.name} was not ready after {deadline:g} s:\n"
+        f"{tail(server.log.read_text(errors='replace'))}"
+    )
+
+
+def _listens(server: Server) -> bool:
+    """Whether the server, and not somebody who was faster, listens on all of its ports."""
+    proc = Path(f"/proc/{server.pid}")
+    held = {str(file.readlink()) for file in (proc / "fd").iterdir()}
+    listening = set()
+    for table in proc.glob("net/tcp*"):  # and tcp6: gRPC listens on IPv4 by way of IPv6
+        for line in table.read_text().splitlines():
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == _LISTEN and f"socket:[{inode}]" in held:
+                listening.add(int(local.split(":")[1], 16))
+    return listening.issuperset(server.ports)

@@ -1,0 +1,88 @@
+"""A real Prometheus on this machine: what it scrapes and evaluates is said in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from lab import parts
+from lab.parts import tail
+from lab.process import HOST, Server, ServerError, get, serve
+
+
+class Prometheus(Server):
+    """A running Prometheus; its HTTP API is under `url`."""
+
+    def reload(self) -> None:
+        """Read the configuration and the rule files again; ServerError if it refuses them."""
+        status, text = get(self.ports[0], "/-/reload", "POST")
+        if status != 200:  # the reason is in the answer for a configuration, in the log for rules
+            log = tail(self.log.read_text(errors="replace"), 3)
+            raise ServerError(f"{self.name} kept its configuration: {text.strip()}\n{log}")
+
+
+def start(
+    program: Path,
+    folder: Path,
+    *,
+    scrape: Mapping[str, str],
+    rules: Sequence[Path] = (),
+    interval: float = 1.0,
+    alertmanager: str | None = None,
+    arguments: Sequence[str] = (),
+) -> Prometheus:
+    """Start Prometheus in `folder`, where it gets its configuration, data and log.
+
+    `scrape` maps jobs to the URLs of their metrics, `rules` are files or patterns, `interval` is
+    that of scrapes and evaluations in seconds, `alertmanager` its base URL. The data of an earlier
+    run in the same folder is kept.
+    """
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "prometheus.yml"
+    config.write_text(yaml.safe_dump(_config(scrape, rules, interval, alertmanager)))
+
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        return [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={HOST}:{ports[0]}",
+            "--web.enable-lifecycle",
+            *arguments,
+        ]
+
+    return serve(
+        Prometheus,
+        "prometheus",
+        command,
+        folder / "prometheus.log",
+        ready="/-/ready",
+        cwd=parts.root(program),
+    )
+
+
+def _config(
+    scrape: Mapping[str, str], rules: Sequence[Path], interval: float, alertmanager: str | None
+) -> dict[str, Any]:
+    pace = f"{round(interval * 1000)}ms"
+    config: dict[str, Any] = {
+        "global": {"scrape_interval": pace, "evaluation_interval": pace},
+        "rule_files": [str(each.absolute()) for each in rules],
+        "scrape_configs": [_job(name, url) for name, url in scrape.items()],
+    }
+    if alertmanager:
+        config["alerting"] = {"alertmanagers": [_target(alertmanager)]}
+    return config
+
+
+def _job(name: str, url: str) -> dict[str, Any]:
+    return {"job_name": name, "metrics_path": urlsplit(url).path or "/metrics", **_target(url)}
+
+
+def _target(url: str) -> dict[str, Any]:
+    return {"scheme": urlsplit(url).scheme, "static_configs": [{"targets": [urlsplit(url).netloc]}]}

@@ -1,0 +1,167 @@
+"""A real Triton server on this machine, without a GPU and without a container.
+
+PyPI's nvidia-pytriton carries the server, the Python backend and one stub per Python version,
+all finding their libraries by paths relative to themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab import parts
+from lab.parts import MissingPart, PartError, Say
+from lab.process import HOST, Server, serve
+
+VERSION = "2.51.0"
+_REQUIREMENTS = ("nvidia-pytriton==0.7.0", "numpy<2")
+_ENDPOINTS = ("http", "grpc", "metrics")
+_EXIT_SECONDS = 5
+_LAST_PYTHON = 12  # there are stubs up to 3.13, but no numpy below 2, without which tensors fail
+_PYTHON = f"3.{sys.version_info.minor}"
+_LIBPYTHON = f"libpython{_PYTHON}.so.1.0"
+
+
+class Triton(Server):
+    """A running Triton server; `url` is its HTTP endpoint."""
+
+    @property
+    def grpc(self) -> str:
+        """Its gRPC endpoint as host:port."""
+        return f"{HOST}:{self.ports[1]}"
+
+    @property
+    def metrics(self) -> str:
+        """The URL of its Prometheus metrics."""
+        return f"http://{HOST}:{self.ports[2]}/metrics"
+
+
+def start(
+    home: Path,
+    models: Path,
+    folder: Path,
+    *,
+    load: Sequence[str] | None = None,
+    arguments: Sequence[str] = (),
+    deadline: float = 90.0,
+) -> Triton:
+    """Start the Triton installed at `home` on the model repository `models`, its files in `folder`.
+
+    Without `load` it serves every model; with it, those (`*`: all), and models can be loaded and
+    unloaded over HTTP. Model code runs in processes of this Python and can import what is
+    installed beside `lab`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    explicit = [] if load is None else ["--model-control-mode=explicit"]
+    server = home / "pytriton/tritonserver"
+
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        return [
+            server / "bin/tritonserver",
+            f"--model-repository={models}",
+            f"--backend-directory={server / 'backends'}",
+            f"--cache-directory={server / 'caches'}",
+            *(f"--{what}-address={HOST}" for what in _ENDPOINTS),
+            *(f"--{what}-port={port}" for what, port in zip(_ENDPOINTS, ports, strict=True)),
+            f"--exit-timeout-secs={_EXIT_SECONDS}",
+            *explicit,
+            *(f"--load-model={name}" for name in load or ()),
+            *arguments,
+        ]
+
+    return serve(
+        Triton,
+        "triton",
+        command,
+        folder / "triton.log",
+        ready="/v2/health/ready",
+        ports=len(_ENDPOINTS),
+        env=_environment(home, folder / "python"),
+        deadline=deadline,
+        grace=2 * _EXIT_SECONDS,
+    )
+
+
+def _environment(home: Path, python: Path) -> dict[str, str]:
+    """Return the server's environment; its models run in the virtual environment `python`.
+
+    The Python backend's stub is an isolated interpreter: it ignores PYTHONPATH and takes the
+    python3 on PATH for its own, with the packages of that one. So it gets one of its own, with
+    the numpy it was built for before whatever is installed beside `lab`.
+    """
+    venv.create(python, symlinks=True)
+    packages = next(python.glob("lib/python*/site-packages"))
+    (packages / "models.pth").write_text(f"{home}\n{Path(parts.__file__).parents[1]}\n")
+    path = f"{python / 'bin'}:{os.environ.get('PATH', os.defpath)}"
+    return os.environ | {"TRITON_SERVER_CPU_ONLY": "1", "PATH": path}
+
+
+def install(say: Say) -> Path:
+    """Return the folder of the Triton server for the running Python, downloaded if need be.
+
+    Raises MissingPart where no such server exists, PartError if the download fails.
+    """
+    _refuse_other_platforms()
+    return parts.install(f"triton-{VERSION}-python{_PYTHON}", lambda home: _build(home, say), say)
+
+
+def _refuse_other_platforms() -> None:
+    machine = f"{platform.system()} {platform.machine()}"
+    libc = " ".join(platform.libc_ver()).strip() or "another libc"
+    fix = "use Debian 12 or later on x86-64, a container will do"
+    if machine != "Linux x86_64":
+        raise MissingPart("triton", f"it is built for Linux x86_64, this is {machine}", fix)
+    if not _is_enough(*platform.libc_ver()):
+        raise MissingPart("triton", f"it needs glibc 2.35, this is {libc}", fix)
+    if sys.version_info[1] > _LAST_PYTHON:
+        raise MissingPart(
+            "triton",
+            f"its Python backend needs numpy below 2, which Python 3.{sys.version_info[1]} lacks",
+            f"use Python 3.11 or 3.{_LAST_PYTHON}",
+        )
+
+
+def _is_enough(libc: str, version: str) -> bool:
+    """Whether this is the C library that the wheel asks for (manylinux_2_35)."""
+    return libc == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
+
+
+def _build(home: Path, say: Say) -> None:
+    say(f"triton: downloading version {VERSION} from PyPI (74 MB)")
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    options = ["--quiet", "--no-input", "--no-deps", "--only-binary=:all:", "--no-compile"]
+    parts.run("triton", [*pip, *options, "--target", home, *_REQUIREMENTS])
+    server = home / "pytriton/tritonserver"
+    stub = server / "backends/python/triton_python_backend_stub"
+    shutil.copy(server / f"python_backend_stubs/{_PYTHON}/{stub.name}", stub)
+    stub.chmod(0o755)
+    _provide_libpython(stub, home / "nvidia_pytriton.libs", say)
+
+
+def _provide_libpython(stub: Path, libraries: Path, say: Say) -> None:
+    """Put this Python's shared library where the stub looks first, unless the loader has one.
+
+    Debian's python3 is linked statically and leaves the library to a package of its own.
+    """
+    own = Path(sysconfig.get_config_var("LIBDIR") or "", _LIBPYTHON)
+    if own.exists():
+        shutil.copy(own, libraries)
+    elif not _starts(stub):
+        otherwise = f"install {_LIBPYTHON}, or use a Python that has it"
+        package = parts.debian(f"libpython{_PYTHON}", say, "triton", otherwise)
+        shutil.copy(next(package.glob(f"usr/lib/*/{_LIBPYTHON}")), libraries)
+    if not _starts(stub):
+        raise PartError(f"triton: {stub} does not start; see the output of `ldd {stub}`")
+
+
+def _starts(stub: Path) -> bool:
+    """Whether the loader finds all of the stub's libraries; the stub then asks for arguments."""
+    done = subprocess.run([stub], capture_output=True, text=True)
+    return "Expected" in done.stderr

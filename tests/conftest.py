@@ -1,0 +1,116 @@
+"""The real servers and tools for every test, and what happens on a platform without them.
+
+A test gets them by fixture, or names them in `@pytest.mark.needs("triton", …)` where it starts a
+command that uses them. A part that the platform cannot have leaves the test out, and the end of
+the run names it; a part that it can have and that is not to be had is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lab import alertmanager as alertmanager_server
+from lab import parts
+from lab import prometheus as prometheus_server
+from lab import triton as triton_server
+from lab.alertmanager import Alertmanager
+from lab.parts import MissingPart
+from lab.prometheus import Prometheus
+from lab.triton import Triton
+from tests.triton_models import ARGUMENTS, MODELS, write_models
+
+LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def part(pytestconfig: pytest.Config) -> Callable[[str], Path]:
+    """Install a part by its name, unless it is there."""
+    return partial(_install, pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def promtool(part: Callable[[str], Path]) -> Path:
+    return part("promtool")
+
+
+@pytest.fixture(scope="session")
+def amtool(part: Callable[[str], Path]) -> Path:
+    return part("amtool")
+
+
+@pytest.fixture(scope="session")
+def triton(part: Callable[[str], Path]) -> Callable[..., Triton]:
+    """`triton(models, folder, …)`: lab.triton.start with the installed server; use it in `with`."""
+    return partial(triton_server.start, part("triton"))
+
+
+@pytest.fixture(scope="session")
+def test_triton(
+    triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Triton]:
+    """A Triton with all of tests/triton_models loaded; a test that unloads one loads it again."""
+    folder = tmp_path_factory.mktemp("test_triton")
+    write_models(folder / "models")
+    with triton(folder / "models", folder, load=MODELS, arguments=ARGUMENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def prometheus(part: Callable[[str], Path]) -> Callable[..., Prometheus]:
+    """`prometheus(folder, scrape=…)`: lab.prometheus.start; use it in `with`."""
+    return partial(prometheus_server.start, part("prometheus"))
+
+
+@pytest.fixture(scope="session")
+def alertmanager(part: Callable[[str], Path]) -> Callable[..., Alertmanager]:
+    """`alertmanager(folder, config)`: lab.alertmanager.start; use it in `with`."""
+    return partial(alertmanager_server.start, part("alertmanager"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(part, …): uses real servers or tools of the lab")
+    config.stash[LEFT_OUT] = []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            _install(item.config, name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "setup" and call.excinfo and call.excinfo.errisinstance(MissingPart):
+        reason = str(call.excinfo.value)
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), (item.location[1] or 0) + 1, reason)
+        item.config.stash[LEFT_OUT].append(f"{item.nodeid}: {reason}")
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.stash[LEFT_OUT]:
+        terminalreporter.ensure_newline()
+        terminalreporter.section("tests not run: this platform cannot have their servers")
+        for line in config.stash[LEFT_OUT]:
+            terminalreporter.write_line(line)
+
+
+def _install(config: pytest.Config, name: str) -> Path:
+    """Install a part, telling of a download at the terminal past pytest's capture."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{text}", flush=True)
+
+    return triton_server.install(say) if name == "triton" else parts.program(name, say)

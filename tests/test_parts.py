@@ -1,0 +1,365 @@
+"""What is there is used, what is missing is installed whole or not at all, and said clearly."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from lab import parts, triton
+from lab.parts import MissingPart, PartError
+
+pytest_plugins = ["pytester"]
+
+# An apt-get with three packages: it knows them once it has updated from our sources, which must
+# not happen twice. Its packages are tar files, for the dpkg and dpkg-deb beside it.
+APT_GET = r"""
+echo "apt-get $*" >> "$LOG"
+case "$*" in
+  "update --print-uris") cat "$ARCHIVE/uris" ;;
+  "-c "*" update") touch "$ARCHIVE/updated" ;;
+  "-c "*" download "*)
+    shift 3
+    for name; do
+      [ -e "$ARCHIVE/updated" ] || { echo "E: Unable to locate package $name"; exit 100; }
+      cp "$ARCHIVE/$name" "${name}_1_amd64.deb"
+    done ;;
+  *) exit 9 ;;
+esac
+"""
+DPKG = '[ "$1" = -x ] && tar -xf "$2" -C "$3"\n'
+DPKG_DEB = '[ "$1 $3" = "-f Depends" ] && tar -xOf "$2" control\n'
+PACKAGES = {
+    "prometheus": {
+        "control": "libc6 (>= 2.34), libjs-graphs, fonts-signs, adduser",
+        "usr/bin/prometheus": "#!pages in /usr/share/prometheus/web//and here",
+        "usr/share/prometheus/web/graph.html": "graph",
+    },
+    "libjs-graphs": {"control": "libjs-base (>= 3)", "usr/share/javascript/graphs.js": "graphs"},
+    "libjs-base": {"control": "", "usr/share/javascript/base.js": "base"},
+    "fonts-signs": {"control": "", "usr/share/fonts/signs": "signs"},
+    "promtool": {"control": "", "usr/bin/promtool": "#!tool"},
+    "prometheus-alertmanager": {"control": "", "usr/bin/prometheus-alertmanager": "#!alerts"},
+}
+# What a machine's lists may name besides Debian's main: as `apt-get update --print-uris` does.
+URIS = """
+'http://mirror.example/debian/dists/bookworm/InRelease' mirror_InRelease 0
+'http://mirror.example/debian/dists/bookworm/main/binary-amd64/Packages.xz' a 0
+'http://mirror.example/debian/dists/bookworm/main/binary-all/Packages.xz' b 0
+'http://mirror.example/debian/dists/bookworm/main/dep11/Components-amd64.yml.xz' c 0
+'http://mirror.example/debian/dists/bookworm/contrib/binary-amd64/Packages.xz' d 0
+'http://mirror.example/debian/dists/bookworm-updates/main/binary-amd64/Packages.xz' e 0
+'http://mirror.example/debian-security/dists/bookworm-security/main/binary-amd64/Packages.xz' f 0
+'mirror+file:///etc/apt/mirrors/dists/bookworm/main/binary-amd64/Packages.xz' g 0
+'https://vendor.example/apt/dists/bookworm/main/binary-amd64/Packages.xz' h 0
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be on a Debian without any of the programs; its cache, not there yet."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "cat", "cp", "tar", "touch", "ldd"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("TOKENSLO_CACHE", str(tmp_path / "cache"))
+    debian = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: debian)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def apt(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a Debian archive to install from; the log of what it was asked."""
+    archive = tmp_path / "archive"
+    for package, files in PACKAGES.items():
+        for path, text in files.items():
+            file = tmp_path / package / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            file.chmod(0o755)
+        archive.mkdir(exist_ok=True)
+        subprocess.run(["tar", "-cf", archive / package, "-C", tmp_path / package, *files])
+    (archive / "uris").write_text(URIS)
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("ARCHIVE", str(archive))
+    monkeypatch.setenv("LOG", str(log))
+    for name, script in (("apt-get", APT_GET), ("dpkg", DPKG), ("dpkg-deb", DPKG_DEB)):
+        tool(tmp_path / "bin", name, script)
+    return log
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}")
+    (folder / name).chmod(0o755)
+
+
+def start(script: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", dedent(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def fails_to_say(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_a_program_on_path_is_taken(cache: Path, tmp_path: Path) -> None:
+    tool(tmp_path / "bin", "promtool", "")
+    tool(tmp_path / "bin", "prometheus-alertmanager", "")
+    assert parts.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
+    assert parts.program("alertmanager", fails_to_say) == tmp_path / "bin/prometheus-alertmanager"
+    assert not cache.exists()
+
+
+def test_a_missing_program_is_unpacked_from_debian(apt: Path, cache: Path) -> None:
+    said: list[str] = []
+    prometheus = parts.program("prometheus", said.append)
+    home = cache / "debian-bookworm/prometheus"
+    assert prometheus == home / "usr/bin/prometheus"
+    assert os.access(prometheus, os.X_OK)
+    assert said == ["prometheus: downloading from Debian bookworm"]
+    # Its pages come along, and it looks for them in the folder it is run in.
+    assert {str(file.relative_to(home)) for file in home.rglob("*") if file.is_file()} >= {
+        "usr/share/prometheus/web/graph.html",
+        "usr/share/javascript/graphs.js",
+        "usr/share/javascript/base.js",
+        "usr/share/fonts/signs",
+    }
+    assert prometheus.read_text() == "#!pages in usr//share/prometheus/web//and here"
+    assert parts.root(prometheus) == home
+    assert not list(cache.rglob("*.deb"))
+
+
+def test_only_the_machines_own_debian_mirrors_are_asked(apt: Path, cache: Path) -> None:
+    parts.program("prometheus", silent)
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    signed = f" signed-by={keyring}" if Path(keyring).exists() else ""
+    assert (cache / "apt/sources.list").read_text() == (
+        f"deb [target=Packages{signed}] http://mirror.example/debian bookworm main\n"
+        f"deb [target=Packages{signed}] mirror+file:///etc/apt/mirrors bookworm main\n"
+    )
+    conf = f"-c {cache}/apt/apt.conf"
+    assert apt.read_text().splitlines() == [
+        f"apt-get {conf} download prometheus",
+        "apt-get update --print-uris",
+        f"apt-get {conf} update",
+        f"apt-get {conf} download prometheus",
+        f"apt-get {conf} download fonts-signs libjs-graphs",
+        f"apt-get {conf} download libjs-base",
+    ]
+
+
+def test_what_is_installed_is_not_touched_again(apt: Path) -> None:
+    first = parts.program("prometheus", silent)
+    asked = apt.read_text()
+    started = time.perf_counter()
+    assert parts.program("prometheus", fails_to_say) == first
+    assert time.perf_counter() - started < 0.05
+    assert apt.read_text() == asked
+
+
+def test_the_lists_of_an_earlier_download_serve_the_next(apt: Path) -> None:
+    parts.program("prometheus", silent)
+    parts.program("alertmanager", silent)
+    assert apt.read_text().count(" update\n") == 1
+
+
+def test_promtool_is_found_in_whichever_package_has_it(apt: Path, cache: Path) -> None:
+    assert parts.program("promtool", silent) == cache / "debian-bookworm/promtool/usr/bin/promtool"
+
+
+def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
+    cache: Path, tmp_path: Path
+) -> None:
+    script = "echo 'Err:1 http://mirror.example bookworm'\necho 'E: no route' >&2\nexit 100\n"
+    tool(tmp_path / "bin", "apt-get", script)
+    with pytest.raises(PartError) as caught:
+        parts.program("prometheus", silent)
+    assert str(caught.value) == (
+        "prometheus: `apt-get update --print-uris` failed with exit code 100:\n"
+        "  Err:1 http://mirror.example bookworm\n"
+        "  E: no route"
+    )
+    assert not list(cache.glob("debian-*/prometheus*/**/*"))
+
+
+def test_a_tool_that_is_not_there_is_named(apt: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin/dpkg").unlink()
+    with pytest.raises(PartError, match="dpkg is not on PATH"):
+        parts.program("prometheus", silent)
+
+
+def test_a_failing_pip_shows_what_it_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    said: list[str] = []
+    with pytest.raises(PartError) as caught:
+        triton.install(said.append)
+    assert said == ["triton: downloading version 2.51.0 from PyPI (74 MB)"]
+    assert "-m pip" in str(caught.value).splitlines()[0]
+    assert "No matching distribution found for nvidia-pytriton==0.7.0" in str(caught.value)
+    assert not list(cache.glob("triton-*/"))
+
+
+def test_two_processes_install_once(cache: Path) -> None:
+    """The second waits, says so, and takes what the first has built."""
+    script = """
+        import sys, time
+        from lab import parts
+        def build(folder):
+            print("builds", flush=True)
+            sys.stdin.readline()
+            (folder / "done").touch()
+        print(parts.install("thing", build, lambda text: print(text, flush=True)))
+    """
+    with start(script) as first, start(script) as other:
+        assert first.stdout
+        assert other.stdout
+        both = {first.stdout.readline(): first, other.stdout.readline(): other}
+        waiting = "thing: waiting for another process that is installing it\n"
+        assert set(both) == {"builds\n", waiting}
+        assert not (cache / "thing").exists()
+        assert both["builds\n"].communicate("\n")[0] == f"{cache}/thing\n"
+        assert both[waiting].communicate("")[0] == f"{cache}/thing\n"
+    assert [file.name for file in (cache / "thing").iterdir()] == ["done"]
+
+
+def test_a_killed_installation_is_started_anew(cache: Path) -> None:
+    script = """
+        import time
+        from lab import parts
+        def build(folder):
+            (folder / "half").touch()
+            print("half", flush=True)
+            time.sleep(300)
+        parts.install("thing", build, print)
+    """
+    with start(script) as killed:
+        assert killed.stdout
+        killed.stdout.readline()
+        killed.send_signal(signal.SIGKILL)
+    home = parts.install("thing", lambda folder: (folder / "whole").touch(), fails_to_say)
+    assert [file.name for file in home.iterdir()] == ["whole"]
+    assert [file.name for file in cache.iterdir() if file.is_dir()] == ["thing"]
+
+
+def test_a_failed_installation_leaves_nothing(cache: Path) -> None:
+    def build(folder: Path) -> None:
+        (folder / "half").touch()
+        raise PartError("no")
+
+    with pytest.raises(PartError):
+        parts.install("thing", build, silent)
+    assert not [file for file in cache.iterdir() if file.is_dir()]
+
+
+@pytest.mark.parametrize("name", ["prometheus", "promtool", "alertmanager", "amtool"])
+def test_other_distributions_have_to_bring_their_own(
+    name: str, apt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "fedora"})
+    with pytest.raises(MissingPart) as caught:
+        parts.program(name, silent)
+    assert caught.value.part == name
+    assert str(caught.value) == (
+        f"{name} cannot run here: fedora is not Debian; install it yourself and put {name} on PATH"
+    )
+    assert not apt.read_text()
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"machine": "aarch64"}, "it is built for Linux x86_64, this is Linux aarch64"),
+        ({"system": "Darwin"}, "it is built for Linux x86_64, this is Darwin x86_64"),
+        ({"libc_ver": ("glibc", "2.31")}, "it needs glibc 2.35, this is glibc 2.31"),
+        ({"libc_ver": ("", "")}, "it needs glibc 2.35, this is another libc"),
+    ],
+)
+def test_triton_is_refused_where_it_cannot_run(
+    facts: dict[str, object], reason: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"machine": "x86_64", "system": "Linux", **facts}.items():
+        monkeypatch.setattr(platform, name, lambda value=value: value)
+    with pytest.raises(MissingPart) as caught:
+        triton.install(fails_to_say)
+    assert str(caught.value) == (
+        f"triton cannot run here: {reason}; use Debian 12 or later on x86-64, a container will do"
+    )
+
+
+def test_triton_is_refused_for_pythons_it_has_no_numpy_for(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0))
+    with pytest.raises(MissingPart, match=r"numpy below 2, .* Python 3\.13 .*; use Python 3\.11"):
+        triton.install(fails_to_say)
+
+
+def test_the_cache_is_in_the_checkout_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TOKENSLO_CACHE", raising=False)
+    assert parts.cache() == Path(__file__).parents[1] / ".cache"
+    monkeypatch.setattr(parts, "__file__", str(tmp_path / "site-packages/lab/parts.py"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parts.cache() == tmp_path / ".cache/tokenslo"
+    monkeypatch.setenv("TOKENSLO_CACHE", "relative")
+    monkeypatch.chdir(tmp_path)
+    assert parts.cache() == tmp_path / "relative"
+
+
+USERS = """
+    import pytest
+    def test_rules(promtool): assert promtool.exists()
+    @pytest.mark.needs("prometheus")
+    def test_demo(): pass
+    def test_sums(): pass
+"""
+
+
+def test_tests_of_parts_that_cannot_be_had_are_named_at_the_end(
+    cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "fedora"})
+    pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text())
+    pytester.makepyfile(USERS)
+    result = pytester.runpytest_inprocess("--strict-markers", "-p", "no:asyncio")
+    result.assert_outcomes(passed=1, skipped=2)
+    report = result.stdout.str().partition("tests not run: this platform cannot have")[2]
+    why = "cannot run here: fedora is not Debian; install it yourself and put"
+    name = "test_tests_of_parts_that_cannot_be_had_are_named_at_the_end.py"
+    assert report.splitlines()[1:3] == [
+        f"{name}::test_rules: promtool {why} promtool on PATH",
+        f"{name}::test_demo: prometheus {why} prometheus on PATH",
+    ]
+
+
+def test_parts_that_can_be_had_and_fail_are_errors(
+    cache: Path, tmp_path: Path, pytester: pytest.Pytester
+) -> None:
+    tool(tmp_path / "bin", "apt-get", "echo 'E: no route'\nexit 100\n")
+    pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text())
+    pytester.makepyfile(USERS)
+    result = pytester.runpytest_inprocess("--strict-markers", "-p", "no:asyncio")
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines(["E *PartError: prometheus: `apt-get update*", "E *no route"] * 2)
+    result.stdout.no_fnmatch_line("*tests not run*")

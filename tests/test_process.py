@@ -1,0 +1,191 @@
+"""Servers are ready when handed over and gone when left, however they are left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from lab import process
+from lab.process import HOST, Server, ServerError, get, serve
+
+# Ends with the whole group or not at all: it and its child ignore SIGTERM.
+STUBBORN = """
+import http.server, os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("child", subprocess.Popen(["sleep", "300"]).pid, flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler
+    ).serve_forever()
+"""
+
+# Starts a server, says which, and holds it until it is killed or interrupted.
+HOLDER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_process import start_pages
+with start_pages(Path({folder!r})) as server:
+    print(server.pid, flush=True)
+    try:
+        time.sleep(300)
+    except KeyboardInterrupt:
+        time.sleep(0.3)
+        print("alive" if server.alive else "dead", flush=True)
+print("stopped", flush=True)
+"""
+
+
+def pages(ports: Sequence[int]) -> list[str]:
+    return [sys.executable, "-m", "http.server", "--bind", HOST, str(ports[0])]
+
+
+def start_pages(folder: Path) -> Server:
+    return serve(Server, "pages", pages, folder / "log", ready="/", cwd=folder)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def soon(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[str]:
+    script = HOLDER.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_is_ready_when_handed_over_and_gone_when_left(tmp_path: Path) -> None:
+    (tmp_path / "page").write_text("here")
+    with start_pages(tmp_path) as server:
+        assert server.alive
+        assert server.exit_code is None
+        assert get(server.ports[0], "/page") == (200, "here")
+        assert Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")[1:3] == [
+            "-m",
+            "http.server",
+        ]
+    assert not server.alive
+    assert server.exit_code == 128 + signal.SIGTERM
+    assert not runs(server.pid)
+    assert '"GET /page HTTP/1.1" 200' in server.log.read_text()
+
+
+def test_an_error_in_its_block_stops_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), start_pages(tmp_path) as server:
+        raise KeyboardInterrupt
+    assert not runs(server.pid)
+
+
+def test_its_own_end_is_noticed_and_stopping_it_again_is_harmless(tmp_path: Path) -> None:
+    with start_pages(tmp_path) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        assert soon(lambda: not server.alive)
+        server.stop()
+    assert server.exit_code == 128 + signal.SIGKILL
+
+
+def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+    def stubborn(ports: Sequence[int]) -> list[str]:
+        return [sys.executable, "-c", STUBBORN, str(ports[0])]
+
+    server = serve(Server, "stubborn", stubborn, tmp_path / "log", ready="/", grace=0.3)
+    child = int(server.log.read_text().split()[1])
+    started = time.monotonic()
+    server.stop()
+    assert 0.3 <= time.monotonic() - started < 5
+    assert server.exit_code == 128 + signal.SIGKILL
+    assert not runs(server.pid)
+    assert soon(lambda: not runs(child))
+
+
+def test_no_server_outlives_the_death_of_its_holder(holder: subprocess.Popen[str]) -> None:
+    assert holder.stdout
+    with holder:
+        pid = int(holder.stdout.readline())
+        assert runs(pid)
+        holder.kill()
+        holder.wait()
+        assert soon(lambda: not runs(pid))
+
+
+def test_ctrl_c_is_the_holders_to_handle(holder: subprocess.Popen[str]) -> None:
+    """The terminal interrupts the whole foreground group; servers end when we end them."""
+    assert holder.stdout
+    with holder:
+        pid = int(holder.stdout.readline())
+        os.killpg(holder.pid, signal.SIGINT)
+        assert holder.communicate(timeout=20)[0] == "alive\nstopped\n"
+        assert not runs(pid)
+
+
+def test_one_that_ends_early_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    def broken(_: Sequence[int]) -> list[str]:
+        return ["sh", "-c", "seq 100; echo no such model >&2; exit 3"]
+
+    with pytest.raises(ServerError) as caught:
+        serve(Server, "broken", broken, tmp_path / "log", ready="/")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "broken ended with exit code 3 before it was ready:"
+    assert lines[-2:] == ["  100", "  no such model"]
+    assert len(lines) < 20
+
+
+def test_one_that_is_never_ready_is_given_up_and_stopped(tmp_path: Path) -> None:
+    def deaf(_: Sequence[int]) -> list[str]:
+        return ["sh", "-c", "echo $$; exec sleep 300"]
+
+    with pytest.raises(ServerError, match=r"deaf was not ready after 0\.3 s:\n  \d+"):
+        serve(Server, "deaf", deaf, tmp_path / "log", ready="/", deadline=0.3)
+    assert not runs(int((tmp_path / "log").read_text()))
+
+
+def test_a_page_that_is_not_ready_is_not_enough(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="pages was not ready"):
+        serve(Server, "pages", pages, tmp_path / "log", ready="/no-such-page", deadline=1)
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerError) as caught:
+        serve(Server, "ghost", lambda _: ["/no/such/program"], tmp_path / "log", ready="/")
+    assert str(caught.value) == (
+        "ghost did not start:\n  /no/such/program: No such file or directory"
+    )
+
+
+def test_a_port_taken_meanwhile_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when whoever took it answers there as if it were ready."""
+    with start_pages(tmp_path) as thief:
+        offers = iter([thief.ports, process.free_ports(1)])
+        monkeypatch.setattr(process, "free_ports", lambda _: next(offers))
+        with serve(Server, "late", pages, tmp_path / "late", ready="/") as late:
+            assert late.ports != thief.ports
+            assert get(late.ports[0], "/")[0] == 200
+
+
+def test_gives_up_when_every_port_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        monkeypatch.setattr(process, "free_ports", lambda _: taken.getsockname()[1:2])
+        with pytest.raises(ServerError, match=r"ended with exit code 1(.|\n)*already in use"):
+            serve(Server, "pages", pages, tmp_path / "log", ready="/")
