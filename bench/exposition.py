@@ -1,0 +1,89 @@
+"""How long reading a Triton exposition takes, beside prometheus_client's parser.
+
+``python -m bench.exposition`` from the checkout; README.md says what the table means.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter.reader import read
+from exporter.sources.triton import FAMILIES
+
+CAPTURES = Path(__file__).parents[1] / "tests/captures"
+SIZES = (2_000, 20_000, 100_000)
+ROUNDS = 7
+
+# Who reads, and whether a body with the labels that it has seen before or with others.
+PEER = "prometheus_client"
+READERS: dict[str, tuple[bool, Callable[[bytes], object]]] = {
+    PEER: (True, lambda body: list(text_string_to_metric_families(body.decode()))),
+    "all, labels new": (False, read),
+    "all": (True, read),
+    "sidecar's, labels new": (False, lambda body: read(body, FAMILIES)),
+    "sidecar's": (True, lambda body: read(body, FAMILIES)),
+    "none of them": (True, lambda body: read(body, ())),
+}
+
+
+def exposition(lines: int) -> str:
+    """Return what Triton says when it has so many models that it takes about that many lines.
+
+    The families are those of two captures, one of them with summaries.  Their samples about a
+    model are repeated for models of other names, all of which start with ``NEW_``.
+    """
+    families: dict[str, str] = {}
+    for capture in ("triton_summaries.txt", "triton_traffic.txt"):
+        for family in (CAPTURES / capture).read_text().split("# HELP ")[1:]:
+            families[family.split(" ", 1)[0]] = family
+    each = sum(family.count('model="') for family in families.values())
+    once = sum(family.count("\n") for family in families.values()) - each
+    copies = (lines - once) // each
+    return "".join(
+        line.replace('model="', f'model="NEW_{copy:04}_')
+        for family in families.values()
+        for line in f"# HELP {family}".splitlines(keepends=True)
+        for copy in range(copies if 'model="' in line else 1)
+    )
+
+
+def measure(text: str) -> dict[str, list[float]]:
+    """Return the CPU seconds of every round, by reader; the readers take turns in each round."""
+    body = text.encode()
+    seconds: dict[str, list[float]] = {name: [] for name in READERS}
+    for turn in range(ROUNDS):
+        for place, (name, (same, reader)) in enumerate(READERS.items()):
+            given = body if same else text.replace("NEW_", f"{turn:02}{place}_").encode()
+            if same:
+                reader(given)
+            start = time.process_time()
+            reader(given)
+            seconds[name].append(time.process_time() - start)
+    return seconds
+
+
+def main() -> None:
+    print(
+        f"CPU seconds, least and median of {ROUNDS} rounds; ratio: {PEER} / reader, of the least.\n"
+    )
+    print(
+        f"{'lines':>7}  {'bytes':>10}  {'families read':<22} {'min':>8} {'median':>8} {'ratio':>6}"
+    )
+    for size in SIZES:
+        text = exposition(size)
+        seconds = measure(text)
+        for name, taken in seconds.items():
+            ratio = min(seconds[PEER]) / min(taken)
+            print(
+                f"{text.count(chr(10)):>7,}  {len(text.encode()):>10,}  {name:<22} "
+                f"{min(taken):>8.4f} {statistics.median(taken):>8.4f} {ratio:>6.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
