@@ -14,6 +14,8 @@ Quality = Literal["exact", "estimate"]
 Labels = tuple[tuple[str, str], ...]
 """Label pairs beside ``model``, ``version`` and the signal's fixed labels, sorted by name."""
 
+UNLABELLED: Labels = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
@@ -41,7 +43,8 @@ class Reading:
     """One signal of one model, as one method gives it.
 
     ``method`` is a key of :data:`exporter.methods.METHODS`.  Counters and distributions are as the
-    server counts them (since it loaded the model); gauges are current values.
+    server counts them (since it loaded the model); gauges are current values.  ``note`` is what to
+    keep in mind this time, beside the method's own note.
     """
 
     signal: str
@@ -49,17 +52,23 @@ class Reading:
     version: str
     method: str
     samples: Mapping[Labels, Value]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A signal that this source cannot give for a model, and what would bring it."""
+    """A signal that this source cannot give for a model, and what would bring it.
+
+    ``unread`` means that nobody knows this time, because a part of the source did not answer: what
+    was read before stays until it is stale.
+    """
 
     signal: str
     model: str
     version: str
     reason: str
     fix: str
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Everything one reading of one source brought."""
+    """Everything one reading of one source brought.
+
+    ``parts`` are the things read one by one (endpoints, say) by name, each with its error or None.
+    """
 
     source: str
     readings: tuple[Reading, ...] = ()
@@ -89,6 +101,7 @@ class Survey:
     models: tuple[ModelInfo, ...] = ()
     engine_stats_age: Mapping[tuple[str, str], float] = field(default_factory=dict)
     ready: bool | None = None
+    parts: Mapping[str, SourceError | None] = field(default_factory=dict)
 
 
 class SourceError(Exception):

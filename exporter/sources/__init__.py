@@ -1,1 +1,36 @@
 """What the sidecar can read: one file per thing read; bytes in, readings out."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from exporter.readings import Survey
+
+
+class Source(Protocol):
+    """Something that can be read again and again; it is entered before the first reading."""
+
+    name: str
+
+    @property
+    def where(self) -> str:
+        """What it reads, for people: addresses without credentials."""
+        ...
+
+    async def survey(self, now: float) -> Survey:
+        """Read everything once; ``now`` in seconds.  Raises SourceError."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Open what it needs."""
+        ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        ...

@@ -1,0 +1,144 @@
+"""One bounded HTTP exchange: nothing read from outside may hang, flood or mislead the sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from exporter.readings import SourceError
+
+CHUNK = 64 * 1024
+REDIRECTS = range(300, 400)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long (seconds, from connecting to the last byte) and how large an answer may be."""
+
+    timeout: float = 2.0
+    max_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status that was asked for, and the whole body."""
+
+    status: int
+    body: bytes
+
+
+def new_session() -> aiohttp.ClientSession:
+    """Return a session without proxies, cookies or transparent decompression (a size bomb).
+
+    Every exchange has a connection of its own: one that was idle since the last may be dead, and
+    its failure would be blamed on the server.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=16, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity", "User-Agent": "tokenslo"},
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+def public(url: str) -> str:
+    """Return the URL without credentials, query and fragment, for messages and logs."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the address"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+async def fetch(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    *,
+    limits: Limits,
+    statuses: Collection[int] = (200,),
+    body: bytes | None = None,
+) -> Answer:
+    """Make one exchange and return its answer; redirects are not followed.
+
+    Raises SourceError of one of the kinds timeout, refused, unreachable, tls, status, too_large,
+    truncated and malformed.
+    """
+    where = public(url)
+    try:
+        async with (
+            asyncio.timeout(limits.timeout),
+            session.request(
+                method,
+                url,
+                data=body,
+                headers={"Content-Type": "application/json"} if body is not None else None,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None),
+            ) as response,
+        ):
+            _check_head(response, where, statuses, limits)
+            return Answer(response.status, await _body(response, where, limits))
+    except TimeoutError:
+        raise SourceError(
+            "timeout", f"{where} did not answer completely within {limits.timeout:g} s"
+        ) from None
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+        raise SourceError("malformed", f"{where} is not an http or https address") from None
+    except (aiohttp.ClientSSLError, ssl.SSLError) as error:
+        raise SourceError("tls", f"{where}: TLS failed ({type(error).__name__})") from None
+    except aiohttp.ClientConnectorError as error:
+        raise _not_connected(where, error) from None
+    except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError):
+        raise SourceError("truncated", f"{where} closed the connection in mid-answer") from None
+    except (aiohttp.ClientResponseError, aiohttp.ClientConnectionError, OSError) as error:
+        kind = "malformed" if isinstance(error, aiohttp.ClientResponseError) else "truncated"
+        what = "not HTTP" if kind == "malformed" else "connection lost"
+        raise SourceError(kind, f"{where}: {what} ({type(error).__name__})") from None
+
+
+def parse_json(answer: Answer, url: str) -> object:
+    """Return the body as JSON; raises SourceError ``malformed``."""
+    try:
+        value: object = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        raise SourceError("malformed", f"{public(url)} did not answer with JSON") from None
+    return value
+
+
+def _check_head(
+    response: aiohttp.ClientResponse, where: str, statuses: Collection[int], limits: Limits
+) -> None:
+    if response.status not in statuses:
+        fix = "; give the final address" if response.status in REDIRECTS else ""
+        raise SourceError("status", f"{where} answered {response.status}{fix}")
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise SourceError("malformed", f"{where} compressed its answer without being asked to")
+    if (response.content_length or 0) > limits.max_bytes:
+        raise _too_large(where, limits)
+
+
+async def _body(response: aiohttp.ClientResponse, where: str, limits: Limits) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(CHUNK):
+        body += chunk
+        if len(body) > limits.max_bytes:
+            raise _too_large(where, limits)
+    return bytes(body)
+
+
+def _too_large(where: str, limits: Limits) -> SourceError:
+    return SourceError("too_large", f"{where} answered more than {limits.max_bytes} bytes")
+
+
+def _not_connected(where: str, error: aiohttp.ClientConnectorError) -> SourceError:
+    if isinstance(error.os_error, ConnectionRefusedError):
+        return SourceError("refused", f"{where} refused the connection: nothing listens there")
+    return SourceError("unreachable", f"{where} cannot be reached ({error.os_error.strerror})")

@@ -1,0 +1,187 @@
+"""Why a signal that nobody gave is missing, and what would bring it, by kind of model.
+
+Interpreters say themselves why they refuse what they see; this is about what is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.readings import Missing, ModelInfo
+from exporter.sources.triton_core import Kind, kind_of
+from exporter.sources.trtllm_backend import GAUGES
+
+OBSERVE = "none yet: it needs stream observation, which this release of tokenslo does not have yet"
+STEPS = "look at the steps of the ensemble"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Why there is nothing; ``never`` where no reading of this kind of model can have it."""
+
+    reason: str
+    fix: str
+    never: bool = False
+
+
+CUSTOM_METRICS = (
+    'add parameters { key: "REPORT_CUSTOM_METRICS" value: { string_value: "true" } } to the '
+    "model's config.pbtxt (backend 24.09 or newer) and leave disable_log_stats off"
+)
+FIRST_RESPONSE = (
+    "start Triton (2.52, 24.11 or newer) with --metrics-config histogram_latencies=true"
+)
+PUBLISH = (
+    "serve the model with the C++ tensorrtllm backend, or publish the family from model.py with "
+    "pb_utils.MetricFamily"
+)
+
+_STREAMS = {
+    "itl": Gap("Triton has no metric of single tokens", OBSERVE, never=True),
+    "tpot": Gap("Triton has no metric of single tokens", OBSERVE, never=True),
+    "prefill": Gap("Triton does not know when the engine starts a request", OBSERVE, never=True),
+    "decode": Gap("Triton does not know when the last token was made", OBSERVE, never=True),
+    "disconnects": Gap("Triton counts no client that leaves a stream", OBSERVE, never=True),
+    "max_gap": Gap("no server metric knows single streams", OBSERVE, never=True),
+    "goodput": Gap("no server metric knows single requests", OBSERVE, never=True),
+}
+_FIRST_RESPONSE = Gap("Triton publishes no first-response histogram for this model", FIRST_RESPONSE)
+_NO_COUNTERS = Gap(
+    "Triton publishes no request counters for this model",
+    "see whether the model is loaded and Triton runs with --allow-metrics=true",
+)
+_DEATHS = Gap(
+    "Triton tells no reasons of failures here",
+    "use Triton 24.07 or newer, without counter_latencies=false",
+)
+_COMMON = {
+    **_STREAMS,
+    "ttft": _FIRST_RESPONSE,
+    "e2e": _NO_COUNTERS,
+    "queue": _NO_COUNTERS,
+    "requests": _NO_COUNTERS,
+    "requests_without_first_token": _DEATHS,
+}
+_EARLY = "Triton counts a request of this model when execute() returns, before its first token"
+# A compiled backend is not known to, and one that blocks in execute() does not.
+_PERHAPS_EARLY = _EARLY.replace("counts", "may count")
+_NO_LENGTHS = Gap(
+    "the model publishes no nv_llm_input_token_len and nv_llm_output_token_len",
+    "use the tensorrtllm backend of release 25.02 or newer",
+)
+COUNTED = ("ttft", "e2e", "queue", "requests")
+"""Signals from what Triton counts, which the kind of model gives its meaning."""
+
+TOKENS = ("input_tokens", "output_tokens")
+
+_NO_ENGINE = "the model publishes no nv_trt_llm_* metrics"
+
+# A signal is looked up under the kind of model, which has an entry for every signal.
+GAPS: Mapping[Kind, Mapping[str, Gap]] = {
+    "tensorrtllm": {
+        **_COMMON,
+        "input_tokens": _NO_LENGTHS,
+        "output_tokens": _NO_LENGTHS,
+        **dict.fromkeys(
+            (*GAUGES, "kv_reused_blocks"),
+            Gap(_NO_ENGINE, "use the tensorrtllm backend of release 24.10 or newer"),
+        ),
+    },
+    "vllm": {
+        **_COMMON,
+        "ttft": Gap(
+            "neither vLLM's metrics nor Triton's first-response histogram are on",
+            f"{CUSTOM_METRICS}; or {FIRST_RESPONSE}",
+        ),
+        "itl": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
+        "e2e": Gap(f"{_EARLY}, and vLLM's metrics are off", CUSTOM_METRICS),
+        "requests": Gap(
+            f"{_EARLY}; failures alone would read as 100 % bad, so they are left out too",
+            CUSTOM_METRICS,
+        ),
+        "input_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
+        "output_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
+        **dict.fromkeys(
+            (*GAUGES, "kv_reused_blocks"),
+            Gap(
+                "Triton's vLLM backend publishes no gauges of sequences, KV cache or memory",
+                "none with Triton's vLLM backend",
+            ),
+        ),
+    },
+    "decoupled": {
+        **_COMMON,
+        "e2e": Gap(
+            f"{_PERHAPS_EARLY}, and its durations end there too",
+            "call it through an ensemble: Triton measures an ensemble to the end of the stream",
+        ),
+        "requests": Gap(
+            f"{_PERHAPS_EARLY}; failures alone would read as 100 % bad, so they are left out too",
+            "call it through an ensemble, which Triton counts at the end of the stream, or publish "
+            "nv_llm_output_token_len from model.py",
+        ),
+        **dict.fromkeys(
+            TOKENS,
+            Gap(
+                "the model publishes no nv_llm_input_token_len and nv_llm_output_token_len", PUBLISH
+            ),
+        ),
+        **dict.fromkeys(
+            (*GAUGES, "kv_reused_blocks"),
+            Gap(f"{_NO_ENGINE} (TensorRT-LLM's llmapi model has none)", PUBLISH),
+        ),
+    },
+    "unary": {
+        **_COMMON,
+        **dict.fromkeys(
+            (*TOKENS, *GAUGES, "kv_reused_blocks"),
+            Gap("the model publishes no engine metrics", PUBLISH),
+        ),
+    },
+    "ensemble": {
+        **_COMMON,
+        "queue": Gap(
+            "an ensemble has no queue of its own: its requests wait in its steps",
+            STEPS,
+        ),
+        "requests_without_first_token": Gap(
+            "Triton counts every failure of an ensemble as OTHER, whenever it happens",
+            STEPS,
+        ),
+        **dict.fromkeys(
+            (*TOKENS, *GAUGES, "kv_reused_blocks"),
+            Gap("an ensemble has no engine of its own", STEPS),
+        ),
+    },
+    "unknown": {
+        **_COMMON,
+        **dict.fromkeys(
+            COUNTED,
+            Gap(
+                "what Triton counts means something else for every backend, and this model's "
+                "backend is not known",
+                "give --triton, the address of Triton's HTTP API",
+            ),
+        ),
+        **dict.fromkeys(
+            (*TOKENS, *GAUGES, "kv_reused_blocks"),
+            Gap("the model publishes no engine metrics", PUBLISH),
+        ),
+    },
+}
+
+
+def missing(
+    signal: str, info: ModelInfo, steps: Sequence[str] = (), unread: Gap | None = None
+) -> Missing:
+    """Say why nobody gave a signal of a model.
+
+    ``steps`` are the models behind an ensemble that are reported on, and ``unread`` is why what
+    could have had the signal was not read this time.
+    """
+    gap = GAPS[kind_of(info)][signal]
+    if unread and not gap.never:
+        return Missing(signal, info.model, info.version, unread.reason, unread.fix, unread=True)
+    fix = f"{STEPS}: {', '.join(steps)}" if gap.fix == STEPS and steps else gap.fix
+    return Missing(signal, info.model, info.version, gap.reason, fix)

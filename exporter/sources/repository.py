@@ -1,0 +1,81 @@
+"""What Triton says about its models: the repository index and their configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+READY = "READY"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the repository index; a model that was never loaded has no version."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether Triton serves it."""
+        return self.state == READY
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What matters here of a model's configuration; ``backend`` is ``ensemble`` for ensembles."""
+
+    backend: str
+    decoupled: bool
+    steps: tuple[str, ...] = ()
+
+
+def index(document: object) -> list[Entry]:
+    """Read the answer to ``POST /v2/repository/index``; entries without a name are left out."""
+    found = []
+    for entry in document if isinstance(document, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            words = (entry.get(key) for key in ("version", "state", "reason"))
+            version, state, reason = (word if isinstance(word, str) else "" for word in words)
+            found.append(Entry(entry["name"], version, state or "not loaded", reason))
+    return found
+
+
+def config(document: object) -> Config | None:
+    """Read the answer to ``GET /v2/models/M/config``; None if it names no backend."""
+    if not isinstance(document, dict):
+        return None
+    platform, backend = document.get("platform"), document.get("backend")
+    policy = document.get("model_transaction_policy")
+    decoupled = isinstance(policy, dict) and policy.get("decoupled") is True
+    if platform == "ensemble":
+        return Config("ensemble", decoupled, tuple(_steps(document)))
+    for word in (backend, platform):
+        if isinstance(word, str) and word:
+            return Config(word, decoupled)
+    return None
+
+
+def steps_of(configs: Mapping[str, Config], name: str) -> list[str]:
+    """Return every model behind an ensemble, in the order of its steps and theirs."""
+    found: dict[str, None] = {}
+    waiting = [name]
+    while waiting:
+        known = configs.get(waiting.pop(0))
+        for step in known.steps if known else ():
+            if step not in found:
+                found[step] = None
+                waiting.append(step)
+    return list(found)
+
+
+def _steps(document: Mapping[str, object]) -> Iterator[str]:
+    scheduling = document.get("ensemble_scheduling")
+    steps: Iterable[object] = ()
+    if isinstance(scheduling, dict) and isinstance(scheduling.get("step"), list):
+        steps = scheduling["step"]
+    for step in steps:
+        if isinstance(step, dict) and isinstance(step.get("model_name"), str):
+            yield step["model_name"]

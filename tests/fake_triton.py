@@ -1,0 +1,154 @@
+"""A stand-in for Triton's HTTP API and metrics port that says exactly what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from exporter.readings import Missing, Reading, Survey
+from exporter.sources.fetch import Limits
+from exporter.sources.triton import TritonSource
+
+NO_MODELS = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def config(backend: str, *, decoupled: bool = True, **more: object) -> dict[str, object]:
+    platform = "ensemble" if backend == "ensemble" else ""
+    return {
+        "backend": "" if platform else backend,
+        "platform": platform,
+        "model_transaction_policy": {"decoupled": decoupled},
+        **more,
+    }
+
+
+def ensemble(*steps: str, decoupled: bool = False) -> dict[str, object]:
+    scheduling = {"step": [{"model_name": step, "model_version": -1} for step in steps]}
+    return config("ensemble", decoupled=decoupled, ensemble_scheduling=scheduling)
+
+
+def ready(*names: str, version: str = "1") -> list[dict[str, str]]:
+    return [{"name": name, "version": version, "state": "READY"} for name in names]
+
+
+def stats(name: str, *, ok: int, fail: int = 0, seconds: float = 0.0, queue: float = 0.0,
+          version: str = "1") -> dict[str, object]:  # fmt: skip
+    counted = {
+        "success": {"count": ok, "ns": round(seconds * 1e9)},
+        "fail": {"count": fail, "ns": 0},
+        "queue": {"count": ok, "ns": round(queue * 1e9)},
+    }
+    return {"name": name, "version": version, "inference_stats": counted}
+
+
+@dataclass
+class FakeTriton:
+    """What it answers; ``instead`` replaces the answer to a path.
+
+    A model with a configuration is ready in version 1 unless ``index`` says otherwise.
+    """
+
+    metrics: str = NO_MODELS
+    configs: dict[str, object] = field(default_factory=dict)
+    stats: list[object] = field(default_factory=list)
+    index: list[dict[str, str]] | None = None
+    instead: dict[str, Handler] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.path)
+        if request.path in self.instead:
+            return await self.instead[request.path](request)
+        match request.path.strip("/").split("/"):
+            case ["metrics"]:
+                return web.Response(text=self.metrics)
+            case ["v2", "health", "ready"]:
+                return web.Response()
+            case ["v2", "repository", "index"] if request.method == "POST":
+                index = ready(*self.configs) if self.index is None else self.index
+                return web.json_response(index)
+            case ["v2", "models", "stats"]:
+                return web.json_response({"model_stats": self.stats})
+            case ["v2", "models", *name, "config"] if "/".join(name) in self.configs:
+                return web.json_response(self.configs["/".join(name)])
+        return web.json_response({"error": "no such thing"}, status=404)
+
+    def source(self, **options: object) -> TritonSource:
+        options.setdefault("limits", Limits(timeout=5.0))
+        return TritonSource(self.url, f"{self.url}/metrics", **options)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def fake_triton(**answers: object) -> AsyncIterator[FakeTriton]:
+    fake = FakeTriton(**answers)  # type: ignore[arg-type]
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", fake.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    fake.url = f"http://{host}:{port}"
+    try:
+        yield fake
+    finally:
+        await runner.cleanup()
+
+
+async def look(now: float = 100.0, options: Mapping[str, object] | None = None,
+               **answers: object) -> Survey:  # fmt: skip
+    """Return one survey of a fake Triton with these answers."""
+    async with fake_triton(**answers) as fake, fake.source(**(options or {})) as source:
+        return await source.survey(now)
+
+
+def found(survey: Survey, model: str, version: str = "1") -> dict[str, Reading | Missing]:
+    """Return what a survey says of a model: by signal, the reading of the best rank or the gap."""
+    from exporter.methods import METHODS
+
+    said: dict[str, Reading | Missing] = {}
+    for gap in survey.missing:
+        if (gap.model, gap.version) == (model, version):
+            said[gap.signal] = gap
+    for reading in sorted(survey.readings, key=lambda one: -METHODS[one.method].rank):
+        if (reading.model, reading.version) == (model, version):
+            said[reading.signal] = reading
+    return said
+
+
+def outcomes(reading: Reading | Missing) -> dict[str, object]:
+    """Return the samples of requests as "outcome reason" to value."""
+    assert isinstance(reading, Reading), reading
+    return {" ".join(word for _, word in key).strip(): n for key, n in reading.samples.items()}
+
+
+def core(model: str = "chat", version: str = "1", *, ok: float = 0, backend: float = 0,
+         rejected: float = 0, canceled: float = 0, other: float = 0, seconds: float = 0.0,
+         queue: float = 0.0, labels: str = "") -> str:  # fmt: skip
+    """Return Triton's own families of one model, as Triton writes them."""
+    inner = f'model="{model}",{labels}version="{version}"'
+    failures = {"OTHER": other, "CANCELED": canceled, "BACKEND": backend, "REJECTED": rejected}
+    lines = [
+        "# TYPE nv_inference_request_success counter",
+        f"nv_inference_request_success{{{inner}}} {ok}",
+        "# TYPE nv_inference_request_failure counter",
+        *(
+            f'nv_inference_request_failure{{model="{model}",{labels}reason="{reason}",'
+            f'version="{version}"}} {count}'
+            for reason, count in failures.items()
+        ),
+        "# TYPE nv_inference_request_duration_us counter",
+        f"nv_inference_request_duration_us{{{inner}}} {round(seconds * 1e6)}",
+        "# TYPE nv_inference_queue_duration_us counter",
+        f"nv_inference_queue_duration_us{{{inner}}} {round(queue * 1e6)}",
+    ]
+    return "\n".join(lines) + "\n"

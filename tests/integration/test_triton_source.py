@@ -1,0 +1,271 @@
+"""The source and the store against a real Triton: what happens to models is what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from exporter.readings import Distribution, Labels, SourceError, Value
+from exporter.sources.triton import TritonSource
+from exporter.store import Store
+from exporter.view import SignalState
+from lab import triton
+from lab.engine import EngineSettings
+from lab.repository import ModelSettings, write_repository
+from lab.triton import Triton
+from tests.triton_models import ARGUMENTS, write_models
+
+MODELS = ("plain", "failing", "slow", "pipeline", "streaming", "vllm_llm")
+ENGINE = EngineSettings(max_batch_size=2, max_num_active_requests=4, kv_blocks=40)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    """Serve every kind of model that the source treats differently."""
+    home = triton.install(print)
+    folder = tmp_path_factory.mktemp("triton")
+    repository = folder / "models"
+    write_models(repository, MODELS)
+    shutil.copytree(repository / "pipeline", repository / "third")
+    (repository / "third/1").rename(repository / "third/3")
+    write_repository(repository, engine=ENGINE)
+    write_repository(repository, "stuck", ENGINE, ModelSettings(freeze=True))
+    with triton.start(home, repository, folder, load="*", arguments=ARGUMENTS) as running:
+        yield running
+
+
+@dataclass
+class Sidecar:
+    """A source and its store, polled by hand."""
+
+    server: Triton
+    source: TritonSource
+    store: Store = field(default_factory=lambda: Store(5.0))
+
+    async def poll(self) -> None:
+        now = time.monotonic()
+        self.store.update(await self.source.survey(now), now, 0.0)
+
+    def state(self, model: str, signal: str, version: str = "1") -> SignalState:
+        (found,) = [
+            one
+            for one in self.store.view(time.monotonic()).signals
+            if (one.model, one.version, one.signal) == (model, version, signal)
+        ]
+        return found
+
+    def value(self, model: str, signal: str, labels: Labels = ()) -> Value:
+        return self.state(model, signal).samples[labels]
+
+    def outcomes(self, model: str, version: str = "1") -> dict[str, Value]:
+        samples = self.state(model, "requests", version).samples
+        return {" ".join(word for _, word in labels): n for labels, n in samples.items() if n}
+
+    async def ask(self, model: str, text: str = "some words", **more: object) -> None:
+        verb = "generate_stream" if more else "generate"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{self.server.url}/v2/models/{model}/{verb}", json={"text_input": text, **more}
+            ) as response,
+        ):
+            await response.read()
+
+    async def leave(self, model: str, after: float, **more: object) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{self.server.url}/v2/models/{model}/generate_stream",
+                json={"text_input": "some words", **more},
+            ) as response,
+        ):
+            await response.content.readany()
+            await asyncio.sleep(after)
+
+    async def control(self, model: str, action: str) -> None:
+        url = f"{self.server.url}/v2/repository"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(f"{url}/models/{model}/{action}") as response:
+                await response.read()
+            while True:
+                async with session.post(f"{url}/index", json={}) as response:
+                    if "LOADING" not in await response.text():
+                        return
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def sidecar(server: Triton) -> AsyncIterator[Sidecar]:
+    """Read everything once: all counters are 0 then."""
+    async with TritonSource(
+        server.url, server.metrics, models=["slow", "plain"], frozen_after=0.5
+    ) as source:
+        fresh = Sidecar(server, source)
+        await fresh.poll()
+        yield fresh
+
+
+async def test_streams_of_the_engine(sidecar: Sidecar) -> None:
+    ask = {"max_tokens": 12, "stream": True}
+    streams = [
+        asyncio.create_task(sidecar.ask("tensorrt_llm", "word " * 40, **ask)) for _ in range(6)
+    ]
+    most: dict[str, float] = {}
+    while not all(stream.done() for stream in streams):
+        await asyncio.sleep(0.05)
+        await sidecar.poll()
+        for signal in ("sequences_active", "sequences_decoding", "sequences_waiting",
+                       "kv_utilization"):  # fmt: skip
+            for value in sidecar.state("tensorrt_llm", signal).samples.values():
+                assert isinstance(value, float)
+                most[signal] = max(value, most.get(signal, 0.0))
+    assert most["sequences_active"] == 4
+    assert most["sequences_decoding"] == 2
+    assert most["sequences_waiting"] == 2
+    assert 0 < most["kv_utilization"] <= 1
+
+    await asyncio.sleep(0.5)
+    await sidecar.poll()
+    assert sidecar.outcomes("tensorrt_llm") == {"ok finished": 6}
+    assert sidecar.state("tensorrt_llm", "requests").method == "trtllm_finished"
+    assert sidecar.value("tensorrt_llm", "output_tokens") == 72
+    ttft = sidecar.value("tensorrt_llm", "ttft")
+    assert isinstance(ttft, Distribution)
+    assert ttft.count == 6
+    assert 0 < ttft.sum / 6 < 5
+    assert sidecar.value("tensorrt_llm", "sequences_active") == 0
+    assert sidecar.value("tensorrt_llm", "sequences_max") == 4
+
+    await asyncio.sleep(0.7)
+    await sidecar.poll()
+    assert sidecar.value("tensorrt_llm", "sequences_active") == 0, "idle is not stuck"
+    assert sidecar.store.view(time.monotonic()).engine_stats_age["tensorrt_llm", "1"] > 0.5
+
+
+async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Sidecar) -> None:
+    await sidecar.leave("tensorrt_llm", 0.1, max_tokens=200, stream=True)
+    await asyncio.sleep(1.0)
+    await sidecar.poll()
+    assert sidecar.outcomes("tensorrt_llm") == {"ok finished": 1}
+    assert "cancelled ones among them" in sidecar.state("tensorrt_llm", "requests").note
+    disconnects = sidecar.state("tensorrt_llm", "disconnects")
+    assert disconnects.quality == "unavailable"
+    assert "stream observation" in disconnects.fix
+
+
+async def test_an_engine_that_stops_reporting_is_not_believed(sidecar: Sidecar) -> None:
+    await sidecar.ask("stuck", max_tokens=5, stream=True)
+    await asyncio.sleep(0.3)
+    await sidecar.poll()
+    await asyncio.sleep(0.7)
+    await sidecar.poll()
+    active = sidecar.state("stuck", "sequences_active")
+    assert active.quality == "unavailable"
+    assert active.note.startswith("engine statistics stopped 1 s ago with 1 active: ")
+    assert sidecar.value("stuck", "output_tokens") == 5
+
+
+async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: Sidecar) -> None:
+    await sidecar.ask("streaming", max_tokens=3)
+    await sidecar.ask("streaming", "raise", max_tokens=3)
+    await sidecar.poll()
+    requests = sidecar.state("streaming", "requests")
+    assert (requests.quality, requests.samples) == ("unavailable", {})
+    assert "when execute() returns" in requests.note
+
+
+async def test_vllm(sidecar: Sidecar) -> None:
+    await sidecar.ask("vllm_llm", "three small words", max_tokens=5)
+    await sidecar.poll()
+    assert sidecar.outcomes("vllm_llm") == {"ok finished": 1}
+    assert sidecar.value("vllm_llm", "input_tokens") == 3
+    assert sidecar.value("vllm_llm", "output_tokens") == 5
+    itl = sidecar.value("vllm_llm", "itl")
+    assert isinstance(itl, Distribution)
+    assert itl.count == 4
+
+
+@pytest.mark.parametrize(("model", "version"), [("pipeline", "1"), ("third", "3")])
+async def test_an_ensembles_failures_are_counted_once(
+    sidecar: Sidecar, model: str, version: str
+) -> None:
+    await sidecar.ask(model)
+    await sidecar.ask(model, "then raise")
+    await sidecar.ask(model, "then raise")
+    await sidecar.poll()
+    assert sidecar.outcomes(model, version) == {"ok success": 1, "error other": 2}
+
+
+async def test_rejected_requests(sidecar: Sidecar) -> None:
+    await asyncio.gather(*(sidecar.ask("slow", "sleep 0.3") for _ in range(4)))
+    await sidecar.poll()
+    assert sidecar.outcomes("slow") == {"ok success": 1, "rejected rejected": 3}
+    died = sidecar.state("slow", "requests_without_first_token")
+    assert died.samples == {(("outcome", "cancelled"),): 0, (("outcome", "rejected"),): 3}
+    assert died.quality == "estimate"
+
+
+async def test_a_reload_is_no_jump(sidecar: Sidecar) -> None:
+    for _ in range(3):
+        await sidecar.ask("pipeline")
+    await sidecar.ask("pipeline", "then raise")
+    await sidecar.poll()
+    told = {"ok success": 3, "error other": 1}
+    assert sidecar.outcomes("pipeline") == told
+
+    await sidecar.control("pipeline", "unload")
+    await asyncio.sleep(0.3)
+    await sidecar.poll()
+    gone = sidecar.state("pipeline", "requests")
+    assert (gone.quality, gone.note) == (
+        "unavailable",
+        "the model is not loaded (UNAVAILABLE: unloaded)",
+    )
+
+    await sidecar.control("pipeline", "load")
+    await sidecar.poll()
+    assert sidecar.outcomes("pipeline") == told
+    await sidecar.ask("pipeline")
+    await sidecar.poll()
+    assert sidecar.outcomes("pipeline") == {"ok success": 4, "error other": 1}
+
+
+async def test_a_wrong_path_of_the_metrics_port(server: Triton) -> None:
+    async with TritonSource(None, server.metrics.removesuffix("s")) as source:
+        with pytest.raises(SourceError, match=f"Triton's metrics are at {server.metrics}") as error:
+            await source.survey(0.0)
+    assert error.value.kind == "empty"
+
+
+async def test_without_the_api(server: Triton) -> None:
+    async with TritonSource(None, server.metrics) as source:
+        survey = await source.survey(0.0)
+    assert {info.model for info in survey.models if not info.excluded} == {
+        "stuck",
+        "tensorrt_llm",
+        "vllm_llm",
+    }
+
+
+async def test_counters_that_stand_still(tmp_path: Path) -> None:
+    write_models(tmp_path / "models", ["plain"])
+    arguments = ("--metrics-config=counter_latencies=false", *ARGUMENTS)
+    home = triton.install(print)
+    with triton.start(home, tmp_path / "models", tmp_path, arguments=arguments) as server:
+        async with TritonSource(server.url, server.metrics, models=["plain"]) as source:
+            sidecar = Sidecar(server, source)
+            await sidecar.poll()
+            for _ in range(3):
+                await sidecar.ask("plain")
+            await sidecar.poll()
+    requests = sidecar.state("plain", "requests")
+    assert requests.method == "statistics_requests"
+    assert "counter_latencies=false" in requests.note
+    assert sidecar.outcomes("plain") == {"ok success": 3}

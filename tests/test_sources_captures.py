@@ -1,0 +1,162 @@
+"""What is told of a real Triton, from what it said: tests/captures, recorded stage by stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from exporter.readings import Missing, Reading, Survey
+from tests.fake_triton import found, look, outcomes
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+async def stage(name: str, **options: object) -> Survey:
+    """Return the survey of a captured stage."""
+
+    def recorded(file: str) -> object:
+        return json.loads((CAPTURES / f"triton_{file}.json").read_text())
+
+    configs = {
+        path.stem.removeprefix("triton_config_"): json.loads(path.read_text())
+        for path in CAPTURES.glob("triton_config_*.json")
+    }
+    statistics = recorded(f"{name}_stats")
+    assert isinstance(statistics, dict)
+    return await look(
+        metrics=(CAPTURES / f"triton_{name}.txt").read_text(),
+        configs=configs,
+        index=recorded(f"{name}_index"),
+        stats=statistics["model_stats"],
+        options=options,
+    )
+
+
+async def test_which_models_are_reported_on() -> None:
+    survey = await stage("idle")
+    assert {info.model for info in survey.models if not info.excluded} == {
+        "first_response",
+        "pipeline",
+        "streaming",
+        "tensorrt_llm",
+        "tensorrt_llm_python",
+        "vllm_llm",
+    }
+    excluded = {info.model: info.excluded for info in survey.models}
+    assert excluded["plain"] == (
+        "a step of the ensemble pipeline, not decoupled and without engine metrics; name it in "
+        "models to report on it"
+    )
+    assert not any(survey.parts.values())
+
+
+async def test_idle_engines_have_gauges_or_a_reason() -> None:
+    survey = await stage("idle")
+    for model in ("tensorrt_llm", "tensorrt_llm_python"):
+        for signal in ("sequences_active", "kv_utilization", "memory_gpu"):
+            said = found(survey, model)[signal]
+            if isinstance(said, Missing):
+                assert said.reason.startswith("the engine has run no iteration yet")
+            else:
+                assert all(value >= 0 for value in said.samples.values())  # type: ignore[operator]
+
+
+async def test_traffic_is_told_by_the_method_of_each_model() -> None:
+    survey = await stage("traffic")
+    methods = {
+        model: {
+            signal: one.method
+            for signal, one in found(survey, model).items()
+            if isinstance(one, Reading) and not signal.startswith(("sequences", "kv", "memory"))
+        }
+        for model in ("tensorrt_llm", "vllm_llm", "first_response", "streaming", "pipeline")
+    }
+    decoupled = {
+        "queue": "triton_queue",
+        "requests_without_first_token": "triton_queue_failures",
+    }
+    assert methods == {
+        "tensorrt_llm": {
+            **decoupled,
+            "ttft": "triton_first_response",
+            "requests": "trtllm_finished",
+            "input_tokens": "trtllm_input_length",
+            "output_tokens": "trtllm_output_length",
+        },
+        "vllm_llm": {
+            **decoupled,
+            "ttft": "vllm_histogram",
+            "itl": "vllm_histogram",
+            "e2e": "vllm_histogram",
+            "requests": "vllm_finished",
+            "input_tokens": "vllm_counter",
+            "output_tokens": "vllm_counter",
+        },
+        "first_response": {**decoupled, "ttft": "triton_first_response"},
+        "streaming": decoupled,
+        "pipeline": {"requests": "triton_ensemble_counters", "e2e": "triton_duration"},
+    }
+
+
+async def test_every_engine_gauge_is_told() -> None:
+    survey = await stage("traffic")
+    for model, without in (("tensorrt_llm", set()), ("tensorrt_llm_python", {"kv_reused_blocks"})):
+        missing = {
+            signal
+            for signal, one in found(survey, model).items()
+            if isinstance(one, Missing) and signal.startswith(("sequences", "kv", "memory"))
+        }
+        assert missing == without
+
+
+async def test_failures_of_an_ensemble_are_halved() -> None:
+    survey = await stage("failures")
+    told = outcomes(found(survey, "pipeline")["requests"])
+    written = (CAPTURES / "triton_failures.txt").read_text()
+    line = 'nv_inference_request_failure{model="pipeline",reason="OTHER",version="1"} '
+    assert told["error other"] == float(written.partition(line)[2].split()[0]) / 2 > 0
+
+
+async def test_rejected_requests_never_had_a_first_token() -> None:
+    survey = await stage("failures", models=["slow"])
+    said = found(survey, "slow")
+    rejected = outcomes(said["requests_without_first_token"])["rejected"]
+    assert rejected == outcomes(said["requests"])["rejected rejected"] == 3
+
+
+async def test_a_reload_restarts_successes_and_keeps_failures() -> None:
+    before, after = (
+        await stage("failures", models=["plain"]),
+        await stage("reloaded", models=["plain"]),
+    )
+    was, now = (outcomes(found(one, "plain")["requests"]) for one in (before, after))
+    assert now["ok success"] < was["ok success"]  # type: ignore[operator]
+    was, now = (outcomes(found(one, "pipeline")["requests"]) for one in (before, after))
+    assert now["error other"] == was["error other"] != 0
+    assert now["ok success"] == 0
+
+
+async def test_an_unloaded_model_is_missing_whole() -> None:
+    survey = await stage("unloaded", models=["pipeline"])
+    (info,) = [info for info in survey.models if info.model == "pipeline"]
+    assert not info.ready
+    assert info.excluded == "it is not loaded (UNAVAILABLE: unloaded)"
+    assert found(survey, "pipeline") == {}
+
+
+async def test_frozen_counters_are_refused_for_the_statistics() -> None:
+    survey = await stage("frozen_counters", models=["plain"])
+    requests = found(survey, "plain")["requests"]
+    assert isinstance(requests, Reading)
+    assert requests.method == "statistics_requests"
+    assert outcomes(requests) == {"ok success": 20, "error": 0}
+    assert "counter_latencies=false" in requests.note
+    assert not any(reading.method.startswith("triton_") for reading in survey.readings)
+
+
+@pytest.mark.parametrize("name", ["summaries", "traffic", "failures", "reloaded", "idle"])
+async def test_moving_counters_are_not_taken_for_frozen(name: str) -> None:
+    survey = await stage(name, models=["*"])
+    assert not any("counter_latencies" in reading.note for reading in survey.readings)

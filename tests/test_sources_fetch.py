@@ -1,0 +1,161 @@
+"""One bounded HTTP exchange against servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from exporter.readings import SourceError
+from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+
+LIMITS = Limits(timeout=5.0, max_bytes=1000)
+IMPATIENT = Limits(timeout=0.3, max_bytes=1000)
+Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(talk: Talk, *, greets: bool = False) -> AsyncIterator[str]:
+    """Run a raw TCP server that says what ``talk`` writes, after a request head or at once."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if not greets:
+                await reader.readuntil(b"\r\n\r\n")
+            await talk(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        listening.close()
+
+
+def says(*pieces: bytes, pause: float = 0.0) -> Talk:
+    async def talk(writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+    return talk
+
+
+async def exchange(url: str, **options: object) -> Answer:
+    async with new_session() as session:
+        options.setdefault("limits", LIMITS)
+        return await fetch(session, "GET", url, **options)  # type: ignore[arg-type]
+
+
+async def failure(talk: Talk, limits: Limits) -> SourceError:
+    async with server(talk) as url:
+        with pytest.raises(SourceError) as raised:
+            await exchange(f"{url}/metrics", limits=limits)
+        return raised.value
+
+
+async def test_a_whole_answer() -> None:
+    async with server(says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"hi")) as url:
+        assert await exchange(url) == Answer(200, b"hi")
+
+
+async def test_a_status_that_was_asked_for() -> None:
+    async with server(says(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")) as url:
+        assert await exchange(url, statuses=(200, 400)) == Answer(400, b"")
+
+
+@pytest.mark.parametrize(
+    ("talk", "kind", "words"),
+    [
+        pytest.param(
+            says(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), "status", "answered 503",
+            id="status",
+        ),
+        pytest.param(
+            says(b"HTTP/1.1 302 Go\r\nLocation: http://evil.example/\r\nContent-Length: 0\r\n\r\n"),
+            "status", "answered 302; give the final address", id="redirect",
+        ),
+        pytest.param(
+            says(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n"), "too_large",
+            "more than 1000 bytes", id="said to be huge",
+        ),
+        pytest.param(
+            says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 700, b"x" * 700), "too_large",
+            "more than 1000 bytes", id="huge without saying so",
+        ),
+        pytest.param(
+            says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", b"short"), "truncated",
+            "in mid-answer", id="truncated",
+        ),
+        pytest.param(says(), "truncated", "in mid-answer", id="nothing"),
+        pytest.param(says(b"SSH-2.0-OpenSSH\r\n\r\n"), "malformed", "not HTTP", id="not HTTP"),
+        pytest.param(
+            says(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 33\r\n\r\n",
+                 gzip.compress(b"x" * 900, mtime=0)),
+            "malformed", "compressed its answer", id="compressed",
+        ),
+        pytest.param(says(b"", pause=5), "timeout", "within 0.3 s", id="silent"),
+        pytest.param(
+            says(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", *[b"x"] * 900, pause=0.01),
+            "timeout", "did not answer completely within 0.3 s", id="slow drip",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_can_go_wrong(talk: Talk, kind: str, words: str) -> None:
+    started = time.monotonic()
+    error = await failure(talk, IMPATIENT if kind == "timeout" else LIMITS)
+    assert error.kind == kind
+    assert words in str(error)
+    assert time.monotonic() - started < 2
+
+
+async def test_nobody_listens() -> None:
+    async with server(says()) as url:
+        pass
+    with pytest.raises(SourceError, match="refused the connection: nothing listens") as raised:
+        await exchange(url)
+    assert raised.value.kind == "refused"
+
+
+async def test_a_host_that_does_not_exist() -> None:
+    with pytest.raises(SourceError, match="cannot be reached") as raised:
+        await exchange("http://no-such-host.invalid/", limits=Limits(timeout=5))
+    assert raised.value.kind == "unreachable"
+
+
+async def test_plain_http_behind_https() -> None:
+    async with server(says(b"HTTP/1.1 400 Bad\r\n\r\n"), greets=True) as url:
+        with pytest.raises(SourceError, match="TLS failed") as raised:
+            await exchange(url.replace("http", "https"))
+    assert raised.value.kind == "tls"
+
+
+@pytest.mark.parametrize("url", ["ftp://host/metrics", "nonsense", "http://", "http://[::1/"])
+async def test_no_http_address(url: str) -> None:
+    with pytest.raises(SourceError, match="is not an http or https address") as raised:
+        await exchange(url)
+    assert raised.value.kind == "malformed"
+
+
+async def test_messages_hold_no_credentials() -> None:
+    async with server(says(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")) as url:
+        secret = url.replace("//", "//user:hunter2@") + "/metrics?token=hunter2#hunter2"
+        with pytest.raises(SourceError) as raised:
+            await exchange(secret)
+        assert str(raised.value) == f"{url}/metrics answered 503"
+        assert public(secret) == f"{url}/metrics"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", b"[" * 100_000])
+def test_what_is_not_json(body: bytes) -> None:
+    with pytest.raises(SourceError, match="http://t/v2 did not answer with JSON"):
+        parse_json(Answer(200, body), "http://t/v2?token=x")

@@ -1,0 +1,424 @@
+"""The whole source against a stand-in: parts that fail, models that come and go, nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exporter.methods import METHODS
+from exporter.reader import Family
+from exporter.readings import Distribution, Missing, Reading, SourceError, Survey
+from exporter.sources import repository, triton_statistics, trtllm_backend
+from exporter.sources.by_model import ByModel
+from exporter.sources.fetch import Limits
+from exporter.sources.gaps import GAPS
+from exporter.sources.interpretation import Seen, interpret
+from exporter.sources.roster import Roster
+from exporter.sources.triton import (
+    ENGINE_FAMILIES,
+    FAMILIES,
+    LIVING,
+    TritonSource,
+    default_metrics_url,
+)
+from exporter.store import Store
+from slos.signals import SIGNALS
+from tests.fake_triton import (
+    Handler,
+    config,
+    core,
+    ensemble,
+    fake_triton,
+    found,
+    look,
+    outcomes,
+    ready,
+    stats,
+)
+
+GAUGES = """\
+# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="chat",request_type="active",version="1"} 2
+nv_trt_llm_request_metrics{model="chat",request_type="max",version="1"} 512
+"""
+CHAT = {"chat": config("tensorrtllm")}
+IMPATIENT = {"limits": Limits(timeout=0.3)}
+
+
+def answers(status: int, body: str = "") -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=body)
+
+    return handler
+
+
+async def hangs(_: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(5)
+    return web.Response()
+
+
+def broken(survey: Survey) -> dict[str, str]:
+    return {name: error.kind for name, error in survey.parts.items() if error}
+
+
+class TestParts:
+    async def test_all_well(self) -> None:
+        survey = await look(metrics=core(ok=3) + GAUGES, configs=CHAT)
+        assert survey.ready is True
+        assert survey.parts == dict.fromkeys(
+            ("health", "repository", "statistics", "configurations", "metrics")
+        )
+
+    async def test_not_ready(self) -> None:
+        survey = await look(instead={"/v2/health/ready": answers(400)}, metrics=core())
+        assert survey.ready is False
+        assert broken(survey) == {}
+
+    async def test_statistics_down_costs_only_their_methods(self) -> None:
+        survey = await look(
+            metrics=core(ok=3) + GAUGES,
+            configs=CHAT,
+            instead={"/v2/models/stats": hangs},
+            options=IMPATIENT,
+        )
+        assert broken(survey) == {"statistics": "timeout"}
+        said = found(survey, "chat")
+        assert outcomes(said["requests"])["ok success"] == 3
+        assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+
+    async def test_metrics_down_leaves_the_statistics_and_asks_for_patience(self) -> None:
+        survey = await look(
+            metrics=core(),
+            configs=CHAT,
+            stats=[stats("chat", ok=4)],
+            instead={"/metrics": hangs},
+            options=IMPATIENT,
+        )
+        assert broken(survey) == {"metrics": "timeout"}
+        said = found(survey, "chat")
+        assert outcomes(said["requests"]) == {"ok success": 4, "error": 0}
+        assert survey.engine_stats_age == {}
+        gauge = said["sequences_active"]
+        assert isinstance(gauge, Missing)
+        assert gauge.unread
+        assert gauge.reason.startswith("the metrics could not be read: http://127.0.0.1:")
+        never = said["itl"]
+        assert isinstance(never, Missing)
+        assert not never.unread
+
+    async def test_without_the_configuration_counts_have_no_meaning_yet(self) -> None:
+        survey = await look(
+            metrics=core(ok=3) + GAUGES,
+            configs=CHAT,
+            instead={"/v2/models/chat/config": answers(500)},
+        )
+        assert broken(survey) == {"configurations": "status"}
+        said = found(survey, "chat")
+        requests = said["requests"]
+        assert isinstance(requests, Missing)
+        assert requests.unread
+        assert "answered 500" in requests.reason
+        assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+
+    async def test_a_known_configuration_outlives_an_outage_of_the_api(self) -> None:
+        async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
+            await source.survey(0)
+            for path in ("/v2/repository/index", "/v2/models/chat/config", "/v2/models/stats"):
+                fake.instead[path] = answers(503)
+            survey = await source.survey(1000)
+        assert broken(survey) == {"repository": "status", "statistics": "status"}
+        assert outcomes(found(survey, "chat")["requests"])["ok success"] == 3
+
+    async def test_everything_down_is_an_error(self) -> None:
+        async with fake_triton() as fake:
+            url = fake.url
+        async with TritonSource(url, f"{url}/metrics") as source:
+            with pytest.raises(SourceError, match="refused the connection") as raised:
+                await source.survey(0)
+        assert raised.value.kind == "refused"
+
+    async def test_a_wrong_path_of_the_metrics_port_names_the_right_one(self) -> None:
+        """Triton answers 200 with nothing to any path but /metrics."""
+        async with fake_triton(instead={"/metric": answers(200)}) as fake:
+            async with TritonSource(None, f"{fake.url}/metric") as source:
+                with pytest.raises(SourceError) as raised:
+                    await source.survey(0)
+            assert raised.value.kind == "empty"
+            assert str(raised.value) == (
+                f"{fake.url}/metric answered with nothing: Triton's metrics are at "
+                f"{fake.url}/metrics"
+            )
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            ("<html></html>\n", "did not answer with Prometheus metrics (line 1: "),
+            ("# TYPE up gauge\nup 1\n", "these are not the metrics of a Triton server"),
+        ],
+    )
+    async def test_what_is_not_triton(self, body: str, words: str) -> None:
+        survey = await look(metrics=body)
+        assert broken(survey) == {"metrics": "malformed"}
+        assert words in str(survey.parts["metrics"])
+
+    @pytest.mark.parametrize("body", ["{}", "nonsense", '{"error": "no"}'])
+    async def test_an_index_that_is_no_list(self, body: str) -> None:
+        survey = await look(instead={"/v2/repository/index": answers(200, body)})
+        assert broken(survey) == {"repository": "malformed"}
+
+
+class TestAddresses:
+    def test_one_of_them_is_needed(self) -> None:
+        with pytest.raises(ValueError, match="needs the address"):
+            TritonSource()
+
+    @pytest.mark.parametrize(
+        ("url", "metrics"),
+        [
+            ("http://triton:8000", "http://triton:8002/metrics"),
+            ("https://user:pw@10.0.0.1:9000/prefix", "https://10.0.0.1:8002/metrics"),
+            ("http://[::1]:8000", "http://[::1]:8002/metrics"),
+        ],
+    )
+    def test_metrics_are_looked_for_on_tritons_default_port(self, url: str, metrics: str) -> None:
+        assert default_metrics_url(url) == metrics
+
+    async def test_without_the_api_only_engine_metrics_are_believed(self) -> None:
+        async with fake_triton(metrics=core(ok=3) + core("plain", ok=5) + GAUGES) as fake:
+            async with TritonSource(None, f"{fake.url}/metrics") as source:
+                survey = await source.survey(0)
+            assert fake.asked == ["/metrics"]
+        assert survey.ready is None
+        said = found(survey, "chat")
+        assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+        assert said["requests"] == Missing(
+            "requests",
+            "chat",
+            "1",
+            "what Triton counts means something else for every backend, and this model's backend "
+            "is not known",
+            "give --triton, the address of Triton's HTTP API",
+        )
+        assert {info.model: info.excluded for info in survey.models} == {
+            "chat": "",
+            "plain": "it publishes no engine metrics, and without --triton its configuration is "
+            "not known",
+        }
+
+
+class TestModels:
+    async def test_configurations_are_read_once_until_something_changes(self) -> None:
+        async with fake_triton(metrics=core(), configs=CHAT) as fake, fake.source() as source:
+
+            async def reads(now: float) -> int:
+                fake.asked.clear()
+                await source.survey(now)
+                return fake.asked.count("/v2/models/chat/config")
+
+            fake.stats = [stats("chat", ok=5)]
+            assert [await reads(now) for now in (0, 1, 2)] == [1, 0, 0]
+            fake.index = ready("chat") + ready("chat", version="2")
+            assert [await reads(now) for now in (3, 4)] == [1, 0]
+            fake.stats = [stats("chat", ok=2)]
+            assert [await reads(now) for now in (5, 6)] == [1, 0], "counts fell: reloaded"
+            assert [await reads(now) for now in (60, 70, 71)] == [0, 1, 0], "old"
+
+    async def test_a_reload_as_another_backend_changes_the_rules(self) -> None:
+        configs: dict[str, object] = dict(CHAT)
+        async with (
+            fake_triton(metrics=core(ok=3), configs=configs) as fake,
+            fake.source() as source,
+        ):
+            before = await source.survey(0)
+            fake.configs["chat"] = config("python")
+            fake.index = ready("chat", version="2")
+            fake.metrics = core(version="2")
+            after = await source.survey(1)
+        assert isinstance(found(before, "chat")["requests"], Reading)
+        assert isinstance(found(after, "chat", "2")["requests"], Missing)
+
+    async def test_an_unloaded_model_says_so_although_its_failures_stay_behind(self) -> None:
+        store = Store(10)
+        configs, before = dict(CHAT), core(ok=30, backend=2)
+        async with fake_triton(metrics=before, configs=configs) as fake, fake.source() as source:
+            store.update(await source.survey(0), 0, 0.01)
+            fake.metrics = (
+                "\n".join(
+                    line
+                    for line in before.splitlines()
+                    if "failure" in line or line.startswith("#")
+                )
+                + "\n"
+            )
+            fake.index = [
+                {"name": "chat", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
+            ]
+            survey = await source.survey(1)
+            store.update(survey, 1, 0.01)
+            assert survey.readings == ()
+            assert {gap.reason for gap in survey.missing} == {
+                "the model is not loaded (UNAVAILABLE: unloaded)"
+            }
+            fake.index, fake.metrics = ready("chat"), core(ok=4, backend=2)
+            store.update(await source.survey(2), 2, 0.01)
+        (requests,) = [one for one in store.view(2).signals if one.signal == "requests"]
+        assert requests.samples[("outcome", "ok"), ("reason", "success")] == 4
+        assert requests.samples[("outcome", "error"), ("reason", "backend")] == 0
+
+    async def test_a_model_reported_for_its_metrics_stays_while_they_are_silent(self) -> None:
+        configs: dict[str, object] = {"chat": config("python", decoupled=False)}
+        metrics = core() + GAUGES
+        async with fake_triton(metrics=metrics, configs=configs) as fake, fake.source() as source:
+            await source.survey(0)
+            fake.instead["/metrics"] = answers(500)
+            (silent,) = (await source.survey(1)).models
+            del fake.instead["/metrics"]
+            fake.metrics = core()
+            (changed,) = (await source.survey(2)).models
+        assert silent.excluded == ""
+        assert changed.excluded.startswith("not decoupled and without engine metrics")
+
+    async def test_a_namespaced_model_keeps_its_name_while_the_metrics_are_silent(self) -> None:
+        metrics = core(labels='namespace="blue",')
+        async with fake_triton(metrics=metrics, configs=CHAT) as fake, fake.source() as source:
+            await source.survey(0)
+            fake.instead["/metrics"] = answers(500)
+            (info,) = (await source.survey(1)).models
+        assert info.model == "blue/chat"
+
+    async def test_an_unloaded_model_may_still_count_while_the_metrics_are_silent(self) -> None:
+        async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
+            await source.survey(0)
+            fake.index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
+            fake.instead["/metrics"] = answers(500)
+            survey = await source.survey(1)
+        assert all(gap.unread for gap in survey.missing)
+        assert {gap.reason for gap in survey.missing} == {"the model is not loaded (UNLOADING)"}
+
+    async def test_a_model_on_its_way_out_is_read_to_its_last_series(self) -> None:
+        index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
+        survey = await look(metrics=core(ok=3) + GAUGES, index=index, configs=CHAT)
+        assert found(survey, "chat")["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+        (info,) = survey.models
+        assert (info.ready, info.reason) == (False, "UNLOADING")
+
+    async def test_models_never_loaded_are_excluded(self) -> None:
+        survey = await look(index=[{"name": "draft"}])
+        (info,) = survey.models
+        assert (info.ready, info.excluded) == (False, "it is not loaded (not loaded)")
+        assert survey.missing == ()
+
+    async def test_names_are_quoted(self) -> None:
+        name = "a/b c?"
+        survey = await look(metrics=core(name), configs={name: config("python")})
+        assert [info.backend for info in survey.models] == ["python"]
+
+    async def test_ensembles_that_contain_each_other_end(self) -> None:
+        configs = {"a": ensemble("b"), "b": ensemble("a")}
+        survey = await look(metrics=core("a") + core("b"), configs=configs)
+        assert [info.decoupled for info in survey.models] == [False, False]
+
+
+def test_every_gap_of_every_kind_of_model_is_explained() -> None:
+    for gaps in GAPS.values():
+        assert gaps.keys() == SIGNALS.keys()
+        assert all(gap.reason and gap.fix for gap in gaps.values())
+
+
+@pytest.mark.parametrize(
+    "told",
+    [config("tensorrtllm"), config("python"), config("vllm"), config("x", decoupled=False),
+     ensemble("step"), None],
+    ids=["tensorrtllm", "python", "vllm", "unary", "ensemble", "unknown"],
+)  # fmt: skip
+async def test_every_signal_is_given_or_explained_once(told: object) -> None:
+    configs = {"chat": told} if told else {}
+    survey = await look(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
+    given = {one.signal for one in survey.readings}
+    explained = [one.signal for one in survey.missing]
+    assert sorted([*given, *explained]) == sorted(SIGNALS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(
+            ["name", "version", "state", "reason", "model_stats", "inference_stats", "success",
+             "fail", "queue", "count", "ns", "backend", "platform", "ensemble_scheduling", "step",
+             "model_name", "model_transaction_policy", "decoupled"]
+        ),
+        inner | st.sampled_from(["chat", "1", "READY", "ensemble", "python", "tensorrtllm"]),
+        max_size=6,
+    ),
+    max_leaves=20,
+)  # fmt: skip
+WORDS = ("chat", "1", "active", "max", "used", "free", "timestamp", "REJECTED", "0.5", "+Inf", "")
+LABELS = st.dictionaries(
+    st.sampled_from(
+        ["model", "version", "namespace", "reason", "le", "quantile", "request_type",
+         "kv_cache_block_type", "general_type", "finished_reason", "model_name"]
+    ),
+    st.sampled_from(WORDS),
+    max_size=5,
+)  # fmt: skip
+
+
+@st.composite
+def families(draw: st.DrawFn) -> dict[str, Family]:
+    chosen = draw(st.lists(st.sampled_from(sorted(FAMILIES)), max_size=12, unique=True))
+    found = {}
+    for name in chosen:
+        sample = st.tuples(
+            st.sampled_from([name, f"{name}_count", f"{name}_sum", f"{name}_bucket"]),
+            LABELS,
+            st.floats(),
+        )
+        found[name] = Family(name, samples=draw(st.lists(sample, max_size=8)))
+    return found
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(families(), min_size=1, max_size=3), JSON, JSON, JSON)
+def test_nonsense_never_crashes_nor_leaks(
+    looks: list[dict[str, Family]], index: object, configuration: object, statistics: object
+) -> None:
+    """Whatever a server says: every signal once, sane values, and a store that takes it."""
+    store = Store(10)
+    engines: dict[tuple[str, str], trtllm_backend.Engine] = {}
+    told = repository.config(configuration)
+    for now, said in enumerate(looks):
+        metrics = ByModel(said)
+        tallies = triton_statistics.tallies(statistics, metrics.names)
+        roster = Roster(
+            names=metrics.names,
+            silent=False,
+            index=repository.index(index),
+            configs={"chat": told} if told else {},
+            unread={},
+            globs=("*",),
+            publishing=metrics.models(*ENGINE_FAMILIES),
+            counted=metrics.models(*LIVING) | tallies.keys(),
+            reported_before=frozenset(),
+        )
+        models = [info for info in roster.models() if not info.excluded]
+        engines = trtllm_backend.remember(metrics, models, engines, now)
+        seen = Seen(metrics, None, tallies, None)
+        readings, missing = interpret(seen, roster, models, engines, now, 1.0)
+        for reading in readings:
+            assert reading.method in METHODS
+            for value in reading.samples.values():
+                if isinstance(value, Distribution):
+                    assert list(value.counts) == sorted(value.counts)
+                    assert value.edges[-1] == float("inf")
+                    value = value.sum
+                assert 0 <= value < float("inf")
+        keys = {(one.model, one.version, one.signal) for one in (*readings, *missing)}
+        assert len(keys) == len(models) * len(SIGNALS)
+        survey = Survey("triton", tuple(readings), tuple(missing), tuple(models))
+        store.update(survey, now, 0.0)
+        assert len(store.view(now).signals) >= len(keys)

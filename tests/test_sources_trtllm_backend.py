@@ -1,0 +1,272 @@
+"""TensorRT-LLM's gauges: what they mean, when they stand still, when they are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.readings import Missing, ModelInfo, Reading, Survey
+from exporter.sources.trtllm_backend import GAUGES
+from tests.fake_triton import FakeTriton, config, core, fake_triton, found, look
+
+CPP = {"chat": config("tensorrtllm")}
+WORDS = {
+    "nv_trt_llm_request_metrics": "request_type",
+    "nv_trt_llm_runtime_memory_metrics": "memory_type",
+    "nv_trt_llm_kv_cache_block_metrics": "kv_cache_block_type",
+    "nv_trt_llm_inflight_batcher_metrics": "inflight_batcher_specific_metric",
+    "nv_trt_llm_general_metrics": "general_type",
+    "nv_trt_llm_v1_metrics": "v1_specific_metric",
+}
+BUSY: dict[str, dict[str, float]] = {
+    "nv_trt_llm_request_metrics": {
+        "active": 14, "max": 64, "scheduled": 12, "context": 1, "waiting": 2,
+    },
+    "nv_trt_llm_runtime_memory_metrics": {"cpu": 68172, "gpu": 36100332423, "pinned": 0},
+    "nv_trt_llm_kv_cache_block_metrics": {
+        "max": 6239, "free": 3197, "used": 3042, "tokens_per": 64, "reused": 118,
+        "fraction": 0.487578,
+    },
+    "nv_trt_llm_inflight_batcher_metrics": {
+        "total_context_tokens": 512, "generation_requests": 11, "micro_batch_id": 0,
+        "paused_requests": 3,
+    },
+    "nv_trt_llm_general_metrics": {
+        "timestamp": 1795204800123456, "iteration_counter": 48211,
+    },
+}  # fmt: skip
+
+
+def published(**changes: dict[str, float] | None) -> str:
+    """Return Triton's text with families changed, by the middle of their names; None removes.
+
+    A value of -1 removes a series.
+    """
+    groups = {family: dict(series) for family, series in BUSY.items()}
+    for middle, series in changes.items():
+        (family,) = [name for name in WORDS if middle in name]
+        if series is None:
+            del groups[family]
+        else:
+            groups[family] = groups.get(family, {}) | series
+    lines = []
+    for family, values in groups.items():
+        lines.append(f"# TYPE {family} gauge")
+        lines += [
+            f'{family}{{model="chat",{WORDS[family]}="{word}",version="1"}} {value}'
+            for word, value in values.items()
+            if value != -1
+        ]
+    return core() + "\n".join(lines) + "\n"
+
+
+def values(survey: Survey) -> dict[str, object]:
+    """Return what is told of each gauge: its value, or the reason why there is none."""
+    return {
+        signal: one.samples[()] if isinstance(one, Reading) else one.reason
+        for signal, one in found(survey, "chat").items()
+        if signal in GAUGES or signal == "kv_reused_blocks"
+    }
+
+
+async def test_every_gauge_of_the_cpp_backend() -> None:
+    survey = await look(metrics=published(), configs=CPP)
+    assert values(survey) == {
+        "sequences_active": 14,
+        "sequences_decoding": 11,
+        "sequences_waiting": 2,
+        "sequences_paused": 3,
+        "sequences_max": 64,
+        "kv_utilization": 3042 / 6239,
+        "kv_blocks_used": 3042,
+        "kv_blocks_free": 3197,
+        "kv_blocks_max": 6239,
+        "kv_reused_blocks": 118,
+        "memory_gpu": 36100332423,
+        "memory_cpu": 68172,
+        "memory_pinned": 0,
+    }
+    assert survey.engine_stats_age == {("chat", "1"): 0.0}
+
+
+async def test_python_models_and_old_backends_lack_some_series() -> None:
+    metrics = published(
+        request={"waiting": -1},
+        kv_cache={"fraction": -1, "reused": -1},
+        general={"timestamp": 17e8},
+    )
+    told = values(await look(metrics=metrics, configs={"chat": config("python")}))
+    assert told["sequences_waiting"] == 2
+    assert told["kv_utilization"] == 3042 / 6239
+    assert str(told["kv_reused_blocks"]).startswith("TensorRT-LLM's python model")
+
+
+async def test_before_the_first_iteration_nothing_is_known() -> None:
+    zeros = {family: dict.fromkeys(series, 0.0) for family, series in BUSY.items()}
+    survey = await look(
+        metrics=published(
+            request=zeros["nv_trt_llm_request_metrics"],
+            memory=zeros["nv_trt_llm_runtime_memory_metrics"],
+            kv_cache=zeros["nv_trt_llm_kv_cache_block_metrics"],
+            general=zeros["nv_trt_llm_general_metrics"],
+        ),
+        configs=CPP,
+    )
+    told = values(survey)
+    assert {told[signal] for signal in GAUGES} == {
+        "the engine has run no iteration yet, so all of its gauges are 0"
+    }
+
+
+async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> None:
+    zeros = {"max": 0.0, "free": 0.0, "used": 0.0, "fraction": 0.0}
+    told = values(await look(metrics=published(kv_cache=zeros), configs=CPP))
+    assert "publishes no KV-cache statistics" in str(told["kv_utilization"])
+    assert told["sequences_active"] == 14
+
+
+@pytest.mark.parametrize(
+    "shifted",
+    [
+        pytest.param({"used": 7000}, id="more used than there are"),
+        pytest.param({"fraction": 64}, id="a fraction above 1"),
+        pytest.param({"used": 64, "tokens_per": 118}, id="used holds tokens per block"),
+        pytest.param({"free": 3042, "used": 64}, id="free holds used"),
+    ],
+)
+async def test_values_under_the_wrong_labels_are_refused(shifted: dict[str, float]) -> None:
+    told = values(await look(metrics=published(kv_cache=shifted), configs=CPP))
+    for signal in ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max"):
+        assert str(told[signal]).startswith("KV-cache values contradict each other")
+    assert told["sequences_active"] == 14
+
+
+async def test_utilization_is_computed_and_never_taken_from_fraction() -> None:
+    told = values(await look(metrics=published(kv_cache={"fraction": 0.9}), configs=CPP))
+    assert told["kv_utilization"] == 3042 / 6239
+    told = values(await look(metrics=published(kv_cache={"used": -1}), configs=CPP))
+    assert "no used or no max series" in str(told["kv_utilization"])
+
+
+async def test_static_batching_has_no_batcher_gauges() -> None:
+    metrics = published(inflight=None, v1={"empty_generation_slots": 2})
+    told = values(await look(metrics=metrics, configs=CPP))
+    assert str(told["sequences_paused"]).startswith("the engine batches statically")
+    assert told["sequences_active"] == 14
+
+
+@pytest.mark.parametrize("value", ["Nan", "-2", "+Inf"])
+async def test_an_unusable_gauge_is_absent_and_the_others_are_not(value: str) -> None:
+    metrics = published().replace('"active",version="1"} 14', f'"active",version="1"}} {value}')
+    told = values(await look(metrics=metrics, configs=CPP))
+    assert told["sequences_active"] == ('nv_trt_llm_request_metrics has no usable "active" series')
+    assert told["sequences_max"] == 64
+
+
+class TestFreshness:
+    """Only movement counts: timestamps are of several units, and in local time."""
+
+    STUCK = (
+        "engine statistics stopped 6 s ago with 14 active: decoding is stuck or the executor "
+        "does not report idle"
+    )
+
+    async def surveys(self, *looks: tuple[float, str]) -> list[Survey]:
+        async with fake_triton(configs=CPP) as fake, fake.source() as source:
+            return [await self.one(fake, source, now, text) for now, text in looks]
+
+    async def one(self, fake: FakeTriton, source: object, now: float, text: str) -> Survey:
+        fake.metrics = text
+        return await source.survey(now)  # type: ignore[attr-defined,no-any-return]
+
+    async def test_gauges_that_stand_still_while_active_are_withdrawn(self) -> None:
+        looks = await self.surveys((100, published()), (105, published()), (106, published()))
+        assert values(looks[1])["sequences_active"] == 14
+        told = values(looks[2])
+        assert {told[signal] for signal in GAUGES} == {self.STUCK}
+        assert told["kv_reused_blocks"] == 118
+        assert looks[2].engine_stats_age == {("chat", "1"): 6.0}
+
+    @pytest.mark.parametrize(
+        "moved", [{"timestamp": 1795204800123457.0}, {"iteration_counter": 48212.0}]
+    )
+    async def test_any_movement_brings_them_back(self, moved: dict[str, float]) -> None:
+        looks = await self.surveys(
+            (100, published()), (106, published()), (107, published(general=moved))
+        )
+        assert values(looks[2])["sequences_active"] == 14
+        assert looks[2].engine_stats_age == {("chat", "1"): 0.0}
+
+    async def test_an_idle_engine_may_stand_still(self) -> None:
+        idle = published(request={"active": 0, "scheduled": 0, "waiting": 0},
+                         kv_cache={"used": 0, "free": 6239, "fraction": 0})  # fmt: skip
+        looks = await self.surveys((100, idle), (400, idle))
+        assert values(looks[1])["sequences_active"] == 0
+        assert looks[1].engine_stats_age == {("chat", "1"): 300.0}
+
+    async def test_without_timestamps_nothing_is_said_about_age(self) -> None:
+        text = published(general=None)
+        looks = await self.surveys((100, text), (400, text))
+        assert values(looks[1])["sequences_active"] == 14
+        assert looks[1].engine_stats_age == {}
+
+
+class TestHostPool:
+    """Engines before the fix count the whole host-offload pool as used blocks."""
+
+    IDLE = published(
+        request={"active": 0, "scheduled": 0, "waiting": 0},
+        kv_cache={"used": 5000, "free": 1239, "fraction": 0.8},
+    )
+    ENDING = IDLE.replace(
+        '"iteration_counter",version="1"} 48211', '"iteration_counter",version="1"} 48250'
+    )
+    LIVE = published(
+        kv_cache={"used": 5620, "free": 619, "fraction": 0.9},
+        general={"iteration_counter": 48300},
+    )
+
+    async def test_what_stays_used_at_rest_is_taken_off(self) -> None:
+        looks = await TestFreshness().surveys((1, self.IDLE), (2, self.IDLE), (3, self.LIVE))
+        utilization = found(looks[2], "chat")["kv_utilization"]
+        assert isinstance(utilization, Reading)
+        assert utilization.samples == {(): 620 / 1239}
+        assert utilization.method == "trtllm_without_host_pool"
+        assert utilization.note == "5000 blocks are taken off"
+        assert values(looks[2])["kv_blocks_max"] == 1239
+
+    async def test_one_look_at_an_iteration_being_written_proves_nothing(self) -> None:
+        looks = await TestFreshness().surveys((0, published()), (1, self.ENDING), (3, self.LIVE))
+        assert values(looks[2])["kv_utilization"] == 5620 / 6239
+
+    async def test_a_cache_of_another_size_is_learnt_anew(self) -> None:
+        other = published(kv_cache={"max": 9000, "used": 6000, "free": 3000, "fraction": 0.7},
+                          general={"iteration_counter": 5})  # fmt: skip
+        looks = await TestFreshness().surveys((1, self.IDLE), (2, self.IDLE), (3, other))
+        assert values(looks[2])["kv_utilization"] == 6000 / 9000
+
+
+async def test_tokens_are_sums_of_finished_requests() -> None:
+    metrics = (
+        published()
+        + """\
+# TYPE nv_llm_output_token_len histogram
+nv_llm_output_token_len_count{model="chat",response_metric_type="total_output_tokens",version="1"} 9
+nv_llm_output_token_len_sum{model="chat",response_metric_type="total_output_tokens",version="1"} 900
+# TYPE nv_llm_input_token_len histogram
+nv_llm_input_token_len_count{model="chat",response_metric_type="total_input_tokens",version="1"} 9
+nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens",version="1"} 70
+"""
+    )
+    said = found(await look(metrics=metrics, configs=CPP), "chat")
+    assert said["output_tokens"] == Reading(
+        "output_tokens", "chat", "1", "trtllm_output_length", {(): 900}
+    )
+    assert said["input_tokens"] == Reading(
+        "input_tokens", "chat", "1", "trtllm_input_length", {(): 70}
+    )
+
+
+async def test_publishing_engine_metrics_is_enough_to_be_reported_on() -> None:
+    survey = await look(metrics=published(), configs={"chat": config("python", decoupled=False)})
+    assert survey.models == (ModelInfo("chat", "1", "python"),)
+    assert isinstance(found(survey, "chat")["ttft"], Missing)

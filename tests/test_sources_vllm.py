@@ -1,0 +1,122 @@
+"""vLLM's families under the names of Triton's backend and of vLLM itself, old and new."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from exporter.readings import Distribution, Missing, Reading
+from tests.fake_triton import config, core, found, look, outcomes
+
+VLLM = {"chat": config("vllm")}
+
+
+def histogram(name: str, labels: str = 'model="chat",version="1"') -> str:
+    return (
+        f"# TYPE vllm:{name} histogram\n"
+        f"vllm:{name}_count{{{labels}}} 5\n"
+        f"vllm:{name}_sum{{{labels}}} 2.5\n"
+        f'vllm:{name}_bucket{{{labels},le="0.25"}} 2\n'
+        f'vllm:{name}_bucket{{{labels},le="+Inf"}} 5\n'
+    )
+
+
+def plain(kind: str, *samples: str) -> str:
+    name = samples[0].partition("{")[0]
+    return f"# TYPE {name} {kind}\n" + "".join(sample + "\n" for sample in samples)
+
+
+@pytest.mark.parametrize(
+    ("name", "signal"),
+    [
+        ("time_to_first_token_seconds", "ttft"),
+        ("inter_token_latency_seconds", "itl"),
+        ("time_per_output_token_seconds", "itl"),
+        ("request_time_per_output_token_seconds", "tpot"),
+        ("e2e_request_latency_seconds", "e2e"),
+        ("request_queue_time_seconds", "queue"),
+        ("request_prefill_time_seconds", "prefill"),
+        ("request_decode_time_seconds", "decode"),
+    ],
+)
+async def test_histograms(name: str, signal: str) -> None:
+    said = found(await look(metrics=core() + histogram(name), configs=VLLM), "chat")
+    expected = {(): Distribution((0.25, inf), (2, 5), 2.5)}
+    assert said[signal] == Reading(signal, "chat", "1", "vllm_histogram", expected)
+
+
+async def test_the_newest_name_wins() -> None:
+    old = histogram("time_per_output_token_seconds").replace("} 2.5", "} 9.9")
+    new = histogram("inter_token_latency_seconds")
+    said = found(await look(metrics=core() + old + new, configs=VLLM), "chat")
+    assert said["itl"].samples == {(): Distribution((0.25, inf), (2, 5), 2.5)}  # type: ignore[union-attr]
+
+
+async def test_several_engines_are_one_model() -> None:
+    metrics = core() + "".join(
+        plain(
+            "gauge",
+            f'vllm:{name}{{engine="0",model_name="chat"}} {one}',
+            f'vllm:{name}{{engine="1",model_name="chat"}} {other}',
+        )
+        for name, one, other in (
+            ("num_requests_running", 5, 3),
+            ("num_requests_waiting", 2, 0),
+            ("kv_cache_usage_perc", 0.4, 0.2),
+        )
+    )
+    said = found(await look(metrics=metrics, configs=VLLM), "chat", "")
+    assert said["sequences_active"].samples == {(): 8}  # type: ignore[union-attr]
+    assert said["sequences_waiting"].samples == {(): 2}  # type: ignore[union-attr]
+    assert said["kv_utilization"].samples == {(): pytest.approx(0.3)}  # type: ignore[union-attr]
+
+
+async def test_the_older_name_of_the_cache_usage() -> None:
+    metrics = core() + plain("gauge", 'vllm:gpu_cache_usage_perc{model="chat",version="1"} 0.37')
+    said = found(await look(metrics=metrics, configs=VLLM), "chat")
+    assert said["kv_utilization"].samples == {(): 0.37}  # type: ignore[union-attr]
+
+
+async def test_tokens_and_finished_requests() -> None:
+    metrics = (
+        core(ok=40, backend=1)
+        + histogram("e2e_request_latency_seconds")
+        + plain("counter", 'vllm:prompt_tokens_total{model="chat",version="1"} 1234')
+        + plain("counter", 'vllm:generation_tokens_total{model="chat",version="1"} 567')
+    )
+    said = found(await look(metrics=metrics, configs=VLLM), "chat")
+    assert said["input_tokens"].samples == {(): 1234}  # type: ignore[union-attr]
+    assert said["output_tokens"].samples == {(): 567}  # type: ignore[union-attr]
+    assert said["requests"].method == "vllm_finished"  # type: ignore[union-attr]
+    assert outcomes(said["requests"])["ok finished"] == 5
+    assert outcomes(said["requests"])["error backend"] == 1
+
+
+async def test_finish_reasons_are_better_than_a_count() -> None:
+    words = {"stop": 10, "length": 4, "abort": 2, "error": 1, "tired": 3}
+    metrics = core(ok=40) + histogram("e2e_request_latency_seconds") + plain(
+        "counter",
+        *(
+            f'vllm:request_success_total{{finished_reason="{word}",model="chat",version="1"}} {n}'
+            for word, n in words.items()
+        ),
+    )  # fmt: skip
+    said = found(await look(metrics=metrics, configs=VLLM), "chat")
+    assert said["requests"].method == "vllm_finish_reason"  # type: ignore[union-attr]
+    assert outcomes(said["requests"]) == {
+        "ok stop": 10,
+        "ok length": 4,
+        "cancelled abort": 2,
+        "error error": 1,
+        "error unknown": 3,
+    }
+
+
+async def test_without_custom_metrics_the_stanza_is_named() -> None:
+    said = found(await look(metrics=core(ok=40), configs=VLLM), "chat")
+    for signal in ("ttft", "itl", "e2e", "requests", "input_tokens", "output_tokens"):
+        gap = said[signal]
+        assert isinstance(gap, Missing)
+        assert 'key: "REPORT_CUSTOM_METRICS" value: { string_value: "true" }' in gap.fix
+    assert said["sequences_active"].fix == "none with Triton's vLLM backend"  # type: ignore[union-attr]
