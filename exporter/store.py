@@ -1,0 +1,436 @@
+"""What was read, kept so that Prometheus is never told a thing twice.
+
+Servers restart their counters when they reload a model, and the way a signal is obtained may change
+from one reading to the next.  Passing such values through would make ``rate()`` see either a reset
+that was none or a jump that never happened.  So every counter and histogram that leaves here is
+the sidecar's own:
+
+* it starts at 0 with the first good reading, because what was counted before belongs to whoever
+  scraped before; a restarted sidecar is an ordinary counter reset for Prometheus;
+* then only what came in since the previous reading *by the same method* is added: a value lower
+  than before is a reset and counts whole, a series born since then counts from 0.  That a model
+  was reloaded is no reset by itself: Triton restarts its successes, but not its failures;
+* every method's last value is kept, so that the next best method can go on where the other
+  stopped.  It never adds time that is already in: where its own previous value is older than what
+  was last added, its first delta is left out.  Undercounted is a gap, counted twice is a lie.
+
+A histogram is one thing: buckets, count and sum are reset together, and other bucket edges start a
+new histogram at 0.
+
+Nothing here does I/O or looks at a clock: times are seconds, given by the caller, and must not go
+backwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from exporter.methods import METHODS
+from exporter.readings import (
+    Distribution,
+    Labels,
+    Missing,
+    ModelInfo,
+    Reading,
+    SourceError,
+    Survey,
+    Value,
+)
+from exporter.recent import SPAN, in_words
+from exporter.view import SignalState, SourceState, View
+from slos.signals import SIGNALS
+
+Model = tuple[str, str]
+
+SNAPSHOT_EVERY = SPAN / 12
+ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
+# Summing floats may differ in the last digits from reading to reading: not a reset.
+SUM_TOLERANCE = 1e-9
+
+
+class Key(NamedTuple):
+    """One signal of one model; sorts as people read it: by model, then as in the catalogue."""
+
+    model: str
+    version: str
+    order: int
+
+    @property
+    def signal(self) -> str:
+        """The signal's name in the catalogue."""
+        return _SIGNALS_IN_ORDER[self.order]
+
+
+_SIGNALS_IN_ORDER = tuple(SIGNALS)
+
+
+@dataclass(slots=True)
+class _Raw:
+    """The last value one method read; ``current`` while its source still gives it.
+
+    ``last`` holds the last value of every series the method ever had: one that is missing from a
+    single reading must not count again as new.
+    """
+
+    source: str
+    at: float
+    samples: Mapping[Labels, Value]
+    last: Mapping[Labels, Value]
+    note: str
+    current: bool = True
+
+
+@dataclass(slots=True)
+class _Track:
+    """One signal of one model: what was read, and what is told."""
+
+    raws: dict[str, _Raw] = field(default_factory=dict)
+    missing: dict[str, Missing] = field(default_factory=dict)
+    told: dict[Labels, Value] = field(default_factory=dict)
+    accounted: float = -inf
+    seen: float = -inf
+    history: deque[tuple[float, Mapping[Labels, Value]]] = field(
+        default_factory=lambda: deque(maxlen=round(SPAN / SNAPSHOT_EVERY) + 1)
+    )
+
+
+@dataclass(slots=True)
+class _Source:
+    """The health of a source, or of one part of it."""
+
+    good: float | None = None
+    took: float | None = None
+    up: bool = False
+    error: str = ""
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def succeed(self, now: float, took: float) -> None:
+        self.good, self.took, self.up, self.error = now, took, True, ""
+
+    def fail(self, error: SourceError, took: float | None) -> None:
+        self.took, self.up, self.error = took, False, str(error)
+        self.errors[error.kind] += 1
+
+
+class Store:
+    """Chooses between methods, keeps counters monotone and forgets what is stale.
+
+    Readings older than ``stale_after`` seconds have no series any more.  Models that no source has
+    mentioned for ``forget_after`` seconds are forgotten, but only while all sources answer.  With
+    more than ``max_models`` models (versions counted) the further ones are refused and shown as
+    excluded.
+    """
+
+    def __init__(
+        self, stale_after: float, *, forget_after: float = 3600.0, max_models: int = 256
+    ) -> None:
+        self._stale_after = stale_after
+        self._forget_after = forget_after
+        self._max_models = max_models
+        self._sources: dict[str, _Source] = {}
+        self._parts: dict[str, dict[str, _Source]] = {}
+        self._surveys: dict[str, tuple[float, Survey]] = {}
+        self._tracks: dict[Key, _Track] = {}
+        self._models: dict[Model, float] = {}
+        self._refused: dict[str, frozenset[Model]] = {}
+
+    def update(self, survey: Survey, now: float, took: float) -> None:
+        """Take in what a source read at ``now``; ``took`` seconds were spent reading it."""
+        source = self._sources.setdefault(survey.source, _Source())
+        before = self._surveys.get(survey.source)
+        source.succeed(now, took)
+        self._update_parts(survey, now, took)
+        self._surveys[survey.source] = (now, survey)
+        refused = self._admit(survey, now)
+
+        known_before = None if before is None else _known(before[1])
+        read = _by_key(survey.readings, refused)
+        missing = {_key(item): item for item in survey.missing if _model(item) not in refused}
+        for key, readings in read.items():
+            model = (key.model, key.version)
+            born = known_before is not None and model not in known_before
+            self._take(key, survey.source, readings, now, born=born)
+        for key, gap in missing.items():
+            if key not in read:
+                self._tracks.setdefault(key, _Track()).missing[survey.source] = gap
+        self._withdraw(survey, read.keys(), missing, now)
+        self._forget(now)
+
+    def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
+        """Take in that a source could not be read at all."""
+        self._sources.setdefault(source, _Source()).fail(error, took)
+        for part in self._parts.get(source, {}).values():
+            part.up, part.error = False, str(error)
+
+    def view(self, now: float) -> View:
+        """Return everything that may be shown at ``now``."""
+        return View(
+            signals=tuple(
+                self._signal_state(key, track, now) for key, track in sorted(self._tracks.items())
+            ),
+            sources=tuple(self._source_states(now)),
+            models=tuple(self._model_infos(now)),
+            engine_stats_age={
+                model: age + now - at
+                for at, survey in self._fresh_surveys(now)
+                for model, age in sorted(survey.engine_stats_age.items())
+                if model in self._models
+            },
+        )
+
+    # Taking in
+
+    def _update_parts(self, survey: Survey, now: float, took: float) -> None:
+        parts = self._parts.setdefault(survey.source, {})
+        for name, error in survey.parts.items():
+            part = parts.setdefault(name, _Source())
+            if error is None:
+                part.succeed(now, took)
+            else:
+                part.fail(error, took)
+                self._sources[survey.source].errors[error.kind] += 1
+
+    def _admit(self, survey: Survey, now: float) -> frozenset[Model]:
+        """Note the survey's models; return those that are too many."""
+        mentioned = dict.fromkeys(
+            [_model(reading) for reading in survey.readings]
+            + [_model(gap) for gap in survey.missing]
+        )
+        refused = set()
+        for model in mentioned:
+            if model in self._models or len(self._models) < self._max_models:
+                self._models[model] = now
+            else:
+                refused.add(model)
+        self._refused[survey.source] = frozenset(refused)
+        return self._refused[survey.source]
+
+    def _take(
+        self, key: Key, source: str, readings: Mapping[str, Reading], now: float, *, born: bool
+    ) -> None:
+        track = self._tracks.setdefault(key, _Track())
+        track.missing.pop(source, None)
+        previous = dict(track.raws)
+        for method, raw in track.raws.items():
+            if raw.source == source and method not in readings:
+                raw.current = False
+        for method, reading in readings.items():
+            before = previous.get(method)
+            last = {**before.last, **reading.samples} if before else reading.samples
+            track.raws[method] = _Raw(source, now, reading.samples, last, reading.note)
+        best = self._best(track, now)
+        if best in readings and SIGNALS[key.signal].kind != "gauge":
+            _account(track, track.raws[best].samples, previous.get(best), now, born=born)
+
+    def _withdraw(
+        self,
+        survey: Survey,
+        read: Iterable[Key],
+        missing: Mapping[Key, Missing],
+        now: float,
+    ) -> None:
+        """Mark what this source used to give and now does not."""
+        given = frozenset(read)
+        for key, track in self._tracks.items():
+            gap = missing.get(key)
+            if key in missing or key in given:
+                track.seen = now
+            if key in given or (gap is not None and gap.unread):
+                continue
+            if gap is None:
+                track.missing.pop(survey.source, None)
+            for raw in track.raws.values():
+                if raw.source == survey.source:
+                    raw.current = False
+
+    def _forget(self, now: float) -> None:
+        """Drop what nobody mentions; a source that is down may come back with all of it."""
+        if not all(source.up for source in self._sources.values()):
+            return
+        horizon = now - self._forget_after
+        self._models = {model: seen for model, seen in self._models.items() if seen > horizon}
+        self._tracks = {
+            key: track
+            for key, track in self._tracks.items()
+            if (key.model, key.version) in self._models and track.seen > horizon
+        }
+
+    # Showing
+
+    def _best(self, track: _Track, now: float) -> str:
+        """Return the best method with a value that still holds, or an empty string."""
+        fresh = [
+            method
+            for method, raw in track.raws.items()
+            if raw.current and now - raw.at <= self._stale_after
+        ]
+        return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
+
+    def _signal_state(self, key: Key, track: _Track, now: float) -> SignalState:
+        best = self._best(track, now)
+        if not best:
+            reason, fix = self._why_unavailable(track, now)
+            return SignalState(
+                key.signal, key.model, key.version, "", "unavailable", {}, note=reason, fix=fix
+            )
+        raw, method, signal = track.raws[best], METHODS[best], SIGNALS[key.signal]
+        return SignalState(
+            key.signal,
+            key.model,
+            key.version,
+            best,
+            method.quality,
+            raw.samples if signal.kind == "gauge" else dict(track.told),
+            note="; ".join(filter(None, (method.note, raw.note))),
+            recent=""
+            if signal.kind == "gauge"
+            else in_words(signal, track.history, (track.accounted, track.told)),
+        )
+
+    def _why_unavailable(self, track: _Track, now: float) -> tuple[str, str]:
+        """Return reason and fix: what the source said, unless it had it and fell silent."""
+        lapsed = [raw for raw in track.raws.values() if raw.current]
+        if lapsed:
+            raw = max(lapsed, key=lambda raw: raw.at)
+            gap = track.missing.get(raw.source)
+            source = self._sources[raw.source]
+            reason = f"no good reading for {now - raw.at:.0f} s"
+            why = source.error or (gap.reason if gap else "")
+            fix = gap.fix if gap and not source.error else f"see the source {raw.source}"
+            return (f"{reason}: {why}" if why else reason), fix
+        for gap in track.missing.values():
+            return gap.reason, gap.fix
+        return "the server does not report on this model any more", "load the model"
+
+    def _source_states(self, now: float) -> Iterator[SourceState]:
+        for name, source in sorted(self._sources.items()):
+            survey = self._surveys.get(name)
+            ready = survey[1].ready if survey and source.up else None
+            yield _source_state(name, source, now, ready)
+            for part_name, part in sorted(self._parts.get(name, {}).items()):
+                yield _source_state(f"{name}/{part_name}", part, now, None)
+
+    def _fresh_surveys(self, now: float) -> Iterator[tuple[float, Survey]]:
+        for _, (at, survey) in sorted(self._surveys.items()):
+            if now - at <= self._stale_after:
+                yield at, survey
+
+    def _model_infos(self, now: float) -> Iterator[ModelInfo]:
+        infos: dict[Model, ModelInfo] = {}
+        for _, survey in self._fresh_surveys(now):
+            refused = self._refused.get(survey.source, frozenset())
+            for info in survey.models:
+                model = _model(info)
+                if model in refused:
+                    why = f"more than {self._max_models} models are reported on already"
+                    info = replace(info, excluded=why)
+                infos.setdefault(model, info)
+        yield from (info for _, info in sorted(infos.items()))
+
+
+def _model(item: Reading | Missing | ModelInfo) -> Model:
+    return (item.model, item.version)
+
+
+def _key(item: Reading | Missing) -> Key:
+    return Key(item.model, item.version, ORDER[item.signal])
+
+
+def _by_key(
+    readings: Iterable[Reading], refused: frozenset[Model]
+) -> dict[Key, dict[str, Reading]]:
+    found: dict[Key, dict[str, Reading]] = {}
+    for reading in readings:
+        if _model(reading) not in refused:
+            found.setdefault(_key(reading), {})[reading.method] = reading
+    return found
+
+
+def _known(survey: Survey) -> frozenset[Model]:
+    """Return the models that a survey names, loaded or not: others are new in the next one."""
+    return frozenset(map(_model, survey.models)) | frozenset(map(_model, survey.readings))
+
+
+def _source_state(name: str, source: _Source, now: float, ready: bool | None) -> SourceState:
+    return SourceState(
+        source=name,
+        up=source.up,
+        age=None if source.good is None else now - source.good,
+        read_seconds=source.took,
+        error=source.error,
+        errors=dict(sorted(source.errors.items())),
+        ready=ready,
+    )
+
+
+def _account(
+    track: _Track,
+    samples: Mapping[Labels, Value],
+    before: _Raw | None,
+    now: float,
+    *,
+    born: bool,
+) -> None:
+    """Add to what is told what came in since the method's previous value.
+
+    ``born`` says that the source did not know the model at its previous reading.
+    """
+    known = before.at >= track.accounted if before else born and track.accounted == -inf
+    for labels, value in samples.items():
+        previous = before.last.get(labels) if before else None
+        added = _since(previous, value) if known else _nothing(value)
+        told = track.told.get(labels)
+        if isinstance(told, Distribution) and not _same_edges(told, value):
+            track.history.clear()
+        track.told[labels] = _plus(told, added)
+    track.accounted = now
+    if not track.history or now - track.history[-1][0] >= SNAPSHOT_EVERY:
+        track.history.append((now, dict(track.told)))
+
+
+def _since(previous: Value | None, value: Value) -> Value:
+    """Return how much of a server's counter or histogram is new."""
+    if isinstance(value, Distribution):
+        if not isinstance(previous, Distribution) or _was_reset(previous, value):
+            return value
+        counts = tuple(new - old for old, new in zip(previous.counts, value.counts, strict=True))
+        return Distribution(value.edges, counts, max(0.0, value.sum - previous.sum))
+    if previous is None or isinstance(previous, Distribution) or value < previous:
+        return value
+    return value - previous
+
+
+def _was_reset(previous: Distribution, value: Distribution) -> bool:
+    """Tell whether no set of new observations leads from one to the other."""
+    if previous.edges != value.edges:
+        return True
+    added = [new - old for old, new in zip(previous.counts, value.counts, strict=True)]
+    return (
+        added[0] < 0
+        or any(upto < below for below, upto in pairwise(added))
+        or value.sum < previous.sum - SUM_TOLERANCE * abs(previous.sum)
+    )
+
+
+def _nothing(value: Value) -> Value:
+    if isinstance(value, Distribution):
+        return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
+    return 0.0
+
+
+def _same_edges(told: Distribution, value: Value) -> bool:
+    return isinstance(value, Distribution) and told.edges == value.edges
+
+
+def _plus(told: Value | None, added: Value) -> Value:
+    if isinstance(added, Distribution):
+        if not isinstance(told, Distribution) or told.edges != added.edges:
+            return added
+        counts = tuple(old + new for old, new in zip(told.counts, added.counts, strict=True))
+        return Distribution(told.edges, counts, told.sum + added.sum)
+    return added if told is None or isinstance(told, Distribution) else told + added

@@ -1,0 +1,436 @@
+"""The store: own counters that never count twice, methods that switch, readings that lapse."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.readings import (
+    Distribution,
+    Labels,
+    Missing,
+    ModelInfo,
+    Reading,
+    SourceError,
+    Survey,
+    Value,
+)
+from exporter.store import Store
+from exporter.view import SignalState
+
+OK: Labels = (("outcome", "ok"), ("reason", "success"))
+ERROR: Labels = (("outcome", "error"), ("reason", "backend"))
+CHAT = ModelInfo("chat", "1", "tensorrtllm", decoupled=True)
+REFUSED = SourceError("refused", "http://t:8000 refused the connection")
+
+
+def survey(*readings: Reading, missing: tuple[Missing, ...] = (), **rest: object) -> Survey:
+    rest.setdefault("models", (CHAT,))
+    return Survey("triton", readings, missing, **rest)  # type: ignore[arg-type]
+
+
+def requests(method: str = "triton_counters", **by_outcome: float) -> Reading:
+    labels = {"ok": OK, "error": ERROR}
+    samples: dict[Labels, Value] = {labels[name]: n for name, n in by_outcome.items()}
+    return Reading("requests", "chat", "1", method, samples)
+
+
+def ttft(*counts: float, total: float = 0.0, method: str = "triton_first_response") -> Reading:
+    edges = (0.1, 0.5, 2.0, 5.0, inf)[-len(counts) :]
+    return Reading("ttft", "chat", "1", method, {(): Distribution(edges, counts, total)})
+
+
+def gauge(value: float, signal: str = "sequences_active", model: str = "chat") -> Reading:
+    return Reading(signal, model, "1", "trtllm_iteration", {(): value})
+
+
+def gap(signal: str, reason: str = "why not", *, unread: bool = False) -> Missing:
+    return Missing(signal, "chat", "1", reason, "do this", unread=unread)
+
+
+def state(store: Store, signal: str, now: float) -> SignalState:
+    (found,) = [one for one in store.view(now).signals if one.signal == signal]
+    return found
+
+
+def told(store: Store, now: float, signal: str = "requests", labels: Labels = OK) -> Value:
+    return state(store, signal, now).samples[labels]
+
+
+class TestCounters:
+    def test_start_at_zero_and_add_what_comes_in(self) -> None:
+        store = Store(10)
+        store.update(survey(requests(ok=1000, error=3)), 0, 0.01)
+        assert state(store, "requests", 0).samples == {OK: 0, ERROR: 0}
+        store.update(survey(requests(ok=1007, error=3)), 1, 0.01)
+        assert state(store, "requests", 1).samples == {OK: 7, ERROR: 0}
+
+    def test_a_lower_value_is_a_reload_and_counts_whole(self) -> None:
+        store = Store(10)
+        for now, ok in enumerate((50, 60, 4, 9)):
+            store.update(survey(requests(ok=ok)), now, 0.01)
+        assert told(store, 3) == 10 + 4 + 5
+
+    def test_a_series_born_between_two_readings_counts_from_zero(self) -> None:
+        store = Store(10)
+        store.update(survey(requests(ok=50)), 0, 0.01)
+        store.update(survey(requests(ok=50, error=2)), 1, 0.01)
+        assert told(store, 1, labels=ERROR) == 2
+
+    def test_a_series_missing_from_one_reading_is_not_born_again(self) -> None:
+        store = Store(10)
+        store.update(survey(requests(ok=50, error=8)), 0, 0.01)
+        store.update(survey(requests(ok=51)), 1, 0.01)
+        store.update(survey(requests(ok=52, error=9)), 2, 0.01)
+        assert state(store, "requests", 2).samples == {OK: 2, ERROR: 1}
+
+    def test_a_model_loaded_between_two_readings_counts_from_zero(self) -> None:
+        store = Store(10)
+        store.update(survey(models=()), 0, 0.01)
+        store.update(survey(requests(ok=3)), 1, 0.01)
+        assert told(store, 1) == 3
+
+    def test_a_model_that_was_there_before_brings_no_past(self) -> None:
+        """Its configuration was read later, say: all that it counted is not from this second."""
+        store = Store(10)
+        store.update(survey(), 0, 0.01)
+        store.update(survey(requests(ok=5000)), 1, 0.01)
+        store.update(survey(requests(ok=5002)), 2, 0.01)
+        assert told(store, 2) == 2
+
+    def test_a_reload_restarts_only_what_fell(self) -> None:
+        """Triton keeps a model's failures over unload and load, and forgets its successes."""
+        store = Store(10)
+        store.update(survey(requests(ok=5, error=2)), 0, 0.01)
+        store.update(survey(requests(ok=6, error=3)), 1, 0.01)
+        unloaded = ModelInfo("chat", "1", ready=False, reason="UNAVAILABLE")
+        store.update(survey(missing=(gap("requests"),), models=(unloaded,)), 2, 0.01)
+        store.update(survey(requests(ok=4, error=3)), 3, 0.01)
+        assert state(store, "requests", 3).samples == {OK: 1 + 4, ERROR: 1}
+
+    def test_failures_from_before_a_model_was_first_seen_loaded_are_not_told(self) -> None:
+        store = Store(10)
+        unloaded = ModelInfo("chat", "1", ready=False, reason="UNAVAILABLE")
+        store.update(survey(models=(unloaded,)), 0, 0.01)
+        store.update(survey(requests(ok=0, error=7)), 1, 0.01)
+        assert state(store, "requests", 1).samples == {OK: 0, ERROR: 0}
+
+    def test_an_outage_loses_nothing_that_the_server_still_counts(self) -> None:
+        store = Store(10)
+        store.update(survey(requests(ok=5)), 0, 0.01)
+        for now in range(1, 100):
+            store.fail("triton", REFUSED, now, 2.0)
+        assert state(store, "requests", 99).samples == {}
+        store.update(survey(requests(ok=25)), 100, 0.01)
+        assert told(store, 100) == 20
+
+
+class TestMethods:
+    def test_the_best_one_wins_and_names_its_quality(self) -> None:
+        store = Store(10)
+        both = (ttft(1, 2, 3), ttft(4, 5, method="vllm_histogram"))
+        store.update(survey(*both), 0, 0.01)
+        found = state(store, "ttft", 0)
+        assert (found.method, found.quality) == ("vllm_histogram", "exact")
+        store.update(survey(ttft(1, 2, 3)), 1, 0.01)
+        found = state(store, "ttft", 1)
+        assert (found.method, found.quality) == ("triton_first_response", "estimate")
+        assert "rounded down" in found.note
+
+    def test_switching_never_jumps_and_never_counts_twice(self) -> None:
+        store = Store(10)
+
+        def read(now: float, counters: float | None, statistics: float | None) -> None:
+            found = []
+            if counters is not None:
+                found.append(requests("triton_counters", ok=counters))
+            if statistics is not None:
+                found.append(requests("statistics_requests", ok=statistics))
+            store.update(survey(*found), now, 0.01)
+
+        read(0, 100, 90)
+        read(1, 110, 100)
+        read(2, None, 105)  # goes on where the counters stopped
+        assert told(store, 2) == 15
+        read(3, 125, None)  # what came since its last value is partly in already
+        assert told(store, 3) == 15
+        read(4, 126, None)
+        assert told(store, 4) == 16
+
+    def test_a_note_of_the_reading_follows_that_of_the_method(self) -> None:
+        store = Store(10)
+        reading = Reading("sequences_active", "chat", "1", "vllm_gauge", {(): 1.0}, "two engines")
+        store.update(survey(reading), 0, 0.01)
+        assert (
+            state(store, "sequences_active", 0).note == "as of the engine's last step; two engines"
+        )
+
+
+class TestHistograms:
+    def test_start_empty_and_add_up(self) -> None:
+        store = Store(10)
+        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(survey(ttft(1, 7, 12, total=9.5)), 1, 0.01)
+        assert told(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 2, 3), 2.5)
+
+    @pytest.mark.parametrize(
+        "reloaded",
+        [
+            pytest.param(ttft(0, 1, 1, total=3.0), id="count fell"),
+            pytest.param(ttft(0, 9, 11, total=60.0), id="one bucket fell"),
+            pytest.param(ttft(3, 6, 11, total=6.0), id="sum fell"),
+            pytest.param(ttft(4, 6, 10, total=60.0), id="more in a bucket than in the next"),
+        ],
+    )
+    def test_buckets_count_and_sum_reset_together(self, reloaded: Reading) -> None:
+        store = Store(10)
+        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(survey(reloaded), 1, 0.01)
+        assert told(store, 1, "ttft", ()) == reloaded.samples[()]
+
+    def test_a_count_that_fell_is_a_reset_even_if_the_sum_grew(self) -> None:
+        store = Store(10)
+        store.update(survey(ttft(9, total=7.0)), 0, 0.01)
+        store.update(survey(ttft(4, total=11.0)), 1, 0.01)
+        assert told(store, 1, "ttft", ()) == Distribution((inf,), (4,), 11.0)
+
+    def test_other_edges_start_a_new_histogram(self) -> None:
+        store = Store(10)
+        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(survey(ttft(1, 6, 10, total=7.0)), 1, 0.01)
+        store.update(survey(ttft(2, 3, total=4.0)), 2, 0.01)
+        assert told(store, 2, "ttft", ()) == Distribution((5.0, inf), (2, 3), 4.0)
+
+    def test_a_sum_that_wobbles_in_its_last_digit_is_no_reset(self) -> None:
+        store = Store(10)
+        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(survey(ttft(1, 5, 9, total=7.0 - 1e-12)), 1, 0.01)
+        assert told(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
+
+
+class TestLapsing:
+    def test_a_stale_reading_has_no_series_and_says_why(self) -> None:
+        store = Store(10)
+        store.update(survey(gauge(4)), 0, 0.01)
+        store.fail("triton", REFUSED, 10, 2.0)
+        assert told(store, 10, "sequences_active", ()) == 4
+        store.fail("triton", REFUSED, 11, 2.0)
+        found = state(store, "sequences_active", 11)
+        assert (found.quality, found.samples) == ("unavailable", {})
+        assert found.note == ("no good reading for 11 s: http://t:8000 refused the connection")
+
+    def test_what_never_was_keeps_its_own_reason_through_an_outage(self) -> None:
+        store = Store(10)
+        store.update(survey(missing=(gap("itl", "no metric of single tokens"),)), 0, 0.01)
+        store.fail("triton", REFUSED, 60, 2.0)
+        found = state(store, "itl", 60)
+        assert (found.note, found.fix) == ("no metric of single tokens", "do this")
+
+    def test_a_refused_signal_is_withdrawn_at_once(self) -> None:
+        store = Store(10)
+        store.update(survey(gauge(4)), 0, 0.01)
+        store.update(survey(missing=(gap("sequences_active", "stuck"),)), 1, 0.01)
+        found = state(store, "sequences_active", 1)
+        assert (found.quality, found.note) == ("unavailable", "stuck")
+        store.update(survey(gauge(5)), 2, 0.01)
+        assert told(store, 2, "sequences_active", ()) == 5
+
+    def test_a_part_that_did_not_answer_leaves_the_last_reading_until_it_is_stale(self) -> None:
+        store = Store(10)
+        store.update(survey(gauge(4)), 0, 0.01)
+        unread = gap("sequences_active", "metrics: timeout", unread=True)
+        for now in range(1, 12):
+            store.update(survey(missing=(unread,)), now, 0.01)
+        assert told(store, 10, "sequences_active", ()) == 4
+        found = state(store, "sequences_active", 11)
+        assert found.note == "no good reading for 11 s: metrics: timeout"
+        assert found.fix == "do this"
+
+    def test_a_model_that_vanished_is_forgotten_after_a_while(self) -> None:
+        store = Store(10, forget_after=60)
+        store.update(survey(gauge(4)), 0, 0.01)
+        store.update(survey(models=()), 1, 0.01)
+        assert state(store, "sequences_active", 1).quality == "unavailable"
+        store.update(survey(models=()), 61, 0.01)
+        assert store.view(61).signals == ()
+
+    def test_an_outage_however_long_forgets_nothing(self) -> None:
+        store = Store(10, forget_after=60)
+        store.update(survey(requests(ok=4)), 0, 0.01)
+        store.update(survey(requests(ok=5)), 1, 0.01)
+        store.fail("triton", REFUSED, 30_000, 2.0)
+        assert state(store, "requests", 30_000).note.startswith("no good reading for 29999 s: ")
+        store.update(survey(requests(ok=7)), 30_001, 0.01)
+        assert told(store, 30_001) == 3
+
+    def test_models_beyond_the_limit_are_refused_and_said(self) -> None:
+        store = Store(10, max_models=2)
+        names = ("a", "b", "c")
+        infos = tuple(ModelInfo(name, "1") for name in names)
+        store.update(survey(*(gauge(1, model=name) for name in names), models=infos), 0, 0.01)
+        view = store.view(0)
+        assert [one.model for one in view.signals] == ["a", "b"]
+        assert [one.excluded for one in view.models] == [
+            "", "", "more than 2 models are reported on already",
+        ]  # fmt: skip
+
+
+class TestSources:
+    def test_health_counts_failures_by_kind(self) -> None:
+        store = Store(10)
+        store.fail("triton", REFUSED, 0, 2.0)
+        (before,) = store.view(0).sources
+        assert (before.up, before.age, before.read_seconds) == (False, None, 2.0)
+        store.update(survey(ready=True), 5, 0.01)
+        store.fail("triton", SourceError("timeout", "slow"), 7, 2.0)
+        store.fail("triton", REFUSED, 8, 0.1)
+        (source,) = store.view(9).sources
+        assert (source.up, source.age, source.read_seconds) == (False, 4, 0.1)
+        assert source.errors == {"refused": 2, "timeout": 1}
+        assert source.error == str(REFUSED)
+        assert source.ready is None
+
+    def test_parts_are_sources_of_their_own(self) -> None:
+        store = Store(10)
+        down = SourceError("timeout", "statistics: slow")
+        store.update(survey(parts={"metrics": None, "statistics": None}), 0, 0.01)
+        store.update(survey(parts={"metrics": None, "statistics": down}, ready=False), 3, 0.01)
+        shown = {one.source: (one.up, one.age, one.error) for one in store.view(4).sources}
+        assert shown == {
+            "triton": (True, 1, ""),
+            "triton/metrics": (True, 1, ""),
+            "triton/statistics": (False, 4, "statistics: slow"),
+        }
+        assert store.view(4).sources[0].errors == {"timeout": 1}
+        assert store.view(4).sources[0].ready is False
+
+    def test_a_total_failure_takes_the_parts_with_it(self) -> None:
+        store = Store(10)
+        store.update(survey(parts={"metrics": None}), 0, 0.01)
+        store.fail("triton", REFUSED, 1, 0.01)
+        assert [one.up for one in store.view(1).sources] == [False, False]
+
+    def test_engine_age_goes_on_between_readings_and_lapses_with_them(self) -> None:
+        store = Store(10)
+        store.update(survey(gauge(1), engine_stats_age={("chat", "1"): 2.0}), 0, 0.01)
+        assert store.view(3).engine_stats_age == {("chat", "1"): 5.0}
+        assert store.view(11).engine_stats_age == {}
+
+    def test_signals_come_by_model_then_in_catalogue_order(self) -> None:
+        store = Store(10)
+        store.update(
+            survey(gauge(1), requests(ok=1), gauge(1, model="a"), missing=(gap("ttft"),)), 0, 0.01
+        )
+        assert [(one.model, one.signal) for one in store.view(0).signals] == [
+            ("a", "sequences_active"),
+            ("chat", "ttft"),
+            ("chat", "requests"),
+            ("chat", "sequences_active"),
+        ]
+
+
+class TestRecent:
+    def test_rates_of_counters(self) -> None:
+        store = Store(10)
+        for now in range(0, 241, 20):
+            busy, calm = min(now, 180), max(0, now - 180)
+            store.update(survey(requests(ok=busy * 30 + calm * 3, error=now // 200)), now, 0.01)
+        assert state(store, "requests", 240).recent == "error backend 0.0167/s, ok success 3/s"
+
+    def test_percentiles_are_interpolated_and_marked(self) -> None:
+        store = Store(10)
+        store.update(survey(ttft(0, 0, 0, 0, 0)), 0, 0.01)
+        store.update(survey(ttft(0, 100, 100, 100, 100, total=30)), 5, 0.01)
+        assert state(store, "ttft", 5).recent == "p50 ≈0.3 s, p95 ≈0.48 s"
+        store.update(survey(ttft(0, 100, 100, 100, 900, total=9000)), 10, 0.01)
+        assert state(store, "ttft", 10).recent == "p50 >5 s, p95 >5 s"
+
+    def test_count_and_sum_alone_give_a_mean(self) -> None:
+        store = Store(10)
+        for now, count in enumerate((10, 14)):
+            waits = {(): Distribution((inf,), (count,), count * 0.25)}
+            reading = Reading("queue", "chat", "1", "triton_queue", waits)
+            store.update(survey(reading), now * 5, 0.01)
+        assert state(store, "queue", 5).recent == "mean 0.25 s"
+
+    def test_silence_is_said(self) -> None:
+        store = Store(10)
+        for now in (0, 5):
+            store.update(survey(requests(ok=7), ttft(1, 2, 3)), now, 0.01)
+        assert state(store, "requests", 5).recent == "none in 5 s"
+        assert state(store, "ttft", 5).recent == "none in 5 s"
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("serve"), st.integers(1, 20)),
+        st.tuples(st.just("reload"), st.just(0)),
+        st.tuples(st.just("poll"), st.sampled_from(["both", "counters", "statistics"])),
+        st.tuples(st.just("down"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_what_is_told_never_falls_and_never_exceeds_the_truth(
+    steps: list[tuple[str, int | str]],
+) -> None:
+    store, count, truth, first, before = Store(5), 0, 0, None, 0.0
+    for now, (what, how) in enumerate(steps):
+        if what == "serve":
+            count += int(how)
+            truth += int(how)
+        elif what == "reload":
+            count = 0
+        elif what == "down":
+            store.fail("triton", REFUSED, now, 2.0)
+        else:
+            methods = {"counters": "triton_counters", "statistics": "statistics_requests"}
+            chosen = methods if how == "both" else [str(how)]
+            store.update(survey(*(requests(methods[one], ok=count) for one in chosen)), now, 0.01)
+            first = truth if first is None else first
+            value = told(store, now)
+            assert isinstance(value, float)
+            assert before <= value <= truth - first
+            before = value
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=40))
+def test_equals_the_truth_where_every_reload_can_be_seen(steps: list[tuple[int, bool]]) -> None:
+    """Between two readings there is either traffic or a reload."""
+    store, count, truth = Store(5), 7, 0
+    store.update(survey(requests(ok=count)), 0, 0.01)
+    for now, (served, reload) in enumerate(steps, 1):
+        if reload:
+            count = 0
+        else:
+            count += served
+            truth += served
+        store.update(survey(requests(ok=count)), now, 0.01)
+    assert told(store, len(steps)) == truth
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=60))
+def test_histograms_stay_cumulative_and_equal_the_truth(steps: list[int | None]) -> None:
+    """Observations by bucket, and None for a reload; a reading after each."""
+    store, counts = Store(5), [3.0, 3.0, 4.0, 4.0, 9.0]
+    truth = [0.0] * 5
+    store.update(survey(ttft(*counts, total=sum(counts))), 0, 0.01)
+    for now, bucket in enumerate(steps, 1):
+        if bucket is None:
+            counts = [0.0] * 5
+        else:
+            counts = [n + (i >= bucket) for i, n in enumerate(counts)]
+            truth = [n + (i >= bucket) for i, n in enumerate(truth)]
+        store.update(survey(ttft(*counts, total=sum(counts))), now, 0.01)
+    found = told(store, len(steps), "ttft", ())
+    assert isinstance(found, Distribution)
+    assert list(found.counts) == truth
+    assert found.sum >= 0
