@@ -1,0 +1,292 @@
+"""The sidecar's settings: one table, four places to set them.
+
+A setting comes from a flag, an environment variable, a YAML file or its default, the first of these
+that has it.  Its name is the same everywhere: ``--stale-after``, ``TOKENSLO_STALE_AFTER``,
+``stale-after``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from slos.document import read_document
+from slos.durations import parse_duration
+from slos.errors import BadValue, InvalidFile, Problem, quoted
+
+# Not every variable with this prefix is ours: for a service named "tokenslo" Kubernetes sets
+# TOKENSLO_PORT, TOKENSLO_SERVICE_HOST and more, so unknown ones are no errors.
+PREFIX = "TOKENSLO_"
+COMMAND_LINE = "command line"
+ENVIRONMENT = "environment"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to serve; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings of a sidecar; durations are in seconds."""
+
+    triton: str
+    triton_metrics: str
+    slo: tuple[str, ...]
+    listen: Listen
+    interval: float
+    timeout: float
+    stale_after: float
+    model: tuple[str, ...]
+    max_bytes: int
+    log_level: str
+
+
+def _url(text: str) -> str:
+    fix = "write an address such as http://127.0.0.1:8000"
+    # Not shown, because it may hold a password.
+    bad = BadValue("is not an http or https address", fix)
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, or a bracket that is never closed
+        raise bad from None
+    if not valid:
+        raise bad
+    return text
+
+
+def _listen(text: str) -> Listen:
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", text)
+    if not match or int(match[3]) > 65535:
+        raise BadValue(
+            f"{quoted(text)} is not an address to listen on",
+            "write host and port, such as 127.0.0.1:9464, or [::1]:9464",
+        )
+    return Listen(match[1] or match[2], int(match[3]))
+
+
+def _duration(text: str) -> float:
+    seconds = float(parse_duration(text))
+    if not 0.05 <= seconds <= 3600:
+        raise BadValue(f"{quoted(text)} is out of range", "write a duration from 50ms to 1h")
+    return seconds
+
+
+_SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,12})(KiB|MiB|GiB|)", text)
+    size = int(match[1]) * _SIZES[match[2]] if match else 0
+    if size < 1024:
+        raise BadValue(
+            f"{quoted(text)} is not a size of 1 KiB or more", "write bytes, such as 32MiB or 500000"
+        )
+    return size
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise BadValue("is empty", "write a value, or leave the setting out")
+    return text
+
+
+def _log_level(text: str) -> str:
+    if text not in LOG_LEVELS:
+        raise BadValue(f"{quoted(text)} is not a log level", f"write {_one_of(LOG_LEVELS)}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting; ``many`` ones may be given several times and take the place of others whole."""
+
+    name: str
+    metavar: str
+    help: str
+    parse: Callable[[str], object]
+    default: str = ""
+    many: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """The name as Python writes it."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.attribute.upper()
+
+
+OPTIONS = (
+    Option("triton", "URL", "Triton's HTTP API, such as http://127.0.0.1:8000.", _url),
+    Option(
+        "triton-metrics",
+        "URL",
+        "Triton's metrics; without it, port 8002 of the same host.",
+        _url,
+    ),
+    Option("slo", "FILE", "SLO file whose objectives to check; repeatable.", _text, many=True),
+    Option("listen", "HOST:PORT", "Where to serve.", _listen, "127.0.0.1:9464"),
+    Option("interval", "TIME", "Time from one reading to the next.", _duration, "1s"),
+    Option("timeout", "TIME", "Time an answer may take.", _duration, "2s"),
+    Option("stale-after", "TIME", "Age at which readings are withdrawn.", _duration, "5s"),
+    Option(
+        "model",
+        "GLOB",
+        "Report on these models even if they neither stream nor publish engine metrics; "
+        "repeatable.",
+        _text,
+        many=True,
+    ),
+    Option("max-bytes", "SIZE", "Largest answer to read.", _size, "32MiB"),
+    Option("log-level", "LEVEL", f"How much to log: {', '.join(LOG_LEVELS)}.", _log_level, "info"),
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A setting as somewhere somebody wrote it."""
+
+    option: Option
+    texts: tuple[str, ...]
+    file: str
+    field: str
+    line: int = 0
+
+    def problem(self, message: str, fix: str) -> Problem:
+        return Problem(self.file, self.line, self.field, message, fix)
+
+
+def load_config(
+    flags: Mapping[str, Sequence[str]], environ: Mapping[str, str], file: str | None = None
+) -> Config:
+    """Return the settings; ``flags`` are the values given on the command line, by option name.
+
+    ``file`` is a YAML file, and ``TOKENSLO_CONFIG`` names one too.  Raises InvalidFile with
+    everything that is wrong anywhere, also with what would be overridden.
+    """
+    problems: list[Problem] = []
+    file = file or environ.get(f"{PREFIX}CONFIG") or None
+    settings: dict[str, tuple[object, _Given]] = {}
+    layers = (
+        _from_defaults(),
+        _from_file(file, problems) if file else (),
+        _from_environment(environ),
+        _from_flags(flags),
+    )
+    for layer in layers:
+        for given in layer:
+            try:
+                settings[given.option.attribute] = _parse(given), given
+            except BadValue as bad:
+                problems.append(given.problem(bad.message, bad.fix))
+    if problems:
+        raise InvalidFile(problems)
+    config = Config(**{name: value for name, (value, _) in settings.items()})  # type: ignore[arg-type]
+    problems += _contradictions(config, {name: given for name, (_, given) in settings.items()})
+    if problems:
+        raise InvalidFile(problems)
+    return config
+
+
+def _parse(given: _Given) -> object:
+    if not given.option.many:
+        text = given.texts[-1]
+        return given.option.parse(text) if text or given.option.default else ""
+    return tuple(given.option.parse(text) for text in given.texts)
+
+
+def _from_defaults() -> Iterator[_Given]:
+    for option in OPTIONS:
+        texts = () if option.many else (option.default,)
+        yield _Given(option, texts, "defaults", option.name)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    for option in OPTIONS:
+        text = environ.get(option.variable, "")
+        if text:
+            texts = [part.strip() for part in text.split(",")] if option.many else [text]
+            yield _Given(option, tuple(texts), ENVIRONMENT, option.variable)
+
+
+def _from_flags(flags: Mapping[str, Sequence[str]]) -> Iterator[_Given]:
+    for name, texts in flags.items():
+        if texts:
+            yield _Given(_BY_NAME[name], tuple(texts), COMMAND_LINE, f"--{name}")
+
+
+def _from_file(file: str, problems: list[Problem]) -> Iterator[_Given]:
+    """Yield what a YAML file sets; paths in it are relative to its folder."""
+    document = read_document(file)
+    if not isinstance(document.value, dict):
+        fix = "write settings such as `triton: http://127.0.0.1:8000`"
+        problems.append(Problem(file, document.line(()), "", "is not a mapping of settings", fix))
+        return
+    for key, value in document.value.items():
+        line = document.line((key,))
+        option = _BY_NAME.get(key)
+        if option is None:
+            problems.append(_unknown(file, line, key))
+            continue
+        entries = value if isinstance(value, list) and option.many else [value]
+        if not all(
+            isinstance(entry, str | int | float) and not isinstance(entry, bool)
+            for entry in entries
+        ):
+            what = "a list of texts" if option.many else "a single value"
+            problems.append(
+                Problem(file, line, key, "has a value of the wrong type", f"write {what}")
+            )
+            continue
+        texts = [str(entry) for entry in entries]
+        if key == "slo":
+            texts = [str(Path(file).parent / text) for text in texts]
+        yield _Given(option, tuple(texts), file, key, line)
+
+
+def _unknown(file: str, line: int, key: str) -> Problem:
+    close = get_close_matches(key, _BY_NAME, n=1)
+    fix = f"write {close[0]}" if close else f"use {_one_of(_BY_NAME)}"
+    return Problem(file, line, "", f"{quoted(key)} is not a setting", fix)
+
+
+def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Problem]:
+    if not config.triton and not config.triton_metrics:
+        yield Problem(
+            COMMAND_LINE,
+            0,
+            "",
+            "there is nothing to read from",
+            "give --triton URL, --triton-metrics URL or both (TOKENSLO_TRITON, "
+            "TOKENSLO_TRITON_METRICS, or triton and triton-metrics in --config FILE)",
+        )
+    if config.stale_after <= config.interval:
+        where = given["stale_after"]
+        if where.file == "defaults":
+            where = given["interval"]
+        yield where.problem(
+            f"readings would be stale ({config.stale_after:g} s) before the next one comes "
+            f"({config.interval:g} s)",
+            "make stale-after longer than interval",
+        )
+
+
+def _one_of(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}"

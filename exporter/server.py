@@ -1,0 +1,179 @@
+"""The sidecar's one port: metrics, health, readiness, and a status page."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from socket import gaierror
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from exporter.collector import expose
+from exporter.config import Listen
+from exporter.status import (
+    CONTENT_SECURITY_POLICY,
+    Status,
+    readiness_json,
+    status_html,
+    status_json,
+)
+from exporter.view import View
+from slos.errors import InvalidFile, Problem
+
+T = TypeVar("T")
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+EXPLANATIONS = {
+    404: "Nothing is here. There are /, /metrics, /healthz and /readyz.",
+    405: "Only GET and HEAD are allowed.",
+}
+SHUTDOWN_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where the answers come from: ``view`` is called on the event loop, ``status`` in a thread."""
+
+    version: str
+    view: Callable[[], View]
+    status: Callable[[View], Status]
+
+
+class Renderer:
+    """Renders in one thread of its own, so that a large scrape does not hold up the event loop.
+
+    Whoever asks for what is being rendered already gets that: however many ask at once, only one
+    rendering of each kind runs.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "render")
+        self._running: dict[object, asyncio.Future[Any]] = {}
+
+    async def render(self, kind: object, make: Callable[[], T]) -> T:
+        """Return what ``make`` gives; calls with an equal ``kind`` ask for the same thing."""
+        running = self._running.get(kind)
+        if running is None:
+            running = asyncio.get_running_loop().run_in_executor(self._thread, make)
+            self._running[kind] = running
+            running.add_done_callback(lambda _: self._running.pop(kind))
+        # Shielded, because others may be waiting for the same.
+        rendered: T = await asyncio.shield(running)
+        return rendered
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def application(facts: Facts) -> web.Application:
+    """Return the web application; it only reads."""
+    renderer = Renderer()
+
+    async def metrics(request: web.Request) -> web.Response:
+        accept = request.headers.get("Accept", "")
+        compress = "gzip" in request.headers.get("Accept-Encoding", "")
+        kind = ("metrics", "openmetrics" in accept, compress)
+        make = partial(expose, facts.view(), facts.version, accept, compress=compress)
+        exposition = await renderer.render(kind, make)
+        headers = {"Content-Type": exposition.content_type, "Vary": "Accept, Accept-Encoding"}
+        if exposition.encoding:
+            headers["Content-Encoding"] = exposition.encoding
+        return web.Response(body=exposition.body, headers=headers)
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        readiness = facts.status(facts.view()).readiness
+        return web.Response(
+            text=readiness_json(readiness),
+            status=200 if readiness.ready else 503,
+            content_type="application/json",
+        )
+
+    async def status(request: web.Request) -> web.Response:
+        as_json = "application/json" in request.headers.get("Accept", "")
+        show = status_json if as_json else status_html
+        view = facts.view()
+
+        def make() -> bytes:
+            return show(facts.status(view)).encode(errors="replace")
+
+        return web.Response(
+            body=await renderer.render(show, make),
+            content_type="application/json" if as_json else "text/html",
+            charset="utf-8",
+            headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Vary": "Accept"},
+        )
+
+    async def close(_: web.Application) -> None:
+        renderer.close()
+
+    app = web.Application(middlewares=[_explain_errors])
+    app.router.add_get("/", status)
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.on_response_prepare.append(_add_headers)
+    app.on_cleanup.append(close)
+    return app
+
+
+@web.middleware
+async def _explain_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        error.text = EXPLANATIONS.get(error.status, error.reason) + "\n"
+        raise
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "tokenslo"  # aiohttp would tell its version and Python's
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+async def start(app: web.Application, listen: Listen) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve ``app``; return its URL, without a path, and what stops it.
+
+    Raises InvalidFile if ``listen`` cannot be had.
+    """
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, listen.host, listen.port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise InvalidFile([_cannot_listen(listen, error)]) from None
+    host, port = runner.addresses[0][:2]
+    return f"http://{Listen(host, port)}", runner.cleanup
+
+
+def _cannot_listen(listen: Listen, error: OSError) -> Problem:
+    reasons = {
+        errno.EADDRINUSE: ("is in use by another program", "stop it, or choose another port"),
+        errno.EADDRNOTAVAIL: ("is no address of this machine", "choose one that is"),
+        errno.EACCES: ("needs privileges", "choose a port from 1024"),
+    }
+    unknown = ("is not a host that can be resolved", "choose an address such as 127.0.0.1")
+    message, fix = (
+        unknown
+        if isinstance(error, gaierror)
+        else reasons.get(error.errno or 0, (f"cannot be had: {error.strerror}", "choose another"))
+    )
+    return Problem("tokenslo exporter", 0, "listen", f"{listen} {message}", fix)

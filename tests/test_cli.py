@@ -1,0 +1,134 @@
+"""The command line as people and scripts meet it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tokenslo import cli
+from tokenslo.cli import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+
+HELP = """\
+Usage: tokenslo [OPTIONS] [COMMAND] [ARGS]...
+
+  Measure and keep token-level SLOs of LLMs on NVIDIA Triton and TensorRT-LLM.
+
+Options:
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
+
+Commands:
+  demo           Show everything on a real Triton with a simulated engine.
+  exporter       Run the sidecar: serve token-level metrics about a Triton
+                 server.
+  generate       Generate rules, dashboards and runbooks from SLO files.
+  server-config  Print the Triton settings that SLO files need.
+  validate       Check SLO files.
+"""
+
+
+def tokenslo(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tokenslo", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=os.environ | {"COLUMNS": "80"},
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help(arguments: tuple[str, ...]) -> None:
+    done = tokenslo(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, HELP, "")
+
+
+def test_version() -> None:
+    done = tokenslo("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("tokenslo 0.")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_exists_and_has_help(name: str) -> None:
+    command = cli.cli.get_command(click.Context(cli.cli), name)
+    assert command is not None
+    assert command.name == name
+    assert command.help
+    assert COMMANDS[name][1].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("exprter",), "tokenslo: No such command 'exprter'. "),
+        (("server-config", "--nope"), "tokenslo server-config: No such option '--nope'. "),
+        (("server-config",), "tokenslo server-config: Missing argument 'FILE...'. "),
+        (("exporter",), "command line: there is nothing to read from. Fix: "),
+        (("server-config", "nowhere.yaml"), "nowhere.yaml: cannot be read: No such file"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
+    done = tokenslo(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_problem_of_every_file_is_told(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("")
+    done = tokenslo("server-config", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))
+    assert done.returncode == 2
+    assert [Path(line.split(":")[0]).name for line in done.stderr.splitlines()] == [
+        "a.yaml",
+        "b.yaml",
+    ]
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    code = """
+import click
+from tokenslo import cli
+cli.LazyGroup.get_command = lambda *_: click.Command("x", callback=lambda: click.echo("x" * 10**6))
+cli.main(["x"])
+"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=30
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: interrupted)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["exporter"])
+    assert left.value.code == 130
+
+
+def test_a_check_that_fails_decides_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def checks() -> None:
+        raise click.exceptions.Exit(1)
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: checks)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["generate"])
+    assert left.value.code == 1

@@ -1,0 +1,199 @@
+"""The exposition, as text: it is the product."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.collector import expose
+from exporter.readings import Distribution
+from exporter.view import View
+from slos.signals import OWN_METRICS, SIGNALS
+from tests.views import busy, measured, unavailable, view
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4"
+
+TEXT = """\
+# HELP llm_time_to_first_token_seconds Time from the arrival of a request to its first token.
+# TYPE llm_time_to_first_token_seconds histogram
+llm_time_to_first_token_seconds_bucket{le="0.1",model="llama",version="1"} 1.0
+llm_time_to_first_token_seconds_bucket{le="0.5",model="llama",version="1"} 4.0
+llm_time_to_first_token_seconds_bucket{le="0.8",model="llama",version="1"} 7.0
+llm_time_to_first_token_seconds_bucket{le="2.0",model="llama",version="1"} 9.0
+llm_time_to_first_token_seconds_bucket{le="+Inf",model="llama",version="1"} 10.0
+llm_time_to_first_token_seconds_count{model="llama",version="1"} 10.0
+llm_time_to_first_token_seconds_sum{model="llama",version="1"} 6.5
+# HELP llm_request_queue_seconds Time a request waits before its first scheduling.
+# TYPE llm_request_queue_seconds histogram
+llm_request_queue_seconds_bucket{le="+Inf",model="llama",version="1"} 10.0
+llm_request_queue_seconds_count{model="llama",version="1"} 10.0
+llm_request_queue_seconds_sum{model="llama",version="1"} 0.25
+# HELP llm_requests_total Requests that ended, by outcome; reason is the server's own word for it.
+# TYPE llm_requests_total counter
+llm_requests_total{model="llama",outcome="error",reason="BACKEND",version="1"} 9.0
+llm_requests_total{model="llama",outcome="ok",version="1"} 981.0
+# HELP llm_sequences Sequences in the engine, by state.
+# TYPE llm_sequences gauge
+llm_sequences{model="llama",state="active",version="1"} 14.0
+llm_sequences{model="llama",state="waiting",version="1"} 3.0
+# HELP llm_kv_cache_utilization_ratio Blocks held by live sequences / all blocks of the KV cache.
+# TYPE llm_kv_cache_utilization_ratio gauge
+llm_kv_cache_utilization_ratio{model="llama",version="1"} 0.5
+# HELP tokenslo_build_info Version of tokenslo; always 1.
+# TYPE tokenslo_build_info gauge
+tokenslo_build_info{version="1.2.3"} 1.0
+# HELP tokenslo_signal_info How each signal is obtained; always 1.
+# TYPE tokenslo_signal_info gauge
+tokenslo_signal_info{method="triton_first_response",model="llama",quality="estimate",signal="ttft",version="1"} 1.0
+tokenslo_signal_info{method="",model="llama",quality="unavailable",signal="itl",version="1"} 1.0
+tokenslo_signal_info{method="triton_queue",model="llama",quality="estimate",signal="queue",version="1"} 1.0
+tokenslo_signal_info{method="trtllm_finished",model="llama",quality="estimate",signal="requests",version="1"} 1.0
+tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="sequences_active",version="1"} 1.0
+tokenslo_signal_info{method="trtllm_waiting",model="llama",quality="estimate",signal="sequences_waiting",version="1"} 1.0
+tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="kv_utilization",version="1"} 1.0
+# HELP tokenslo_model_info What the server says it runs; always 1.
+# TYPE tokenslo_model_info gauge
+tokenslo_model_info{backend="tensorrtllm",decoupled="true",model="llama",version="1"} 1.0
+tokenslo_model_info{backend="python",decoupled="false",model="tokenizer",version="1"} 1.0
+# HELP tokenslo_source_up Whether the last reading of a source succeeded.
+# TYPE tokenslo_source_up gauge
+tokenslo_source_up{source="triton"} 1.0
+tokenslo_source_up{source="triton/statistics"} 0.0
+# HELP tokenslo_source_age_seconds Age of the last good reading of a source.
+# TYPE tokenslo_source_age_seconds gauge
+tokenslo_source_age_seconds{source="triton"} 0.5
+# HELP tokenslo_source_read_seconds How long the last reading of a source took.
+# TYPE tokenslo_source_read_seconds gauge
+tokenslo_source_read_seconds{source="triton"} 0.012
+# HELP tokenslo_source_errors_total Readings of a source that failed, by kind of failure.
+# TYPE tokenslo_source_errors_total counter
+tokenslo_source_errors_total{kind="timeout",source="triton"} 2.0
+tokenslo_source_errors_total{kind="status",source="triton/statistics"} 3.0
+# HELP tokenslo_engine_stats_age_seconds Time since the engine last published an iteration; grows while it is idle or stuck.
+# TYPE tokenslo_engine_stats_age_seconds gauge
+tokenslo_engine_stats_age_seconds{model="llama",version="1"} 0.25
+"""  # noqa: E501
+
+
+def text(shown: View, accept: str = "") -> str:
+    return expose(shown, "1.2.3", accept).body.decode()
+
+
+def as_openmetrics(classic: str) -> str:
+    """Say in OpenMetrics what ``classic`` says: counters lose their suffix, units are stated."""
+    lines = []
+    for line in classic.splitlines():
+        words = line.split(" ")
+        if line.startswith("#"):
+            words[2] = words[2].removesuffix("_total")
+        lines.append(" ".join(words))
+        unit = words[2].rpartition("_")[2] if words[1] == "TYPE" else ""
+        if unit in ("seconds", "ratio"):
+            lines.append(f"# UNIT {words[2]} {unit}")
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def test_prometheus_text_is_what_it_is() -> None:
+    exposition = expose(busy(), "1.2.3", "text/html,*/*")
+    assert exposition.body.decode() == TEXT
+    assert exposition.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert exposition.encoding == ""
+
+
+def test_openmetrics_is_served_to_those_who_accept_it() -> None:
+    exposition = expose(busy(), "1.2.3", OPENMETRICS)
+    assert exposition.body.decode() == as_openmetrics(TEXT)
+    assert exposition.content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def test_parsers_accept_both_formats() -> None:
+    classic = list(parse_text(text(busy())))
+    modern = list(parse_openmetrics(text(busy(), OPENMETRICS)))
+    assert [family.name for family in classic] == [family.name for family in modern]
+    series = [line for line in TEXT.splitlines() if not line.startswith("#")]
+    assert sum(len(family.samples) for family in classic) == len(series)
+
+
+def test_compression_changes_nothing_but_the_size() -> None:
+    exposition = expose(busy(), "1.2.3", compress=True)
+    assert exposition.encoding == "gzip"
+    assert gzip.decompress(exposition.body).decode() == TEXT
+
+
+def test_a_signal_that_cannot_be_had_has_no_series() -> None:
+    shown = text(view(unavailable("itl", "why", "how")))
+    assert "llm_" not in shown
+    assert 'quality="unavailable",signal="itl"' in shown
+
+
+def test_the_order_of_readings_does_not_show() -> None:
+    states = [measured("sequences_active", 1.0, model=name) for name in ("b", "a")]
+    series = [line for line in text(view(*states)).splitlines() if line.startswith("llm_sequences")]
+    assert series == [
+        'llm_sequences{model="a",state="active",version="1"} 1.0',
+        'llm_sequences{model="b",state="active",version="1"} 1.0',
+    ]
+
+
+def test_signals_of_one_family_agree() -> None:
+    by_metric: dict[str, set[object]] = {}
+    for signal in SIGNALS.values():
+        by_metric.setdefault(signal.metric, set()).add((signal.kind, signal.help))
+    assert {metric: len(facts) for metric, facts in by_metric.items() if len(facts) != 1} == {}
+
+
+def test_every_sample_has_the_labels_of_the_catalogue() -> None:
+    for family in parse_text(TEXT):
+        declared = OWN_METRICS.get(family.name)
+        for sample in family.samples:
+            if declared:
+                assert set(sample.labels) == set(declared[2])
+            else:
+                assert {"model", "version"} <= set(sample.labels)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+@given(name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_any_model_name_survives(accept: str, name: str) -> None:
+    parse = parse_openmetrics if accept else parse_text
+    families = {
+        one.name: one
+        for one in parse(text(view(measured("sequences_max", 0.5, model=name)), accept))
+    }
+    info = families["tokenslo_signal_info"].samples[0]
+    assert info.labels["model"] == name
+
+
+def test_half_a_character_does_not_stop_the_scrape() -> None:
+    assert 'model="a?b"' in text(view(measured("sequences_active", 1.0, model="a\ud800b")))
+
+
+def test_accept_headers_are_not_trusted() -> None:
+    for accept in (
+        "application/openmetrics-text;version=x",
+        "a" * 10_000,
+        ";;,,",
+        "text/plain;version=z",
+    ):
+        assert text(busy(), accept)
+
+
+@given(counts=st.lists(st.integers(0, 10**15), min_size=1, max_size=8))
+def test_histograms_stay_cumulative_and_end_in_infinity(counts: list[int]) -> None:
+    total, edges, upto = 0.0, [], []
+    for position, count in enumerate(counts):
+        total += count
+        edges.append(0.001 * 2**position)
+        upto.append(total)
+    value = Distribution((*edges, float("inf")), (*upto, total), 1.0)
+    [family] = [
+        one for one in parse_text(text(view(measured("e2e", value)))) if one.type == "histogram"
+    ]
+    buckets = [sample for sample in family.samples if sample.name.endswith("_bucket")]
+    assert [float(sample.labels["le"]) for sample in buckets] == [*edges, float("inf")]
+    assert [sample.value for sample in buckets] == [*upto, total]

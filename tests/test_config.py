@@ -1,0 +1,178 @@
+"""Settings: where they come from, which one wins, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.config import OPTIONS, Config, Listen, load_config
+from slos.errors import InvalidFile
+
+Write = Callable[[str], Path]
+
+TRITON = {"triton": ["http://127.0.0.1:8000"]}
+
+
+def problems(
+    flags: dict[str, list[str]], environ: dict[str, str] | None = None, file: Path | None = None
+) -> list[str]:
+    with pytest.raises(InvalidFile) as failed:
+        load_config(flags, environ or {}, str(file) if file else None)
+    return [str(problem) for problem in failed.value.problems]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def _write(text: str) -> Path:
+        path = tmp_path / "tokenslo.yaml"
+        path.write_text(text)
+        return path
+
+    return _write
+
+
+def test_defaults() -> None:
+    assert load_config(TRITON, {}) == Config(
+        triton="http://127.0.0.1:8000",
+        triton_metrics="",
+        slo=(),
+        listen=Listen("127.0.0.1", 9464),
+        interval=1.0,
+        timeout=2.0,
+        stale_after=5.0,
+        model=(),
+        max_bytes=32 * 2**20,
+        log_level="info",
+    )
+
+
+def test_everything_from_the_environment() -> None:
+    environ = {
+        "TOKENSLO_TRITON": "http://a:1",
+        "TOKENSLO_TRITON_METRICS": "https://b/metrics",
+        "TOKENSLO_SLO": "a.yaml, b.yaml",
+        "TOKENSLO_LISTEN": "[::]:80",
+        "TOKENSLO_INTERVAL": "500ms",
+        "TOKENSLO_TIMEOUT": "1.5s",
+        "TOKENSLO_STALE_AFTER": "1m",
+        "TOKENSLO_MODEL": "llama*",
+        "TOKENSLO_MAX_BYTES": "64KiB",
+        "TOKENSLO_LOG_LEVEL": "debug",
+    }
+    assert set(environ) == {option.variable for option in OPTIONS}
+    assert load_config({}, environ) == Config(
+        triton="http://a:1",
+        triton_metrics="https://b/metrics",
+        slo=("a.yaml", "b.yaml"),
+        listen=Listen("::", 80),
+        interval=0.5,
+        timeout=1.5,
+        stale_after=60.0,
+        model=("llama*",),
+        max_bytes=65536,
+        log_level="debug",
+    )
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(write: Write) -> None:
+    file = write(
+        "triton: http://file:1\ntimeout: 3s\ninterval: 3s\nmodel: [f, g]\nslo: ../slo.yaml\n"
+        "max-bytes: 4096\n"
+    )
+    environ = {"TOKENSLO_TIMEOUT": "4s", "TOKENSLO_INTERVAL": "4s", "TOKENSLO_CONFIG": str(file)}
+    config = load_config({"interval": ["4.5s"], "model": ["x"]}, environ)
+    assert (config.triton, config.timeout, config.interval) == ("http://file:1", 4.0, 4.5)
+    assert config.model == ("x",)
+    assert config.slo == (str(file.parent / "../slo.yaml"),)
+    assert config.max_bytes == 4096
+
+
+def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
+    environ = {
+        "TOKENSLO_TIMEOUT": "",
+        "TOKENSLO_PORT": "tcp://10.0.0.1:9464",
+        "TOKENSLO_SERVICE_HOST": "10.0.0.1",
+    }
+    assert load_config(TRITON, environ) == load_config(TRITON, {})
+
+
+def test_nothing_to_read_from() -> None:
+    assert problems({}) == [
+        "command line: there is nothing to read from. Fix: give --triton URL, --triton-metrics URL "
+        "or both (TOKENSLO_TRITON, TOKENSLO_TRITON_METRICS, or triton and triton-metrics in "
+        "--config FILE)."
+    ]
+
+
+def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
+    file = write("# settings\ntriton: 7\nmodel: [a, {b: c}]\nstale_after: 5s\nfoo: 1\ntimeout: 5\n")
+    environ = {"TOKENSLO_INTERVAL": "2"}
+    unit = "Fix: write a number with its unit, such as 800ms, 2.5s or 1h30m."
+    assert problems({"listen": ["9464"], "log-level": ["loud"]}, environ, file) == [
+        f"{file}:2: triton: is not an http or https address. "
+        "Fix: write an address such as http://127.0.0.1:8000.",
+        f"{file}:3: model: has a value of the wrong type. Fix: write a list of texts.",
+        f'{file}:4: "stale_after" is not a setting. Fix: write stale-after.',
+        f'{file}:5: "foo" is not a setting. Fix: use triton, triton-metrics, slo, listen, '
+        "interval, timeout, stale-after, model, max-bytes or log-level.",
+        f'{file}:6: timeout: "5" has no unit. {unit}',
+        f'environment: TOKENSLO_INTERVAL: "2" has no unit. {unit}',
+        'command line: --listen: "9464" is not an address to listen on. '
+        "Fix: write host and port, such as 127.0.0.1:9464, or [::1]:9464.",
+        'command line: --log-level: "loud" is not a log level. '
+        "Fix: write debug, info, warning or error.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("triton", "127.0.0.1:8000"),
+        ("triton", "ftp://host"),
+        ("triton", "http://"),
+        ("triton", "http://[::1"),
+        ("triton", "http://host:99999"),
+        ("listen", ":9464"),
+        ("listen", "::1:9464"),
+        ("listen", "host:65536"),
+        ("listen", "http://host:1"),
+        ("interval", "0s"),
+        ("interval", "2h"),
+        ("interval", ""),
+        ("max-bytes", "1"),
+        ("max-bytes", "32MB"),
+        ("max-bytes", "-5"),
+        ("slo", " "),
+        ("log-level", "INFO"),
+    ],
+)
+def test_nonsense_is_refused(name: str, text: str) -> None:
+    [problem] = problems(TRITON | {name: [text]})
+    assert problem.startswith(f"command line: --{name}: ")
+
+
+def test_a_wrong_address_is_not_repeated_because_it_may_hold_a_password() -> None:
+    assert "secret" not in problems({"triton": ["htp://me:secret@host"]})[0]
+
+
+def test_readings_must_outlive_the_interval(write: Write) -> None:
+    end = "before the next one comes (5 s). Fix: make stale-after longer than interval."
+    assert problems(TRITON | {"interval": ["5s"]}) == [
+        f"command line: --interval: readings would be stale (5 s) {end}"
+    ]
+    assert problems(TRITON, {"TOKENSLO_INTERVAL": "5s"}, write("stale-after: 1s")) == [
+        f"{write('stale-after: 1s')}:1: stale-after: readings would be stale (1 s) {end}"
+    ]
+
+
+@pytest.mark.parametrize("text", ["- a\n", "just text\n"])
+def test_a_file_that_is_no_mapping(write: Write, text: str) -> None:
+    [problem] = problems(TRITON, {}, write(text))
+    assert "is not a mapping of settings" in problem
+
+
+def test_a_file_that_is_not_there() -> None:
+    [problem] = problems(TRITON, {}, Path("nowhere.yaml"))
+    assert problem.startswith("nowhere.yaml: cannot be read: No such file")

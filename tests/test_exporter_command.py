@@ -1,0 +1,287 @@
+"""The sidecar as a whole: the process as it is run, and the loop with sources that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from exporter.config import Config, load_config
+from exporter.log import Episodes
+from exporter.methods import METHODS
+from exporter.readings import ModelInfo, Reading, SourceError, Survey
+from exporter.sidecar import watch
+from exporter.sources import Source
+from slos.model import Service
+from tests.fake_triton import FakeTriton, config, core, fake_triton
+from tests.service_example import objective, service
+
+ROOT = Path(__file__).parent.parent
+START = re.compile(r"tokenslo 0\.\S+: metrics (http://127\.0\.0\.1:\d+)/metrics, status \1/\n")
+
+SLO = """\
+apiVersion: tokenslo/v1
+service: chat
+owner: inference
+selector: {model: chat}
+window: 28d
+objectives:
+  - {name: first-token, indicator: ttft, threshold: 800ms, target: 95%}
+"""
+FIRST_RESPONSE = """\
+# TYPE nv_inference_first_response_histogram_ms histogram
+nv_inference_first_response_histogram_ms_count{model="chat",version="1"} 3
+nv_inference_first_response_histogram_ms_sum{model="chat",version="1"} 900
+nv_inference_first_response_histogram_ms_bucket{model="chat",version="1",le="100"} 1
+nv_inference_first_response_histogram_ms_bucket{model="chat",version="1",le="500"} 2
+nv_inference_first_response_histogram_ms_bucket{model="chat",version="1",le="+Inf"} 3
+"""
+GAUGE = """\
+# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="chat",request_type="active",version="1"} 2
+nv_trt_llm_request_metrics{model="chat",request_type="max",version="1"} 512
+"""
+
+
+def chat() -> dict[str, object]:
+    return {
+        "metrics": core(ok=3) + FIRST_RESPONSE + GAUGE,
+        "configs": {"chat": config("tensorrtllm")},
+    }
+
+
+async def start(*arguments: str, **environ: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tokenslo", "exporter", *arguments),
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=os.environ | environ,
+    )
+
+
+@asynccontextmanager
+async def sidecar(triton: FakeTriton, *arguments: str) -> AsyncIterator[tuple[Process, str]]:
+    metrics = triton.url.replace("http://", "http://me:secret@") + "/metrics"
+    process = await start(
+        *("--triton", triton.url, "--listen", "127.0.0.1:0", "--interval", "50ms", *arguments),
+        TOKENSLO_TRITON_METRICS=metrics,
+    )
+    try:
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+        match = START.fullmatch(line)
+        assert match, line or (await process.communicate())[1].decode()
+        yield process, match[1]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def get(url: str, **headers: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+async def eventually(url: str, is_so: Callable[[int, str], bool]) -> str:
+    for _ in range(200):
+        status, text = await get(url)
+        if is_so(status, text):
+            return text
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{url} still answers {status}:\n{text}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(SLO)
+    async with (
+        fake_triton(**chat()) as triton,
+        sidecar(triton, "--slo", str(slo)) as (process, url),
+    ):
+        await eventually(f"{url}/readyz", lambda status, _: status == 200)
+        _, metrics = await get(f"{url}/metrics")
+        assert 'llm_sequences{model="chat",state="active",version="1"} 2.0\n' in metrics
+        assert 'tokenslo_source_up{source="triton"} 1.0\n' in metrics
+        _, page = await get(f"{url}/", Accept="text/html")
+        _, facts = await get(f"{url}/", Accept="application/json")
+        [objective_] = json.loads(facts)["objectives"]
+        assert objective_["quality"] == "unavailable"
+        assert objective_["note"] == "800ms is not a bucket edge of the histogram (100ms, 500ms)"
+
+        told = time.monotonic()
+        process.send_signal(number)
+        _, errors = await asyncio.wait_for(process.communicate(), 10)
+        assert time.monotonic() - told < 3
+        log = errors.decode()
+    assert process.returncode == 0
+    reading, first_token = log.splitlines()
+    assert f'level=info msg="reading {triton.url} and {triton.url}/metrics every 0.05 s"' in reading
+    assert "level=warning" in first_token
+    assert "objective chat/first-token on chat cannot be measured: 800ms is not a" in first_token
+    assert "secret" not in log + metrics + page + facts
+
+
+async def test_it_runs_before_triton_does() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        absent = FakeTriton(url=f"http://127.0.0.1:{closed.getsockname()[1]}")
+    async with sidecar(absent) as (process, url):
+        assert await get(f"{url}/healthz") == (200, "ok\n")
+        text = await eventually(f"{url}/metrics", lambda _, text: "tokenslo_source_up" in text)
+        assert 'tokenslo_source_up{source="triton"} 0.0\n' in text
+        assert "llm_" not in text
+        assert (await get(f"{url}/readyz"))[0] == 503
+        process.terminate()
+        _, errors = await process.communicate()
+    assert process.returncode == 0
+    assert errors.decode().count("level=warning") == 1
+    assert "refused the connection: nothing listens there" in errors.decode()
+
+
+async def test_what_triton_does_not_say_any_more_is_withdrawn() -> None:
+    async with (
+        fake_triton(**chat()) as triton,
+        sidecar(triton, "--stale-after", "300ms") as (_, url),
+    ):
+        await eventually(f"{url}/metrics", lambda _, text: "llm_sequences{" in text)
+        for path in ("/metrics", "/v2/health/ready", "/v2/repository/index", "/v2/models/stats"):
+            triton.instead[path] = _nothing
+        down = 'tokenslo_source_up{source="triton"} 0.0\n'
+        await eventually(f"{url}/metrics", lambda _, text: "llm_" not in text and down in text)
+        assert (await get(f"{url}/readyz"))[0] == 503
+        triton.instead.clear()
+        await eventually(f"{url}/readyz", lambda status, _: status == 200)
+
+
+async def _nothing(_: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+    return aiohttp.web.Response(status=503)
+
+
+async def test_wrong_settings_are_one_line_each_and_exit_code_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = await start("--triton", "http://127.0.0.1:1", "--listen", f"127.0.0.1:{port}")
+        out, errors = await process.communicate()
+    *log, last = errors.decode().splitlines()
+    assert (process.returncode, out) == (2, b"")
+    assert all("level=" in line for line in log)
+    assert last == (
+        f"tokenslo exporter: listen: 127.0.0.1:{port} is in use by another program. "
+        "Fix: stop it, or choose another port."
+    )
+
+
+class Scripted:
+    """A source that does, reading by reading, what a test wants; then it does the last again."""
+
+    name = "scripted"
+
+    def __init__(self, *readings: Survey | Exception) -> None:
+        self.left = list(readings)
+
+    async def survey(self, now: float) -> Survey:
+        reading = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(reading, Exception):
+            raise reading
+        return reading
+
+
+def good(value: float = 1.0, model: str = "llama", **parts: SourceError | None) -> Survey:
+    return Survey(
+        "scripted",
+        (Reading("kv_utilization", model, "1", "trtllm_iteration", {(): value}),),
+        models=(ModelInfo(model, "1"),),
+        parts=parts,
+    )
+
+
+def quick(**flags: str) -> Config:
+    given = {"triton": "http://x", "listen": "127.0.0.1:0", "interval": "50ms"} | flags
+    return load_config({name: [text] for name, text in given.items()}, {})
+
+
+async def watched(
+    *sources: Source, until: Callable[[str], bool], services: tuple[Service, ...] = ()
+) -> str:
+    """Run the loop until ``/metrics`` is as wanted; return it."""
+    stop = asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(
+        watch(
+            sources, quick(), services, "1.2.3", stop, announce=lambda _, url: ready.set_result(url)
+        )
+    )
+    try:
+        return await eventually(f"{await ready}/metrics", lambda _, text: until(text))
+    finally:
+        stop.set()
+        await running
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [re.sub(r"in \d+ s", "in N s", record.getMessage()) for record in caplog.records]
+
+
+async def test_each_problem_is_logged_when_it_begins_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "tokenslo")
+    down = SourceError("refused", "nothing listens there")
+    part = SourceError("status", "answered 503")
+    source = Scripted(down, down, down, good(), good(statistics=part), good(2.0, statistics=None))
+    last = 'llm_kv_cache_utilization_ratio{model="llama",version="1"} 2.0\n'
+    text = await watched(source, until=lambda text: last in text)
+    assert 'tokenslo_source_errors_total{kind="refused",source="scripted"} 3.0' in text
+    assert messages(caplog) == [
+        "reading scripted: nothing listens there",
+        "reading scripted: works again; failed 3 times in N s",
+        "reading scripted/statistics: answered 503",
+        "reading scripted/statistics: works again; failed once in N s",
+    ]
+
+
+async def test_a_defect_stops_nothing_and_is_logged_once_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = Scripted(ZeroDivisionError("oops"), ZeroDivisionError("oops"), good())
+    await watched(broken, until=lambda text: "llm_kv_cache_utilization_ratio" in text)
+    [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert first.getMessage() == "reading scripted: internal error, please report it"
+    assert first.exc_info
+
+
+async def test_objectives_are_logged_once_for_each_model(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tokenslo")
+    chat = service(objective("kv_headroom"), selector={"cluster": "eu"})
+    source = Scripted(SourceError("refused", "nobody"), good(), good(model="b"), good(), good(2.0))
+    await watched(source, services=(chat,), until=lambda text: 'version="1"} 2.0' in text)
+    about_objectives = [line for line in messages(caplog) if line.startswith("objective")]
+    note = f"KV-cache utilization: {METHODS['trtllm_iteration'].note}"
+    assert about_objectives == [
+        f"objective chat/kv-headroom on {model} is measured, quality exact: {note}"
+        for model in ("llama", "b")
+    ]
+
+
+def test_an_episode_that_never_began_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tokenslo")
+    Episodes().went_well("anything", 1.0)
+    assert messages(caplog) == []

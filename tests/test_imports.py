@@ -1,0 +1,98 @@
+"""Who may import whom: the packages are floors, and imports go down only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Everything else is forbidden; `lab` is used by the demo command, tests and bench.
+MAY_IMPORT = {
+    "promql": set(),
+    "slos": {"promql"},
+    "alerts": {"slos", "promql"},
+    "dashboards": {"slos", "promql"},
+    "runbooks": {"slos", "promql"},
+    "exporter": {"slos", "promql"},
+    "tokenslo": {"exporter", "alerts", "dashboards", "runbooks", "slos", "promql"},
+}
+ALSO = {"tokenslo/commands/demo.py": {"lab"}}
+
+# What a running sidecar must not load: the generators' libraries and the lab's.
+NOT_IN_THE_SIDECAR = (
+    "grafanalib",
+    "_jsonnet",
+    "rich",
+    "opentelemetry",
+    "alerts",
+    "dashboards",
+    "lab",
+)
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and top-level package of every import, also of those inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            assert node.module is not None
+            yield node.lineno, node.module.split(".")[0]
+
+
+def violations(root: Path) -> list[str]:
+    found = []
+    for package, allowed in MAY_IMPORT.items():
+        forbidden = {*MAY_IMPORT, "lab", "tests", "bench"} - allowed - {package}
+        for path in sorted((root / package).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            for line, target in imported(path):
+                if target in forbidden - ALSO.get(name, set()):
+                    found.append(f"{name}:{line} imports {target}")
+    return found
+
+
+def test_imports_go_down() -> None:
+    assert violations(ROOT) == []
+
+
+def test_a_wrong_import_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "slos").mkdir()
+    (tmp_path / "slos/x.py").write_text(
+        "import json\ndef f():\n    from exporter.view import View\n"
+    )
+    (tmp_path / "alerts").mkdir()
+    (tmp_path / "alerts/y.py").write_text("import dashboards.theme, slos.plan, lab\n")
+    assert violations(tmp_path) == [
+        "slos/x.py:3 imports exporter",
+        "alerts/y.py:1 imports dashboards",
+        "alerts/y.py:1 imports lab",
+    ]
+
+
+def test_every_package_is_known() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "bench"}
+    assert packages - set(MAY_IMPORT) == {"lab"}
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("tokenslo.cli", ("aiohttp", "prometheus_client", "yaml", "slos", *NOT_IN_THE_SIDECAR)),
+        ("tokenslo.commands.exporter", NOT_IN_THE_SIDECAR),
+        ("tokenslo.commands.server_config", ("aiohttp", "prometheus_client", *NOT_IN_THE_SIDECAR)),
+    ],
+)
+def test_heavy_libraries_are_loaded_only_where_they_are_needed(
+    module: str, absent: tuple[str, ...]
+) -> None:
+    code = f"import sys, {module}; print(*(name for name in {absent!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stderr, done.stdout.split()) == ("", [])

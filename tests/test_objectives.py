@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from exporter.objectives import ObjectiveState, judge
+from exporter.view import View
+from slos.model import Objective
+from tests.service_example import objective, service
+from tests.views import busy, measured, unavailable, view
+
+
+def judged(shown: View, *objectives: Objective, **fields: object) -> ObjectiveState:
+    [state] = judge([service(*objectives, **fields)], shown)
+    return state
+
+
+def ttft(threshold: str) -> Objective:
+    return replace(objective("ttft"), threshold=Decimal(threshold))
+
+
+def test_a_threshold_that_is_an_edge_is_measured_as_well_as_its_signal() -> None:
+    state = judged(busy(), ttft("0.8"))
+    assert (state.model, state.version, state.quality) == ("llama", "1", "estimate")
+    assert state.note == (
+        "time to first token: whole milliseconds; "
+        "not counted: requests that died before their first token: not reported on this model"
+    )
+    assert (state.good, state.target_text) == ("its first token comes within 800ms", "99%")
+
+
+def test_a_threshold_between_edges_cannot_be_measured() -> None:
+    state = judged(busy(), ttft("0.3"))
+    assert state.quality == "unavailable"
+    assert state.note == "300ms is not a bucket edge of the histogram (100ms, 500ms, 800ms, 2s)"
+    assert state.fix == (
+        "put what `tokenslo server-config slo.yaml` prints into the model's config.pbtxt and load "
+        "the model again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("threshold", "fix"),
+    [
+        ("0.05", "use 100ms as threshold"),
+        ("0.3", "use 100ms or 500ms as threshold"),
+        ("3", "use 2s as threshold"),
+    ],
+)
+def test_edges_that_nobody_can_set_are_offered_instead(threshold: str, fix: str) -> None:
+    first_token = replace(busy().signals[0], method="vllm_histogram")
+    assert judged(view(first_token), ttft(threshold)).fix == fix
+
+
+def test_count_and_sum_cannot_answer_a_threshold() -> None:
+    state = judged(busy(), objective("queue"))
+    assert state.quality == "unavailable"
+    assert state.note.startswith("only count and sum are known")
+    assert state.fix
+
+
+def test_the_worst_signal_decides() -> None:
+    shown = view(measured("sequences_active", 1.0), unavailable("sequences_max", "why", "how"))
+    state = judged(shown, objective("sequence_headroom"))
+    assert (state.quality, state.note, state.fix) == (
+        "unavailable",
+        "maximum sequences: why",
+        "how",
+    )
+
+
+def test_exact_signals_make_an_exact_objective() -> None:
+    state = judged(busy(), objective("kv_headroom"))
+    assert (state.quality, state.note) == ("exact", "")
+
+
+def test_a_selector_that_chooses_nothing_is_said() -> None:
+    state = judged(busy(), objective("ttft"), selector={"model": "lama", "cluster": "eu"})
+    assert (state.model, state.quality) == ("", "unavailable")
+    assert state.note == (
+        "no model that is reported on matches the selector (model=lama, cluster=eu)"
+    )
+    assert state.fix == "compare the selector with the models reported on: llama"
+
+
+def test_every_chosen_model_is_judged() -> None:
+    shown = view(*(measured("kv_utilization", 0.1, model=name) for name in ("a", "b")))
+    states = judge([service(objective("kv_headroom"), selector={"cluster": "eu"})], shown)
+    assert [state.model for state in states] == ["a", "b"]

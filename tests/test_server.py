@@ -1,0 +1,165 @@
+"""The one port, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from exporter.config import Listen
+from exporter.objectives import judge
+from exporter.readiness import readiness
+from exporter.server import Facts, Renderer, application, start
+from exporter.status import Status
+from exporter.view import View
+from slos.errors import InvalidFile
+from tests.views import busy, view
+
+LOOPBACK = Listen("127.0.0.1", 0)
+
+
+def status(shown: View) -> Status:
+    return Status("1.2.3", "now", shown, readiness(shown, 5), judge([], shown))
+
+
+@asynccontextmanager
+async def served(shown: Callable[[], View] = busy) -> AsyncIterator[aiohttp.ClientSession]:
+    url, close = await start(application(Facts("1.2.3", shown, status)), LOOPBACK)
+    try:
+        async with aiohttp.ClientSession(
+            url, auto_decompress=False, skip_auto_headers=("Accept-Encoding",)
+        ) as session:
+            yield session
+    finally:
+        await close()
+
+
+async def test_metrics_in_the_format_asked_for() -> None:
+    async with served() as session:
+        async with session.get("/metrics") as plain:
+            assert plain.status == 200
+            assert plain.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            text = await plain.read()
+        headers = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        async with session.get("/metrics", headers=headers) as modern:
+            assert modern.headers["Content-Type"].startswith("application/openmetrics-text;")
+            assert (await modern.read()).endswith(b"# EOF\n")
+        async with session.get("/metrics", headers={"Accept-Encoding": "gzip"}) as small:
+            assert small.headers["Content-Encoding"] == "gzip"
+            assert gzip.decompress(await small.read()) == text
+    assert text.startswith(b"# HELP llm_time_to_first_token_seconds ")
+
+
+async def test_health_does_not_depend_on_what_is_watched() -> None:
+    async with served(lambda: view(sources=(), models=())) as session:
+        async with session.get("/healthz") as health:
+            assert (health.status, await health.text()) == (200, "ok\n")
+        async with session.get("/readyz") as ready:
+            assert ready.status == 503
+            assert (await ready.json())["ready"] is False
+        async with session.get("/metrics") as metrics:
+            assert metrics.status == 200
+
+
+async def test_readiness_is_200_when_every_layer_is_ready() -> None:
+    async with served() as session, session.get("/readyz") as ready:
+        assert ready.status == 200
+        assert ready.content_type == "application/json"
+
+
+async def test_status_is_a_page_or_json() -> None:
+    async with served() as session:
+        async with session.get("/", headers={"Accept": "text/html,*/*"}) as page:
+            assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+            assert "Time to first token" in await page.text()
+        async with session.get("/", headers={"Accept": "application/json"}) as facts:
+            assert (await facts.json())["tokenslo"] == "1.2.3"
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz"])
+async def test_every_answer_is_guarded_and_says_nothing_about_the_machinery(path: str) -> None:
+    async with served() as session:
+        for method in ("GET", "HEAD", "POST"):
+            async with session.request(method, path) as answer:
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert answer.headers["Cache-Control"] == "no-store"
+                assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+                assert answer.headers["Server"] == "tokenslo"
+
+
+async def test_only_reading_is_allowed() -> None:
+    async with served() as session:
+        async with session.post("/metrics", data=b"x") as refused:
+            assert refused.status == 405
+            assert refused.headers["Allow"] == "GET,HEAD"
+            assert await refused.text() == "Only GET and HEAD are allowed.\n"
+        async with session.get("/metric") as missing:
+            assert missing.status == 404
+            assert "/metrics" in await missing.text()
+        async with session.head("/metrics") as head:
+            assert head.status == 200
+            assert int(head.headers["Content-Length"]) > 1000
+            assert await head.read() == b""
+
+
+async def test_endless_headers_are_refused() -> None:
+    async with served() as session, session.get("/", headers={"X": "a" * 20_000}) as refused:
+        assert refused.status == 400
+
+
+async def test_ipv6() -> None:
+    url, close = await start(application(Facts("1.2.3", busy, status)), Listen("::1", 0))
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz") as health:
+        assert url.startswith("http://[::1]:")
+        assert health.status == 200
+    await close()
+
+
+async def test_a_port_in_use_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = Listen("127.0.0.1", other.getsockname()[1])
+        with pytest.raises(InvalidFile) as failed:
+            await start(application(Facts("1.2.3", busy, status)), taken)
+    assert str(failed.value) == (
+        f"tokenslo exporter: listen: {taken} is in use by another program. "
+        "Fix: stop it, or choose another port."
+    )
+
+
+async def test_an_address_of_another_machine_is_said_in_one_line() -> None:
+    with pytest.raises(InvalidFile, match=r"192\.0\.2\.1:0 is no address of this machine"):
+        await start(application(Facts("1.2.3", busy, status)), Listen("192.0.2.1", 0))
+
+
+async def test_those_who_ask_while_it_renders_share_the_result() -> None:
+    renderer, go, calls = Renderer(), threading.Event(), []
+
+    def make() -> int:
+        go.wait(5)
+        calls.append(threading.current_thread())
+        return len(calls)
+
+    waiting = [asyncio.create_task(renderer.render("a", make)) for _ in range(5)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    go.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1:] == [1, 1, 1, 1]
+    assert await renderer.render("a", make) == 2
+    assert threading.main_thread() not in calls
+    renderer.close()
+
+
+async def test_a_failed_rendering_is_not_remembered() -> None:
+    renderer = Renderer()
+    with pytest.raises(ZeroDivisionError):
+        await renderer.render("a", lambda: 1 // 0)
+    assert await renderer.render("a", lambda: 3) == 3
+    renderer.close()

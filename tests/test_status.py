@@ -1,0 +1,228 @@
+"""The status page and its JSON."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+
+from exporter.objectives import judge
+from exporter.readiness import readiness
+from exporter.readings import Distribution, ModelInfo
+from exporter.status import (
+    CONTENT_SECURITY_POLICY,
+    Status,
+    readiness_json,
+    status_html,
+    status_json,
+)
+from exporter.view import SourceState, View
+from tests.service_example import objective, service
+from tests.views import busy, measured, unavailable, view
+
+EVIL = "</td><script>alert('model')</script>\"&<img src=x onerror=alert(1)>"
+
+
+def status(shown: View) -> Status:
+    objectives = judge([service(objective("ttft"))], shown)
+    return Status("1.2.3", "2026-01-02T03:04:05Z", shown, readiness(shown, 5), objectives)
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with attributes, and the text of each table row."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.scripts: list[str] = []
+        self.styles: list[str] = []
+        self.titles: list[str] = []
+        self._inside: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self._inside.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "h2":
+            self.titles.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag, f"unbalanced </{tag}>"
+
+    def handle_data(self, data: str) -> None:
+        if "h2" in self._inside:
+            self.titles[-1] += data
+        elif {"td", "th"} & set(self._inside):
+            self.rows[-1][-1] += ("\n" if self._inside[-1] in ("small", "code") else "") + data
+        for tag, found in (("script", self.scripts), ("style", self.styles)):
+            if tag in self._inside:
+                found.append(data)
+
+
+def rows(html: str) -> dict[str, list[str]]:
+    return {row[0].split("\n")[0].strip(): row[1:] for row in Page(html).rows}
+
+
+def test_each_signal_is_shown_with_value_method_and_quality() -> None:
+    shown = rows(status_html(status(busy())))
+    assert shown["Time to first token"] == [
+        "10 in all, mean 0.65 s",
+        "p50 ≈0.58 s",
+        "Triton's first-response histogram\nwhole milliseconds",
+        "estimate",
+    ]
+    assert shown["Requests by outcome"][0] == "error BACKEND 9, ok 981"
+    assert shown["KV-cache utilization"][0] == "50.0%"
+    assert shown["Active sequences"][3] == "exact"
+
+
+def test_unavailable_signals_come_last_with_reason_and_fix() -> None:
+    html = status_html(status(busy()))
+    assert rows(html)["Inter-token latency"] == [
+        "",
+        "",
+        "\nTriton does not see token gaps\nFix: serve with the vLLM backend",
+        "unavailable",
+    ]
+    order = [row[0].split("\n")[0] for row in Page(html).rows]
+    assert order.index("Inter-token latency") > order.index("KV-cache utilization")
+
+
+def test_sources_objectives_and_excluded_models_are_shown() -> None:
+    html = status_html(status(busy()))
+    shown = rows(html)
+    assert Page(html).titles == [
+        "Sources",
+        "Objectives",
+        "llama version 1 · tensorrtllm · streams · engine statistics 0.2 s old",
+        "Not reported on",
+    ]
+    assert shown["chat/ttft"][:2] == ["99%: its first token comes within 800ms", "llama"]
+    assert shown["tokenizer"] == ["not decoupled"]
+    assert any(row[:2] == ["\ntriton/statistics", "down\nanswered 503"] for row in Page(html).rows)
+
+
+def test_amounts_are_written_for_people() -> None:
+    shown = rows(
+        status_html(
+            status(
+                view(
+                    measured("memory_gpu", 71.3 * 2**30),
+                    measured("memory_cpu", 12.0),
+                    measured("output_tokens", 1234567.0, "trtllm_output_length"),
+                    measured("ttft", Distribution((1.0, float("inf")), (0.0, 0.0), 0.0)),
+                )
+            )
+        )
+    )
+    assert [shown[name][0] for name in ("GPU memory", "CPU memory", "Output tokens")] == [
+        "71.3 GiB",
+        "12 B",
+        "1,234,567",
+    ]
+    assert shown["Time to first token"][0] == "none yet"
+
+
+def test_what_a_server_says_is_text_and_never_markup() -> None:
+    shown = view(
+        measured("requests", {(("outcome", EVIL), ("reason", EVIL)): 1.0}, model=EVIL, recent=EVIL),
+        unavailable("itl", EVIL, EVIL, model=EVIL),
+        sources=(SourceState(EVIL, False, None, None, EVIL, {EVIL: 1}, False),),
+        models=(
+            ModelInfo(EVIL, EVIL, EVIL, ready=False, reason=EVIL),
+            ModelInfo("x", "1", excluded=EVIL),
+        ),
+    )
+    plain, evil = (
+        Page(status_html(status(one))) for one in (view(measured("kv_utilization", 0.5)), shown)
+    )
+    assert {tag for tag, _ in evil.tags} <= {tag for tag, _ in plain.tags} | {"p"}
+    assert evil.scripts == plain.scripts
+    assert not [attrs for _, attrs in evil.tags if any(name.startswith("on") for name in attrs)]
+    assert EVIL in "".join(evil.titles)
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_its_policy_lets_only_itself_run() -> None:
+    page = Page(status_html(status(busy())))
+    for kind, parts in (("script", page.scripts), ("style", page.styles)):
+        [part] = parts
+        digest = b64encode(sha256(part.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in CONTENT_SECURITY_POLICY
+    outside = [attrs for _, attrs in page.tags if attrs.keys() & {"src", "style", "onclick"}]
+    links = [attrs["href"] for _, attrs in page.tags if "href" in attrs]
+    assert outside == []
+    assert all(link and link.startswith("/") for link in links)
+
+
+def test_reasons_stand_at_the_top() -> None:
+    down = SourceState("triton", False, None, None, "refused", {}, None)
+    html = status_html(status(view(sources=(down,), models=())))
+    assert '<strong class="bad">not ready</strong>' in html
+    assert "source triton has not been read yet: refused" in html
+
+
+def test_json_says_the_same() -> None:
+    document = json.loads(status_json(status(busy())))
+    assert {key: document[key] for key in ("tokenslo", "time", "ready")} == {
+        "tokenslo": "1.2.3",
+        "time": "2026-01-02T03:04:05Z",
+        "ready": True,
+    }
+    assert document["sources"][1] == {
+        "source": "triton/statistics",
+        "up": False,
+        "age_seconds": None,
+        "read_seconds": None,
+        "error": "answered 503",
+        "errors": {"status": 3},
+        "server_ready": None,
+    }
+    [llama, tokenizer] = document["models"]
+    assert tokenizer["excluded"] == "not decoupled"
+    assert tokenizer["signals"] == []
+    assert llama["engine_stats_age_seconds"] == 0.25
+    assert llama["signals"][0] == {
+        "signal": "ttft",
+        "metric": "llm_time_to_first_token_seconds",
+        "unit": "s",
+        "method": "triton_first_response",
+        "quality": "estimate",
+        "note": "whole milliseconds",
+        "fix": "",
+        "recent": "p50 ≈0.58 s",
+        "samples": [{"labels": {}, "count": 10.0, "sum": 6.5}],
+    }
+    assert llama["signals"][4]["samples"] == [{"labels": {"state": "active"}, "value": 14.0}]
+    [objective_] = document["objectives"]
+    assert objective_["target"] == "99%"
+    assert objective_["quality"] == "estimate"
+
+
+def test_readiness_json_names_every_layer() -> None:
+    assert json.loads(readiness_json(readiness(view(models=()), 5))) == {
+        "ready": True,
+        "layers": [
+            {"layer": "process", "name": "tokenslo", "ready": True, "reason": ""},
+            {"layer": "source", "name": "triton", "ready": True, "reason": ""},
+            {"layer": "server", "name": "triton", "ready": True, "reason": ""},
+        ],
+    }
+
+
+def test_a_model_of_which_only_signals_are_left_is_shown() -> None:
+    html = status_html(status(view(unavailable("itl", "gone"), models=())))
+    assert "Inter-token latency" in rows(html)
+    assert any(title.startswith("llama") for title in Page(html).titles)
+
+
+def test_json_is_json_whatever_was_measured() -> None:
+    shown = view(measured("kv_utilization", float("nan")))
+    document = json.loads(status_json(status(shown)), parse_constant=lambda _: 1 / 0)
+    assert document["models"][0]["signals"][0]["samples"] == [{"labels": {}, "value": None}]

@@ -1,0 +1,6 @@
+"""``python -m tokenslo``."""
+
+from tokenslo.cli import main
+
+if __name__ == "__main__":
+    main()

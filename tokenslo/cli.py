@@ -1,0 +1,116 @@
+"""The command ``tokenslo``: a table of commands, each loaded only when it is run.
+
+Exit codes: 0 success, 1 a check said no (or nobody reads the output any more, which click handles),
+2 something given was wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+import click
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": (
+        "tokenslo.commands.demo:demo",
+        "Show everything on a real Triton with a simulated engine.",
+    ),
+    "exporter": (
+        "tokenslo.commands.exporter:exporter",
+        "Run the sidecar: serve token-level metrics about a Triton server.",
+    ),
+    "generate": (
+        "tokenslo.commands.generate:generate",
+        "Generate rules, dashboards and runbooks from SLO files.",
+    ),
+    "server-config": (
+        "tokenslo.commands.server_config:server_config",
+        "Print the Triton settings that SLO files need.",
+    ),
+    "validate": (
+        "tokenslo.commands.validate:validate",
+        "Check SLO files.",
+    ),
+}
+"""Name: where it is, and its help, so that listing the commands imports none of them."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are those of :data:`COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, as shown."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        click.echo(f"tokenslo {version('tokenslo')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Measure and keep token-level SLOs of LLMs on NVIDIA Triton and TensorRT-LLM."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line; errors that are to be expected become one line each."""
+    try:
+        code = cli.main(arguments, prog_name="tokenslo", standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "tokenslo"
+        return _fail(f"{path}: {error.format_message()} Try `{path} --help`.")
+    except click.ClickException as error:
+        return _fail(f"tokenslo: {error.format_message()}")
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except ValueError as error:
+        from slos.errors import InvalidFile
+
+        if isinstance(error, InvalidFile):
+            return _fail(str(error))
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str) -> int:
+    click.echo(message, err=True)
+    return 2

@@ -1,0 +1,51 @@
+"""``tokenslo exporter``: run the sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import click
+
+from exporter.config import OPTIONS, PREFIX, load_config
+from exporter.log import set_up
+from exporter.sidecar import run
+from tokenslo.files import load_all
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EPILOG = f"""Every option is also an environment variable ({PREFIX}STALE_AFTER for --stale-after;
+several values are separated by commas) and a key of the YAML file (stale-after). A flag wins over
+the environment, the environment over the file."""
+
+
+def _settings(function: Function) -> Function:
+    for option in reversed(OPTIONS):
+        default = f" Default: {option.default}." if option.default else ""
+        flag = click.option(
+            f"--{option.name}",
+            option.name.replace("-", "_"),
+            metavar=option.metavar,
+            multiple=True,
+            help=option.help + default,
+        )
+        function = flag(function)
+    return function
+
+
+@click.command(epilog=EPILOG)
+@_settings
+@click.option("--config", metavar="FILE", help="YAML file with settings.")
+def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
+    """Run the sidecar: read a Triton server and serve token-level metrics about it.
+
+    It reads, and changes nothing: neither the server nor any file.
+    """
+    given = {option.name: flags[option.attribute] for option in OPTIONS}
+    settings = load_config(given, os.environ, config)
+    services = load_all(settings.slo)
+    set_up(settings.log_level)
+    asyncio.run(run(settings, services, version("tokenslo")))
