@@ -31,6 +31,7 @@ Commands:
                  server.
   generate       Generate rules, dashboards and runbooks from SLO files.
   server-config  Print the Triton settings that SLO files need.
+  signals        Print every metric of the sidecar and how it is obtained.
   validate       Check SLO files.
 """
 

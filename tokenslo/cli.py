@@ -29,6 +29,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.server_config:server_config",
         "Print the Triton settings that SLO files need.",
     ),
+    "signals": (
+        "tokenslo.commands.signals:signals",
+        "Print every metric of the sidecar and how it is obtained.",
+    ),
     "validate": (
         "tokenslo.commands.validate:validate",
         "Check SLO files.",
