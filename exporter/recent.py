@@ -74,11 +74,19 @@ def _spread(
     if not new.count:
         return f"none in {seconds:.0f} s"
     if len(new.edges) == 1:
-        return f"mean {new.sum / new.count:.3g} {signal.unit}"
+        return f"mean {_amount(new.sum / new.count, signal.unit)}"
     return ", ".join(_percentile(q, new, signal.unit) for q in QUANTILES)
 
 
 def _percentile(q: float, distribution: Distribution, unit: str) -> str:
     value = quantile(q, distribution)
-    amount = f">{distribution.edges[-2]:.3g}" if value == inf else f"≈{value:.3g}"
-    return f"p{q * 100:.0f} {amount} {unit}"
+    known = (
+        f">{_amount(distribution.edges[-2], unit)}" if value == inf else f"≈{_amount(value, unit)}"
+    )
+    return f"p{q * 100:.0f} {known}"
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "s" and value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} {unit}"

@@ -344,7 +344,7 @@ class TestRecent:
         store = Store(10)
         store.update(survey(ttft(0, 0, 0, 0, 0)), 0, 0.01)
         store.update(survey(ttft(0, 100, 100, 100, 100, total=30)), 5, 0.01)
-        assert state(store, "ttft", 5).recent == "p50 ≈0.3 s, p95 ≈0.48 s"
+        assert state(store, "ttft", 5).recent == "p50 ≈300 ms, p95 ≈480 ms"
         store.update(survey(ttft(0, 100, 100, 100, 900, total=9000)), 10, 0.01)
         assert state(store, "ttft", 10).recent == "p50 >5 s, p95 >5 s"
 
@@ -354,7 +354,7 @@ class TestRecent:
             waits = {(): Distribution((inf,), (count,), count * 0.25)}
             reading = Reading("queue", "chat", "1", "triton_queue", waits)
             store.update(survey(reading), now * 5, 0.01)
-        assert state(store, "queue", 5).recent == "mean 0.25 s"
+        assert state(store, "queue", 5).recent == "mean 250 ms"
 
     def test_silence_is_said(self) -> None:
         store = Store(10)
