@@ -1,0 +1,233 @@
+"""The demo: the whole product at work on this machine, for people to look at."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lab.load import LoadSummary
+from lab.process import ServerError, get
+from lab.stack import Stack, StackSettings, running
+from promql.client import PrometheusError, query
+from promql.expr import vector
+from slos import names
+
+_REFRESH_SECONDS = 1.0
+_QUALITY = {"exact": "green", "estimate": "yellow", "unavailable": "red"}
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What there is to be seen now: the sidecar's own account, the SLOs, and the clients' side."""
+
+    status: Json
+    slos: Mapping[str, Mapping[str, float]]
+    firing: tuple[str, ...]
+    clients: LoadSummary
+
+
+def run(settings: StackSettings, *, seconds: float | None, console: Console) -> None:
+    """Show everything at work for `seconds`, or until Ctrl-C, then sum up.
+
+    On a terminal the view is live; in a pipe only the summary is printed.  Raises
+    lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
+    """
+
+    def say(text: str) -> None:
+        if console.is_terminal:
+            console.print(f"[dim]·[/dim] {text}")
+
+    with suppress(KeyboardInterrupt):
+        with running(settings, say) as stack:
+            end = math.inf if seconds is None else time.monotonic() + seconds
+            moment = _watch(stack, settings, end, console)
+            moment = _look(stack, settings.service) or moment
+            say("stopping everything")
+        console.print(_summary(moment, stack, settings))
+
+
+def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) -> _Moment:
+    """Look once a second until it is time to stop; return the last look."""
+    moment = None
+    screen = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+    with suppress(KeyboardInterrupt), screen as live:
+        while moment is None or time.monotonic() < end:
+            _check(stack)
+            moment = _look(stack, settings.service) or moment
+            if moment and console.is_terminal:
+                live.update(_live(moment, stack), refresh=True)
+            time.sleep(_REFRESH_SECONDS)
+    if moment is None:
+        raise KeyboardInterrupt
+    return moment
+
+
+def _check(stack: Stack) -> None:
+    for server in stack.servers:
+        if not server.alive:
+            raise ServerError(f"{server.name} ended by itself; its log is {server.log}")
+
+
+def _look(stack: Stack, service: str) -> _Moment | None:
+    """Ask everybody; None if the sidecar has nothing to say yet."""
+    with suppress(OSError, HTTPException, ValueError):
+        status = json.loads(get(stack.sidecar.ports[0], "/", accept="application/json")[1])
+        if status["models"]:
+            slos, firing = _slos(stack, service)
+            return _Moment(status, slos, firing, stack.load.summary())
+    return None
+
+
+def _slos(stack: Stack, service: str) -> tuple[dict[str, dict[str, float]], tuple[str, ...]]:
+    if stack.prometheus is None:
+        return {}, ()
+    url, of = stack.prometheus.url, {"service": service}
+    table: dict[str, dict[str, float]] = {}
+    with suppress(PrometheusError):
+        for series in (names.OBJECTIVE, names.PERIOD_ERROR_RATIO, names.BUDGET_REMAINING):
+            for sample in query(url, str(vector(series, of))):
+                table.setdefault(sample.labels["slo"], {})[series] = sample.value
+        alerts = query(url, str(vector("ALERTS", {**of, "alertstate": "firing"})))
+        return table, tuple(sorted({sample.labels["alertname"] for sample in alerts}))
+    return table, ()
+
+
+# What it looks like
+
+
+def _live(moment: _Moment, stack: Stack) -> RenderableType:
+    """Show what fits on a screen, the most telling first."""
+    return Group(_urls(stack), *_outside(moment, stack), *map(_measured, _models(moment)))
+
+
+def _summary(moment: _Moment, stack: Stack, settings: StackSettings) -> RenderableType:
+    """Show everything."""
+    inside = (part for model in _models(moment) for part in (_measured(model), _unavailable(model)))
+    return Group(*inside, *_outside(moment, stack), _urls(stack), _generated(settings))
+
+
+def _models(moment: _Moment) -> list[Json]:
+    return [model for model in moment.status["models"] if not model["excluded"]]
+
+
+def _outside(moment: _Moment, stack: Stack) -> tuple[RenderableType, ...]:
+    """Show what others see: Prometheus of the SLOs, the clients of the answers."""
+    slos = (_objectives(moment), _firing(moment)) if stack.prometheus else ()
+    return (*slos, *_clients(moment.clients))
+
+
+def _measured(model: Json) -> Table:
+    title = f"{model['model']} version {model['version']}, backend {model['backend']}"
+    table = _table(title, "signal", "now", "last minute", "quality", "method")
+    for signal in model["signals"]:
+        if signal["samples"]:
+            quality = Text(signal["quality"], style=_QUALITY[signal["quality"]])
+            table.add_row(
+                signal["signal"], _now(signal), signal["recent"], quality, signal["method"]
+            )
+    return table
+
+
+def _unavailable(model: Json) -> Table:
+    """One row for every reason: the signals it keeps from us, and what would bring them."""
+    table = _table("Not to be had from this server", "signals", "why", "what would bring them")
+    causes: dict[tuple[str, str], list[str]] = {}
+    for signal in model["signals"]:
+        if not signal["samples"]:
+            causes.setdefault((signal["note"], signal["fix"]), []).append(signal["signal"])
+    for (reason, fix), signals in causes.items():
+        table.add_row(Text("\n".join(signals), style="red"), reason, fix)
+    return table
+
+
+def _now(signal: Json) -> str:
+    samples = signal["samples"]
+    if "count" in samples[0]:
+        return f"{sum(sample['count'] for sample in samples):,.0f} observed"
+    value = sum(sample["value"] for sample in samples)
+    if signal["unit"] == "ratio":
+        return f"{value:.0%}"
+    if signal["unit"] == "B":
+        return f"{value / 2**20:,.0f} MiB"
+    return f"{value:,.0f}"
+
+
+def _objectives(moment: _Moment) -> Table:
+    table = _table("SLOs, as Prometheus sees them", "slo", "target", "bad so far", "budget left")
+    for slo, values in moment.slos.items():
+        left = values.get(names.BUDGET_REMAINING)
+        spent = left is not None and left <= 0
+        table.add_row(
+            slo,
+            _share(values.get(names.OBJECTIVE)),
+            _share(values.get(names.PERIOD_ERROR_RATIO)),
+            Text(_share(left), style="red" if spent else "green"),
+        )
+    return table
+
+
+def _firing(moment: _Moment) -> Text:
+    style = "red" if moment.firing else "green"
+    return Text.assemble("alerts firing: ", (", ".join(moment.firing) or "none", style), "\n")
+
+
+def _clients(summary: LoadSummary) -> tuple[RenderableType, ...]:
+    """Show the other side of the truth, to hold the signals against."""
+    counts = ((count, name.replace("_", " ")) for name, count in summary.outcomes.items() if count)
+    seen = ", ".join(f"{count} {outcome}" for count, outcome in counts)
+    table = _table("What the clients saw themselves", "measured", "times", "p50", "p95", "p99")
+    for name, quantiles in (("first token", summary.ttft), ("gap between tokens", summary.gap)):
+        if quantiles:
+            values = (quantiles.p50, quantiles.p95, quantiles.p99)
+            table.add_row(name, f"{quantiles.count:,}", *(f"{v * 1000:.0f} ms" for v in values))
+    return table, Text(f"requests: {seen or 'none yet'}\n")
+
+
+def _urls(stack: Stack) -> Table:
+    rows = {"status page": f"{stack.sidecar.url}/", "metrics": f"{stack.sidecar.url}/metrics"}
+    if stack.prometheus:
+        rows["Prometheus"] = f"{stack.prometheus.url}/"
+    return _pairs({**rows, "Triton": stack.triton.metrics})
+
+
+def _generated(settings: StackSettings) -> Table:
+    folders = {"rules": "alerts", "dashboards": "dashboards", "runbooks": "runbooks", "logs": "run"}
+    return _pairs({name: f"{settings.output / folder}/" for name, folder in folders.items()})
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        *columns,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.columns[0].no_wrap = True
+    return table
+
+
+def _pairs(rows: Mapping[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        table.add_row(Text(name, style="bold"), value)
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "no data yet" if value is None else f"{value:.2%}"

@@ -1,0 +1,197 @@
+"""The whole product at work: what `tokenslo demo` runs, shows and leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab import stack
+from lab.load import LoadSettings
+from lab.repository import ModelSettings
+from lab.stack import Stack, StackSettings
+from promql.client import query
+from slos.signals import SIGNALS
+from tokenslo.commands.demo import EXAMPLE
+
+pytestmark = pytest.mark.needs("triton", "prometheus")
+
+# What Grafana fills in.
+VARIABLES = {"$__rate_interval": "1m", "$version": ".+", "$instance": ".+"}
+# Half a minute until the first time slice ends, then rules that build on rules.
+PATIENCE_SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def demo(output: Path) -> Iterator[Stack]:
+    settings = StackSettings(
+        slo=EXAMPLE,
+        service="chat",
+        output=output,
+        model=ModelSettings(first_response_buckets_ms=(100, 250, 500, 800, 1000, 2500, 10000)),
+        load=LoadSettings(seconds=math.inf),
+    )
+    with stack.running(settings, print) as running:
+        yield running
+
+
+def rules(url: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{url}/api/v1/rules") as answer:  # noqa: S310 (our own)
+        groups = json.load(answer)["data"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def without_data(url: str, queries: set[str]) -> set[str]:
+    return {expr for expr in queries if not query(url, expr)}
+
+
+def eventually_all_with_data(url: str, queries: set[str]) -> set[str]:
+    """Wait until every query returns something; return those that never do."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    missing = without_data(url, queries)
+    while missing and time.monotonic() < end:
+        time.sleep(2)
+        missing = without_data(url, missing)
+    return missing
+
+
+def dashboard_queries(output: Path) -> set[str]:
+    text = (output / "dashboards/chat.json").read_text()
+    queries = set(find(json.loads(text), "expr"))
+    for name, value in VARIABLES.items():
+        queries = {expr.replace(name, value) for expr in queries}
+    assert not [expr for expr in queries if "$" in expr]
+    return queries
+
+
+def find(tree: Any, key: str) -> Iterator[str]:
+    if isinstance(tree, dict):
+        if isinstance(tree.get(key), str):
+            yield tree[key]
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for branch in tree:
+            yield from find(branch, key)
+
+
+def test_every_recording_rule_and_dashboard_query_returns_data(demo: Stack, output: Path) -> None:
+    assert demo.prometheus
+    content = yaml.safe_load((output / "alerts/chat.rules.yaml").read_text())
+    recorded = {
+        rule["expr"] for group in content["groups"] for rule in group["rules"] if "record" in rule
+    }
+    assert len(recorded) > 30
+    queries = recorded | dashboard_queries(output)
+    assert eventually_all_with_data(demo.prometheus.url, queries) == set()
+
+
+def test_prometheus_evaluates_every_rule_without_error(demo: Stack) -> None:
+    assert demo.prometheus
+    unhealthy = [
+        (rule["name"], rule["health"], rule.get("lastError"))
+        for rule in rules(demo.prometheus.url)
+        if rule["health"] != "ok"
+    ]
+    assert unhealthy == []
+
+
+def test_the_signals_agree_with_what_the_clients_saw(demo: Stack) -> None:
+    """Tokens and first tokens are counted on both sides of the wire."""
+    assert demo.prometheus
+    before = demo.load.summary()
+    series = f'{SIGNALS["output_tokens"].metric}{{direction="output"}}'
+    (start,) = query(demo.prometheus.url, series)
+    time.sleep(15)
+    (end,) = query(demo.prometheus.url, series)
+    seen = demo.load.summary().tokens - before.tokens
+    # The engine counts a request when it ends, the load when its client ends: some are under way.
+    assert end.value - start.value == pytest.approx(seen, rel=0.5)
+    assert seen > 500
+
+
+def test_ctrl_c_stops_everything_and_sums_up(tmp_path: Path) -> None:
+    with started(tmp_path, "--no-prometheus") as process:
+        wait_for(tmp_path / "run/sidecar.log", "metrics http://")
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert "tensorrt_llm version 1" in out
+    assert children(tmp_path) == []
+
+
+def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
+    with started(tmp_path, "--no-prometheus") as process:
+        wait_for(tmp_path / "run/sidecar.log", "metrics http://")
+        process.kill()
+        process.communicate()
+    end = time.monotonic() + 30
+    while children(tmp_path) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert children(tmp_path) == []
+
+
+def test_in_a_pipe_only_the_summary_is_printed(tmp_path: Path) -> None:
+    with started(tmp_path, "--for", "5s", "--no-prometheus") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    assert lines[0] == "tensorrt_llm version 1, backend python"
+    rows = {line.split()[0]: line for line in lines}
+    assert re.search(r"estimate +triton_first_response$", rows["ttft"])
+    assert re.search(r"exact +trtllm_iteration$", rows["kv_utilization"])
+    assert "Triton has no metric of single tokens" in rows["itl"]
+    assert re.search(r"http://127\.0\.0\.1:\d+/metrics$", rows["metrics"])
+    assert rows["rules"].endswith(f"{tmp_path}/alerts/")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "alerts",
+        "dashboards",
+        "run",
+        "runbooks",
+    ]
+
+
+def started(output: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokenslo", "demo", "-o", str(output), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(log: Path, text: str) -> None:
+    end = time.monotonic() + 60
+    while not (log.exists() and text in log.read_text()):
+        assert time.monotonic() < end, f"no {text!r} in {log}"
+        time.sleep(0.1)
+
+
+def children(output: Path) -> list[str]:
+    """Command lines of processes that have to do with a demo's output folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            cwd = str((process / "cwd").readlink())
+        except OSError:
+            continue
+        if str(output) in command or str(output) in cwd:
+            found.append(command)
+    return found

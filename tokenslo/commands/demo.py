@@ -1,0 +1,86 @@
+"""``tokenslo demo``: the whole product on a real Triton with a simulated engine."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from exporter.server_config import first_response_edges
+from lab import demo as lab_demo
+from lab.load import LoadSettings
+from lab.parts import MissingPart, PartError
+from lab.process import ServerError
+from lab.repository import ModelSettings
+from lab.stack import StackSettings
+from slos.durations import parse_duration
+from slos.errors import BadValue
+from tokenslo.files import load_all
+
+EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
+MODEL = "tensorrt_llm"
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else float(parse_duration(text))
+    except BadValue as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option(
+    "--for",
+    "seconds",
+    metavar="DURATION",
+    callback=_seconds,
+    help="Stop after this long, such as 60s; without it Ctrl-C stops.",
+)
+@click.option("--prometheus/--no-prometheus", default=True, help="Run a Prometheus, or do without.")
+@click.option(
+    "--slo",
+    metavar="FILE",
+    default=EXAMPLE,
+    type=click.Path(path_type=Path),
+    help="SLO file; the model is called tensorrt_llm. Default: the example chat.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    default="demo-out",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder for what is generated.",
+)
+def demo(seconds: float | None, prometheus: bool, slo: Path, output: Path) -> None:
+    """Run a real Triton with a simulated TensorRT-LLM engine, under load, and watch it.
+
+    The sidecar reads it, rules are generated from the SLO file, and a real Prometheus evaluates
+    them. The first run downloads Triton and Prometheus (about 120 MB).
+    """
+    services = load_all([str(slo)])
+    settings = StackSettings(
+        slo=slo,
+        service=services[0].service,
+        output=output,
+        model=ModelSettings(first_response_buckets_ms=first_response_edges(services, MODEL)),
+        load=LoadSettings(seconds=math.inf, requests=1_000_000, model=MODEL),
+        prometheus=prometheus,
+    )
+    try:
+        lab_demo.run(settings, seconds=seconds, console=_console())
+    except (MissingPart, PartError, ServerError) as error:
+        raise _Failed(str(error)) from None
+
+
+class _Failed(click.ClickException):
+    exit_code = 1
+
+
+def _console() -> Console:
+    console = Console()
+    # A pipe has no width of its own, and 80 columns would fold every table.
+    return console if console.is_terminal else Console(width=120)
