@@ -110,18 +110,15 @@ def install(name: str, build: Callable[[Path], None], say: Say) -> Path:
     home = cache() / name
     if home.is_dir():
         return home
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(home, say):
-        if home.is_dir():
-            return home
-        partial = home.with_name(home.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        try:
-            build(partial)
-            partial.rename(home)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(home, say):
+            if not home.is_dir():
+                _fill(home, build)
+    except OSError as error:
+        raise PartError(
+            f"{name}: {error.filename}: {error.strerror}; set TOKENSLO_CACHE to another folder"
+        ) from error
     return home
 
 
@@ -165,6 +162,17 @@ def tail(text: str, lines: int = _TAIL_LINES) -> str:
     """Cut a tool's output or a server's log to its last lines, indented for an error message."""
     kept = [line for line in text.splitlines() if line.strip() and line[0] not in _TABLE]
     return "\n".join(f"  {line}" for line in kept[-lines:])
+
+
+def _fill(home: Path, build: Callable[[Path], None]) -> None:
+    partial = home.with_name(home.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        build(partial)
+        partial.rename(home)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _distribution(part: str, otherwise: str) -> tuple[str, str]:

@@ -58,6 +58,7 @@ def start(
     unloaded over HTTP. Model code runs in processes of this Python and can import what is
     installed beside `lab`.
     """
+    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     explicit = [] if load is None else ["--model-control-mode=explicit"]
     server = home / "pytriton/tritonserver"

@@ -271,6 +271,15 @@ def test_a_failed_installation_leaves_nothing(cache: Path) -> None:
     assert not [file for file in cache.iterdir() if file.is_dir()]
 
 
+def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+    cache.touch()
+    with pytest.raises(PartError) as caught:
+        parts.install("thing", lambda _: None, silent)
+    assert str(caught.value) == (
+        f"thing: {cache}: File exists; set TOKENSLO_CACHE to another folder"
+    )
+
+
 @pytest.mark.parametrize("name", ["prometheus", "promtool", "alertmanager", "amtool"])
 def test_other_distributions_have_to_bring_their_own(
     name: str, apt: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,8 +32,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_process import start_pages
 with start_pages(Path({folder!r})) as server:
-    print(server.pid, flush=True)
     try:
+        print(server.pid, flush=True)
         time.sleep(300)
     except KeyboardInterrupt:
         time.sleep(0.3)
