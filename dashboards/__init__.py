@@ -1,0 +1,5 @@
+"""Grafana dashboards from SLO plans."""
+
+from dashboards.service import files
+
+__all__ = ["files"]

@@ -1,0 +1,480 @@
+"""Grafana's dashboard model as this project uses it: grafanalib, brought up to date.
+
+grafanalib 0.7 writes Grafana's schema 12 and fills in much that later schemas dropped.  Its objects
+are built here with the house's defaults; :func:`render` keeps only what today's Grafana knows
+(schema 42, so nothing has to be migrated) and adds what grafanalib has no field for.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import attr
+from grafanalib import core, formatunits
+
+from promql.expr import Expr
+
+SCHEMA = 42
+WIDTH = 24
+"""Columns of Grafana's grid."""
+DATASOURCE = {"type": core.PLUGIN_ID_PROMETHEUS, "uid": "${datasource}"}
+RATE_INTERVAL = "$__rate_interval"
+"""Grafana's choice of window: wide enough for the scrape interval and for the zoom."""
+
+SECONDS = formatunits.SECONDS
+BYTES = formatunits.BYTES_IEC
+RATIO = formatunits.PERCENT_UNIT
+COUNT = formatunits.SHORT
+REQUESTS_PER_SECOND = formatunits.REQUESTS_PER_SEC
+PER_SECOND = formatunits.COUNTS_PER_SEC
+NUMBER = formatunits.NUMBER_FORMAT
+
+Json = Any
+"""What :mod:`json` can write."""
+
+# What Grafana's schema 42 has; the rest of grafanalib's output is older than that.
+_DASHBOARD_KEYS = frozenset({
+    "annotations", "description", "editable", "graphTooltip", "links", "panels", "refresh",
+    "schemaVersion", "tags", "templating", "time", "timepicker", "timezone", "title", "uid",
+})  # fmt: skip
+_PANEL_KEYS = frozenset({
+    "collapsed", "datasource", "description", "fieldConfig", "gridPos", "id", "links", "options",
+    "panels", "targets", "title", "transformations", "type",
+})  # fmt: skip
+_TARGET_KEYS = frozenset({
+    "datasource", "expr", "format", "instant", "legendFormat", "range", "refId",
+})  # fmt: skip
+_DATASOURCE_VARIABLE_KEYS = frozenset({
+    "current", "hide", "includeAll", "label", "multi", "name", "options", "query", "refresh",
+    "regex", "type",
+})  # fmt: skip
+_VARIABLE_KEYS = {
+    "datasource": _DATASOURCE_VARIABLE_KEYS,
+    "query": _DATASOURCE_VARIABLE_KEYS | {"allValue", "datasource", "definition", "sort"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One PromQL query of a panel and how its series are called (``{{label}}`` is filled in)."""
+
+    expr: Expr
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From ``value`` upwards (``None``: from the bottom) things are drawn in ``color``."""
+
+    value: Decimal | None
+    color: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A titled row of panels of one height; without ``widths`` they share the grid equally."""
+
+    title: str
+    panels: Sequence[core.Panel]
+    height: int = 8
+    widths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: the value of ``query``, or the label ``name`` if there is none."""
+
+    name: str
+    title: str
+    query: Expr | None = None
+    unit: str = NUMBER
+    levels: tuple[Level, ...] = ()
+
+
+class HeatmapPanel(core.Panel):  # type: ignore[misc]
+    """Grafana's heatmap since version 9.1; grafanalib's is the one before."""
+
+    def to_json_data(self) -> Json:
+        """Return the panel as Grafana stores it."""
+        options = {
+            "calculate": False,
+            "cellGap": 1,
+            "color": {
+                "exponent": 0.5,
+                "fill": "dark-orange",
+                "mode": "scheme",
+                "reverse": False,
+                "scale": "exponential",
+                "scheme": "Oranges",
+                "steps": 64,
+            },
+            "exemplars": {"color": "rgba(255,0,255,0.7)"},
+            "filterValues": {"le": 1e-9},
+            "legend": {"show": False},
+            "rowsFrame": {"layout": "auto"},
+            "showValue": "never",
+            "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": True},
+            "yAxis": {"axisPlacement": "left", "reverse": False},
+        }
+        return self.panel_json(
+            {"type": core.HEATMAP_TYPE, "fieldConfig": {"overrides": []}, "options": options}
+        )
+
+
+def time_series(
+    title: str,
+    description: str,
+    queries: Iterable[Query],
+    *,
+    unit: str,
+    lines: Iterable[Level] = (),
+    stacked: bool = False,
+    top: int | None = None,
+    links: Iterable[tuple[str, str]] = (),
+) -> core.Panel:
+    """Draw series over time from 0 upwards, with a dashed line at each of ``lines``."""
+    levels = tuple(lines)
+    return core.TimeSeries(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets(queries),
+        unit=unit,
+        valueMin=0,
+        valueMax=top,
+        fillOpacity=40 if stacked else 5,
+        stacking={"group": "A", "mode": "normal" if stacked else "none"},
+        showPoints="never",
+        tooltipMode="multi",
+        tooltipSort="desc",
+        thresholds=_steps((Level(None, "transparent"), *levels)),
+        thresholdsStyleMode="dashed" if levels else "off",
+        links=_links(links),
+        extraJson={"options": {"legend": {"showLegend": True}}},
+    )
+
+
+def heatmap(title: str, description: str, query: Query, *, unit: str) -> core.Panel:
+    """Draw the distribution of a histogram over time; ``query`` keeps ``le``."""
+    return HeatmapPanel(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets([query], format="heatmap"),
+        thresholds=_steps((Level(None, "green"),)),
+        extraJson={"options": {"yAxis": {"unit": unit}}},
+    )
+
+
+def up_or_down(title: str, description: str, query: Query) -> core.Panel:
+    """Draw when something was up (1) and when it was down (0)."""
+    states = {
+        "0": {"color": "red", "index": 1, "text": "down"},
+        "1": {"color": "green", "index": 0, "text": "up"},
+    }
+    return core.StateTimeline(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets([query]),
+        thresholds=_steps((Level(None, "green"),)),
+        mappings=[{"options": states, "type": "value"}],
+        showValue="never",
+        extraJson={"options": {"legend": {"showLegend": False}}},
+    )
+
+
+def table(title: str, description: str, columns: Sequence[Column], *, sort: str = "") -> core.Panel:
+    """Show a table: one row per value of the first column, which names the label to join by.
+
+    ``sort`` is the title of the column to sort by, smallest first.
+    """
+    key, *rest = columns
+    queried = [column for column in rest if column.query is not None]
+    fields = {chr(ord("A") + i): column for i, column in enumerate(queried)}
+    named = {f"Value #{ref}": column.title for ref, column in fields.items()}
+    return _table(
+        title,
+        description,
+        [Query(column.query) for column in queried if column.query is not None],
+        transformations=[
+            {"id": "joinByField", "options": {"byField": key.name, "mode": "outer"}},
+            _organize({key.name: key.title, **named}, hide=_times(len(queried))),
+        ],
+        overrides=[_column_override(column) for column in queried],
+        sort=sort,
+    )
+
+
+def label_table(
+    title: str, description: str, query: Query, labels: Mapping[str, str], *, colors: Json = None
+) -> core.Panel:
+    """Show the labels of an info series: ``labels`` maps each to its title, in order.
+
+    ``colors`` maps values to colors, wherever they stand.
+    """
+    return _table(
+        title,
+        description,
+        [query],
+        transformations=[_organize(labels, hide=("Time", "Value"))],
+        overrides=[],
+        sort=next(iter(labels.values())),
+        mappings=[
+            {
+                "options": {
+                    value: {"color": color, "index": i}
+                    for i, (value, color) in enumerate((colors or {}).items())
+                },
+                "type": "value",
+            }
+        ],
+    )
+
+
+def _table(
+    title: str,
+    description: str,
+    queries: Iterable[Query],
+    *,
+    transformations: Json,
+    overrides: Json,
+    sort: str,
+    mappings: Json = (),
+) -> core.Panel:
+    return core.Table(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets(queries, format=core.TABLE_TARGET_FORMAT),
+        transformations=transformations,
+        overrides=overrides,
+        unit=NUMBER,
+        sortBy=[core.TableSortByField(displayName=sort)] if sort else [],
+        thresholds=_steps((Level(None, "text"),)),
+        extraJson={
+            "fieldConfig": {
+                "defaults": {
+                    "color": {"mode": "thresholds"},
+                    "custom": {"cellOptions": {"type": "color-text"}},
+                    "mappings": list(mappings),
+                    "noValue": "no data",
+                }
+            }
+        },
+    )
+
+
+def _column_override(column: Column) -> Json:
+    properties: list[Json] = [{"id": "unit", "value": column.unit}]
+    if column.levels:
+        steps = {"mode": "absolute", "steps": _steps(column.levels)}
+        properties.append({"id": "thresholds", "value": steps})
+    return {"matcher": {"id": "byName", "options": column.title}, "properties": properties}
+
+
+def _organize(titles: Mapping[str, str], hide: Iterable[str]) -> Json:
+    options = {
+        "excludeByName": dict.fromkeys(hide, True),
+        "indexByName": {name: i for i, name in enumerate(titles)},
+        "renameByName": dict(titles),
+    }
+    return {"id": "organize", "options": options}
+
+
+def _times(queries: int) -> list[str]:
+    """Return the names of the time columns after a join of so many queries."""
+    return ["Time", *(f"Time {i}" for i in range(1, queries + 1))]
+
+
+def variable(name: str, label: str, values_of: Expr) -> core.Template:
+    """Let the reader choose among the values of the label ``name`` on ``values_of``."""
+    return core.Template(
+        name=name,
+        label=label,
+        query=f"label_values({values_of}, {name})",
+        dataSource=DATASOURCE,
+        includeAll=True,
+        allValue=".+",
+        multi=True,
+        regex="",
+        refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
+    )
+
+
+def datasource_variable() -> core.Template:
+    """Let the reader choose the Prometheus that every panel asks."""
+    return core.Template(
+        name="datasource",
+        label="Data source",
+        type="datasource",
+        query=core.PLUGIN_ID_PROMETHEUS,
+        regex="",
+    )
+
+
+def annotation(name: str, expr: Expr, *, title: str, text: str, color: str) -> Json:
+    """Mark on every graph when ``expr`` had a value; ``{{label}}`` is filled in."""
+    return {
+        "datasource": DATASOURCE,
+        "enable": True,
+        "expr": str(expr),
+        "hide": False,
+        "iconColor": color,
+        "name": name,
+        # Before version 11 Grafana read `expr`, since then `target`.
+        "target": {"expr": str(expr), "refId": "Anno"},
+        "textFormat": text,
+        "titleFormat": title,
+    }
+
+
+def dashboard(
+    *,
+    uid: str,
+    title: str,
+    description: str,
+    tags: Iterable[str],
+    variables: Iterable[core.Template],
+    annotations: Iterable[Json],
+    rows: Iterable[Row],
+    links: Iterable[tuple[str, str]] = (),
+) -> core.Dashboard:
+    """Put a dashboard together from rows, top to bottom."""
+    return core.Dashboard(
+        uid=uid,
+        title=title,
+        description=description,
+        tags=list(tags),
+        editable=False,
+        graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
+        timezone="browser",
+        refresh="30s",
+        time=core.Time("now-6h", "now"),
+        schemaVersion=SCHEMA,
+        templating=core.Templating(list(variables)),
+        annotations=core.Annotations([_built_in_annotations(), *annotations]),
+        links=[
+            core.DashboardLink(title=title, uri=url, type="link", icon="doc", targetBlank=True)
+            for title, url in links
+        ],
+        panels=_placed(rows),
+    )
+
+
+def _built_in_annotations() -> Json:
+    return {
+        "builtIn": 1,
+        "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+        "enable": True,
+        "hide": True,
+        "iconColor": "rgba(0, 211, 255, 1)",
+        "name": "Annotations & Alerts",
+        "type": "dashboard",
+    }
+
+
+def _placed(rows: Iterable[Row]) -> list[core.Panel]:
+    placed: list[core.Panel] = []
+    y = 0
+    for row in rows:
+        head = core.RowPanel(title=row.title)
+        placed.append(_at(head, row.title, 0, y, WIDTH, 1))
+        x = 0
+        equal = (WIDTH // len(row.panels),) * len(row.panels)
+        for panel, width in zip(row.panels, row.widths or equal, strict=True):
+            key = f"{row.title}/{panel.title}"
+            placed.append(_at(panel, key, x, y + 1, width, row.height))
+            x += width
+        y += 1 + row.height
+    return placed
+
+
+def _at(panel: core.Panel, key: str, x: int, y: int, width: int, height: int) -> core.Panel:
+    """Place a panel; its id follows from ``key``, so links to it outlive panels added before it."""
+    position = core.GridPos(h=height, w=width, x=x, y=y)
+    return attr.evolve(panel, id=zlib.crc32(key.encode()) >> 1, gridPos=position)
+
+
+def _targets(
+    queries: Iterable[Query],
+    format: str = core.TIME_SERIES_TARGET_FORMAT,  # noqa: A002
+) -> list[core.Target]:
+    """Name the queries A, B, …; tables ask for the value now, the others for the past."""
+    return [
+        core.Target(
+            expr=str(query.expr),
+            legendFormat=query.legend or "__auto",
+            refId=chr(ord("A") + i),
+            format=format,
+            instant=format == core.TABLE_TARGET_FORMAT,
+            datasource=DATASOURCE,
+        )
+        for i, query in enumerate(queries)
+    ]
+
+
+def _steps(levels: Iterable[Level]) -> Json:
+    return [
+        {"color": level.color, "value": None if level.value is None else float(level.value)}
+        for level in levels
+    ]
+
+
+def _links(links: Iterable[tuple[str, str]]) -> Json:
+    return [{"targetBlank": True, "title": title, "url": url} for title, url in links]
+
+
+def render(dashboard: core.Dashboard) -> str:
+    """Write a dashboard as Grafana stores it; the same plan gives the same bytes."""
+    data = _kept(_plain(dashboard), _DASHBOARD_KEYS)
+    data["timepicker"] = {}
+    data["panels"] = [_modern_panel(panel) for panel in data["panels"]]
+    templating = data["templating"]
+    templating["list"] = [_modern_variable(variable) for variable in templating["list"]]
+    return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Json) -> Json:
+    """Turn grafanalib's objects into what :mod:`json` can write."""
+    if hasattr(value, "to_json_data"):
+        return _plain(value.to_json_data())
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _kept(data: Json, keys: frozenset[str]) -> dict[str, Json]:
+    return {key: value for key, value in data.items() if key in keys and value is not None}
+
+
+def _modern_panel(panel: Json) -> Json:
+    kept = _kept(panel, _PANEL_KEYS)
+    if kept["type"] == core.ROW_TYPE:
+        return {key: kept[key] for key in ("collapsed", "gridPos", "id", "panels", "title", "type")}
+    kept["targets"] = [_modern_target(target) for target in kept["targets"]]
+    defaults = kept["fieldConfig"]["defaults"]
+    kept["fieldConfig"]["defaults"] = {k: v for k, v in defaults.items() if v is not None}
+    custom = defaults.get("custom", {})
+    custom.pop("displayMode", None)  # of a table's cells; `cellOptions` since schema 38
+    for key in [key for key, value in custom.items() if value is None]:
+        del custom[key]
+    return kept
+
+
+def _modern_target(target: Json) -> Json:
+    return _kept({**target, "range": not target["instant"]}, _TARGET_KEYS)
+
+
+def _modern_variable(variable: Json) -> Json:
+    everything = {"selected": True, "text": ["All"], "value": ["$__all"]}
+    current = everything if variable["includeAll"] else {}
+    full = {**variable, "current": current, "definition": variable["query"]}
+    return _kept(full, _VARIABLE_KEYS[variable["type"]])

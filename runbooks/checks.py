@@ -1,0 +1,456 @@
+"""What to look at during an incident: every diagnosis step as data.
+
+A check is one question, the PromQL that answers it, what a healthy server answers, and what another
+answer points at.  Pages print checks; nothing in them is tied to Markdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from promql.expr import (
+    Binary,
+    Expr,
+    Matcher,
+    Vector,
+    aggregate,
+    call,
+    decimal_text,
+    number,
+)
+from slos.indicators import edge_matcher
+from slos.plan import Plan, PlannedObjective
+from slos.queries import INSTANCE, Scope, among, burn_rate, recorded
+from slos.signals import SIGNALS
+
+BEFORE = "1d"
+"""What now is compared with: the same time of the day before."""
+_STUCK_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The objective that a page is about, within its service's plan."""
+
+    plan: Plan
+    planned: PlannedObjective
+
+    @property
+    def scope(self) -> Scope:
+        """The service's signals."""
+        return Scope(self.plan.service.selector)
+
+    @property
+    def budget(self) -> Decimal:
+        """The share of events that may be bad."""
+        return 1 - self.planned.objective.target
+
+    def recorded(self, series: str) -> Expr:
+        """Select one of the objective's recorded series."""
+        return recorded(series, self.plan.service.service, self.planned.objective)
+
+    def burn_rate(self, window: str) -> Expr:
+        """Return the objective's burn rate over a window."""
+        return burn_rate(window, self.plan.service.service, self.planned.objective)
+
+
+Operator = Literal["<", "<=", ">", ">=", "=="]
+_WORDS: Mapping[Operator, str] = {
+    "<": "below ",
+    "<=": "at most ",
+    ">": "above ",
+    ">=": "at least ",
+    "==": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """A healthy answer: every element compares like this; with ``value`` None there is no element.
+
+    ``qualifier`` is what people must know beside the number.
+    """
+
+    op: Operator
+    value: Decimal | None
+    qualifier: str = ""
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"no result{self.qualifier}"
+        return f"{_WORDS[self.op]}{decimal_text(self.value)}{self.qualifier}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One diagnosis step.
+
+    ``rules_out`` completes "a healthy answer says that …"; ``points_to`` is a key of
+    :data:`runbooks.causes.CAUSES`; ``note`` is what to keep in mind when reading the answer.
+    """
+
+    key: str
+    question: str
+    query: Callable[[Subject], Expr]
+    healthy: Callable[[Subject], Healthy]
+    rules_out: str
+    points_to: str
+    note: str = ""
+
+
+_THAN_BEFORE = " times what it was at this time yesterday, or no result if that is unknown"
+
+
+def _no_result(qualifier: str = "") -> Callable[[Subject], Healthy]:
+    return lambda _: Healthy("==", None, qualifier)
+
+
+def _is(op: Operator, value: int | str, qualifier: str = "") -> Callable[[Subject], Healthy]:
+    return lambda _: Healthy(op, Decimal(value), qualifier)
+
+
+def _within_budget(subject: Subject) -> Healthy:
+    return Healthy("<=", subject.budget, " (the error budget) for every version")
+
+
+def _worse_by_version(subject: Subject) -> Expr:
+    """Return by how much each version's share of good events is below that of all together."""
+    return call("scalar", _good(subject)) - _good(subject, "version")
+
+
+def _good(subject: Subject, *by: str) -> Expr:
+    objective, scope = subject.planned.objective, subject.scope
+    if subject.planned.indicator.threshold == "seconds" and objective.threshold is not None:
+        return scope.share_within(objective.indicator, objective.threshold, by)
+    return scope.share_served(by)
+
+
+def _stuck(subject: Subject) -> Expr:
+    identity = ("model", "version", INSTANCE)
+    age = subject.scope.series("tokenslo_engine_stats_age_seconds")
+    old = aggregate("max", age, identity).compare(">", number(_STUCK_SECONDS))
+    busy = subject.scope.gauge("sequences_active").compare(">", number(0))
+    return Binary(old, "and", busy, matching=f"on ({', '.join(identity)})")
+
+
+def _by_instance(signal: str) -> Callable[[Subject], Expr]:
+    return lambda s: aggregate("max", s.scope.gauge(signal), (INSTANCE,))
+
+
+def _tokens_per_request(direction: str, scope: Scope, offset: str | None = None) -> Expr:
+    return scope.tokens(direction, offset) / scope.requests("ok", offset=offset)
+
+
+def _length_against_before(direction: str) -> Callable[[Subject], Expr]:
+    def query(subject: Subject) -> Expr:
+        now = _tokens_per_request(direction, subject.scope)
+        return now / _tokens_per_request(direction, subject.scope, BEFORE)
+
+    return query
+
+
+def _rate_against_before(signal: str) -> Callable[[Subject], Expr]:
+    def query(subject: Subject) -> Expr:
+        metric = SIGNALS[signal].metric
+        return subject.scope.rate(metric) / subject.scope.rate(metric, offset=BEFORE)
+
+    return query
+
+
+def _output_against_before(subject: Subject) -> Expr:
+    return subject.scope.tokens("output") / subject.scope.tokens("output", BEFORE)
+
+
+def _memory_against_least(subject: Subject) -> Expr:
+    now = subject.scope.gauge("memory_gpu")
+    past = Vector(now.metric, now.matchers, BEFORE)
+    return aggregate("max", now / call("min_over_time", past), (INSTANCE,))
+
+
+def _failures(*outcomes: str) -> Callable[[Subject], Expr]:
+    return lambda s: s.scope.requests(*outcomes, by=("outcome", "reason"))
+
+
+def _died_before_first_token(subject: Subject) -> Expr:
+    metric = SIGNALS["requests_without_first_token"].metric
+    return subject.scope.rate(metric, by=("outcome",))
+
+
+def _estimated(subject: Subject) -> Expr:
+    return _signal_info(subject, subject.planned.indicator.signals, "estimate")
+
+
+def _unavailable(subject: Subject) -> Expr:
+    """Ask for what the objective cannot do without: a latency needs its own histogram only."""
+    signals = subject.planned.indicator.signals
+    needed = signals[:1] if subject.planned.indicator.threshold == "seconds" else signals
+    return _signal_info(subject, needed, "unavailable")
+
+
+def _signal_info(subject: Subject, signals: tuple[str, ...], quality: str) -> Expr:
+    of = (among("signal", signals), Matcher("quality", "=", quality))
+    return subject.scope.series("tokenslo_signal_info", *of)
+
+
+def _event_series(subject: Subject) -> str:
+    """Return the series that the objective's events come from."""
+    signal = SIGNALS[subject.planned.indicator.signals[0]]
+    return f"{signal.metric}_count" if signal.kind == "histogram" else signal.metric
+
+
+def _models_with_signal(subject: Subject) -> Expr:
+    anything = Scope({}).series(_event_series(subject))
+    return aggregate("count", anything, ("model", "version"))
+
+
+def _without_edge(subject: Subject) -> Expr:
+    threshold = subject.planned.objective.threshold
+    assert threshold is not None  # noqa: S101  (only asked of latency objectives)
+    metric, scope = SIGNALS[subject.planned.objective.indicator].metric, subject.scope
+    within = scope.series(f"{metric}_bucket", edge_matcher(threshold))
+    every = scope.series(f"{metric}_count")
+    return aggregate("count", every.unless(within, "ignoring (le)"), (INSTANCE,))
+
+
+def _catalogue(*checks: Check) -> Mapping[str, Check]:
+    return {check.key: check for check in checks}
+
+
+CHECKS = _catalogue(
+    Check(
+        "sources",
+        "Does the sidecar still read the server?",
+        lambda s: aggregate("min", s.scope.series("tokenslo_source_up"), ("source", INSTANCE)),
+        _is("==", 1, " for every source"),
+        "the numbers below are current",
+        "server_gone",
+        "While a source is down its series are withdrawn, so nothing below shows old values. "
+        "Sidecars of other services may be listed too.",
+    ),
+    Check(
+        "stuck",
+        "Is an engine busy without finishing iterations?",
+        _stuck,
+        _no_result(),
+        "decoding goes on",
+        "stuck_decode",
+        "The health endpoint says nothing about this: it answers 200 while decoding is dead. Some "
+        "executors leave their last record standing when they fall idle; then output tokens per "
+        "second tell a stuck engine from an idle one.",
+    ),
+    Check(
+        "versions",
+        "Is one version worse than the rest?",
+        _worse_by_version,
+        _within_budget,
+        "all versions are alike, and it is not the rollout",
+        "bad_rollout",
+        "The answer is how much larger a version's share of bad ones is than that of all together. "
+        "Compare versions only when they get the same mix of prompts.",
+    ),
+    Check(
+        "died",
+        "Do requests end before their first token?",
+        _died_before_first_token,
+        _is("==", 0, ", or no result"),
+        "requests are slow rather than failing",
+        "failures",
+        "They count as bad here although no latency histogram has seen them.",
+    ),
+    Check(
+        "waiting",
+        "Are sequences waiting inside the engine?",
+        _by_instance("sequences_waiting"),
+        _is("<", 1, ", apart from moments"),
+        "requests are scheduled as they come",
+        "overload",
+        "One instance waiting while the others are idle is a routing problem, not a lack of "
+        "capacity. The number is a lower bound: TensorRT-LLM does not export the queue beyond its "
+        "maximum of active sequences, and Triton's queue figures end where the backend takes over.",
+    ),
+    Check(
+        "batch",
+        "Is the batch full?",
+        lambda s: s.scope.fullest("sequence_headroom"),
+        _is("<", 1),
+        "the batch limit is not what holds requests back",
+        "overload",
+        "Waiting with a batch that is not full means that something else is short: mostly the KV "
+        "cache, see the next steps.",
+    ),
+    Check(
+        "kv",
+        "Is the KV cache full on any instance?",
+        lambda s: s.scope.fullest("kv_headroom"),
+        _is("<", "0.9", " on every instance"),
+        "there is room for new sequences",
+        "kv_pressure",
+        "With the policy guaranteed_no_evict a sequence starts only if its longest possible answer "
+        "fits, so requests wait well below 1: take waiting above 0 with a batch that is not full "
+        "as the same finding.",
+    ),
+    Check(
+        "paused",
+        "Are sequences paused for lack of KV-cache blocks?",
+        _by_instance("sequences_paused"),
+        _is("<", 1),
+        "no sequence loses its blocks to another",
+        "kv_pressure",
+        "Only the policy max_utilization pauses. A paused sequence is computed again from the "
+        "start: token pace collapses while time to first token may even look better.",
+    ),
+    Check(
+        "prompts",
+        "Are prompts longer than yesterday?",
+        _length_against_before("input"),
+        _is("<", "1.5", _THAN_BEFORE),
+        "the prompts are as long as ever",
+        "long_work",
+        "Time to first token grows with prompt length, and a long prefill delays the next token "
+        "of every stream in the batch.",
+    ),
+    Check(
+        "answers",
+        "Are answers longer than yesterday?",
+        _length_against_before("output"),
+        _is("<", "1.5", _THAN_BEFORE),
+        "the answers are as long as ever",
+        "long_work",
+        "Long answers hold their slot and their KV-cache blocks for longer.",
+    ),
+    Check(
+        "arrivals",
+        "Do more requests come than yesterday?",
+        _rate_against_before("requests"),
+        _is("<", "1.5", _THAN_BEFORE),
+        "there is no surge",
+        "retry_storm",
+        "Requests count when they end. A surge that starts when latency crosses a client's "
+        "timeout, with the same prompts again, is a retry storm; a surge of new prompts is load.",
+    ),
+    Check(
+        "reuse",
+        "Does the prefix cache still help?",
+        _rate_against_before("kv_reused_blocks"),
+        _is(">", "0.5", _THAN_BEFORE),
+        "prompts find their prefixes in the cache as before",
+        "long_work",
+        "NaN: block reuse is off, go on. A drop means that prompts are computed in "
+        "full that used to be cached: a changed system prompt, or traffic spread over more "
+        "instances.",
+    ),
+    Check(
+        "output",
+        "Does the engine produce as many tokens as yesterday?",
+        _output_against_before,
+        _is(">", "0.5", _THAN_BEFORE),
+        "the engine as a whole has not slowed down",
+        "slow_engine",
+        "Triton counts the tokens of a request when it ends, so look at a few minutes. Less "
+        "traffic also lowers it: compare with the step about arrivals.",
+    ),
+    Check(
+        "gateway",
+        "Does the slowest first token reach a gateway's timeout?",
+        lambda s: s.scope.quantile(Decimal("0.99"), "ttft"),
+        _is("<", 10, " seconds, the shortest timeout in common use"),
+        "gateways have no reason to cut streams before they start",
+        "gateway_timeout",
+        "Common limits are 10, 15, 30, 60 and 300 s.",
+    ),
+    Check(
+        "errors",
+        "Do requests fail in the server?",
+        _failures("error"),
+        _is("==", 0, ", or no result"),
+        "the engine accepts and finishes what it is given",
+        "failures",
+        "reason is the server's word: BACKEND is the engine or the model, OTHER mostly a failed "
+        "step of an ensemble.",
+    ),
+    Check(
+        "rejections",
+        "Are requests rejected or timed out in the queue?",
+        _failures("rejected", "timeout"),
+        _is("==", 0, ", or no result"),
+        "the scheduler's queue policy drops nothing",
+        "overload",
+        "Triton counts a request whose time in the queue ran out. It does not count those that it "
+        "refuses because the queue is full; clients see them as 503.",
+    ),
+    Check(
+        "memory",
+        "Has the memory of the engine grown?",
+        _memory_against_least,
+        _is("<", "1.05", " times the least of the last day"),
+        "the engine keeps what it claimed when it was loaded",
+        "engine_death",
+        "The engine claims its memory when it is loaded. The PyTorch backend reports the whole "
+        "device, so a neighbour on the same GPU shows here too.",
+    ),
+    Check(
+        "estimate",
+        "Is the objective measured, or estimated?",
+        _estimated,
+        _no_result(": every signal of this objective is exact"),
+        "the numbers mean what they say",
+        "estimated",
+        "The label method says how the signal is obtained.",
+    ),
+    Check(
+        "still_burning",
+        "Does the budget still burn?",
+        lambda s: s.burn_rate(s.planned.windows[0]),
+        _is("<=", 1),
+        "the damage is done and nothing burns now",
+        "still_burning",
+    ),
+    Check(
+        "scraped",
+        "Does Prometheus scrape the sidecar?",
+        lambda s: aggregate("count", s.scope.series("tokenslo_build_info")),
+        _is(">=", 1, ": one for every sidecar"),
+        "the sidecar runs and is scraped",
+        "sidecar_down",
+    ),
+    Check(
+        "unavailable",
+        "Does the sidecar say that the signal cannot be had?",
+        _unavailable,
+        _no_result(),
+        "the sidecar has a method for every signal of this objective",
+        "signal_off",
+        "The status page of the sidecar (its address without /metrics) says why, and what would "
+        "bring it.",
+    ),
+    Check(
+        "selected",
+        "Does the signal exist under other labels?",
+        _models_with_signal,
+        _is(">=", 1, " in the row of the model that the SLO file selects"),
+        "the SLO file asks for labels that exist, if its model is among the rows",
+        "wrong_selector",
+        "No row at all: no server has the signal; see the other steps.",
+    ),
+    Check(
+        "edge",
+        "Which instances have a histogram without a bucket at the threshold?",
+        _without_edge,
+        _no_result(),
+        "every histogram can tell what is within the threshold",
+        "edge_missing",
+    ),
+    Check(
+        "source_errors",
+        "Why do the sidecar's readings fail?",
+        lambda s: s.scope.rate("tokenslo_source_errors_total", by=("source", "kind")),
+        _is("==", 0, ", or no result"),
+        "all readings succeed",
+        "server_gone",
+        "kind is one word for what went wrong: a refused connection is a dead server, a timeout a "
+        "stuck or overloaded one.",
+    ),
+)

@@ -1,0 +1,149 @@
+"""The questions that dashboards and runbooks ask of the signals, as PromQL.
+
+Each is right in the ways that are easy to get wrong: counters are read through rates and gauges are
+not; quantiles come from summed buckets; ratios are of sums; a utilization is never added up or
+averaged over servers, because one full server hurts while its neighbours idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from promql.expr import (
+    Binary,
+    Expr,
+    Matcher,
+    Vector,
+    aggregate,
+    call,
+    equal,
+    number,
+    one_of,
+    vector,
+)
+from slos import names
+from slos.indicators import FAILED, SERVED, edge_matcher, usage_ratio
+from slos.model import Objective
+from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS
+
+INSTANCE = "instance"
+"""The label by which Prometheus tells servers apart; it adds it to every scraped series."""
+
+OWN_SERIES = {
+    f"{name}_total" if kind == "counter" else name: labels
+    for name, (kind, _, labels) in OWN_METRICS.items()
+}
+"""The exporter's own metrics as Prometheus stores them, with their labels."""
+
+_SUFFIXES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+_EDGE = {"_bucket": ("le",)}
+SERIES: Mapping[str, frozenset[str]] = {
+    **{
+        signal.metric + suffix: frozenset(
+            {*MODEL_LABELS, *signal.labels, *signal.fixed, *_EDGE.get(suffix, ())}
+        )
+        for signal in SIGNALS.values()
+        for suffix in _SUFFIXES[signal.kind]
+    },
+    **{name: frozenset(labels) for name, labels in OWN_SERIES.items()},
+}
+"""Every series the sidecar serves, with the labels it may carry."""
+
+_OUR_LABELS = frozenset().union(*SERIES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose signals are asked for, and the window of every rate.
+
+    ``selector`` is the SLO file's; ``also`` narrows further.  A matcher for a label that the
+    catalogue knows but this metric does not carry is left out: the exporter's own metrics have no
+    ``model``, yet a ``namespace`` that Prometheus adds is on all of them.
+    """
+
+    selector: Mapping[str, str]
+    window: str = names.BASE_WINDOW
+    also: tuple[Matcher, ...] = ()
+
+    def series(
+        self, metric: str, *matchers: Matcher, window: str | None = None, offset: str | None = None
+    ) -> Vector:
+        """Select a series of :data:`SERIES`."""
+        carried = SERIES[metric]
+        scope = (
+            matcher
+            for matcher in (*equal(self.selector), *self.also)
+            if matcher.label in carried or matcher.label not in _OUR_LABELS
+        )
+        return vector(metric, (*scope, *matchers), window, offset)
+
+    def gauge(self, key: str, *matchers: Matcher) -> Vector:
+        """Select a gauge signal."""
+        signal = SIGNALS[key]
+        return self.series(signal.metric, *equal(signal.fixed), *matchers)
+
+    def family(self, key: str) -> Vector:
+        """Select every state or kind of the gauge that the signal belongs to."""
+        return self.series(SIGNALS[key].metric)
+
+    def rate(
+        self, metric: str, *matchers: Matcher, by: Iterable[str] = (), offset: str | None = None
+    ) -> Expr:
+        """Return events per second, as of ``offset`` ago."""
+        ranged = self.series(metric, *matchers, window=self.window, offset=offset)
+        return aggregate("sum", call("rate", ranged), by)
+
+    def tokens(self, direction: str, offset: str | None = None) -> Expr:
+        """Return tokens per second."""
+        signal = SIGNALS[f"{direction}_tokens"]
+        return self.rate(signal.metric, *equal(signal.fixed), offset=offset)
+
+    def histogram(self, key: str) -> Expr:
+        """Return observations per second of a histogram signal, by bucket."""
+        return self.rate(f"{SIGNALS[key].metric}_bucket", by=("le",))
+
+    def quantile(self, q: Decimal, key: str) -> Expr:
+        """Estimate a quantile of a histogram signal, in seconds."""
+        return call("histogram_quantile", number(q), self.histogram(key))
+
+    def share_within(self, key: str, threshold: Decimal, by: Iterable[str] = ()) -> Expr:
+        """Return the share of observations that are at most ``threshold`` seconds."""
+        metric = SIGNALS[key].metric
+        within = self.rate(f"{metric}_bucket", edge_matcher(threshold), by=by)
+        return within / self.rate(f"{metric}_count", by=by)
+
+    def requests(self, *outcomes: str, by: Iterable[str] = (), offset: str | None = None) -> Expr:
+        """Return requests per second that ended with one of ``outcomes``; none given: any."""
+        matchers = (among("outcome", outcomes),) if outcomes else ()
+        return self.rate(SIGNALS["requests"].metric, *matchers, by=by, offset=offset)
+
+    def share_served(self, by: Iterable[str] = ()) -> Expr:
+        """Return the share of requests that were served, of those the service answers for."""
+        good = tuple(outcome for outcome in SERVED if outcome not in FAILED)
+        return self.requests(*good, by=by) / self.requests(*SERVED, by=by)
+
+    def fullest(self, indicator: str) -> Expr:
+        """Return the used share of a headroom indicator on each server's fullest model."""
+        chosen = (*equal(self.selector), *self.also)
+        return aggregate("max", usage_ratio(indicator, chosen), (INSTANCE,))
+
+
+def among(label: str, values: Sequence[str]) -> Matcher:
+    """Match any of ``values``; one alone needs no regular expression."""
+    return Matcher(label, "=", values[0]) if len(values) == 1 else one_of(label, values)
+
+
+def recorded(series: str, service: str, objective: Objective | None = None) -> Vector:
+    """Select a recorded series of one objective, or of all objectives of a service."""
+    if objective is None:
+        return vector(series, {"service": service})
+    return vector(series, names.series_labels(service, objective.name))
+
+
+def burn_rate(window: str, service: str, objective: Objective | None = None) -> Expr:
+    """Return how many times faster than allowed the budget burns; 1 spends it exactly."""
+    budget = number(1) - recorded(names.OBJECTIVE, service, objective)
+    ratio = recorded(names.error_ratio(window), service, objective)
+    return Binary(ratio, "/", budget, matching="on (service, slo)")

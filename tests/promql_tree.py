@@ -1,0 +1,91 @@
+"""What generated PromQL really says, as Prometheus's grammar reads it (parsed by promql-parser)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import promql_parser as promql
+
+from slos import names
+from slos.queries import SERIES
+
+RECORDED = {
+    names.BAD_RATE,
+    names.TOTAL_RATE,
+    names.PERIOD_ERROR_RATIO,
+    names.BUDGET_REMAINING,
+    names.OBJECTIVE,
+    names.INFO,
+    *(
+        names.error_ratio(window)
+        for window in ("5m", "30m", "1h", "2h", "6h", "18h", "1d", "3d", "9d")
+    ),
+}
+TARGET_LABELS = {"instance", "namespace", "cluster"}
+LABELS = {
+    **{name: set(labels) | TARGET_LABELS for name, labels in SERIES.items()},
+    **{name: {"service", "slo"} for name in RECORDED},
+    "ALERTS": {"service", "slo", "alertname", "alertstate"},
+}
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A selector with everything around it, outermost first."""
+
+    metric: str
+    labels: set[str]
+    window: float | None
+    around: tuple[object, ...]
+
+    @property
+    def functions(self) -> list[str]:
+        return [node.func.name for node in self.around if isinstance(node, promql.Call)]
+
+    @property
+    def aggregations(self) -> list[tuple[str, list[str]]]:
+        return [
+            (str(node.op), list(node.modifier.labels) if node.modifier else [])
+            for node in self.around
+            if isinstance(node, promql.AggregateExpr)
+        ]
+
+
+def selectors(text: str) -> list[Selected]:
+    """Return every selector of an expression; raises ValueError if it is not PromQL."""
+    return list(_walk(promql.parse(text), ()))
+
+
+def _walk(node: object, around: tuple[object, ...]) -> Iterator[Selected]:
+    inside = (*around, node)
+    match node:
+        case promql.VectorSelector():
+            yield Selected(node.name, {m.name for m in node.matchers.matchers}, None, around)
+        case promql.MatrixSelector():
+            inner = node.vector_selector
+            labels = {m.name for m in inner.matchers.matchers}
+            yield Selected(inner.name, labels, node.range.total_seconds(), around)
+        case promql.AggregateExpr():
+            yield from _walk(node.expr, inside)
+        case promql.Call():
+            for arg in node.args:
+                yield from _walk(arg, inside)
+        case promql.BinaryExpr():
+            yield from _walk(node.lhs, inside)
+            yield from _walk(node.rhs, inside)
+        case promql.ParenExpr() | promql.UnaryExpr() | promql.SubqueryExpr():
+            yield from _walk(node.expr, inside)
+
+
+def unknown(text: str) -> list[str]:
+    """Return what an expression asks for that nobody serves: metrics, or labels of a metric."""
+    found = []
+    for each in selectors(text):
+        known = LABELS.get(each.metric)
+        if known is None:
+            found.append(each.metric)
+            continue
+        grouped = {label for _, by in each.aggregations for label in by}
+        found += [f"{each.metric}{{{label}}}" for label in (each.labels | grouped) - known]
+    return found

@@ -1,0 +1,247 @@
+"""``tokenslo generate``: what it writes, what it leaves alone, and what it says."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tokenslo.cli import main
+
+SLO = """\
+apiVersion: tokenslo/v1
+service: {service}
+selector: {{model: llama}}
+objectives:
+  - {{name: first-token, indicator: ttft, threshold: 800ms, target: 95%}}
+  - {{name: availability, indicator: availability, target: 99.9%}}
+"""
+FIRST_TOKEN = "  - {name: first-token, indicator: ttft, threshold: 800ms, target: 95%}\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("chat")
+    return tmp_path
+
+
+def write(service, change=lambda text: text):
+    Path(f"{service}.yaml").write_text(change(SLO.format(service=service)))
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(["generate", *map(str, arguments)])
+    return stopped.value.code
+
+
+def tree(folder="out"):
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
+    assert run("chat.yaml", "-o", "out") == 0
+    written = tree()
+    assert [path for path in written if not path.startswith("runbooks/")] == [
+        "alerts/chat.inhibit.yaml",
+        "alerts/chat.rules.yaml",
+        "alerts/chat.test.yaml",
+        "dashboards/chat.json",
+    ]
+    assert [path.removeprefix("runbooks/chat/") for path in written if "runbooks/" in path] == [
+        "ChatAvailabilityBudgetBurn.md",
+        "ChatAvailabilityBudgetExhausted.md",
+        "ChatAvailabilitySignalAbsent.md",
+        "ChatFirstTokenBudgetBurn.md",
+        "ChatFirstTokenBudgetExhausted.md",
+        "ChatFirstTokenSignalAbsent.md",
+        "README.md",
+    ]
+    out, err = capsys.readouterr()
+    *lines, summary = out.splitlines()
+    assert sorted(lines) == [f"wrote out/{path}" for path in written]
+    assert summary == "11 files: 11 written"
+    assert err == ""
+
+
+def test_every_file_names_its_source_and_the_version_that_made_it():
+    run("chat.yaml", "-o", "out")
+    for text in tree().values():
+        assert f"Made by tokenslo {version('tokenslo')} from chat.yaml." in text
+
+
+def test_what_is_written_does_not_tell_where_this_machine_keeps_things(folder, monkeypatch):
+    Path("work").mkdir()
+    monkeypatch.chdir("work")
+    assert run(folder / "chat.yaml", "-o", "out") == 0
+    for text in tree().values():
+        assert f"Made by tokenslo {version('tokenslo')} from chat.yaml." in text
+        assert str(folder) not in text
+
+
+def test_a_second_run_writes_nothing(capsys):
+    run("chat.yaml", "-o", "out")
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
+    capsys.readouterr()
+    assert run("chat.yaml", "-o", "out") == 0
+    assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+    assert capsys.readouterr().out == "11 files: 11 current\n"
+
+
+def test_only_what_changed_is_written(capsys):
+    run("chat.yaml", "-o", "out")
+    Path("out/dashboards/chat.json").write_text("{}")
+    capsys.readouterr()
+    assert run("chat.yaml", "-o", "out") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "wrote out/dashboards/chat.json",
+        "11 files: 10 current, 1 written",
+    ]
+
+
+def test_the_same_input_gives_the_same_bytes_in_every_process():
+    made = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "tokenslo", "generate", "chat.yaml", "-o", seed]
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        made.append(tree(seed))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("only", "folders"),
+    [
+        ("alerts", {"alerts"}),
+        ("dashboards", {"dashboards"}),
+        ("runbooks,alerts", {"alerts", "runbooks"}),
+    ],
+)
+def test_only_what_was_asked_for_is_written(only, folders):
+    assert run("chat.yaml", "-o", "out", "--only", only) == 0
+    assert {path.name for path in Path("out").iterdir()} == folders
+
+
+def test_an_unknown_kind_is_refused(capsys):
+    assert run("chat.yaml", "-o", "out", "--only", "alerts,charts") == 2
+    assert "'charts' is not one of alerts, dashboards, runbooks" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_several_files_go_into_one_folder():
+    write("search")
+    assert run("chat.yaml", "search.yaml", "-o", "out") == 0
+    assert {"dashboards/chat.json", "dashboards/search.json"} <= set(tree())
+
+
+def test_all_problems_of_all_files_are_told_and_nothing_is_written(capsys):
+    write("search", lambda text: text.replace("95%", "100%"))
+    write("voice", lambda text: text.replace("800ms", "800"))
+    assert run("chat.yaml", "search.yaml", "voice.yaml", "-o", "out") == 2
+    out, err = capsys.readouterr()
+    assert [line.split(": ")[0] for line in err.splitlines()] == ["search.yaml:5", "voice.yaml:5"]
+    assert out == ""
+    assert not Path("out").exists()
+
+
+def test_two_files_about_the_same_service_are_refused(capsys):
+    Path("again.yaml").write_text(Path("chat.yaml").read_text())
+    assert run("chat.yaml", "again.yaml", "-o", "out") == 2
+    assert capsys.readouterr().err == (
+        'again.yaml: service: "chat" is also the service of chat.yaml. '
+        "Fix: give every SLO file a service of its own.\n"
+    )
+    assert not Path("out").exists()
+
+
+def test_pages_of_alerts_that_are_gone_are_removed_but_not_those_of_people(capsys):
+    run("chat.yaml", "-o", "out")
+    Path("out/runbooks/chat/Ours.md").write_text("# Ours\n")
+    Path("out/runbooks/chat/notes.txt").write_text("<!-- Made by tokenslo -->\n")
+    write("chat", lambda text: text.replace(FIRST_TOKEN, ""))
+    capsys.readouterr()
+    assert run("chat.yaml", "-o", "out", "--only", "alerts") == 0
+    assert "removed" not in capsys.readouterr().out
+    assert run("chat.yaml", "-o", "out") == 0
+    removed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("removed")]
+    assert removed == [
+        f"removed out/runbooks/chat/ChatFirstToken{kind}.md"
+        for kind in ("BudgetBurn", "BudgetExhausted", "SignalAbsent")
+    ]
+    assert {"runbooks/chat/Ours.md", "runbooks/chat/notes.txt"} <= set(tree())
+
+
+def test_check_is_content_with_current_files(capsys):
+    run("chat.yaml", "-o", "out")
+    capsys.readouterr()
+    assert run("chat.yaml", "-o", "out", "--check") == 0
+    assert capsys.readouterr().out == "11 files: 11 current\n"
+
+
+def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
+    run("chat.yaml", "-o", "out")
+    write("chat", lambda text: text.replace(FIRST_TOKEN, "").replace("99.9%", "99.5%"))
+    Path("out/runbooks/chat/README.md").unlink()
+    before = tree()
+    capsys.readouterr()
+    assert run("chat.yaml", "-o", "out", "--check") == 1
+    out, err = capsys.readouterr()
+    assert tree() == before
+    assert err == "8 files: 1 current, 7 to write, 3 to remove\n"
+    headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
+    page = "out/runbooks/chat/ChatFirstTokenBudgetBurn.md"
+    assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"
+    assert headers[headers.index("+++ out/runbooks/chat/README.md") - 1] == "--- /dev/null"
+    assert "-Over any 28d, 99.9% of requests shall be good" in out
+    assert "+Over any 28d, 99.5% of requests shall be good" in out
+
+
+def test_check_sees_a_missing_end_of_line(capsys):
+    run("chat.yaml", "-o", "out")
+    board = Path("out/dashboards/chat.json")
+    board.write_text(board.read_text().removesuffix("\n"))
+    capsys.readouterr()
+    assert run("chat.yaml", "-o", "out", "--check") == 1
+    assert capsys.readouterr().out.endswith("-}\n\\ No newline at end of file\n+}\n")
+
+
+def test_an_output_folder_that_is_a_file_is_one_clear_line(capsys):
+    Path("out").write_text("")
+    assert run("chat.yaml", "-o", "out") == 2
+    assert capsys.readouterr().err == "tokenslo: out/alerts/chat.rules.yaml: Not a directory\n"
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(capsys):
+    assert run("chat.yaml", "-o", "/proc/tokenslo") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("tokenslo: /proc/tokenslo")
+    assert err.count("\n") == 1
+
+
+def test_a_full_disk_leaves_the_old_file_whole():
+    run("chat.yaml", "-o", "out")
+    rules = Path("out/alerts/chat.rules.yaml").read_text()
+    write("chat", lambda text: text.replace("99.9%", "99.5%"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenslo", "generate", "chat.yaml", "-o", "out"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "tokenslo: out/alerts/chat.rules.yaml: File too large\n"
+    assert Path("out/alerts/chat.rules.yaml").read_text() == rules
+    assert not [path for path in Path("out").rglob("*") if path.name.startswith(".")]

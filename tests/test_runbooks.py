@@ -1,0 +1,157 @@
+"""The runbook pages: whole, linked, in this objective's numbers, and only of queries that run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+
+import pytest
+from promql_tree import selectors, unknown
+from service_example import SUPPORTED, example, objective
+
+import runbooks
+from runbooks.causes import CAUSES
+from runbooks.checks import CHECKS
+from runbooks.pages import causes, checks
+from slos.model import Alerting
+
+
+def pages(plan):
+    return runbooks.files(plan, source="slo.yaml", version="0.1.0")
+
+
+def page(plan, name):
+    return pages(plan)[f"runbooks/chat/{name}.md"]
+
+
+PLAN = example()
+PAGES = pages(PLAN)
+QUERIES = [
+    pytest.param(query, id=f"{PurePosixPath(path).stem} {i}")
+    for path, text in PAGES.items()
+    for i, query in enumerate(re.findall(r"```promql\n(.*?)```", text, re.DOTALL), 1)
+]
+
+
+def test_a_page_in_whole():
+    name = "ChatKvHeadroomBudgetExhausted"
+    whole = Path(__file__).with_name("expected") / f"{name}.md"
+    assert page(example(objective("kv_headroom")), name) == whole.read_text(encoding="utf-8")
+
+
+def test_every_alert_has_its_page_where_its_runbook_url_points():
+    for _, alert in PLAN.alerts():
+        assert alert.runbook_url == f"https://runbooks.example.com/chat/{alert.name}.md"
+        assert f"\n# {alert.name}\n" in PAGES[f"runbooks/chat/{alert.name}.md"]
+    assert len(PAGES) == 1 + len(list(PLAN.alerts()))
+
+
+def test_pages_have_the_customary_sections_in_order():
+    for path, text in PAGES.items():
+        if not path.endswith("README.md"):
+            assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+                "Meaning",
+                "Impact",
+                "Diagnosis",
+                "Mitigation",
+                "Verify",
+                "Escalate",
+                "Related",
+            ]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_can_run_and_asks_only_for_what_is_served(query):
+    assert selectors(query)
+    assert unknown(query) == []
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_about_the_engine_are_about_this_service(query):
+    for each in selectors(query):
+        if each.metric.startswith("llm_") and "model" not in each.labels:
+            # The one exception looks for the signal under other labels.
+            assert query.startswith("count by (model, version)")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_somewhere(path):
+    text = PAGES[path]
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links
+    for link in links:
+        if link.startswith("#"):
+            assert link[1:] in anchors
+        elif not link.startswith("https://grafana.example.com/d/"):
+            assert str(PurePosixPath(path).parent / link) in PAGES
+
+
+def test_without_a_dashboard_address_pages_link_to_the_file():
+    text = page(example(objective("ttft"), dashboards=""), "ChatTtftBudgetBurn")
+    assert "[Dashboard of chat](../../dashboards/chat.json)" in text
+
+
+def test_a_burn_page_says_how_long_failures_take_to_fire():
+    plan = example(objective("ttft", "0.95"))
+    rows = re.findall(
+        r"^\| (page|ticket) \|(.*)\|$", page(plan, "ChatTtftBudgetBurn"), re.MULTILINE
+    )
+    told = [[cell.strip() for cell in row.split("|")] for _, row in rows]
+    (planned,) = plan.objectives
+    assert [row[0] for row in told] == [f"{p.long} and {p.short}" for p in planned.pairs]
+    # 28 days at 95%: the fastest pair asks for 52.5% bad in an hour.  Half of all requests never
+    # reach that, all of them do after 0.525 h and half a base window of 5m: 2040 s.
+    assert told[0] == ["1h and 5m", "52.5%", "10.5", "1.56%", "34m", "never", "never"]
+    assert told[1] == ["6h and 30m", "28%", "5.6", "5%", "1h43m", "3h24m", "never"]
+
+
+def test_the_budget_is_told_as_time():
+    text = page(example(objective("availability", "0.999")), "ChatAvailabilityBudgetBurn")
+    assert "The error budget is the other 0.1%. If all were bad, it would last 40m." in text
+
+
+def test_the_low_traffic_guard_is_told_only_where_there_is_one():
+    guard = "requests were bad in its long window"
+    assert f"at least 10 {guard}" in page(PLAN, "ChatTtftBudgetBurn")
+    without = example(alerting=Alerting(min_bad_events=0))
+    assert guard not in page(without, "ChatTtftBudgetBurn")
+
+
+def test_the_owner_is_named_or_said_to_be_missing():
+    assert "Call **inference-platform** when" in page(PLAN, "ChatTtftBudgetBurn")
+    assert "the SLO file names none" in page(example(owner=""), "ChatTtftBudgetBurn")
+
+
+@pytest.mark.parametrize("indicator", [indicator.key for indicator in SUPPORTED])
+def test_every_step_leads_to_a_mitigation_on_the_same_page(indicator):
+    plan = example(objective(indicator))
+    for planned, alert in plan.alerts():
+        steps = tuple(checks(planned, alert))
+        assert steps
+        remedies = causes(steps, alert)
+        assert {step.points_to for step in steps} <= {cause.key for cause in remedies}
+        assert all(cause.actions for cause in remedies)
+
+
+def test_there_is_no_check_or_cause_that_no_page_uses():
+    used = {step.key: step for planned, alert in PLAN.alerts() for step in checks(planned, alert)}
+    assert set(used) == set(CHECKS)
+    remedies = {
+        cause.key
+        for planned, alert in PLAN.alerts()
+        for cause in causes(tuple(checks(planned, alert)), alert)
+    }
+    assert remedies == set(CAUSES)
+
+
+def test_what_can_be_taken_back_at_once_comes_before_what_cannot():
+    for cause in CAUSES.values():
+        at_once = [action.effort == "Reversible at once" for action in cause.actions]
+        assert at_once == sorted(at_once, reverse=True), cause.key
+
+
+def test_a_page_says_where_it_comes_from():
+    for text in PAGES.values():
+        assert text.startswith("<!-- Made by tokenslo 0.1.0 from slo.yaml. Do not edit. -->\n\n# ")

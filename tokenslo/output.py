@@ -1,0 +1,68 @@
+"""Writing generated files: whole or not at all, only what changed; or the difference instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file that is not as it should be; None stands for a file that is not or should not be."""
+
+    path: Path
+    old: str | None
+    new: str | None
+
+
+def changes(folder: Path, files: Mapping[str, str], stale: Iterable[Path] = ()) -> list[Change]:
+    """Compare ``files`` (text by path below ``folder``) with the disk; ``stale`` shall go."""
+    wanted = {folder / name: text for name, text in files.items()}
+    found = [Change(path, _read(path), text) for path, text in wanted.items()]
+    gone = [Change(path, _read(path), None) for path in stale if path not in wanted]
+    return [change for change in (*found, *gone) if change.old != change.new]
+
+
+def apply(change: Change) -> None:
+    """Make one file what it should be; a reader sees the old text or the new one, never a part."""
+    if change.new is None:
+        change.path.unlink()
+        return
+    change.path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = change.path.with_name(f".{change.path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8", newline="") as file:
+            file.write(change.new)
+        temporary.replace(change.path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def difference(change: Change) -> Iterator[str]:
+    """Yield the lines of a unified diff that leads from the disk to what it should hold."""
+    lines = difflib.unified_diff(
+        _lines(change.old),
+        _lines(change.new),
+        "/dev/null" if change.old is None else str(change.path),
+        "/dev/null" if change.new is None else str(change.path),
+    )
+    for line in lines:
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _read(path: Path) -> str | None:
+    """Return a file's text, whatever it holds; None if there is none."""
+    try:
+        return path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def _lines(text: str | None) -> list[str]:
+    return [] if text is None else text.splitlines(keepends=True)
