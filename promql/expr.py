@@ -3,7 +3,8 @@
 Expressions are immutable and compare by value.  Arithmetic on them builds larger expressions, so a
 ratio reads ``bad / total``.  Rendering adds only the parentheses that precedence requires; numbers
 are written as the shortest decimal that says the same (``0.001``, never ``0.0009999999999999432``),
-which is why they are given as :class:`decimal.Decimal`, ``int`` or ``str``.
+which is why they are given as :class:`decimal.Decimal`, ``int`` or ``str``.  :func:`pretty` breaks
+long expressions over several lines.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "equal",
     "number",
     "one_of",
+    "pretty",
     "quote",
     "selector_text",
     "vector",
@@ -123,9 +125,13 @@ class Expr:
         """Filter (not ``bool``) comparison; Python's own operators keep their usual meaning."""
         return Binary(self, op, other)
 
-    def and_(self, other: Expr) -> Binary:
-        """Set intersection on all labels."""
-        return Binary(self, "and", other)
+    def and_(self, other: Expr, matching: str = "") -> Binary:
+        """Set intersection, on all labels unless ``matching`` says otherwise."""
+        return Binary(self, "and", other, matching=matching)
+
+    def unless(self, other: Expr, matching: str = "") -> Binary:
+        """Set difference, on all labels unless ``matching`` says otherwise."""
+        return Binary(self, "unless", other, matching=matching)
 
     def or_(self, other: Expr) -> Binary:
         """Set union."""
@@ -137,6 +143,11 @@ class Number(Expr):
     """A scalar literal."""
 
     text: str
+
+    @property
+    def strength(self) -> int:  # type: ignore[override]
+        """An atom, but for the sign: ``-1 ^ 2`` is ``-(1 ^ 2)``."""
+        return _PRECEDENCE["*"] if self.text.startswith("-") else _ATOM
 
     def __str__(self) -> str:
         return self.text
@@ -155,15 +166,18 @@ class Text(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Vector(Expr):
-    """An instant vector, or with ``window`` a range vector such as ``x[5m]`` or ``x[5m:30s]``."""
+    """An instant vector, or with ``window`` a range vector; as it was ``offset`` ago."""
 
     metric: str
     matchers: tuple[Matcher, ...] = ()
     window: str | None = None
+    offset: str | None = None
 
     def __str__(self) -> str:
         text = selector_text(self.metric, self.matchers)
-        return text if self.window is None else f"{text}[{self.window}]"
+        if self.window is not None:
+            text += f"[{self.window}]"
+        return text if self.offset is None else f"{text} offset {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +212,18 @@ class Aggregate(Expr):
     by: tuple[str, ...] = ()
     parameter: Expr | None = None
 
+    @property
+    def head(self) -> str:
+        """What stands before the parenthesis."""
+        return f"{self.op} by ({', '.join(self.by)}) " if self.by else self.op
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """What stands between the parentheses."""
+        return (self.parameter, self.expr) if self.parameter else (self.expr,)
+
     def __str__(self) -> str:
-        grouping = f" by ({', '.join(self.by)}) " if self.by else ""
-        inside = f"{self.parameter}, {self.expr}" if self.parameter else str(self.expr)
-        return f"{self.op}{grouping}({inside})"
+        return f"{self.head}({', '.join(map(str, self.args))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +241,74 @@ class Binary(Expr):
         """How tightly this operator binds its operands."""
         return _PRECEDENCE[self.op]
 
-    def __str__(self) -> str:
+    @property
+    def operator(self) -> str:
+        """What stands between the operands."""
+        return " ".join(filter(None, (self.op, "bool" if self.bool_ else "", self.matching)))
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """How strong each operand must be to stand without parentheses.
+
+        All but ^ associate to the left, so an equal operator on the right needs them.
+        """
         mine = self.strength
-        # All but ^ associate to the left, so an equal operator on the right needs parentheses.
-        left = _inside(self.left, mine + 1 if self.op == "^" else mine)
-        right = _inside(self.right, mine if self.op == "^" else mine + 1)
-        words = [left, self.op, "bool" if self.bool_ else "", self.matching, right]
-        return " ".join(word for word in words if word)
+        return (mine + 1, mine) if self.op == "^" else (mine, mine + 1)
+
+    def __str__(self) -> str:
+        left, right = self.needs
+        return f"{_inside(self.left, left)} {self.operator} {_inside(self.right, right)}"
 
 
 def _inside(expr: Expr, at_least: int) -> str:
     return str(expr) if expr.strength >= at_least else f"({expr})"
+
+
+def pretty(expr: Expr, width: int = 88) -> str:
+    """Render ``expr`` on one line if it fits, else broken at its outermost operators.
+
+    Every line after a break starts with its operator, and what is in parentheses is indented.
+    Selectors and text given as such are never broken, so a line may still be longer.
+    """
+    return "\n".join(_lines(expr, width))
+
+
+def _lines(expr: Expr, width: int, used: int = 0) -> list[str]:
+    """Render ``expr`` after ``used`` characters that stand before it on its first line."""
+    text = str(expr)
+    if used + len(text) <= width:
+        return [text]
+    match expr:
+        case Binary(left, _, right):
+            for_left, for_right = expr.needs
+            operator = f"{expr.operator} "
+            first, *rest = _lines_inside(right, for_right, width, len(operator))
+            return [*_lines_inside(left, for_left, width, used), operator + first, *rest]
+        case Call(function, args):
+            return _block(f"{function}(", args, ")", width)
+        case Aggregate():
+            return _block(f"{expr.head}(", expr.args, ")", width)
+        case Subquery(inner, window, step):
+            *lines, last = _lines_inside(inner, _ATOM, width, used)
+            return [*lines, f"{last}[{window}:{step}]"]
+        case _:
+            return [text]
+
+
+def _lines_inside(expr: Expr, at_least: int, width: int, used: int) -> list[str]:
+    if expr.strength >= at_least:
+        return _lines(expr, width, used)
+    text = f"({expr})"
+    return [text] if used + len(text) <= width else _block("(", (expr,), ")", width)
+
+
+def _block(opening: str, args: tuple[Expr, ...], closing: str, width: int) -> list[str]:
+    lines = [opening]
+    for arg in args:
+        lines += [f"  {line}" for line in _lines(arg, width - 2)]
+        lines[-1] += ","
+    lines[-1] = lines[-1].removesuffix(",")
+    return [*lines, closing]
 
 
 def number(value: Decimal | int | str) -> Number:
@@ -238,11 +317,14 @@ def number(value: Decimal | int | str) -> Number:
 
 
 def vector(
-    metric: str, matchers: Iterable[Matcher] | Mapping[str, str] = (), window: str | None = None
+    metric: str,
+    matchers: Iterable[Matcher] | Mapping[str, str] = (),
+    window: str | None = None,
+    offset: str | None = None,
 ) -> Vector:
     """Select ``metric``; a mapping of labels means equality."""
     chosen = equal(matchers) if isinstance(matchers, Mapping) else tuple(matchers)
-    return Vector(metric, chosen, window)
+    return Vector(metric, chosen, window, offset)
 
 
 def call(function: str, *args: Expr) -> Call:

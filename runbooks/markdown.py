@@ -105,6 +105,9 @@ def _absent_summary(subject: Subject) -> str:
     )
 
 
+_SHARES = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
+"""The shares of bad events in the last columns of the table of pairs."""
+
 _SUMMARY = {
     "burn": _burn_summary,
     "exhausted": _exhausted_summary,
@@ -131,11 +134,11 @@ def _burn_meaning(subject: Subject) -> Iterator[str]:
         "its own under this name, told apart by its labels window and burn_rate:"
     )
     yield _pair_table(planned, service.window)
-    if service.alerting.min_bad_events:
+    if planned.min_bad_events:
+        why = "spike" if planned.indicator.in_slices else "unlucky night request"
         yield (
-            f"With little traffic a pair stays quiet until at least "
-            f"{service.alerting.min_bad_events} {planned.indicator.events} were bad in its long "
-            "window, so that one unlucky night request wakes nobody."
+            f"A pair stays quiet until at least {planned.min_bad_events} {planned.indicator.events} "
+            f"were bad in its long window, so that one {why} wakes nobody."
         )
     if "requests_without_first_token" in planned.indicator.signals:
         yield (
@@ -152,7 +155,7 @@ def _pair_table(planned: PlannedObjective, period: Decimal) -> str:
     rows = (
         f"| {pair.tier} | {pair.long} and {pair.short} | {_percent(pair.threshold)} "
         f"| {decimal_text(pair.burn_rate)} | {_percent(_spent(pair, period))} "
-        f"| {' | '.join(_fires_after(pair, Decimal(share)) for share in ('1', '0.5', '0.2'))} |"
+        f"| {' | '.join(_about_or_never(planned.seconds_to_fire(pair, s)) for s in _SHARES)} |"
         for pair in planned.pairs
     )
     note = "The last three columns: how long until it fires, from a clean slate."
@@ -165,8 +168,7 @@ def _spent(pair: Pair, period: Decimal) -> Decimal:
     return share.quantize(Decimal("0.0001"))
 
 
-def _fires_after(pair: Pair, share: Decimal) -> str:
-    seconds = pair.seconds_to_fire(share)
+def _about_or_never(seconds: Decimal | None) -> str:
     return "never" if seconds is None else _about(seconds)
 
 

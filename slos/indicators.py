@@ -3,13 +3,15 @@
 An indicator turns an objective into *bad events per second* and *all events per second* over the
 base window.  Longer windows are sums of these two, so every ratio is weighted by what happened in
 it, and an idle service has no ratio rather than a NaN.
+
+Both rates are zero while a service is idle or has not failed yet, and both are absent where the
+objective cannot be measured: nothing is made up.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -18,6 +20,7 @@ from promql.expr import (
     Expr,
     Matcher,
     Subquery,
+    Vector,
     aggregate,
     call,
     decimal_text,
@@ -57,13 +60,25 @@ class Indicator:
     threshold: Literal["seconds", "ratio"] | None = None
     unsupported: str = ""
 
+    @property
+    def in_slices(self) -> bool:
+        """Whether events are slices of time instead of something that clients cause."""
+        return self.threshold == "ratio"
+
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events per second over the base window, each a single element without labels."""
+    """How an objective is measured; every expression gives one element without labels, or none.
+
+    ``bad`` and ``total`` are events per second over the base window.  ``missing`` has an element
+    while the objective cannot be measured at all, ``uncovered`` while some servers report in a way
+    that leaves them out of both rates (``None`` where that cannot happen).
+    """
 
     bad: Expr
     total: Expr
+    missing: Expr
+    uncovered: Expr | None = None
 
 
 _NEEDS_STREAMS = (
@@ -160,65 +175,98 @@ def edge_matcher(threshold: Decimal) -> Matcher:
     """Match the bucket whose upper bound is ``threshold`` seconds, however it is spelled.
 
     Whole numbers are ``le="1"`` from Triton's serializer and ``le="1.0"`` from Python's, and
-    Prometheus 3 rewrites the first into the second.
+    Prometheus 3 rewrites the first into the second.  Python writes tiny ones as ``1e-05``.
     """
-    text = decimal_text(threshold)
-    if "." in text:
-        return Matcher("le", "=", text)
-    return Matcher("le", "=~", re.escape(text) + r"(\.0)?")
+    text, python = decimal_text(threshold), repr(float(threshold))
+    if "." not in text:
+        return Matcher("le", "=~", text + r"(\.0)?")
+    return Matcher("le", "=", text) if text == python else one_of("le", (text, python))
 
 
 def events(objective: Objective, selector: Mapping[str, str]) -> Events:
-    """Return an objective's bad and total events per second, restricted to ``selector``."""
+    """Return how an objective is measured on the servers that ``selector`` chooses."""
     chosen = equal(selector)
     indicator = INDICATORS[objective.indicator]
     if indicator.threshold == "seconds":
         return _latency_events(objective, chosen)
-    if indicator.threshold == "ratio":
+    if indicator.in_slices:
         return _slice_events(objective, chosen)
     return _outcome_events(chosen)
-
-
-def _rate(metric: str, *matchers: Matcher) -> Expr:
-    return aggregate("sum", call("rate", vector(metric, matchers, BASE_WINDOW)))
-
-
-def _or_zero(expr: Expr) -> Expr:
-    """Count a series that does not exist yet, as before a first failure, as zero."""
-    return expr.or_(call("vector", number(0)))
 
 
 def _latency_events(objective: Objective, chosen: tuple[Matcher, ...]) -> Events:
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     metric = SIGNALS[objective.indicator].metric
-    answered = _rate(f"{metric}_count", *chosen)
-    in_time = _rate(f"{metric}_bucket", *chosen, edge_matcher(objective.threshold))
-    # The two rates are extrapolated separately, so their difference may be a hair below zero.
-    slow = call("clamp_min", answered - in_time, number(0))
-    if objective.indicator != "ttft":
-        return Events(slow, answered)
-    # A latency histogram forgets requests that never got a first token; the objective must not.
-    died = _or_zero(_rate(SIGNALS["requests_without_first_token"].metric, *chosen))
-    return Events(slow + died, answered + died)
+    every = vector(f"{metric}_count", chosen)
+    within = vector(f"{metric}_bucket", (*chosen, edge_matcher(objective.threshold)))
+    # A server without this edge cannot tell slow from fast: it must not make all of them slow.
+    total = aggregate("sum", _rate(every).and_(_rate(within), "ignoring (le)"))
+    if objective.indicator == "ttft":
+        # The histogram forgets requests that never got a first token; the objective must not.
+        died = SIGNALS["requests_without_first_token"].metric
+        total += _counted(vector(died, chosen), every, "ignoring (outcome)")
+    in_time = aggregate("sum", _rate(within))
+    missing = _absent(within)
+    return Events(
+        # The rates are extrapolated separately, so their difference may be a hair below zero.
+        bad=call("clamp_min", total - in_time, number(0)),
+        total=total,
+        missing=missing,
+        uncovered=aggregate("count", every.unless(within, "ignoring (le)"))
+        .compare(">", number(0))
+        .unless(missing),
+    )
 
 
 def _outcome_events(chosen: tuple[Matcher, ...]) -> Events:
     metric = SIGNALS["requests"].metric
-    return Events(
-        _or_zero(_rate(metric, *chosen, one_of("outcome", FAILED))),
-        _rate(metric, *chosen, one_of("outcome", SERVED)),
-    )
+    every = vector(metric, chosen)
+
+    def requests(outcomes: tuple[str, ...]) -> Expr:
+        some = vector(metric, (*chosen, one_of("outcome", outcomes)))
+        return _counted(some, every, "ignoring (outcome, reason)")
+
+    return Events(requests(FAILED), requests(SERVED), _absent(every))
 
 
 def _slice_events(objective: Objective, chosen: tuple[Matcher, ...]) -> Events:
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     usage = usage_ratio(objective.indicator, chosen)
     over = Binary(usage, ">", number(objective.threshold), bool_=True)
-    seconds = number(_BASE_SECONDS)
+
+    def per_second(function: str, of: Expr) -> Expr:
+        slices = call(function, Subquery(of, BASE_WINDOW, SLICE))
+        return aggregate("sum", slices) / number(_BASE_SECONDS)
+
     return Events(
-        aggregate("sum", call("sum_over_time", Subquery(over, BASE_WINDOW, SLICE))) / seconds,
-        aggregate("sum", call("count_over_time", Subquery(usage, BASE_WINDOW, SLICE))) / seconds,
+        per_second("sum_over_time", over),
+        per_second("count_over_time", usage),
+        _absent(usage),
     )
+
+
+def _rate(series: Vector) -> Expr:
+    return call("rate", replace(series, window=BASE_WINDOW))
+
+
+def _counted(some: Vector, known: Vector, matching: str) -> Expr:
+    """Return the rate at which ``some`` of the events that ``known`` counters tell of happen.
+
+    A counter that appears with its first failure has nothing to rise from, so ``rate`` never sees
+    that failure.  But while it is younger than the window, and the ``known`` counter beside it is
+    not, its value *is* what happened in the window.  Before that first failure there is no series
+    at all: while ``known`` is there, that means zero.
+    """
+    newborn = some.unless(replace(some, offset=BASE_WINDOW)).and_(
+        replace(known, offset=BASE_WINDOW), matching
+    )
+    none = _rate(known) * number(0)
+    return aggregate("sum", (newborn / number(_BASE_SECONDS)).or_(_rate(some)).or_(none))
+
+
+def _absent(expr: Expr) -> Expr:
+    """Say that ``expr`` is empty; the sum keeps its matchers from becoming labels."""
+    return call("absent", aggregate("sum", expr))
 
 
 def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:

@@ -126,7 +126,11 @@ def _seconds(value: object, _: Place) -> Decimal:
 
 
 def _ratio(value: object, _: Place) -> Decimal:
-    return _bounded(value, parse_share, "0%", "100%", "a share of at most 100%, such as 90%")
+    wanted = "a share below 100%, such as 90%"
+    share = _bounded(value, parse_share, "0%", "100%", wanted)
+    if share == 1:
+        raise BadValue("nothing can be above 100%", f"write {wanted}")
+    return share
 
 
 def _threshold(value: object, _: Place) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 # Recorded series.  All carry the labels `service` and `slo`, and no others: a label that may change
 # would split the long windows.
 BAD_RATE = "slo:bad:rate5m"
@@ -13,6 +15,11 @@ INFO = "slo:info"
 
 BASE_WINDOW = "5m"
 """The window of ``BAD_RATE`` and ``TOTAL_RATE``; every longer window is summed from them."""
+
+# What an alert is about, as the end of its name.
+BURN = "BudgetBurn"
+EXHAUSTED = "BudgetExhausted"
+ABSENT = "SignalAbsent"
 
 
 def error_ratio(window: str) -> str:
@@ -32,22 +39,24 @@ def camel(name: str) -> str:
 
 def burn_alert(service: str, objective: str) -> str:
     """Return the alert that says the budget burns too fast."""
-    return f"{camel(service)}{camel(objective)}BudgetBurn"
+    return f"{camel(service)}{camel(objective)}{BURN}"
 
 
 def exhausted_alert(service: str, objective: str) -> str:
     """Return the alert that says the budget is spent."""
-    return f"{camel(service)}{camel(objective)}BudgetExhausted"
+    return f"{camel(service)}{camel(objective)}{EXHAUSTED}"
 
 
 def absent_alert(service: str, objective: str) -> str:
     """Return the alert that says the objective cannot be measured."""
-    return f"{camel(service)}{camel(objective)}SignalAbsent"
+    return f"{camel(service)}{camel(objective)}{ABSENT}"
 
 
 def dashboard_uid(service: str) -> str:
     """Return the Grafana uid of a service's dashboard (Grafana's limit is 40 characters)."""
-    return f"tokenslo-{service}"[:40]
+    uid = f"tokenslo-{service}"
+    # A cut name could be that of another service as well.
+    return uid if len(uid) <= 40 else f"{uid[:31]}-{crc32(service.encode()):08x}"
 
 
 def dashboard_url(base: str, service: str) -> str:

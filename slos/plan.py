@@ -12,7 +12,7 @@ from decimal import Decimal
 from slos import names
 from slos.burn import Pair, absent_seconds, pairs
 from slos.durations import parse_duration
-from slos.indicators import INDICATORS, Events, Indicator, events
+from slos.indicators import INDICATORS, SLICE, Events, Indicator, events
 from slos.model import Objective, Service
 
 
@@ -27,13 +27,17 @@ class PlannedAlert:
 
 @dataclass(frozen=True, slots=True)
 class PlannedObjective:
-    """One objective with its events, windows and alerts."""
+    """One objective with its events, windows and alerts.
+
+    No budget alert fires for fewer than ``min_bad_events`` in its window.
+    """
 
     objective: Objective
     indicator: Indicator
     events: Events
     pairs: tuple[Pair, ...]
     absent_seconds: Decimal
+    min_bad_events: int
     burn: PlannedAlert
     exhausted: PlannedAlert
     absent: PlannedAlert
@@ -48,6 +52,15 @@ class PlannedObjective:
     def alerts(self) -> tuple[PlannedAlert, ...]:
         """All alerts of this objective, the most urgent first."""
         return (self.burn, self.exhausted, self.absent)
+
+    def seconds_to_fire(self, pair: Pair, error_ratio: Decimal) -> Decimal | None:
+        """How long ``error_ratio`` must last until the alert of ``pair`` fires; None: never.
+
+        Requests come at a pace nobody knows, so enough of them are assumed; time slices come at
+        their own, of one server here, and there the least number of bad ones counts too.
+        """
+        slices = self.min_bad_events if self.indicator.in_slices else 0
+        return pair.seconds_to_fire(error_ratio, guard=slices * parse_duration(SLICE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,11 @@ class Plan:
                 yield planned, alert
 
 
+# Slices come at a steady pace, so what the file says about low traffic does not concern them; but
+# five full minutes are needed to tell a fresh server's first spike from a trend.
+_MIN_BAD_SLICES = 10
+
+
 def plan(service: Service) -> Plan:
     """Work out what an SLO file implies."""
     return Plan(
@@ -79,12 +97,14 @@ def _objective(service: Service, objective: Objective) -> PlannedObjective:
         return PlannedAlert(name, kind, names.runbook_url(service.runbooks, name))
 
     of = (service.service, objective.name)
+    indicator = INDICATORS[objective.indicator]
     return PlannedObjective(
         objective=objective,
-        indicator=INDICATORS[objective.indicator],
+        indicator=indicator,
         events=events(objective, service.selector),
         pairs=pairs(service.window, objective.target),
         absent_seconds=absent_seconds(service.window, objective.target),
+        min_bad_events=_MIN_BAD_SLICES if indicator.in_slices else service.alerting.min_bad_events,
         burn=alert("burn", names.burn_alert(*of)),
         exhausted=alert("exhausted", names.exhausted_alert(*of)),
         absent=alert("absent", names.absent_alert(*of)),

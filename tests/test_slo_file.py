@@ -210,8 +210,9 @@ BAD_OBJECTIVES = {
         ]
         for threshold, said in {
             "800ms": '"800ms" is not a percentage. Fix: write a percentage such as 99.9%',
-            "100.1%": "100.1% is above 100%. Fix: write a share of at most 100%, such as 90%",
-            "0%": "0% is not above 0%. Fix: write a share of at most 100%, such as 90%",
+            "100%": "nothing can be above 100%. Fix: write a share below 100%, such as 90%",
+            "100.1%": "100.1% is above 100%. Fix: write a share below 100%, such as 90%",
+            "0%": "0% is not above 0%. Fix: write a share below 100%, such as 90%",
         }.items()
     },
     "{name: a, indicator: kv_headroom, target: 9%}": [

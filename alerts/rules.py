@@ -1,0 +1,191 @@
+"""The Prometheus rule file of a service: what is recorded, and when somebody is told.
+
+Everything is summed from two recorded rates, bad and total events per second, so a long window
+costs a few thousand samples whatever the metrics' cardinality, and is weighted by the traffic it
+saw.  The file is valid from Prometheus 2.42 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from alerts import messages
+from alerts.layout import document
+from promql.expr import Expr, Vector, call, decimal_text, number, pretty, vector
+from slos import names
+from slos.burn import Pair, TierName
+from slos.durations import format_duration, parse_duration
+from slos.indicators import threshold_text
+from slos.plan import Plan, PlannedObjective
+
+Rule = dict[str, object]
+
+BASE_SECONDS = 30
+"""How often the base rates are recorded; a sum of them times this is a number of events."""
+
+# Whatever looks back a day or more moves slowly and is evaluated less often; but often enough for
+# a lookup, which sees five minutes back, to find a value although one evaluation was missed.
+_SLOW_WINDOW = Decimal(86_400)
+_SLOW_SECONDS = 120
+
+
+def text(plan: Plan, *, source: str, version: str) -> str:
+    """Return the rule file of a service."""
+    about = f"Prometheus rules for the SLOs of {plan.service.service}."
+    return document(about, {"groups": groups(plan)}, source=source, version=version)
+
+
+def groups(plan: Plan) -> list[Rule]:
+    """Return every rule group of a service: two for each objective."""
+    return [group for planned in plan.objectives for group in _Rules(plan, planned).groups()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of one objective."""
+
+    plan: Plan
+    planned: PlannedObjective
+
+    def groups(self) -> Iterator[Rule]:
+        for name, seconds, rules in (
+            ("fast", BASE_SECONDS, self._fast()),
+            ("slow", _SLOW_SECONDS, self._slow()),
+        ):
+            yield {
+                "name": f"{self.plan.service.service}/{self.planned.objective.name}/{name}",
+                "interval": format_duration(Decimal(seconds)),
+                "rules": list(rules),
+            }
+
+    def _fast(self) -> Iterator[Rule]:
+        target, events = self.planned.objective.target, self.planned.events
+        yield self._record(names.OBJECTIVE, call("vector", number(target)))
+        yield self._record(names.INFO, call("vector", number(1)), **self._info())
+        yield self._record(names.TOTAL_RATE, events.total)
+        yield self._record(names.BAD_RATE, events.bad)
+        yield from self._error_ratios(slow=False)
+        yield from self._burn_alerts(slow=False)
+        absent, lasting = self.planned.absent.name, format_duration(self.planned.absent_seconds)
+        told = messages.missing(self.plan, self.planned)
+        yield self._alert(absent, events.missing, "page", told, lasting=lasting)
+        if events.uncovered is not None:
+            told = messages.uncovered(self.plan, self.planned)
+            yield self._alert(absent, events.uncovered, "ticket", told, lasting=lasting)
+
+    def _slow(self) -> Iterator[Rule]:
+        yield from self._error_ratios(slow=True)
+        period = format_duration(self.plan.service.window)
+        yield self._record(names.PERIOD_ERROR_RATIO, self._error_ratio(period))
+        yield self._record(names.BUDGET_REMAINING, self._budget_remaining())
+        yield from self._burn_alerts(slow=True)
+        yield self._alert(
+            self.planned.exhausted.name,
+            self._unless_few(self._series(names.BUDGET_REMAINING).compare("<=", number(0)), period),
+            "ticket",
+            messages.exhausted(self.plan, self.planned),
+        )
+
+    def _error_ratios(self, *, slow: bool) -> Iterator[Rule]:
+        for window in self.planned.windows:
+            if _is_slow(window) is slow:
+                yield self._record(names.error_ratio(window), self._error_ratio(window))
+
+    def _burn_alerts(self, *, slow: bool) -> Iterator[Rule]:
+        for pair in self.planned.pairs:
+            if _is_slow(pair.long) is slow:
+                yield self._alert(
+                    self.planned.burn.name,
+                    self._burns(pair),
+                    pair.tier,
+                    messages.burning(self.plan, self.planned, pair),
+                    window=pair.long,
+                    burn_rate=decimal_text(pair.burn_rate),
+                )
+
+    def _error_ratio(self, window: str) -> Expr:
+        """Bad / all events over ``window``; no element, instead of 0/0, where none happened."""
+
+        def events(rate: str) -> Expr:
+            if window == names.BASE_WINDOW:
+                return self._series(rate)
+            return call("sum_over_time", self._series(rate, window))
+
+        return events(names.BAD_RATE) / events(names.TOTAL_RATE).compare(">", number(0))
+
+    def _budget_remaining(self) -> Expr:
+        """Return 1 for an untouched budget, 0 for a spent one, less for an overspent one.
+
+        A service that is measured and had no traffic all period has spent nothing; one that is not
+        measured has no element.
+        """
+        budget = number(1 - self.planned.objective.target)
+        idle = self._series(names.TOTAL_RATE).compare("==", number(0))
+        return (number(1) - self._series(names.PERIOD_ERROR_RATIO) / budget).or_(idle + number(1))
+
+    def _burns(self, pair: Pair) -> Expr:
+        threshold = number(pair.threshold)
+        long, short = (
+            self._series(names.error_ratio(window)).compare(">", threshold)
+            for window in (pair.long, pair.short)
+        )
+        return self._unless_few(long.and_(short), pair.long)
+
+    def _unless_few(self, expr: Expr, window: str) -> Expr:
+        """At low traffic a single failure is a large ratio, and yet no reason to wake somebody."""
+        least = self.planned.min_bad_events
+        if least <= 1:
+            return expr
+        bad = call("sum_over_time", self._series(names.BAD_RATE, window)) * number(BASE_SECONDS)
+        return expr.and_(bad.compare(">=", number(least)))
+
+    def _info(self) -> dict[str, str]:
+        service, objective = self.plan.service, self.planned.objective
+        about = {
+            "indicator": objective.indicator,
+            "threshold": threshold_text(objective),
+            "target": f"{decimal_text(objective.target * 100)}%",
+            "window": format_duration(service.window),
+            "owner": service.owner,
+        }
+        return {**service.labels, **{name: value for name, value in about.items() if value}}
+
+    def _series(self, name: str, window: str | None = None) -> Vector:
+        return vector(name, self._labels(), window)
+
+    def _labels(self) -> dict[str, str]:
+        return names.series_labels(self.plan.service.service, self.planned.objective.name)
+
+    def _record(self, name: str, expr: Expr, **more: str) -> Rule:
+        return {"record": name, "expr": pretty(expr), "labels": {**self._labels(), **more}}
+
+    def _alert(
+        self,
+        name: str,
+        expr: Expr,
+        tier: TierName,
+        annotations: dict[str, str],
+        *,
+        lasting: str = "",
+        **more: str,
+    ) -> Rule:
+        service = self.plan.service
+        labels = {
+            **self._labels(),
+            **service.labels,
+            **getattr(service.alerting, tier).labels,
+            **more,
+        }
+        return {
+            "alert": name,
+            "expr": pretty(expr),
+            **({"for": lasting} if lasting else {}),
+            "labels": labels,
+            "annotations": annotations,
+        }
+
+
+def _is_slow(window: str) -> bool:
+    return parse_duration(window) >= _SLOW_WINDOW

@@ -1,0 +1,449 @@
+"""What the generated rules do on the real promtool, Prometheus and Alertmanager."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from service_example import SUPPORTED, example, objective
+
+import alerts
+from lab.alertmanager import Alertmanager
+from lab.process import get
+from lab.prometheus import Prometheus
+from slos.burn import pairs
+from slos.model import Alerting, Objective
+from slos.plan import Plan
+
+DAY = Decimal(86_400)
+TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
+PERIODS = (7, 28, 30, 90)
+OK = 'llm_requests_total{model="llama",namespace="prod",outcome="ok",reason=""}'
+ERROR = 'llm_requests_total{model="llama",namespace="prod",outcome="error",reason="internal"}'
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(promtool: Path, tmp_path: Path) -> Run:
+    """Write a plan's files, and run promtool beside them."""
+
+    def run_(plan: Plan, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
+        files = alerts.files(plan, source="slo.yaml", version="0.1.0")
+        for name, text in {**{Path(p).name: t for p, t in files.items()}, **others}.items():
+            (tmp_path / name).write_text(text)
+        command = [promtool, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run_
+
+
+@pytest.fixture
+def story(run: Run) -> Callable[..., None]:
+    """Play input series to a plan's rules; a check is a time, a selection, whether it holds."""
+
+    def story_(
+        plan: Plan,
+        series: dict[str, str],
+        *checks: tuple[str, str, bool],
+        every: str = "30s",
+    ) -> None:
+        test = {
+            "interval": every,
+            "input_series": [{"series": name, "values": text} for name, text in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f"count({expr})",
+                    "eval_time": at,
+                    "exp_samples": [{"labels": "{}", "value": 1}] if holds else [],
+                }
+                for at, expr, holds in checks
+            ],
+        }
+        content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": every, "tests": [test]}
+        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return story_
+
+
+def is_near(expr: str, truth: float, within: float = 0.01) -> str:
+    """Select ``expr`` if it is ``within`` this share of ``truth``."""
+    return f"({expr}) / {truth:.12f} > {1 - within:g} < {1 + within:g}"
+
+
+def firing(kind: str, **labels: str) -> str:
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return f'ALERTS{{alertname=~".+{kind}",alertstate="firing"{more}}}'
+
+
+def test_rules_are_free_of_lint(run: Run) -> None:
+    done = run(example(), "check", "rules", "--lint=all", "--lint-fatal", "chat.rules.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("days", PERIODS)
+def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: int) -> None:
+    shift = PERIODS.index(days)
+    objectives = [
+        objective(indicator.key, TARGETS[(number + shift) % len(TARGETS)])
+        for number, indicator in enumerate(SUPPORTED)
+    ]
+    done = run(example(*objectives, window=days * DAY), "test", "rules", "chat.test.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("least", [0, 1, 2, 5_000])
+def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
+    plan = example(
+        objective("ttft", "0.99"),
+        objective("kv_headroom", "0.99"),
+        alerting=Alerting(min_bad_events=least),
+    )
+    done = run(plan, "test", "rules", "chat.test.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+BREAKAGES = {
+    "pages too late": ("> 0.1344\n", "> 0.8\n"),
+    "pages too early": ("> 0.1344\n", "> 0.01\n"),
+    "never tickets": ("> 0.028\n", "> 1\n"),
+    "outlasts the outage": (
+        'rate5m{service="chat",slo="availability"} > 0.1344',
+        "rate1h > 0.1344",
+    ),
+    "no guard": (">= 10\n", ">= 0\n"),
+    "blind to errors": ("error|rejected|timeout", "rejected"),
+    "not a number when idle": ("> 0)", ">= 0)"),
+    "nothing is missed": ("absent(sum(llm_requests_total", "absent(sum(up"),
+    "missed at once": ("for: 30m", "for: 1m"),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_generated_tests_notice_broken_rules(run: Run, breakage: str) -> None:
+    plan = example(objective("availability", "0.99"))
+    good = alerts.files(plan, source="slo.yaml", version="0.1.0")["alerts/chat.rules.yaml"]
+    broken = good.replace(*BREAKAGES[breakage])
+    assert broken != good
+    done = run(plan, "test", "rules", "chat.test.yaml", **{"chat.rules.yaml": broken})
+    assert "FAILED" in done.stdout + done.stderr
+
+
+AVAILABILITY = example(objective("availability", "0.99"))
+TTFT = example(objective("ttft", "0.99"))
+# Prometheus 3 leaves the first sample of a range out, which costs a newborn series one rise.
+SEAM = 0.05
+SLO = 'service="chat",slo="availability"'
+COUNT = 'llm_time_to_first_token_seconds_count{model="llama",namespace="prod",pod="a"}'
+BUCKET = 'llm_time_to_first_token_seconds_bucket{model="llama",namespace="prod",pod="a",le="0.8"}'
+DIED = (
+    'llm_requests_without_first_token_total{model="llama",namespace="prod",pod="a",outcome="error"}'
+)
+
+
+def other(series: str) -> str:
+    return series.replace('pod="a"', 'pod="b"')
+
+
+def test_uneven_traffic_is_weighed_by_what_happened(story: Callable[..., None]) -> None:
+    """23 quiet hours at 1/s without an error, then one at 100/s with 10 % of them."""
+    truth = 0.1 * 360_000 / (23 * 3600 + 360_000)
+    mean_of_ratios = f"avg_over_time(slo:error_ratio:rate5m{{{SLO}}}[28d])"
+    story(
+        AVAILABILITY,
+        {OK: "0 120+120x689 93600+10800x29 406800+0x9", ERROR: "0 0+0x689 1200+1200x29 36000+0x9"},
+        ("24h10m", is_near(f"slo:period_error_ratio:ratio{{{SLO}}}", truth), True),
+        ("24h10m", is_near(f"slo:error_ratio:rate3d{{{SLO}}}", truth), True),
+        ("24h10m", is_near(f"1 - slo:error_budget_remaining:ratio{{{SLO}}}", truth / 0.01), True),
+        ("24h10m", f"{mean_of_ratios} < 0.01", True),
+        every="2m",
+    )
+
+
+def test_all_is_well_before_the_first_error(story: Callable[..., None]) -> None:
+    story(
+        AVAILABILITY,
+        {OK: "0+30x40"},
+        ("10m", f"slo:error_ratio:rate1h{{{SLO}}} == 0", True),
+        ("10m", f"slo:error_budget_remaining:ratio{{{SLO}}} == 1", True),
+    )
+
+
+def test_errors_that_a_series_is_born_with_count(story: Callable[..., None]) -> None:
+    """It appears with 20 errors and gets 20 more, which is all that ``rate`` would see."""
+    bad, total = (
+        f"sum_over_time(slo:{name}:rate5m{{{SLO}}}[1h]) * 30" for name in ("bad", "total")
+    )
+    story(
+        AVAILABILITY,
+        {OK: "0+30x80", ERROR: "_x40 20+5x4 40+0x35"},
+        ("40m", is_near(bad, 40, SEAM), True),
+        ("40m", is_near(total, 30 * 75 + 40), True),
+    )
+
+
+def test_a_server_that_comes_with_a_past_is_not_taken_at_its_word(
+    story: Callable[..., None],
+) -> None:
+    """Its counters are as old as it is: what they held when first scraped did not happen now."""
+    story(
+        AVAILABILITY,
+        {OK: "_x40 90000+30x40", ERROR: "_x40 5000+0x40"},
+        ("30m", f"sum_over_time(slo:bad:rate5m{{{SLO}}}[1h]) == 0", True),
+        ("30m", "ALERTS", False),
+    )
+
+
+def test_a_reset_counter_is_no_burst_of_errors(story: Callable[..., None]) -> None:
+    story(
+        AVAILABILITY,
+        {OK: "0+300x40 300+300x40", ERROR: "0+1x40 1+1x40"},
+        ("40m", is_near(f"slo:error_ratio:rate1h{{{SLO}}}", 1 / 301), True),
+    )
+
+
+def test_quiet_after_traffic_is_a_number(story: Callable[..., None]) -> None:
+    """With the window behind it there is no ratio; over the longer ones it stays."""
+    story(
+        AVAILABILITY,
+        {OK: "0+99x40 3960+0x100", ERROR: "0+1x40 40+0x100"},
+        ("40m", f"slo:error_ratio:rate5m{{{SLO}}}", False),
+        ("40m", is_near(f"slo:error_ratio:rate1h{{{SLO}}}", 0.01), True),
+        ("40m", f"slo:error_ratio:rate1h{{{SLO}}} != slo:error_ratio:rate1h{{{SLO}}}", False),
+    )
+
+
+def test_a_spent_budget_is_told_once_enough_went_wrong(story: Callable[..., None]) -> None:
+    story(
+        AVAILABILITY,
+        {OK: "0+1x200", ERROR: "0+0.1x200"},
+        ("30m", f"slo:error_budget_remaining:ratio{{{SLO}}} < -8", True),
+        ("30m", firing("BudgetExhausted"), False),
+        ("1h", firing("BudgetExhausted", severity="warning"), True),
+    )
+
+
+def test_requests_that_die_before_their_first_token_are_bad(story: Callable[..., None]) -> None:
+    """Also the first ones, of which one scrape brought 3."""
+    story(
+        TTFT,
+        {BUCKET: "0+9x60 540+0x20", COUNT: "0+10x60 600+0x20", DIED: "_x40 3+1x20 23+0x20"},
+        ("40m", is_near("sum_over_time(slo:bad:rate5m[1h]) * 30", 60 + 23, SEAM), True),
+        ("40m", is_near("slo:error_ratio:rate1h", (60 + 23) / (600 + 23)), True),
+    )
+
+
+def test_a_server_without_the_edge_is_left_out_and_told(story: Callable[..., None]) -> None:
+    """It cannot tell slow from fast: taking all it did for slow would page."""
+    story(
+        TTFT,
+        {BUCKET: "0+10x160", COUNT: "0+10x160", other(COUNT): "0+1000x160"},
+        ("20m", "slo:error_ratio:rate1h == 0", True),
+        ("1h", firing("BudgetBurn"), False),
+        ("1h", firing("SignalAbsent", severity="warning"), True),
+        ("1h", firing("SignalAbsent", severity="critical"), False),
+    )
+
+
+def test_a_missing_edge_is_a_missing_signal(story: Callable[..., None]) -> None:
+    story(
+        TTFT,
+        {BUCKET.replace("0.8", "0.9"): "0+10x160", COUNT: "0+10x160"},
+        ("1h", "slo:error_ratio:rate1h", False),
+        ("1h", "slo:error_budget_remaining:ratio", False),
+        ("1h", firing("SignalAbsent", severity="critical"), True),
+        ("1h", firing("SignalAbsent", severity="warning"), False),
+    )
+
+
+@pytest.mark.parametrize("edge", ["2", "2.0"])
+def test_both_spellings_of_a_whole_second_are_found(story: Callable[..., None], edge: str) -> None:
+    plan = example(Objective("ttft", "ttft", Decimal("0.99"), Decimal(2)))
+    story(
+        plan,
+        {BUCKET.replace("0.8", edge): "0+9x40", COUNT: "0+10x40"},
+        ("15m", is_near("slo:error_ratio:rate5m", 0.1), True),
+    )
+
+
+def test_headroom_is_asked_of_every_server(story: Callable[..., None]) -> None:
+    """One of two is full: half of all slices are bad, although the mean would leave room."""
+    full, empty = (
+        f'llm_kv_cache_utilization_ratio{{model="llama",namespace="prod",pod="{pod}"}}'
+        for pod in "ab"
+    )
+    story(
+        example(objective("kv_headroom", "0.99")),
+        {full: "0.95+0x40", empty: "0.1+0x40"},
+        ("15m", is_near("slo:error_ratio:rate5m", 0.5), True),
+        ("15m", firing("BudgetBurn", window="1h"), True),
+    )
+
+
+def test_labels_may_change(story: Callable[..., None]) -> None:
+    """A new version of the model, or another pod, goes on where the old one stopped."""
+    old, new = (
+        f'llm_requests_total{{model="llama",namespace="prod",version="{v}",outcome="ok"}}'
+        for v in "12"
+    )
+    story(
+        AVAILABILITY,
+        {old: "0+30x40 stale", new: "_x40 0+30x20 600+0x20"},
+        ("40m", "slo:error_ratio:rate1h == 0", True),
+        ("40m", is_near("sum_over_time(slo:total:rate5m[1h]) * 30", 30 * 60), True),
+    )
+
+
+@pytest.mark.parametrize("ratio", ["1", "0.5", "0.2"])
+def test_a_page_takes_as_long_as_is_said(story: Callable[..., None], ratio: str) -> None:
+    """Not earlier and not later than a minute around the time that explain and runbooks print."""
+    (page, *_) = pairs(28 * DAY, Decimal("0.99"))
+    seconds = page.seconds_to_fire(Decimal(ratio))
+    bad = 1000 * Decimal(ratio)
+    story(
+        AVAILABILITY,
+        {OK: f"0+1000x120 {121_000 - bad}+{1000 - bad}x120", ERROR: f"0+0x120 {bad}+{bad}x120"},
+        (f"{3600 + int(seconds) - 60}s", firing("BudgetBurn", window="1h"), False),
+        (f"{3600 + int(seconds) + 60}s", firing("BudgetBurn", window="1h"), True),
+    )
+
+
+@contextmanager
+def pager() -> Iterator[tuple[str, list[dict]]]:
+    """Listen for Alertmanager's notifications: the URL, and the alerts that arrive."""
+    told: list[dict] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.extend(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", told
+        server.shutdown()
+
+
+def outage(now: int) -> str:
+    """Three hours of requests as OpenMetrics; in the last half hour, until ``now``, all fail."""
+    start, failing = now - 3 * 3600, now - 1800
+    lines = ["# TYPE llm_requests counter"]
+    for series, rises in ((OK, lambda t: min(t, failing)), (ERROR, lambda t: max(t, failing))):
+        base = rises(start)
+        lines += [f"{series} {rises(t) - base} {t}" for t in range(start, now + 1, 15)]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def wait_for(answer: Callable[[], object], seconds: float = 60) -> object:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := answer():
+            return found
+        time.sleep(0.5)
+    raise AssertionError(f"not within {seconds} s: {answer()}")
+
+
+def hurried(rules: str) -> str:
+    """Without its groups' own intervals the file is evaluated every second."""
+    content = yaml.safe_load(rules)
+    for group in content["groups"]:
+        del group["interval"]
+    return yaml.safe_dump(content)
+
+
+def test_a_page_arrives_and_silences_the_tickets(
+    promtool: Path,
+    amtool: Path,
+    prometheus: Callable[..., Prometheus],
+    alertmanager: Callable[..., Alertmanager],
+    tmp_path: Path,
+) -> None:
+    """On history that Prometheus itself backfills: raw counters first, our two base rates then."""
+    files = alerts.files(AVAILABILITY, source="slo.yaml", version="0.1.0")
+    rules, config = tmp_path / "chat.rules.yaml", tmp_path / "alertmanager.yml"
+    rules.write_text(hurried(files["alerts/chat.rules.yaml"]))
+    now = int(time.time())
+    history, data = tmp_path / "history.txt", tmp_path / "prometheus/data"
+    history.write_text(outage(now))
+    data.mkdir(parents=True)
+
+    def backfill(*arguments: object) -> None:
+        command = [promtool, "tsdb", "create-blocks-from", *map(str, arguments)]
+        subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+
+    backfill("openmetrics", history, data)
+    with prometheus(tmp_path / "prometheus", scrape={}) as server:
+        span = (f"--start={now - 3 * 3600}", f"--end={now}", "--eval-interval=30s")
+        backfill("rules", *span, f"--url={server.url}", f"--output-dir={data}", rules)
+    with pager() as (url, told):
+        settings = {
+            # Longer than it takes all five alerts to arrive.
+            "route": {"receiver": "pager", "group_by": ["service", "slo"], "group_wait": "12s"},
+            "receivers": [{"name": "pager", "webhook_configs": [{"url": url}]}],
+            **yaml.safe_load(files["alerts/chat.inhibit.yaml"]),
+        }
+        config.write_text(yaml.safe_dump(settings))
+        subprocess.run([amtool, "check-config", config], check=True, capture_output=True)
+        with (
+            alertmanager(tmp_path / "alertmanager", config) as manager,
+            prometheus(
+                tmp_path / "prometheus",
+                scrape={},
+                rules=[rules],
+                alertmanager=manager.url,
+                # It finds the Alertmanager after its first try, and would wait for a minute.
+                arguments=["--rules.alert.resend-delay=1s"],
+            ),
+        ):
+            known: dict[tuple[str, str], dict] = {}
+
+            def all_known() -> bool:
+                for alert in json.loads(get(manager.ports[0], "/api/v2/alerts")[1]):
+                    labels = alert["labels"]
+                    known[labels["alertname"], labels.get("window", "")] = alert
+                return len(known) == 5
+
+            wait_for(all_known)
+            wait_for(lambda: told)
+            all_known()
+    burn, exhausted = "ChatAvailabilityBudgetBurn", "ChatAvailabilityBudgetExhausted"
+    assert {key: alert["status"]["state"] for key, alert in known.items()} == {
+        (burn, "1h"): "active",
+        (burn, "6h"): "active",
+        (burn, "1d"): "suppressed",
+        (burn, "3d"): "suppressed",
+        (exhausted, ""): "suppressed",
+    }
+    assert {alert["labels"]["severity"] for alert in told} == {"critical"}
+    (page,) = (alert for alert in told if alert["labels"]["window"] == "1h")
+    assert page["labels"] == {
+        "alertname": burn,
+        "service": "chat",
+        "slo": "availability",
+        "severity": "critical",
+        "window": "1h",
+        "burn_rate": "13.44",
+    }
+    assert re.fullmatch(
+        r"[4-9][0-9]\.[0-9]+% of requests in the last 1h were bad, "
+        r"and more than 13\.44% in the last 5m\. "
+        r"The objective: 99% of requests in 28d are good\. "
+        r"Good means it is neither failed, rejected nor timed out\. Budget left: -[0-9.]+%\.",
+        page["annotations"]["description"],
+    )

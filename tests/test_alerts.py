@@ -1,0 +1,190 @@
+"""The generated rule, test and inhibition files.  What they do is tested on Prometheus."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from promql_tree import RECORDED, selectors, unknown
+from service_example import SUPPORTED, example, objective
+
+import alerts
+from alerts.layout import document
+from alerts.traffic import Input, Phase, values
+from slos.durations import parse_duration
+from slos.model import Alerting, Tier
+from slos.plan import Plan
+
+EXPECTED = Path(__file__).with_name("expected")
+
+
+def made(plan: Plan, kind: str, source: str = "slo.yaml") -> str:
+    return alerts.files(plan, source=source, version="0.1.0")[f"alerts/chat.{kind}.yaml"]
+
+
+def groups(plan: Plan) -> list[dict]:
+    return yaml.safe_load(made(plan, "rules"))["groups"]
+
+
+def rules(plan: Plan, kind: str) -> list[dict]:
+    return [rule for group in groups(plan) for rule in group["rules"] if kind in rule]
+
+
+@pytest.mark.parametrize("kind", ["rules", "test", "inhibit"])
+def test_a_file_in_whole(kind: str) -> None:
+    plan = example(objective("availability", target="0.999"))
+    whole = EXPECTED / f"chat.{kind}.yaml"
+    assert made(plan, kind) == whole.read_text(encoding="utf-8")
+
+
+def test_every_service_has_three_files() -> None:
+    assert list(alerts.files(example(), source="slo.yaml", version="0.1.0")) == [
+        "alerts/chat.rules.yaml",
+        "alerts/chat.test.yaml",
+        "alerts/chat.inhibit.yaml",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("examples/chat/slo.yaml", "examples/chat/slo.yaml"),
+        ("/home/me/secret/slo.yaml", "slo.yaml"),
+        ("a\n- evil: 1", "a - evil: 1"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rules", "test", "inhibit"])
+def test_files_say_where_they_come_from(source: str, named: str, kind: str) -> None:
+    text = made(example(), kind, source)
+    assert f"# Made by tokenslo 0.1.0 from {named}. Do not edit.\n" in text
+    assert isinstance(yaml.safe_load(text), dict)
+
+
+def test_every_indicator_gives_expressions_that_parse_and_ask_for_what_exists() -> None:
+    for rule in rules(example(), "expr"):
+        assert unknown(rule["expr"]) == []
+
+
+def test_what_is_recorded_is_what_others_read() -> None:
+    for indicator in SUPPORTED:
+        plan = example(objective(indicator.key), window=Decimal(90 * 86_400))
+        recorded = {rule["record"] for rule in rules(plan, "record")}
+        assert recorded <= RECORDED
+        read = {each.metric for rule in rules(plan, "expr") for each in selectors(rule["expr"])}
+        assert {metric for metric in read if metric.startswith("slo:")} <= recorded
+
+
+def test_labels_that_may_change_are_on_alerts_and_info_only() -> None:
+    plan = example(labels={"team": "inference"})
+    for rule in rules(plan, "record"):
+        more = set(rule["labels"]) - {"service", "slo"}
+        assert not more or rule["record"] == "slo:info"
+    assert all(rule["labels"]["team"] == "inference" for rule in rules(plan, "alert"))
+
+
+def test_alerts_are_told_apart_by_their_labels() -> None:
+    seen = [(rule["alert"], *rule["labels"].items()) for rule in rules(example(), "alert")]
+    assert len(seen) == len(set(seen))
+
+
+def test_tiers_label_and_annotate() -> None:
+    alerting = Alerting(
+        page=Tier({"severity": "critical", "team": "a"}, {"summary": "Wake up"}),
+        ticket=Tier({"severity": "low"}, {"board": "https://b.example"}),
+    )
+    for rule in rules(example(alerting=alerting), "alert"):
+        page = rule["labels"]["severity"] == "critical"
+        assert rule["labels"].get("team") == ("a" if page else None)
+        assert (rule["annotations"]["summary"] == "Wake up") is page
+        assert ("board" in rule["annotations"]) is not page
+
+
+def test_links_are_left_out_where_the_file_gives_none() -> None:
+    for rule in rules(example(runbooks="", dashboards=""), "alert"):
+        assert set(rule["annotations"]) == {"summary", "description"}
+    for rule in rules(example(), "alert"):
+        name = rule["alert"]
+        assert rule["annotations"]["runbook_url"].endswith(f"/{name}.md")
+        assert rule["annotations"]["dashboard_url"] == "https://grafana.example.com/d/tokenslo-chat"
+
+
+def test_burn_alerts_wait_for_nothing_and_absence_does() -> None:
+    plan = example(objective("ttft", target="0.999"))
+    waits = {(rule["alert"], rule.get("for")) for rule in rules(plan, "alert")}
+    assert waits == {
+        ("ChatTtftBudgetBurn", None),
+        ("ChatTtftBudgetExhausted", None),
+        ("ChatTtftSignalAbsent", "5m"),
+    }
+
+
+@pytest.mark.parametrize(("least", "guarded"), [(0, False), (1, False), (2, True), (50, True)])
+def test_the_guard_against_low_traffic_is_as_high_as_asked_for(least: int, guarded: bool) -> None:
+    plan = example(objective("availability"), alerting=Alerting(min_bad_events=least))
+    guards = {
+        match[1]
+        for rule in rules(plan, "alert")
+        if "Budget" in rule["alert"]
+        for match in [re.search(r"\* 30 >= (\d+)$", rule["expr"])]
+        if match
+    }
+    assert guards == ({str(least)} if guarded else set())
+    assert ("one failure" in made(plan, "test")) is guarded
+
+
+def test_no_group_is_evaluated_so_seldom_that_lookups_miss_it() -> None:
+    for group in groups(example()):
+        assert 2 * parse_duration(group["interval"]) < 300
+
+
+def test_group_names_are_unique() -> None:
+    plan = example(objective("ttft"), *(objective(each.key) for each in SUPPORTED[1:]))
+    found = [group["name"] for group in groups(plan)]
+    assert len(found) == len(set(found)) == 2 * len(plan.objectives)
+
+
+@given(st.integers(1, 99_999))
+def test_no_float_noise_anywhere(share: int) -> None:
+    plan = example(objective("availability", target=f"{share}e-5"))
+    for kind in ("rules", "test"):
+        assert not re.search(r"[0-9]\.[0-9]{12}|[0-9]e-?[0-9]", made(plan, kind), re.IGNORECASE)
+
+
+def test_made_twice_is_the_same() -> None:
+    for kind in ("rules", "test", "inhibit"):
+        assert made(example(), kind) == made(example(), kind)
+
+
+texts = st.text(
+    st.sampled_from("a1 :#-'\"{}[]|>&*!%@`,?~\\é\n")
+    | st.characters(categories=["L", "N", "P", "S"])
+)
+
+
+@given(st.dictionaries(texts, texts | st.integers() | st.lists(texts, max_size=2), min_size=1))
+def test_yaml_says_what_was_meant(item: dict[str, object]) -> None:
+    text = document("x", {"version": "1.5", "items": [item]}, source="s", version="0")
+    assert yaml.safe_load(text) == {"version": "1.5", "items": [item]}
+
+
+@pytest.mark.parametrize("word", ["yes", "NO", "on", "Null", "y", "1", "1.5", "1e3", "0x1", ""])
+def test_yaml_text_stays_text(word: str) -> None:
+    text = document("x", {"word": word, "words": [{word: word}]}, source="s", version="0")
+    assert yaml.safe_load(text) == {"word": word, "words": [{word: word}]}
+
+
+def test_traffic_goes_on_where_it_was() -> None:
+    phases = [
+        Phase(Decimal(90), Decimal(4)),
+        Phase(Decimal(60), Decimal(4), bad=Decimal("0.25")),
+        Phase(Decimal(60), None),
+        Phase(Decimal(30), Decimal(0)),
+    ]
+    good, bad = Decimal(1), Decimal(0)
+    assert values(Input("x", False, good, bad), phases) == "0 4+4x2 15+3x1 stale _x1 18+0x0"
+    assert values(Input("x", True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"

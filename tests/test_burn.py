@@ -1,0 +1,176 @@
+"""Burn-rate arithmetic: what every period and target can rely on, and some numbers by hand."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promql.expr import decimal_text
+from slos.burn import Pair, absent_seconds, pairs
+from slos.durations import parse_duration
+
+DAY = Decimal(86_400)
+STATED_SHARE = {
+    "1h": Decimal("0.02"),
+    "6h": Decimal("0.05"),
+    "1d": Decimal("0.1"),
+    "3d": Decimal("0.1"),
+    "9d": Decimal("0.1"),
+}
+
+periods = st.integers(1, 90).map(lambda days: days * DAY)
+targets = st.integers(1, 99_999).map(lambda share: Decimal(share).scaleb(-5))
+ratios = st.integers(1, 10_000).map(lambda share: Decimal(share).scaleb(-4))
+
+
+def rounded_up(share: Decimal) -> Decimal:
+    """Allow for a burn rate of four significant digits."""
+    return share * Decimal("1.0005")
+
+
+@given(periods, targets)
+def test_every_pair_can_fire_and_none_fires_within_budget(period: Decimal, target: Decimal) -> None:
+    for pair in pairs(period, target):
+        assert 1 - target <= pair.threshold < 1
+        assert pair.burn_rate >= 1
+        assert pair.seconds_to_fire(Decimal(1)) is not None
+        assert pair.seconds_to_fire(pair.threshold) is None
+
+
+@given(periods, targets)
+def test_windows_are_within_the_period_and_in_the_usual_proportion(
+    period: Decimal, target: Decimal
+) -> None:
+    for pair in pairs(period, target):
+        assert parse_duration(pair.long) <= period
+        assert parse_duration(pair.short) * 12 == parse_duration(pair.long)
+
+
+@given(periods, targets)
+def test_slower_pairs_ask_for_less_and_pages_come_first(period: Decimal, target: Decimal) -> None:
+    chosen = pairs(period, target)
+    assert chosen[0].tier == "page"
+    for faster, slower in pairwise(chosen):
+        assert slower.threshold < faster.threshold
+        assert parse_duration(slower.long) > parse_duration(faster.long)
+        assert (faster.tier, slower.tier) != ("ticket", "page")
+
+
+@given(periods, targets)
+def test_no_burn_above_1_goes_unnoticed(period: Decimal, target: Decimal) -> None:
+    assert pairs(period, target)[-1].threshold == 1 - target
+
+
+@given(periods, targets)
+def test_no_more_is_spent_than_stated_unless_the_burn_rate_is_1(
+    period: Decimal, target: Decimal
+) -> None:
+    for pair in pairs(period, target):
+        spent = pair.threshold / (1 - target) * parse_duration(pair.long) / period
+        assert spent <= rounded_up(STATED_SHARE[pair.long]) or pair.threshold == 1 - target
+
+
+@given(periods, targets)
+def test_less_is_spent_than_stated_only_halfway_to_everything_being_bad(
+    period: Decimal, target: Decimal
+) -> None:
+    for pair in pairs(period, target):
+        spent = pair.threshold / (1 - target) * parse_duration(pair.long) / period
+        halfway = (2 - target) / 2
+        assert rounded_up(spent) >= STATED_SHARE[pair.long] or pair.threshold == halfway
+
+
+@given(periods, targets)
+def test_numbers_are_written_without_noise(period: Decimal, target: Decimal) -> None:
+    for pair in pairs(period, target):
+        assert len(decimal_text(pair.burn_rate).replace(".", "").strip("0")) <= 4
+        assert len(decimal_text(pair.threshold).partition(".")[2]) <= 10
+        assert str(pair.burn_rate) == decimal_text(pair.burn_rate)
+
+
+def fires(pair: Pair, error_ratio: float, step: float = 1.0) -> float:
+    """Play a burn second by second: how long until the recorded series are above the threshold."""
+    base = parse_duration("5m")
+    needed = float(pair.threshold * parse_duration(pair.long))
+    shown, seconds = 0.0, 0.0
+    while shown <= needed:
+        shown += error_ratio * min((seconds + step / 2) / float(base), 1.0) * step
+        seconds += step
+    return seconds
+
+
+@given(periods, targets, ratios)
+def test_the_time_to_fire_is_that_of_the_recorded_series(
+    period: Decimal, target: Decimal, beyond: Decimal
+) -> None:
+    pair = pairs(period, target)[0]
+    error_ratio = pair.threshold + beyond * (1 - pair.threshold)
+    seconds = pair.seconds_to_fire(error_ratio)
+    assert seconds is not None
+    assert float(seconds) == pytest.approx(fires(pair, float(error_ratio)), abs=2)
+
+
+@given(periods, targets, ratios, ratios)
+def test_worse_fires_sooner_and_a_guard_delays(
+    period: Decimal, target: Decimal, one: Decimal, other: Decimal
+) -> None:
+    better, worse = sorted((one, other))
+    for pair in pairs(period, target):
+        soon, late = pair.seconds_to_fire(worse), pair.seconds_to_fire(better)
+        assert late is None or soon <= late
+        assert soon is None or pair.seconds_to_fire(worse, guard=Decimal(900)) >= soon
+
+
+def test_the_textbook_at_30_days() -> None:
+    assert pairs(30 * DAY, Decimal("0.999")) == (
+        Pair("page", "1h", "5m", Decimal("14.4"), Decimal("0.0144")),
+        Pair("page", "6h", "30m", Decimal(6), Decimal("0.006")),
+        Pair("ticket", "1d", "2h", Decimal(3), Decimal("0.003")),
+        Pair("ticket", "3d", "6h", Decimal(1), Decimal("0.001")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "target", "expected"),
+    [
+        (28, "0.999", ["page 1h 13.44", "page 6h 5.6", "ticket 1d 2.8", "ticket 3d 1"]),
+        (28, "0.95", ["page 1h 10.5", "page 6h 5.6", "ticket 1d 2.8", "ticket 3d 1"]),
+        (28, "0.9", ["page 1h 5.5", "ticket 1d 2.8", "ticket 3d 1"]),
+        (28, "0.5", ["page 1h 1.5", "ticket 3d 1"]),
+        (7, "0.99", ["page 1h 3.36", "page 6h 1.4", "ticket 1d 1"]),
+        (90, "0.99", ["page 1h 43.2", "page 6h 18", "ticket 1d 9", "ticket 3d 3", "ticket 9d 1"]),
+    ],
+)
+def test_pairs_by_hand(days: int, target: str, expected: list[str]) -> None:
+    chosen = pairs(days * DAY, Decimal(target))
+    assert [f"{pair.tier} {pair.long} {pair.burn_rate}" for pair in chosen] == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "error_ratio", "seconds"),
+    [
+        ("0.999", "1", 171),  # 48 s of bad events; sqrt(2 * 300 s * 48.384 s), as rates smooth
+        ("0.99", "1", 634),  # 483.84 s of bad events, and half a base window
+        ("0.99", "0.5", 1118),
+        ("0.95", "0.5", None),
+    ],
+)
+def test_times_to_page_by_hand(target: str, error_ratio: str, seconds: int | None) -> None:
+    page = pairs(28 * DAY, Decimal(target))[0]
+    assert page.seconds_to_fire(Decimal(error_ratio)) == seconds
+
+
+@given(periods, targets)
+def test_missing_signals_are_told_within_half_an_hour(period: Decimal, target: Decimal) -> None:
+    seconds = absent_seconds(period, target)
+    assert 300 <= seconds <= 1800
+    assert seconds % 60 == 0
+
+
+def test_a_tight_budget_misses_its_signals_sooner() -> None:
+    waits = [absent_seconds(28 * DAY, Decimal(target)) for target in ("0.99", "0.997", "0.9999")]
+    assert waits == [1800, 720, 300]
