@@ -137,8 +137,9 @@ def _burn_meaning(subject: Subject) -> Iterator[str]:
     if planned.min_bad_events:
         why = "spike" if planned.indicator.in_slices else "unlucky night request"
         yield (
-            f"A pair stays quiet until at least {planned.min_bad_events} {planned.indicator.events} "
-            f"were bad in its long window, so that one {why} wakes nobody."
+            f"A pair stays quiet until at least {planned.min_bad_events} "
+            f"{planned.indicator.events} were bad in its long window, so that one {why} wakes "
+            "nobody."
         )
     if "requests_without_first_token" in planned.indicator.signals:
         yield (
