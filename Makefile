@@ -14,7 +14,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 demo: $(READY)
-	$(BIN)/tokenslo demo $(if $(FOR),--for $(FOR))
+	$(BIN)/tokenslo demo $(if $(FOR),--for $(FOR)) $(if $(ENGINE),--engine $(ENGINE))
 
 bench: $(READY)
 	set -e; for file in bench/[a-z]*.py; do $(BIN)/python -m bench.$$(basename $$file .py); done

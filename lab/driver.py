@@ -7,9 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lab.engine import Engine, Event, IterationStats, Request
+from lab.engine import Engine, Event, IterationStats, Request, Step
 
 Listener = Callable[[Event], None]
+Observer = Callable[[float, Step], None]
 
 # executor.h, iter_stats_max_iterations: older records are dropped without a trace.
 _KEPT_RECORDS = 1000
@@ -19,11 +20,13 @@ class Driver:
     """An engine and its thread; times are seconds since the epoch on a clock that never jumps.
 
     A request's events go to its listener, in order, on the engine's thread and while the next batch
-    is already running; a listener must be quick and must not raise.
+    is already running; a listener must be quick and must not raise.  So must an observer, which is
+    shown every step and its time, before the step's events are delivered.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, observer: Observer | None = None) -> None:
         self._engine = engine
+        self._observer = observer
         self._listeners: dict[int, Listener] = {}
         self._records: deque[IterationStats] = deque(maxlen=_KEPT_RECORDS)
         self._lock = threading.Lock()
@@ -45,6 +48,11 @@ class Driver:
         """Ask for the end of a request."""
         with self._lock:
             self._engine.cancel(request_id)
+
+    @property
+    def epoch(self) -> float:
+        """When the monotonic clock was 0, on this driver's clock."""
+        return self._epoch
 
     def drain_stats(self) -> list[IterationStats]:
         """Return the iteration records since the last call, at most the newest thousand."""
@@ -71,6 +79,8 @@ class Driver:
                 if step.stats:
                     self._records.append(step.stats)
                 calls = [(self._listener(event), event) for event in step.events]
+            if self._observer:
+                self._observer(now, step)
             for listener, event in calls:
                 listener(event)
             if step.seconds is None:

@@ -46,6 +46,11 @@ class BlockPool:
         """Blocks that can be taken, those with reusable content included."""
         return self.blocks - self.used
 
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """The four counters: allocated in all, allocated empty, reused, missed."""
+        return self.alloc_total, self.alloc_new, self.reused, self.missed
+
     def keys(self, prompt: Sequence[Hashable]) -> list[int]:
         """Return the content keys of the prompt's full blocks; each covers all before it too."""
         keys: list[int] = []

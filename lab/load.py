@@ -1,4 +1,4 @@
-"""A streaming load on Triton's ``generate_stream``, and what its clients really saw.
+"""A streaming load on Triton or on an OpenAI-like server, and what its clients really saw.
 
 Requests arrive at random at a given mean rate, whatever became of the earlier ones, as real ones
 do; a limit on how many are under way makes it a closed loop when the server is slower, or always
@@ -14,12 +14,12 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -36,9 +36,12 @@ Outcome = Literal[
 ]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
+Protocol = Literal["generate", "completions", "chat"]
+
 _OWN_HOSTS = {"127.0.0.1", "localhost", "::1"}
 # Patience of a client that leaves before its first token: less than a prefill takes.
 _IMPATIENCE_SECONDS = (0.005, 0.03)
+_DONE = b"data: [DONE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class LoadSettings:
     and at most ``requests`` of them; each may take ``request_seconds``.  ``prompt_words`` and
     ``max_tokens`` are lengths to choose from.  A prompt begins like others do: with one of
     ``prefixes`` texts of ``prefix_words`` words.  ``bad`` requests do not fit the model's inputs;
-    ``failing`` ones make the engine fail before or after their first token.
+    ``failing`` ones make the engine fail before or after their first token.  They go to Triton's
+    ``generate_stream``, or to the completions or the chat completions of an OpenAI-like server.
     """
 
     rate: float = 2.5
@@ -58,6 +62,7 @@ class LoadSettings:
     requests: int = 10_000
     request_seconds: float = 60.0
     model: str = "tensorrt_llm"
+    protocol: Protocol = "generate"
     prompt_words: tuple[int, ...] = (40, 120, 300, 700)
     max_tokens: tuple[int, ...] = (16, 60, 120, 240)
     prefixes: int = 4
@@ -85,6 +90,7 @@ class LoadSummary:
     """What the clients saw: ended requests by outcome, times to first token, gaps between tokens.
 
     ``rejected`` requests were refused by the server, ``failed`` ones by the model or the engine.
+    Pieces of text count as tokens, as they are unless the server joins some.
     Quantiles are None where nothing was measured.
     """
 
@@ -97,6 +103,43 @@ class LoadSummary:
     def requests(self) -> int:
         """How many requests ended."""
         return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """Where requests go, how model and prompt are written, and where in an event the text is."""
+
+    path: str
+    prompt: Callable[[str, str], dict[str, object]]
+    text: Callable[[Mapping[str, Any]], str | None]
+
+
+def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the event's choice; usage comes without one."""
+    choices = event["choices"]
+    return choices[0] if choices else {}
+
+
+_APIS: Mapping[Protocol, _Api] = {
+    "generate": _Api(
+        path="/v2/models/{model}/generate_stream",
+        prompt=lambda _, text: {"text_input": text},
+        text=lambda event: event.get("text_output"),
+    ),
+    "completions": _Api(
+        path="/v1/completions",
+        prompt=lambda model, text: {"model": model, "prompt": text},
+        text=lambda event: _choice(event).get("text"),
+    ),
+    "chat": _Api(
+        path="/v1/chat/completions",
+        prompt=lambda model, text: {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+        },
+        text=lambda event: _choice(event).get("delta", {}).get("content"),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +161,8 @@ class Load:
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname not in _OWN_HOSTS:
             raise ValueError(f"{url}: a load goes to http://127.0.0.1 or http://localhost only")
-        self._url = f"{url.rstrip('/')}/v2/models/{settings.model}/generate_stream"
+        self._api = _APIS[settings.protocol]
+        self._url = url.rstrip("/") + self._api.path.format(model=settings.model)
         self._settings = settings
         self._random = random.Random(settings.seed)
         self._stop = asyncio.Event()
@@ -175,7 +219,7 @@ class Load:
         pick, settings = self._random, self._settings
         max_tokens = pick.choice(settings.max_tokens)
         body: dict[str, object] = {
-            "text_input": self._prompt(pick.choice(settings.prompt_words)),
+            **self._api.prompt(settings.model, self._prompt(pick.choice(settings.prompt_words))),
             "max_tokens": max_tokens,
             "stream": True,
         }
@@ -230,12 +274,12 @@ class Load:
             if response.status != 200 and response.content_type == "application/json":
                 return "rejected"
             async for line in response.content:
-                if not line.startswith(b"data:"):
+                if not line.startswith(b"data:") or line.startswith(_DONE):
                     continue
                 event = json.loads(line[5:])
                 if "error" in event:
                     return _failed(seen)
-                if event.get("text_output"):
+                if self._api.text(event):
                     seen.append(time.perf_counter())
                 if len(seen) - 1 == plan.tokens:
                     response.close()

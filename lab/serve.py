@@ -1,0 +1,39 @@
+"""A look-alike of trtllm-serve on this machine, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.engine import EngineSettings
+from lab.process import Server, serve
+from lab.trtllm_serve.flags import write_flags
+from lab.trtllm_serve.settings import ServeSettings
+
+
+def start(
+    folder: Path,
+    settings: ServeSettings | None = None,
+    engine: EngineSettings | None = None,
+) -> Server:
+    """Start it, its log and the data behind its metrics in `folder`; leaving `with` ends it."""
+    metrics = folder / "prometheus_multiproc"
+    metrics.mkdir(parents=True)
+
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        return [
+            *(sys.executable, "-m", "lab.trtllm_serve", f"--port={ports[0]}"),
+            *write_flags(settings or ServeSettings()),
+            *write_flags(engine or EngineSettings()),
+        ]
+
+    return serve(
+        Server,
+        "trtllm-serve",
+        command,
+        folder / "trtllm-serve.log",
+        ready="/health",
+        env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+    )

@@ -1,0 +1,37 @@
+"""Runs the look-alike: ``python -m lab.trtllm_serve``, with a flag for every setting."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
+
+from aiohttp import web
+
+from lab.trtllm_serve.flags import read_flags
+
+_SHUTDOWN_SECONDS = 1.0
+
+
+def main() -> None:
+    """Serve on loopback until told to stop."""
+    port, settings, engine = read_flags()
+    with ExitStack() as stack:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            folder = stack.enter_context(TemporaryDirectory(prefix="trtllm-serve-"))
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        # prometheus_client looks for that when it is imported, and never again.
+        from lab.trtllm_serve.server import Service
+
+        web.run_app(
+            Service(settings, engine).app(),
+            host="127.0.0.1",
+            port=port,
+            access_log=None,
+            print=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+
+
+if __name__ == "__main__":
+    main()

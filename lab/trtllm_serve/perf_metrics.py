@@ -1,0 +1,110 @@
+"""Per-request timing, as /perf_metrics gave it and as headers and files have given it since.
+
+Times go out on the steady clock: seconds since the machine started, not since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lab.engine import RequestMetrics
+
+Json = dict[str, Any]
+
+RETURN_METRICS = "X-TRTLLM-return-metrics"
+"""The request header that asks for them; its value is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request whose end the server has recorded; the times are steady, in seconds.
+
+    ``metrics`` are the engine's, ``server_arrival`` and ``server_first_token`` the HTTP server's
+    own.
+    """
+
+    request_id: int
+    reason: str
+    metrics: RequestMetrics
+    server_arrival: float
+    server_first_token: float | None
+
+
+def record(request: Finished) -> Json:
+    """Return the request's item of /perf_metrics; what it never came to is missing."""
+    metrics = request.metrics
+    timing = {
+        "server_arrival_time": request.server_arrival,
+        "arrival_time": metrics.arrival_time,
+        "first_scheduled_time": metrics.first_scheduled_time,
+        "first_token_time": metrics.first_token_time,
+        "server_first_token_time": request.server_first_token,
+        "last_token_time": metrics.last_token_time,
+    }
+    found: Json = {
+        "first_iter": metrics.first_iter,
+        "last_iter": metrics.last_iter,
+        "timing_metrics": {name: value for name, value in timing.items() if value is not None},
+        "kv_cache_metrics": {
+            name: getattr(metrics, name)
+            for name in (
+                "num_total_allocated_blocks",
+                "num_new_allocated_blocks",
+                "num_reused_blocks",
+                "num_missed_blocks",
+            )
+        },
+    }
+    if metrics.total_draft_tokens:
+        found["speculative_decoding"] = {
+            "acceptance_rate": metrics.total_accepted_draft_tokens / metrics.total_draft_tokens,
+            "total_accepted_draft_tokens": metrics.total_accepted_draft_tokens,
+            "total_draft_tokens": metrics.total_draft_tokens,
+        }
+    return {"request_id": request.request_id, "perf_metrics": found}
+
+
+def headers(request: Finished) -> dict[str, str]:
+    """Return the response headers for a request; durations are in milliseconds."""
+    metrics = request.metrics
+    start = metrics.arrival_time
+    ends = {
+        "queue": metrics.first_scheduled_time,
+        "ttft": metrics.first_token_time,
+        "e2e": metrics.last_token_time,
+    }
+    timing = [
+        f"server_{name};dur={(end - start) * 1000:.6f}"
+        for name, end in ends.items()
+        if end is not None
+    ]
+    moments = {"start": start, "end": metrics.last_token_time}
+    span = [f"server-{name};ts={at:.9f}" for name, at in moments.items() if at is not None]
+    lists = {"Server-Timing": timing, "X-TRTLLM-Start-End-Time": span}
+    return {name: ", ".join(items) for name, items in lists.items() if items}
+
+
+def event(request: Finished) -> bytes:
+    """Return the event that carries the headers of a stream, after its [DONE]."""
+    data = json.dumps(headers(request), separators=(",", ":"))
+    return f"event: trtllm.perf_metrics\ndata: {data}\n\n".encode()
+
+
+def output_file(folder: Path) -> Path:
+    """Name the file for the records of this process, in a folder that it makes if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return folder / f"perf_metrics-server-{socket.gethostname()}-{os.getpid()}-{moment}.jsonl"
+
+
+def line(request: Finished) -> str:
+    """Return the request's line in that file."""
+    breakdown: Json = {"step_metrics": [], "ctx_chunk_metrics": []}
+    whole = record(request) | {"time_breakdown_metrics": breakdown, "status": "complete"}
+    return json.dumps(whole, separators=(",", ":")) + "\n"

@@ -1,0 +1,270 @@
+"""The HTTP server: requests in, chunks out, and all that can be asked about them.
+
+``/lab/truth`` is the lab's own and no part of the look-alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from aiohttp import web
+
+from lab.driver import Driver
+from lab.engine import Engine, EngineSettings, Event, Request, RequestMetrics, Step
+from lab.trtllm_serve import iteration_json, openai, perf_metrics
+from lab.trtllm_serve.openai import Answer, Api, BadRequest
+from lab.trtllm_serve.perf_metrics import Finished
+from lab.trtllm_serve.prometheus import Exposition, leave_worker_behind
+from lab.trtllm_serve.reading import Buffer, OneFetch, Reader, Tee, UntilIdle
+from lab.trtllm_serve.settings import ServeSettings
+from lab.trtllm_serve.truth import Truth
+
+_POLL_SECONDS = 1.0
+"""How often it looks whether a client has left."""
+
+_TIMES = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
+
+
+class Service:
+    """One server and its engine, which starts at once."""
+
+    def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
+        self._settings = settings
+        self._exposition: Exposition | None = None
+        if settings.prometheus != "none":
+            if settings.dead_worker:
+                leave_worker_behind(settings, engine, _some_records(settings, engine))
+            self._exposition = Exposition(settings, engine)
+        self._buffer = Buffer(settings.kept_records)
+        self._reader = self._make_reader()
+        self._records = iteration_json.records(settings, engine)
+        self._file = _opened(settings.iterations_file)
+        self._perf_metrics: deque[Finished] = deque(maxlen=settings.perf_metrics_max_requests)
+        self._output = None
+        if settings.perf_metrics_output_dir:
+            self._output = perf_metrics.output_file(Path(settings.perf_metrics_output_dir))
+        self._truth = Truth()
+        self._created = int(time.time())
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._driver = Driver(Engine(engine), self._observe)
+
+    def app(self) -> web.Application:
+        """Return the application; it closes the engine when it ends."""
+        app = web.Application(client_max_size=16 * 2**20)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/metrics", self._metrics)
+        if self._exposition:
+            app.router.add_get("/prometheus/metrics", self._prometheus)
+        if self._settings.per_request == "endpoint":
+            app.router.add_get("/perf_metrics", self._read_perf_metrics)
+        app.router.add_get("/lab/truth", self._read_truth)
+        app.cleanup_ctx.append(self._lifetime)
+        return app
+
+    async def _lifetime(self, _: web.Application) -> AsyncIterator[None]:
+        work = asyncio.create_task(self._reader.run())
+        yield
+        work.cancel()
+        # The driver's listeners need the loop: it goes first.
+        await asyncio.to_thread(self._driver.close)
+        if self._file:
+            self._file.close()
+
+    def _make_reader(self) -> Reader:
+        if self._settings.read == "until-idle":
+            return UntilIdle(self._buffer)
+        if self._settings.read == "one-fetch" or not self._exposition:
+            show = self._exposition.iteration if self._exposition else None
+            return OneFetch(self._buffer, show)
+        return Tee(self._buffer, self._exposition.iteration, self._settings.kept_records)
+
+    def _observe(self, now: float, step: Step) -> None:
+        """See a step of the engine, on its thread."""
+        if not self._settings.iteration_stats:
+            return
+        for record in self._records.of(now, step):
+            self._buffer.add(record)
+            if self._file:
+                self._file.write(openai.compact(record) + "\n")
+                self._file.flush()
+
+    # Requests
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(openai.COMPLETIONS, request)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(openai.CHAT, request)
+
+    async def _answer(self, api: Api, request: web.Request) -> web.StreamResponse:
+        arrived = time.monotonic()
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event] = asyncio.Queue()
+
+        def listen(event: Event) -> None:
+            self._truth.watch(event)
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        try:
+            ask = openai.read(api, await request.read())
+            work = Request(ask.prompt, ask.max_tokens, ask.fail_after)
+            request_id = self._driver.submit(work, listen)
+        except (BadRequest, ValueError) as error:
+            if self._exposition:
+                self._exposition.refused(400)
+            return web.json_response(openai.error(str(error)), status=400)
+        self._reader.submitted()
+        watcher = self._watch(request, request_id)
+        answer = Answer(api, ask, self._settings)
+        respond = self._stream if ask.stream else self._whole
+        response = await respond(request, answer, events, arrived)
+        if not _has_left(request):
+            watcher.cancel()
+        return response
+
+    async def _stream(
+        self,
+        request: web.Request,
+        answer: Answer,
+        events: asyncio.Queue[Event],
+        arrived: float,
+    ) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        response.charset = "utf-8"
+        await response.prepare(request)
+        first: float | None = None
+        with suppress(ConnectionError):  # the client has left: nothing is recorded
+            while answer.reason is None:
+                event = await events.get()
+                if chunks := answer.take(event):
+                    first = first or time.monotonic()
+                    await response.write(chunks)
+            if answer.reason == "error" and request.transport:
+                request.transport.close()
+            else:
+                await response.write(answer.end())
+                finished = self._finish(answer, event, arrived, first)
+                if _wants_metrics(request, self._settings):
+                    await response.write(perf_metrics.event(finished))
+        return response
+
+    async def _whole(
+        self,
+        request: web.Request,
+        answer: Answer,
+        events: asyncio.Queue[Event],
+        arrived: float,
+    ) -> web.StreamResponse:
+        """Wait for all of it, also if the client has left: then it ends as cancelled."""
+        while answer.reason is None:
+            event = await events.get()
+            answer.take(event)
+        if answer.reason == "error":
+            message = "the engine failed while it generated"
+            return web.json_response(openai.error(message), status=400)
+        finished = self._finish(answer, event, arrived, None)
+        headers = {}
+        if _wants_metrics(request, self._settings):
+            headers = perf_metrics.headers(finished)
+        return web.json_response(answer.whole(), headers=headers)
+
+    def _finish(self, answer: Answer, end: Event, arrived: float, first: float | None) -> Finished:
+        """Record a request that has ended as far as its client is concerned."""
+        assert end.metrics is not None and answer.reason is not None  # noqa: S101, PT018
+        metrics = _steady(end.metrics, self._driver.epoch)
+        finished = Finished(end.request_id, answer.reason, metrics, arrived, first)
+        if self._exposition:
+            self._exposition.request(finished)
+        if self._settings.per_request == "endpoint":
+            self._perf_metrics.append(finished)
+        if self._output:
+            with self._output.open("a") as output:
+                output.write(perf_metrics.line(finished))
+        self._reader.completed()
+        return finished
+
+    def _watch(self, request: web.Request, request_id: int) -> asyncio.Task[None]:
+        """Have the request aborted some time after its client has left."""
+
+        async def abort() -> None:
+            while not _has_left(request):  # noqa: ASYNC110 - it is looked for, not told
+                await asyncio.sleep(_POLL_SECONDS)
+            self._driver.cancel(request_id)
+
+        watcher = asyncio.create_task(abort())
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+        return watcher
+
+    # What can be asked
+
+    async def _models(self, _: web.Request) -> web.Response:
+        model = {"id": self._settings.model, "object": "model", "created": self._created}
+        return web.json_response({"object": "list", "data": [model | {"owned_by": "tensorrt_llm"}]})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": self._settings.version})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.json_response(await self._reader.read())
+
+    async def _prometheus(self, request: web.Request) -> web.Response:
+        assert self._exposition is not None  # noqa: S101 - there is no route without one
+        body, content_type = self._exposition.render(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _read_perf_metrics(self, _: web.Request) -> web.Response:
+        found = [perf_metrics.record(request) for request in self._perf_metrics]
+        self._perf_metrics.clear()
+        return web.json_response(found)
+
+    async def _read_truth(self, request: web.Request) -> web.Response:
+        mark = self._driver.epoch + time.monotonic()
+        since = float(request.query.get("since", "0"))
+        return web.json_response({"mark": mark} | self._truth.since(since))
+
+
+def _has_left(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+def _wants_metrics(request: web.Request, settings: ServeSettings) -> bool:
+    asked = request.headers.get(perf_metrics.RETURN_METRICS, "").strip() == "1"
+    return asked and settings.per_request == "headers"
+
+
+def _steady(metrics: RequestMetrics, epoch: float) -> RequestMetrics:
+    """Return the metrics with the driver's times as steady ones."""
+    times = {name: getattr(metrics, name) for name in _TIMES}
+    return replace(metrics, **{name: at - epoch for name, at in times.items() if at is not None})
+
+
+def _some_records(settings: ServeSettings, engine: EngineSettings) -> list[iteration_json.Json]:
+    """Return the records of a short life of an engine: that of a worker that died at work."""
+    life, records, now = Engine(engine), iteration_json.records(settings, engine), time.time()
+    life.submit(Request(("a", "worker", "that", "dies"), 8), now)
+    found = []
+    for _ in range(4):
+        step = life.step(now)
+        found += records.of(now, step)
+        now += step.seconds or 0.0
+    return found
+
+
+def _opened(path: str) -> TextIO | None:
+    return Path(path).open("a") if path else None

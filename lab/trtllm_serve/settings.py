@@ -1,0 +1,121 @@
+"""What the look-alike shows of its engine: every behaviour that differs between releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+_PYTORCH_1_4 = ("attention_dp_ranks", "iteration_interval", "kv_iteration_interval")
+
+Schema = Literal["tensorrt", "pytorch-1.2", "pytorch-1.4"]
+Read = Literal["until-idle", "one-fetch", "tee"]
+Names = Literal["none", "1.1", "1.3", "1.4"]
+PerRequest = Literal["none", "endpoint", "headers"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """How a trtllm-serve behaves; the defaults are those of a 1.4 with its metrics on.
+
+    ``iteration_stats`` are off in PyTorch's executor unless enable_iter_perf_stats asks for them.
+    ``schema`` is that of the iteration records: the C++ executor's, or PyTorch's up to 1.2 or from
+    1.3 on, whose scheduler may ``overlap``.  Their numbers can be ``attention_dp_ranks`` rows per
+    iteration, come from every ``iteration_interval``-th iteration only, count ``host_blocks`` of
+    the host's KV pool as the GPU's, be all 0 for the KV blocks as with ``kv_manager_v2``, and carry
+    KV deltas every ``kv_iteration_interval`` iterations (0: never).
+
+    ``read`` is what GET /metrics does: wait until no record comes for 2 s, fetch once and then wait
+    as long, or return what a collector has gathered, which wakes up when a request completes
+    and is there only along with Prometheus metrics.
+    ``kept_records`` bounds each buffer on the way; 0 does not.
+
+    ``prometheus`` names the generation of metrics at /prometheus/metrics; ``dead_worker`` leaves
+    the gauges of a process that is no more.  ``per_request`` timing is at /perf_metrics, which
+    holds ``perf_metrics_max_requests``, or in headers, and in ``perf_metrics_output_dir`` if given.
+
+    A stream's chunk has the tokens of ``stream_interval`` iterations; the text of every
+    ``withhold``-th token comes with the next one (0: none is withheld).
+    """
+
+    model: str = "tensorrt_llm"
+    version: str = "1.4.0"
+    iteration_stats: bool = True
+    schema: Schema = "pytorch-1.4"
+    overlap: bool = True
+    attention_dp_ranks: int = 1
+    iteration_interval: int = 1
+    host_blocks: int = 0
+    kv_manager_v2: bool = False
+    kv_iteration_interval: int = 0
+    read: Read = "tee"
+    kept_records: int = 1000
+    prometheus: Names = "1.4"
+    dead_worker: bool = False
+    per_request: PerRequest = "headers"
+    perf_metrics_max_requests: int = 0
+    perf_metrics_output_dir: str = ""
+    stream_interval: int = 1
+    withhold: int = 0
+    iterations_file: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(ServeSettings).items():
+            choices, value = get_args(kind), getattr(self, name)
+            if choices and value not in choices:
+                raise ValueError(f"{name} {value!r} is none of {', '.join(choices)}")
+        if min(self.attention_dp_ranks, self.iteration_interval, self.stream_interval) < 1:
+            raise ValueError(
+                "attention_dp_ranks, iteration_interval and stream_interval must be at least 1"
+            )
+        counts = (self.host_blocks, self.kv_iteration_interval, self.kept_records, self.withhold)
+        if min(*counts, self.perf_metrics_max_requests) < 0:
+            raise ValueError("a number must not be negative")
+        if self.schema != "pytorch-1.4":
+            for field in fields(self):
+                if field.name in _PYTORCH_1_4 and getattr(self, field.name) != field.default:
+                    raise ValueError(f"{field.name} needs the schema pytorch-1.4")
+
+    @property
+    def engine_type(self) -> str:
+        """The backend as the Prometheus label has it."""
+        return self.schema.split("-")[0]
+
+
+RELEASES: Mapping[str, ServeSettings] = {
+    "1.0": ServeSettings(
+        version="1.0.0",
+        schema="pytorch-1.2",
+        read="until-idle",
+        kept_records=0,
+        prometheus="none",
+        per_request="none",
+    ),
+    "1.1": ServeSettings(
+        version="1.1.0",
+        schema="pytorch-1.2",
+        read="until-idle",
+        kept_records=0,
+        prometheus="1.1",
+        per_request="endpoint",
+        perf_metrics_max_requests=1000,
+    ),
+    "1.2": ServeSettings(
+        version="1.2.1",
+        schema="pytorch-1.2",
+        read="one-fetch",
+        kept_records=0,
+        prometheus="1.1",
+        per_request="endpoint",
+        perf_metrics_max_requests=1000,
+    ),
+    "1.3": ServeSettings(
+        version="1.3.0rc11",
+        read="one-fetch",
+        prometheus="1.3",
+        per_request="endpoint",
+        perf_metrics_max_requests=1000,
+    ),
+    "1.4": ServeSettings(),
+}
+"""What each release did with its metrics switched on."""

@@ -1,0 +1,75 @@
+"""What really happened in the engine, exactly: for tests to hold estimates against.
+
+No trtllm-serve has anything like it, and nothing that is tested may read it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import repeat
+from math import ceil
+from typing import Any
+
+from lab.engine import Event
+
+_KEPT = 200_000
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+class Truth:
+    """Watches every event of the engine, on the engine's thread; the newest gaps are kept.
+
+    A gap is the time in seconds between two steps that brought tokens of one request; with
+    speculative decoding the second can bring several.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+        self._burst: dict[int, int] = {}
+        self._gaps: list[tuple[float, float, int]] = []
+        self._requests: list[tuple[float, dict[str, Any]]] = []
+
+    def watch(self, event: Event) -> None:
+        """Note an event; those of a request come in order."""
+        number = event.request_id
+        if event.index is not None:
+            self._burst[number] = self._burst.get(number, 0) + 1
+        if event.more:
+            return
+        if tokens := self._burst.pop(number, 0):
+            if number in self._last:
+                self._gaps.append((event.time, event.time - self._last[number], tokens))
+            self._last[number] = event.time
+        if event.metrics:
+            self._last.pop(number, None)
+            ended = asdict(event.metrics) | {"finish_reason": event.finish_reason}
+            self._requests.append((event.time, {"request_id": number} | ended))
+        for kept in (self._gaps, self._requests):
+            if len(kept) > 2 * _KEPT:
+                del kept[:_KEPT]
+
+    def since(self, moment: float) -> dict[str, Any]:
+        """Tell what came after a moment, which is in seconds since the epoch as all times here are.
+
+        ``gaps`` and ``tokens`` are parallel: each gap, and how many tokens ended it.  Quantiles are
+        nearest-rank: of the gaps, and of the share in its gap that each token has.
+        """
+        gaps = self._gaps[bisect_right(self._gaps, moment, key=lambda gap: gap[0]) :]
+        ended = self._requests[bisect_right(self._requests, moment, key=lambda one: one[0]) :]
+        shares = (share for _, gap, tokens in gaps for share in repeat(gap / tokens, tokens))
+        return {
+            "gaps": [gap for _, gap, _ in gaps],
+            "tokens": [tokens for _, _, tokens in gaps],
+            "gap_quantiles": _quantiles(gap for _, gap, _ in gaps),
+            "token_quantiles": _quantiles(shares),
+            "requests": [request for _, request in ended],
+        }
+
+
+def _quantiles(values: Iterable[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    if not ordered:
+        return {}
+    return {name: ordered[ceil(q * len(ordered)) - 1] for name, q in _QUANTILES.items()}
