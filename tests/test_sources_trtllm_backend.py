@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from exporter.readings import Missing, ModelInfo, Reading, Survey
+from exporter.methods import METHODS
+from exporter.readings import Distribution, Missing, ModelInfo, Reading, Survey
 from exporter.sources.trtllm_backend import GAUGES
 from tests.fake_triton import FakeTriton, config, core, fake_triton, found, look
 
@@ -80,12 +83,22 @@ async def test_every_gauge_of_the_cpp_backend() -> None:
         "kv_blocks_used": 3042,
         "kv_blocks_free": 3197,
         "kv_blocks_max": 6239,
+        "kv_block_tokens": 64,
         "kv_reused_blocks": 118,
         "memory_gpu": 36100332423,
         "memory_cpu": 68172,
         "memory_pinned": 0,
     }
     assert survey.engine_stats_age == {("chat", "1"): 0.0}
+
+
+async def test_paused_are_only_those_of_the_last_iteration() -> None:
+    """The engine counts what it pauses, not what is paused (TensorRT-LLM, fillIterationStats)."""
+    told = found(await look(metrics=published(), configs=CPP), "chat")["sequences_paused"]
+    assert isinstance(told, Reading)
+    method = METHODS[told.method]
+    assert (told.method, method.quality) == ("trtllm_just_paused", "estimate")
+    assert method.note.startswith("a lower bound")
 
 
 async def test_python_models_and_old_backends_lack_some_series() -> None:
@@ -115,6 +128,7 @@ async def test_before_the_first_iteration_nothing_is_known() -> None:
     assert {told[signal] for signal in GAUGES} == {
         "the engine has run no iteration yet, so all of its gauges are 0"
     }
+    assert survey.engine_stats_age == {}
 
 
 async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> None:
@@ -270,3 +284,70 @@ async def test_publishing_engine_metrics_is_enough_to_be_reported_on() -> None:
     survey = await look(metrics=published(), configs={"chat": config("python", decoupled=False)})
     assert survey.models == (ModelInfo("chat", "1", "python"),)
     assert isinstance(found(survey, "chat")["ttft"], Missing)
+
+
+class TestPace:
+    """Mean gaps from iterations per time, where a sequence decodes from reading to reading."""
+
+    @staticmethod
+    def at(seconds: float, iteration: int, *, done: int = 0, **changes: dict[str, float]) -> str:
+        general = {"timestamp": 1795204800000000 + seconds * 1e6, "iteration_counter": iteration}
+        lengths = f"""\
+# TYPE nv_llm_output_token_len histogram
+nv_llm_output_token_len_count{{model="chat",version="1"}} {done}
+nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
+"""
+        return published(**{"general": general, **changes}) + lengths
+
+    @staticmethod
+    async def gaps(*looks: tuple[float, str]) -> tuple[float, float]:
+        last = (await TestFreshness().surveys(*looks))[-1]
+        reading = found(last, "chat")["itl"]
+        assert isinstance(reading, Reading), reading
+        value = reading.samples[()]
+        assert isinstance(value, Distribution)
+        assert (reading.method, value.edges) == ("trtllm_iteration_rate", (float("inf"),))
+        return value.count, round(value.sum, 6)
+
+    async def test_each_iteration_is_a_gap_of_every_sequence_that_decodes(self) -> None:
+        looks = (
+            (100.0, self.at(0, 1000)),
+            (101.0, self.at(1.0, 1050)),
+            (102.0, self.at(2.0, 1090, inflight={"generation_requests": 5})),
+        )
+        # 50 iterations of 20 ms with 11 sequences, then 40 of 25 ms with 11 falling to 5.
+        assert await self.gaps(*looks) == (50 * 11 + 40 * 8, 11.0 + 8.0)
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            pytest.param({"done": 14}, id="all that were active have ended"),
+            pytest.param({"inflight": {"generation_requests": 0}}, id="nothing decodes now"),
+            pytest.param({"inflight": {"micro_batch_id": 1}}, id="micro-batches overlap"),
+            pytest.param({"iteration": 1000}, id="no iteration"),
+            pytest.param({"iteration": 20}, id="a restart"),
+            pytest.param({"seconds": 3601.0}, id="the clock was set"),
+            pytest.param({"seconds": -3600.0}, id="the clock was set back"),
+        ],
+    )
+    async def test_what_cannot_be_known_adds_nothing(self, second: dict[str, Any]) -> None:
+        first = self.at(0, 1000)
+        then = self.at(**{"seconds": 1.0, "iteration": 1050, **second})
+        if "inflight" in second and "micro_batch_id" in second["inflight"]:
+            survey = (await TestFreshness().surveys((100, first), (101, then)))[-1]
+            assert isinstance(found(survey, "chat")["itl"], Missing)
+        else:
+            assert await self.gaps((100, first), (101, then)) == (0, 0)
+
+    async def test_without_finished_requests_it_is_refused(self) -> None:
+        survey = (await TestFreshness().surveys((100, published())))[-1]
+        gap = found(survey, "chat")["itl"]
+        assert isinstance(gap, Missing)
+        assert gap.reason.startswith("without nv_llm_output_token_len nothing shows")
+
+    async def test_seconds_of_the_python_model_are_too_coarse(self) -> None:
+        text = self.at(0, 5).replace("1795204800000000", "1795204800")
+        survey = (await TestFreshness().surveys((100, text)))[-1]
+        gap = found(survey, "chat")["itl"]
+        assert isinstance(gap, Missing)
+        assert gap.reason == "Triton has no metric of single tokens"

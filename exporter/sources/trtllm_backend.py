@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
-from exporter.readings import UNLABELLED, Missing, ModelInfo, Reading
+from exporter.readings import UNLABELLED, Distribution, Missing, ModelInfo, Reading
 from exporter.sources.by_model import ByModel, Model
 from exporter.sources.triton_core import Finished
 
@@ -34,12 +35,24 @@ SEQUENCES = (
     "sequences_paused",
     "sequences_max",
 )
-KV_GAUGES = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
+KV_GAUGES = (
+    "kv_utilization",
+    "kv_blocks_used",
+    "kv_blocks_free",
+    "kv_blocks_max",
+    "kv_block_tokens",
+)
 MEMORY_GAUGES = ("memory_gpu", "memory_cpu", "memory_pinned")
 GAUGES = SEQUENCES + KV_GAUGES + MEMORY_GAUGES
 
 # Used and free blocks are read one after the other and may be of neighbouring iterations.
 BLOCKS_TOLERANCE = 0.05
+
+MICROSECONDS = 1e14
+"""Timestamps above are microseconds since 1970, the C++ backend's; below, the python model's."""
+# A reading sees the last iteration up to 0.1 s late, and iterations can be long.
+CLOCK_TOLERANCE = 0.5
+CLOCK_SLIP = 0.1
 
 UPGRADE = "upgrade the tensorrtllm backend: release 25.04 or newer publishes it"
 
@@ -50,13 +63,31 @@ class Engine:
 
     ``stamp`` is (timestamp, iteration) and ``moved`` when it last was seen to change.
     ``idle_blocks`` are the fewest blocks that were reported as used while it stood still with no
-    active sequence, and None before that was seen, for a cache of ``max_blocks``.
+    active sequence, and None before that was seen, for a cache of ``max_blocks``.  ``pace`` is
+    what the readings so far say about gaps between tokens, None if they cannot.
     """
 
     stamp: tuple[float, float]
     moved: float
     idle_blocks: float | None = None
     max_blocks: float = 0.0
+    pace: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long iterations took, as often as sequences decoded in them.
+
+    ``gaps`` are so many that lasted ``seconds`` together.  The rest is of the last reading: when it
+    was ``at``, ``active`` and ``generating`` sequences, and ``done`` requests, None if untold.
+    """
+
+    at: float
+    active: float
+    generating: float
+    done: float | None
+    gaps: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +115,14 @@ def remember(
 ) -> dict[Model, Engine]:
     """Return what is known of each engine after this reading."""
     found = {}
+    done = metrics.total(OUTPUT_LENGTH, "_count")
     for model, gauges in _by_model(metrics, models).items():
         if gauges.general:
-            found[model] = _observed(engines.get(model), gauges, now)
+            before = engines.get(model)
+            engine = _observed(before, gauges, now)
+            found[model] = replace(
+                engine, pace=_paced(before, engine, gauges, done.get(model), now)
+            )
     return found
 
 
@@ -150,6 +186,61 @@ def _observed(before: Engine | None, gauges: _Gauges, now: float) -> Engine:
     return replace(engine, max_blocks=maximum)
 
 
+def _paced(
+    before: Engine | None, engine: Engine, gauges: _Gauges, done: float | None, now: float
+) -> Pace | None:
+    """Add what the iterations since the last reading took, if they followed each other.
+
+    They did if a sequence was decoding all the time: not all that were active then have ended.  In
+    a pipeline iterations of several micro-batches overlap and say nothing about one sequence.
+    """
+    if engine.stamp[0] < MICROSECONDS or gauges.batcher.get("micro_batch_id"):
+        return None
+    pace = Pace(
+        now,
+        gauges.requests.get("active", 0.0),
+        gauges.batcher.get("generation_requests", 0.0),
+        done,
+    )
+    last = before.pace if before else None
+    if before is None or last is None:
+        return pace
+    pace = replace(pace, gaps=last.gaps, seconds=last.seconds)
+    iterations = engine.stamp[1] - before.stamp[1]
+    took = (engine.stamp[0] - before.stamp[0]) / 1e6
+    elapsed = now - last.at
+    if (
+        iterations < 1
+        or not last.generating
+        or not pace.generating
+        or pace.done is None
+        or last.done is None
+        or not 0 <= pace.done - last.done < last.active
+        or took <= 0
+        or abs(took - elapsed) > CLOCK_TOLERANCE + CLOCK_SLIP * elapsed
+    ):
+        return pace
+    gaps = iterations * (last.generating + pace.generating) / 2
+    return replace(pace, gaps=pace.gaps + gaps, seconds=pace.seconds + gaps * took / iterations)
+
+
+def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Reading | Missing]:
+    pace = engine.pace if engine else None
+    if pace is None:
+        return
+    if pace.done is None:
+        yield Missing(
+            "itl",
+            info.model,
+            info.version,
+            f"without {OUTPUT_LENGTH} nothing shows whether iterations followed each other",
+            "use the tensorrtllm backend of release 25.02 or newer",
+        )
+        return
+    samples = {UNLABELLED: Distribution((inf,), (pace.gaps,), pace.seconds)}
+    yield Reading("itl", info.model, info.version, "trtllm_iteration_rate", samples)
+
+
 def _gauges(
     info: ModelInfo, gauges: _Gauges, engine: Engine | None, now: float, frozen_after: float
 ) -> Iterator[Reading | Missing]:
@@ -174,6 +265,7 @@ def _gauges(
         yield from _blocks(info, gauges, engine)
         for kind in ("gpu", "cpu", "pinned"):
             yield _gauge(info, f"memory_{kind}", gauges.memory.get(kind), MEMORY, kind)
+    yield from _iteration_rate(info, engine)
     if "reused" in gauges.blocks:
         samples = {UNLABELLED: gauges.blocks["reused"]}
         yield Reading("kv_reused_blocks", info.model, info.version, "trtllm_reused", samples)
@@ -195,9 +287,9 @@ def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Reading | Missing]:
     if waiting is None and "active" in requests and "scheduled" in requests:
         waiting = max(0.0, requests["active"] - requests["scheduled"])
     yield _gauge(info, "sequences_waiting", waiting, REQUESTS, "waiting", method="trtllm_waiting")
-    for signal, word in (
-        ("sequences_decoding", "generation_requests"),
-        ("sequences_paused", "paused_requests"),
+    for signal, word, method in (
+        ("sequences_decoding", "generation_requests", "trtllm_iteration"),
+        ("sequences_paused", "paused_requests", "trtllm_just_paused"),
     ):
         if gauges.static_batching and word not in gauges.batcher:
             yield from _refuse(
@@ -207,7 +299,7 @@ def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Reading | Missing]:
                 "use inflight batching (gpt_model_type: inflight_fused_batching)",
             )
         else:
-            yield _gauge(info, signal, gauges.batcher.get(word), BATCHER, word)
+            yield _gauge(info, signal, gauges.batcher.get(word), BATCHER, word, method=method)
 
 
 def _blocks(info: ModelInfo, gauges: _Gauges, engine: Engine | None) -> Iterator[Reading | Missing]:
@@ -245,6 +337,7 @@ def _blocks(info: ModelInfo, gauges: _Gauges, engine: Engine | None) -> Iterator
     }
     for signal, value in values.items():
         yield _gauge(info, signal, value, BLOCKS, "free", method=method, note=note)
+    yield _gauge(info, "kv_block_tokens", blocks.get("tokens_per") or None, BLOCKS, "tokens_per")
 
 
 def _shifted(blocks: Mapping[str, float], used: float, free: float | None, maximum: float) -> bool:

@@ -1,0 +1,64 @@
+"""Observations of single events, gathered into the counters and histograms of readings.
+
+Sources that learn of requests or tokens one by one (iteration records, per-request timing, traces)
+put them here; what comes out is cumulative since the recorder was made, as from a server.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+
+from exporter.readings import Distribution, Labels, Reading, Value
+from slos.signals import SIGNALS, bucket_edges
+
+Series = tuple[str, str, str, str]
+"""Signal, model, version, method."""
+
+
+@dataclass(slots=True)
+class _Histogram:
+    edges: tuple[float, ...]
+    counts: list[float]
+    sum: float = 0.0
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Counts events by signal, model, version and method.
+
+    ``thresholds`` are the SLO thresholds by signal in seconds: each becomes an exact bucket edge.
+    """
+
+    thresholds: Mapping[str, Iterable[float]] = field(default_factory=dict)
+    _histograms: dict[Series, _Histogram] = field(default_factory=dict)
+    _counters: dict[Series, dict[Labels, float]] = field(default_factory=dict)
+
+    def observe(self, series: Series, value: float, weight: float = 1.0) -> None:
+        """Take in ``weight`` observations of ``value`` seconds."""
+        histogram = self._histograms.get(series)
+        if histogram is None:
+            edges = (*bucket_edges(SIGNALS[series[0]], self.thresholds.get(series[0], ())), inf)
+            histogram = self._histograms[series] = _Histogram(edges, [0.0] * len(edges))
+        histogram.counts[bisect_left(histogram.edges, value)] += weight
+        histogram.sum += value * weight
+
+    def count(self, series: Series, labels: Labels = (), amount: float = 1.0) -> None:
+        """Take in ``amount`` events; an amount of 0 makes the series known."""
+        counter = self._counters.setdefault(series, {})
+        counter[labels] = counter.get(labels, 0.0) + amount
+
+    def readings(self) -> tuple[Reading, ...]:
+        """Return everything so far."""
+        values: dict[Series, Mapping[Labels, Value]] = {
+            series: {(): Distribution(h.edges, tuple(accumulate(h.counts)), h.sum)}
+            for series, h in self._histograms.items()
+        }
+        values.update((series, dict(counter)) for series, counter in self._counters.items())
+        return tuple(
+            Reading(signal, model, version, method, samples)
+            for (signal, model, version, method), samples in values.items()
+        )

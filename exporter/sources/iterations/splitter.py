@@ -1,0 +1,80 @@
+"""Takes JSON objects out of a body as it arrives: an array of them, or one after the other.
+
+What was given is gone from the server, so the objects of a body that is cut short must be had up to
+the last complete one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+
+MAX_OBJECT = 1024 * 1024
+"""Characters after which an object that does not end is given up."""
+
+_START = re.compile(r"[{]")
+_NEXT = re.compile(r"\}\s*,?\s*(?=\{)|\n(?=\{)")
+_NOISE = frozenset("[],\ufeff \t\r\n")
+# A number or a word may go on in what has not arrived yet.
+_UNDECIDED = 16
+
+
+class Splitter:
+    """Feed it bytes, get objects; ``malformed`` counts the stretches that were passed over."""
+
+    def __init__(self) -> None:
+        self.malformed = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = ""
+        self._passing = False
+
+    def feed(self, data: bytes) -> Iterator[dict[str, object]]:
+        """Yield the objects that are complete now; the iterator must be used up."""
+        text = self._decoder.decode(data)
+        waiting, self._text = bool(self._text), self._text + text
+        # An object cannot end where nothing closes one.
+        if not waiting or "}" in text or len(self._text) > MAX_OBJECT:
+            yield from self._objects(last=False)
+
+    def end(self) -> Iterator[dict[str, object]]:
+        """Yield what the end of the body completes; an object that it cuts is malformed."""
+        self._text += self._decoder.decode(b"", final=True)
+        yield from self._objects(last=True)
+
+    def _objects(self, *, last: bool) -> Iterator[dict[str, object]]:
+        position = 0
+        while (start := _START.search(self._text, position)) is not None:
+            self._pass_over(self._text[position : start.start()])
+            position = start.start()
+            try:
+                value, position = _DECODER.raw_decode(self._text, position)
+            except (ValueError, RecursionError) as error:
+                if not last and self._may_go_on(error, position):
+                    self._text = self._text[position:]
+                    return
+                self._pass_over("{")
+                following = _NEXT.search(self._text, position + 1)
+                position = following.end() if following else len(self._text)
+            else:
+                self._passing = False
+                yield value
+        self._pass_over(self._text[position:])
+        self._text = ""
+
+    def _may_go_on(self, error: Exception, start: int) -> bool:
+        """Tell whether more text could make an object out of what starts here."""
+        if len(self._text) - start > MAX_OBJECT or not isinstance(error, json.JSONDecodeError):
+            return False
+        return (
+            error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _UNDECIDED
+        )
+
+    def _pass_over(self, text: str) -> None:
+        if not _NOISE.issuperset(text):
+            self.malformed += not self._passing
+            self._passing = True
+
+
+_DECODER = json.JSONDecoder()

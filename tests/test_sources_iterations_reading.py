@@ -1,0 +1,417 @@
+"""Where iteration records come from, and everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.readings import Distribution, Missing, Reading, SourceError, Survey
+from exporter.sources.fetch import Limits
+from exporter.sources.trtllm_iterations import (
+    IterationsFileSource,
+    IterationsSource,
+    pause_for,
+    served_model,
+)
+from tests.test_sources_iterations import Json, cpp, pytorch
+
+MIB = 2**20
+
+
+@dataclass
+class FakeServe:
+    """A trtllm-serve that hands out ``records`` once; ``answer`` replaces what it does on a GET.
+
+    ``answer`` gets the connection after the request was read.
+    """
+
+    records: list[Json] = field(default_factory=list)
+    answer: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
+    models: str = '{"data": [{"id": "llama"}]}'
+    asked: int = 0
+    url: str = ""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        try:
+            if b"/v1/models" in request:
+                await reply(writer, self.models.encode())
+            else:
+                self.asked += 1
+                await (self.answer or self.drain)(writer)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def drain(self, writer: asyncio.StreamWriter) -> None:
+        drained, self.records = self.records, []
+        await reply(writer, json.dumps(drained).encode())
+
+
+async def reply(writer: asyncio.StreamWriter, body: bytes, length: int | None = None) -> None:
+    size = len(body) if length is None else length
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + body)
+    await writer.drain()
+
+
+@asynccontextmanager
+async def fake_serve(*records: Json, **options: Any) -> AsyncIterator[FakeServe]:
+    fake = FakeServe([*records], **options)
+    server = await asyncio.start_server(fake.handle, "127.0.0.1", 0)
+    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield fake
+    finally:
+        server.close()
+
+
+def source(fake: FakeServe, **options: Any) -> IterationsSource:
+    options.setdefault("limits", Limits(timeout=5.0))
+    return IterationsSource(fake.url, **options)
+
+
+def value(survey: Survey, signal: str) -> Any:
+    """Return the value of a signal, or the reason why there is none."""
+    said: dict[str, Reading | Missing] = {gap.signal: gap for gap in survey.missing}
+    said.update({one.signal: one for one in survey.readings})
+    found = said[signal]
+    return found.samples[()] if isinstance(found, Reading) else found.reason
+
+
+def problems(survey: Survey) -> dict[str, str]:
+    return {name: str(error) for name, error in survey.parts.items() if error}
+
+
+async def test_records_are_read_and_reported_under_the_served_name() -> None:
+    async with fake_serve(cpp(1), cpp(2)) as fake, source(fake) as reader:
+        survey = await reader.survey(0.0)
+    assert {(one.model, one.version) for one in survey.readings} == {("llama", "")}
+    assert [(info.model, info.backend) for info in survey.models] == [("llama", "trtllm-serve")]
+    assert value(survey, "sequences_active") == 3
+    assert value(survey, "output_tokens") == 4
+    assert survey.engine_stats_age[("llama", "")] < 5.0
+    assert (survey.lost_records, problems(survey)) == (0, {})
+
+
+async def test_counts_go_on_from_one_reading_to_the_next() -> None:
+    async with fake_serve(cpp(1), cpp(2)) as fake, source(fake, model="m", version="3") as reader:
+        await reader.survey(0.0)
+        fake.records += [cpp(3), cpp(4)]
+        survey = await reader.survey(1.0)
+    itl = value(survey, "itl")
+    assert isinstance(itl, Distribution)
+    assert (itl.count, round(itl.sum, 6)) == (6, 0.12)
+    assert {(one.model, one.version) for one in survey.readings} == {("m", "3")}
+
+
+async def test_thresholds_are_exact_edges() -> None:
+    async with (
+        fake_serve(*(cpp(n, 60.0) for n in range(5))) as fake,
+        source(fake, thresholds={"itl": [0.06]}) as reader,
+    ):
+        itl = value(await reader.survey(0.0), "itl")
+    assert itl.counts[itl.edges.index(0.06)] == itl.count == 8
+
+
+async def test_an_empty_server_says_how_to_get_records() -> None:
+    async with fake_serve() as fake, source(fake) as reader:
+        survey = await reader.survey(0.0)
+    assert value(survey, "itl") == "no iteration record was read yet"
+    assert survey.engine_stats_age == {}
+
+
+async def test_another_reader_shows_as_lost_records() -> None:
+    async with fake_serve(cpp(1), cpp(2)) as fake, source(fake) as one, source(fake) as other:
+        await one.survey(0.0)
+        for first in range(3, 60, 6):
+            fake.records = [cpp(n) for n in range(first, first + 3)]
+            await other.survey(1.0)
+            fake.records = [cpp(n) for n in range(first + 3, first + 6)]
+            survey = await one.survey(1.0)
+        assert survey.lost_records == 30
+        assert problems(survey)["records"].startswith(
+            "3 iteration records are missing: each is handed out once, so another reader"
+        )
+        fake.records = [cpp(63), cpp(64)]
+        survey = await one.survey(2.0)
+        assert (survey.lost_records, problems(survey)) == (30, {})
+        assert "30 records are lost" in next(r.note for r in survey.readings if r.signal == "itl")
+
+
+class TestSlowServers:
+    async def test_a_request_that_is_held_open_goes_on_after_the_reading(self) -> None:
+        release = asyncio.Event()
+
+        async def held(writer: asyncio.StreamWriter) -> None:
+            await release.wait()
+            await reply(writer, json.dumps([cpp(1), cpp(2)]).encode())
+
+        quick = Limits(timeout=0.05)
+        async with fake_serve(answer=held) as fake, source(fake, limits=quick) as reader:
+            survey = await reader.survey(0.0)
+            assert value(survey, "output_tokens") == "no iteration record was read yet"
+            await reader.survey(1.0)
+            assert fake.asked == 1
+            fake.answer = None
+            release.set()
+            await asyncio.sleep(0.1)
+            assert value(await reader.survey(2.0), "output_tokens") == 4
+
+    async def test_a_long_hold_is_told_and_takes_the_gauges_but_not_the_counts(self) -> None:
+        now = 100.0
+
+        async def held(writer: asyncio.StreamWriter) -> None:
+            await writer.wait_closed()
+
+        quick = Limits(timeout=0.05)
+        async with (
+            fake_serve(cpp(1), cpp(2)) as fake,
+            source(fake, limits=quick, clock=lambda: now) as reader,
+        ):
+            await reader.survey(0.0)
+            fake.answer = held
+            survey = await reader.survey(1.0)
+            assert value(survey, "sequences_active") == 3
+            now = 104.0
+            survey = await reader.survey(2.0)
+        assert problems(survey)["metrics"].startswith(
+            f"{fake.url}/metrics has not answered for 4 s"
+        )
+        assert value(survey, "output_tokens") == 4
+        assert str(value(survey, "sequences_active")).startswith(fake.url)
+        assert next(gap for gap in survey.missing if gap.signal == "sequences_active").unread
+
+    async def test_what_dripped_in_before_the_end_of_patience_is_used(self) -> None:
+        body = json.dumps([cpp(n) for n in range(4)]).encode()
+
+        async def drip(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, b"", len(body))
+            for start in range(0, len(body), 400):
+                writer.write(body[:-10][start : start + 400])
+                await writer.drain()
+                await asyncio.sleep(0)
+            await writer.wait_closed()
+
+        async with fake_serve(answer=drip) as fake, source(fake, hold=0.4) as reader:
+            with pytest.raises(SourceError, match=r"did not answer completely within 0\.4 s"):
+                await reader.survey(0.0)
+            fake.answer = None
+            assert value(await reader.survey(1.0), "output_tokens") == 6
+
+
+class TestBrokenAnswers:
+    async def told(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Survey:
+        """Return the survey after a good one and then these answers."""
+        async with fake_serve(cpp(1)) as fake, source(fake, limits=Limits(5.0, MIB)) as reader:
+            survey = await reader.survey(0.0)
+            for answer in answers:
+                fake.answer = answer
+                survey = await reader.survey(1.0)
+            return survey
+
+    async def test_of_a_body_that_is_cut_complete_records_count(self) -> None:
+        body = json.dumps([cpp(n) for n in range(2, 6)]).encode()
+
+        async def cut(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, body[: int(len(body) * 0.8)], len(body))
+
+        survey = await self.told(cut)
+        assert value(survey, "output_tokens") == 8
+        assert "closed the connection in mid-answer" in problems(survey)["metrics"]
+
+    async def test_the_records_that_a_cut_took_are_counted_as_lost(self) -> None:
+        body = json.dumps([cpp(n) for n in range(2, 6)]).encode()
+
+        async def cut(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, body[: int(len(body) * 0.4)], len(body))
+
+        async def rest(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, json.dumps([cpp(n) for n in (6, 7)]).encode())
+
+        survey = await self.told(cut, rest)
+        assert survey.lost_records == 3
+
+    async def test_a_reset_connection_is_one_failed_reading(self) -> None:
+        async def reset(writer: asyncio.StreamWriter) -> None:
+            writer.transport.abort()
+
+        survey = await self.told(reset)
+        assert "metrics" in problems(survey)
+        assert value(survey, "output_tokens") == 2
+        assert str(value(survey, "sequences_active")).startswith("http://127.0.0.1")
+
+    async def test_a_hundred_megabytes_are_not_read(self) -> None:
+        sent = 0
+
+        async def flood(writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            await reply(writer, b"[", 100 * MIB)
+            for number in range(2, 70_000):
+                writer.write(json.dumps(cpp(number)).encode() + b",")
+                sent = number
+                await writer.drain()
+
+        survey = await self.told(flood)
+        assert problems(survey)["metrics"].endswith("answered more than 1048576 bytes")
+        assert 2 * MIB / len(json.dumps(cpp(2))) / 4 < value(survey, "output_tokens") / 2 < 2000
+        assert sent < 60_000
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"null",
+            b"[null, 7, [], {}]",
+            b"<html>no</html>",
+            b'{"error": "no"}',
+            b"\xff\xfe\x00",
+            b'[{"iter": "x"}, {"iter": -1}, {"iter": 1.5}, {"iter": NaN}]',
+            b"[" * 5000,
+        ],
+    )
+    async def test_what_is_no_record_changes_nothing(self, body: bytes) -> None:
+        async def odd(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, body)
+
+        survey = await self.told(odd)
+        assert value(survey, "output_tokens") == 2
+        assert set(problems(survey)) <= {"records"}
+
+    async def test_nan_and_infinity_leave_the_rest_of_a_record(self) -> None:
+        odd = json.dumps([cpp(2, gpuMemUsage=float("nan"), iterLatencyMS=float("inf"))])
+        assert "NaN" in odd
+        assert "Infinity" in odd
+
+        async def not_json(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, odd.encode())
+
+        survey = await self.told(not_json)
+        assert value(survey, "output_tokens") == 4
+        assert value(survey, "itl").count == 0
+        assert value(survey, "memory_gpu") == "the iteration records do not hold it"
+
+    async def test_a_server_that_starts_again_is_followed(self) -> None:
+        async def again(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, json.dumps([pytorch(0), pytorch(1), pytorch(2)]).encode())
+
+        survey = await self.told(again)
+        assert (survey.lost_records, value(survey, "output_tokens")) == (0, 8)
+
+    async def test_nothing_there_at_all(self) -> None:
+        async with fake_serve() as fake:
+            url = fake.url
+        async with IterationsSource(url) as reader:
+            with pytest.raises(SourceError, match="nothing listens there"):
+                await reader.survey(0.0)
+
+    async def test_a_record_at_the_very_end_after_a_broken_one_counts(self) -> None:
+        async def broken(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, b'{"a":,}{"iter":5}')
+
+        async def rest(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, json.dumps([cpp(6)]).encode())
+
+        assert (await self.told(broken, rest)).lost_records == 3
+
+    @pytest.mark.parametrize("models", ["{}", '{"data": []}', '{"data": [{"id": 7}]}', "no"])
+    async def test_a_server_without_a_name_needs_one(self, models: str) -> None:
+        async with fake_serve(cpp(1), models=models) as fake, source(fake) as reader:
+            with pytest.raises(SourceError, match="/v1/models"):
+                await reader.survey(0.0)
+
+    async def test_the_address_is_told_without_credentials(self) -> None:
+        async with fake_serve() as fake:
+            url = fake.url.replace("//", "//user:hunter2@")
+        async with IterationsSource(url) as reader:
+            with pytest.raises(SourceError) as raised:
+                await reader.survey(0.0)
+            assert "hunter2" not in f"{raised.value} {reader.where}"
+
+
+class TestPace:
+    @pytest.mark.parametrize(
+        ("records", "seconds", "pause"),
+        [(0, 1.0, 1.0), (50, 1.0, 1.0), (500, 1.0, 0.5), (1000, 1.0, 0.25), (1000, 0.1, 0.05)],
+    )
+    def test_the_queue_is_read_again_when_it_is_a_quarter_full(
+        self, records: int, seconds: float, pause: float
+    ) -> None:
+        assert pause_for(records, seconds) == pause
+
+    async def test_between_readings_a_fast_engine_is_asked_often_enough(self) -> None:
+        numbers = iter(range(10**9))
+
+        async def fast(writer: asyncio.StreamWriter) -> None:
+            await reply(writer, json.dumps([cpp(next(numbers)) for _ in range(900)]).encode())
+
+        async with fake_serve(answer=fast) as fake, source(fake) as reader:
+            await reader.survey(0.0)
+            await asyncio.sleep(1.5)
+            assert fake.asked >= 4
+            survey = await reader.survey(1.0)
+        assert survey.lost_records == 0
+
+    async def test_a_closed_source_asks_no_more(self) -> None:
+        async with fake_serve() as fake:
+            async with source(fake) as reader:
+                await reader.survey(0.0)
+            asked = fake.asked
+            await asyncio.sleep(1.2)
+            assert fake.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [({"data": [{"id": "a"}, {"id": "b"}]}, "a"), ([], None), ({"data": {"id": "a"}}, None)],
+)
+def test_the_served_model_is_the_first(document: object, name: str | None) -> None:
+    assert served_model(document) == name
+
+
+class TestFiles:
+    @staticmethod
+    def append(path: Path, *values: object) -> None:
+        with path.open("a") as file:
+            for one in values:
+                file.write(one if isinstance(one, str) else json.dumps(one) + "\n")
+
+    async def test_lines_count_as_they_are_appended(self, tmp_path: Path) -> None:
+        path = tmp_path / "llama.jsonl"
+        self.append(path, cpp(1), cpp(2))
+        async with IterationsFileSource(str(path)) as reader:
+            await reader.survey(0.0)
+            self.append(path, cpp(3), json.dumps(cpp(4))[:50])
+            survey = await reader.survey(1.0)
+            assert value(survey, "output_tokens") == 2
+            self.append(path, json.dumps(cpp(4))[50:] + "\n", "no record\n", cpp(5))
+            survey = await reader.survey(2.0)
+        assert value(survey, "output_tokens") == 6
+        assert value(survey, "itl").count == 4
+        assert {one.model for one in survey.readings} == {"llama"}
+        assert list(problems(survey)) == ["records"]
+
+    async def test_a_file_that_is_truncated_is_read_from_its_start(self, tmp_path: Path) -> None:
+        path = tmp_path / "records.log"
+        self.append(path, *(cpp(n) for n in range(9)))
+        async with IterationsFileSource(str(path), model="m") as reader:
+            await reader.survey(0.0)
+            path.write_text("")
+            self.append(path, cpp(0), cpp(1))
+            survey = await reader.survey(1.0)
+        assert (value(survey, "output_tokens"), survey.lost_records) == (4, 0)
+
+    async def test_no_file_is_an_error_until_there_is_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "records.jsonl"
+        async with IterationsFileSource(str(path)) as reader:
+            with pytest.raises(SourceError, match="there is no file"):
+                await reader.survey(0.0)
+            self.append(path, cpp(1))
+            assert value(await reader.survey(1.0), "output_tokens") == 2
