@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from exporter.readings import Quality
 
 # Where several methods give a signal the lowest rank is taken: bytes on the wire (10), then what
-# the engine says per request (20), its own metrics (30), and what is derived from elsewhere (40).
+# the engine or server says per request (20), the engine's own metrics (30), a sample of requests
+# (35), and what is derived from elsewhere (40).
+PER_REQUEST = 20
 ENGINE = 30
+SAMPLE = 35
 DERIVED = 40
 
 
@@ -41,6 +44,14 @@ SCHEDULER_QUEUE = (
     "the wait in Triton's scheduler only: the engine's own queue is not in it; "
     f"successful requests; {MEAN_ONLY}"
 )
+COMPLETED = "counted when a request completes; streams whose client left are not in it"
+AT_COMPLETION = "as of the last iteration before a request completed"
+
+RESPONSES = (
+    "one gap lies between two responses, each of which may hold several tokens; an error is a "
+    "response, a stream whose client left counts as one that ended there, and a gRPC client that "
+    "asks for an empty final response adds a gap"
+)
 
 METHODS: Mapping[str, Method] = {
     "vllm_histogram": Method(
@@ -52,8 +63,8 @@ METHODS: Mapping[str, Method] = {
     "vllm_counter": Method(
         ENGINE,
         "exact",
-        "vLLM's own token counter",
-        "counted as the engine processes them",
+        "vLLM's own counter",
+        "counted as the engine works",
     ),
     "vllm_gauge": Method(
         ENGINE,
@@ -65,7 +76,14 @@ METHODS: Mapping[str, Method] = {
         ENGINE,
         "estimate",
         "requests that vLLM finished, by its finish reason",
-        f"what fails before it reaches vLLM is not in it, and {UNCOUNTED}",
+        "an abort is a client that left, and some releases do not count it; what fails before it "
+        "reaches the engine is not in it",
+    ),
+    "vllm_rejections": Method(
+        DERIVED,
+        "estimate",
+        "requests that vLLM refused because its queue was full",
+        "a lower bound: requests that end in the engine before their first token are not in it",
     ),
     "vllm_finished": Method(
         DERIVED,
@@ -84,6 +102,13 @@ METHODS: Mapping[str, Method] = {
         "estimate",
         "active sequences that TensorRT-LLM's last iteration did not schedule",
         "a lower bound: the executor's queue beyond its maximum of active is not exported",
+    ),
+    "trtllm_just_paused": Method(
+        DERIVED,
+        "estimate",
+        "sequences that TensorRT-LLM's last iteration paused",
+        "a lower bound: those that earlier iterations paused and that still wait are not in it; "
+        "above 0 the KV cache is short",
     ),
     "trtllm_without_host_pool": Method(
         DERIVED,
@@ -115,6 +140,119 @@ METHODS: Mapping[str, Method] = {
         "estimate",
         "requests that TensorRT-LLM finished, and failures that Triton counted",
         FINISHED,
+    ),
+    "trtllm_request_timing": Method(
+        PER_REQUEST,
+        "exact",
+        "TensorRT-LLM's timing of each request",
+        "from its arrival at the engine, so HTTP and tokenizing before that are not in it; "
+        f"{COMPLETED}",
+    ),
+    "trtllm_request_iterations": Method(
+        DERIVED,
+        "estimate",
+        "TensorRT-LLM's timing of each request, and its number of iterations",
+        "one token per iteration after the first, and accepted draft tokens: too low where a "
+        f"prefill took several iterations, too high where the request was paused; {COMPLETED}",
+    ),
+    "trtllm_serve_histogram": Method(
+        ENGINE,
+        "exact",
+        "trtllm-serve's own histogram",
+        "from the arrival at the engine, so HTTP and tokenizing before that are not in it; "
+        f"{COMPLETED}",
+    ),
+    "trtllm_serve_counter": Method(
+        ENGINE,
+        "estimate",
+        "trtllm-serve's own token counter",
+        f"a lower bound: requests with n > 1 are not in it; {COMPLETED}",
+    ),
+    "trtllm_serve_iterations": Method(
+        ENGINE + 5,
+        "estimate",
+        "what trtllm-serve adds up of its iterations",
+        "added when a request completes; what was lost of the iterations is missing here too",
+    ),
+    "trtllm_serve_finish_reason": Method(
+        ENGINE,
+        "estimate",
+        "requests that trtllm-serve ended, by its finish reason",
+        f"failures are a lower bound: requests that are refused or fail are not in it; {COMPLETED}",
+    ),
+    "trtllm_serve_gauge": Method(
+        ENGINE + 5,
+        "estimate",
+        "trtllm-serve's own gauge",
+        f"{AT_COMPLETION}, with the requests that ended in it",
+    ),
+    "trtllm_serve_waiting": Method(
+        DERIVED,
+        "estimate",
+        "active sequences that trtllm-serve's last iteration did not schedule, and its queue",
+        f"a lower bound: the PyTorch executor's queue reads 0; {AT_COMPLETION}",
+    ),
+    "trtllm_queued": Method(
+        ENGINE,
+        "exact",
+        "sequences that TensorRT-LLM's last iteration did not schedule, and its executor's queue",
+        "as of the last iteration before the reading",
+    ),
+    "trtllm_missed": Method(
+        ENGINE,
+        "exact",
+        "TensorRT-LLM's count of KV-cache blocks that its prefix cache did not have",
+    ),
+    "trtllm_iteration_latency": Method(
+        DERIVED,
+        "estimate",
+        "TensorRT-LLM's iteration latencies, each as often as sequences decoded in it",
+        "a sequence that is paused or left out for an iteration waits longer than its iterations "
+        "show; an engine's last iteration before it runs empty has no latency",
+    ),
+    "trtllm_iteration_ends": Method(
+        DERIVED,
+        "estimate",
+        "the time between the ends of TensorRT-LLM's iterations, as often as sequences decoded",
+        "a sequence that is paused or left out for an iteration waits longer than its iterations "
+        "show; the first gap after a rest is left out; records before 1.3 do not tell pipeline "
+        "stages apart, so there gaps read too short",
+    ),
+    "trtllm_iteration_rate": Method(
+        DERIVED + 5,
+        "estimate",
+        "time / iterations of TensorRT-LLM between two readings, as often as sequences decoded",
+        f"{MEAN_ONLY}; only of the time between two readings in which some "
+        "sequence decoded throughout; cancelled requests can hide that none did",
+    ),
+    "trtllm_context_tokens": Method(
+        DERIVED,
+        "estimate",
+        "prompt tokens that TensorRT-LLM's iterations computed",
+        "tokens served from the prefix cache are not in it; a paused sequence computes its own "
+        "again",
+    ),
+    "trtllm_iteration_tokens": Method(
+        DERIVED,
+        "estimate",
+        "sequences in TensorRT-LLM's iterations, each of which gets a token, and accepted drafts",
+        "every chunk of a chunked prefill counts as a first token; beams count as one sequence",
+    ),
+    "trtllm_paused": Method(
+        ENGINE,
+        "exact",
+        "sequences that TensorRT-LLM's iterations paused or suspended",
+    ),
+    "trtllm_drafts": Method(
+        ENGINE,
+        "exact",
+        "draft tokens of TensorRT-LLM's iterations",
+    ),
+    "trtllm_queue_latency": Method(
+        DERIVED,
+        "estimate",
+        "the time that requests waited before TensorRT-LLM activated them",
+        f"activated is not yet scheduled; {MEAN_ONLY}",
     ),
     "vllm_finished_statistics": Method(
         DERIVED + 1,
@@ -191,5 +329,17 @@ METHODS: Mapping[str, Method] = {
         "estimate",
         "queue times in Triton's statistics API",
         SCHEDULER_QUEUE,
+    ),
+    "triton_trace": Method(
+        PER_REQUEST,
+        "estimate",
+        "Triton's traces, of every request, from its arrival to each of its responses",
+        RESPONSES,
+    ),
+    "triton_trace_sampled": Method(
+        SAMPLE,
+        "estimate",
+        "Triton's traces, of some requests, from their arrival to each of their responses",
+        f"shares and percentiles are those of a sample, and counts are not totals; {RESPONSES}",
     ),
 }

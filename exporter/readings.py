@@ -93,6 +93,8 @@ class Survey:
     """Everything one reading of one source brought.
 
     ``parts`` are the things read one by one (endpoints, say) by name, each with its error or None.
+    ``lost_records`` counts what is known to be missing since the source was made; None where
+    nothing can be missing unnoticed or nothing shows it.
     """
 
     source: str
@@ -102,6 +104,7 @@ class Survey:
     engine_stats_age: Mapping[tuple[str, str], float] = field(default_factory=dict)
     ready: bool | None = None
     parts: Mapping[str, SourceError | None] = field(default_factory=dict)
+    lost_records: int | None = None
 
 
 class SourceError(Exception):

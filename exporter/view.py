@@ -31,7 +31,10 @@ class SignalState:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The health of one source: ``age`` (seconds) is None before its first good reading."""
+    """The health of one source: ``age`` (seconds) is None before its first good reading.
+
+    ``lost_records`` is None for sources that cannot tell.
+    """
 
     source: str
     up: bool
@@ -40,6 +43,7 @@ class SourceState:
     error: str
     errors: Mapping[str, int]
     ready: bool | None
+    lost_records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ FIRST_TOKEN_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-# Fast GPUs decode a token in 5 to 15 ms, below the first edge of those grids.
+# Fast GPUs decode a token in 5 to 15 ms, below the first edge of those grids, and large models in
+# 15 to 50 ms, where those grids have a single edge.
 TOKEN_GAP_BUCKETS = (
-    0.002, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
-    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+    0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
 REQUEST_BUCKETS = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
@@ -150,8 +151,18 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     _kv_blocks("used", "KV-cache blocks used"),
     _kv_blocks("free", "KV-cache blocks free"),
     _kv_blocks("max", "KV-cache blocks"),
+    Signal("kv_block_tokens", "Tokens per KV-cache block", "llm_kv_cache_block_tokens", "gauge",
+           "Tokens that a KV-cache block holds."),
     Signal("kv_reused_blocks", "KV-cache blocks reused", "llm_kv_cache_reused_blocks_total",
            "counter", "KV-cache blocks served from the prefix cache instead of being computed."),
+    Signal("kv_missed_blocks", "KV-cache blocks missed", "llm_kv_cache_missed_blocks_total",
+           "counter", "KV-cache blocks that the prefix cache did not have and that were computed."),
+    Signal("preemptions", "Preemptions", "llm_preemptions_total", "counter",
+           "Sequences paused or suspended to make room in the KV cache."),
+    Signal("draft_tokens", "Draft tokens", "llm_draft_tokens_total", "counter",
+           "Tokens proposed by speculative decoding."),
+    Signal("accepted_draft_tokens", "Accepted draft tokens", "llm_accepted_draft_tokens_total",
+           "counter", "Proposed tokens that the model accepted."),
     _memory("gpu", "GPU memory"),
     _memory("cpu", "CPU memory"),
     _memory("pinned", "Pinned memory"),
@@ -198,10 +209,41 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "Readings of a source that failed, by kind of failure.",
         ("source", "kind"),
     ),
+    "tokenslo_source_lost_records": (
+        "counter",
+        "Records of a source that are known to be missing: taken by another reader, or dropped "
+        "from a full queue.",
+        ("source",),
+    ),
     "tokenslo_engine_stats_age_seconds": (
         "gauge",
         "Time since the engine last published an iteration; grows while it is idle or stuck.",
         MODEL_LABELS,
+    ),
+    "tokenslo_ready": (
+        "gauge",
+        "Whether a layer of readiness holds; absent where nobody knows.",
+        ("layer", "source", *MODEL_LABELS),
+    ),
+    "tokenslo_probe_success": (
+        "gauge",
+        "Whether the last request of our own to a model was answered.",
+        ("model",),
+    ),
+    "tokenslo_probe_duration_seconds": (
+        "gauge",
+        "How long the last request of our own that was answered took.",
+        ("model",),
+    ),
+    "tokenslo_probe_requests": (
+        "counter",
+        "Requests of our own, by what came of them; the server counts them among all others.",
+        ("model", "result"),
+    ),
+    "tokenslo_otlp_exports": (
+        "counter",
+        "Pushes of metrics over OTLP, by what came of them.",
+        ("result",),
     ),
 }
 

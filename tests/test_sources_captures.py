@@ -81,6 +81,7 @@ async def test_traffic_is_told_by_the_method_of_each_model() -> None:
         "tensorrt_llm": {
             **decoupled,
             "ttft": "triton_first_response",
+            "itl": "trtllm_iteration_rate",
             "requests": "trtllm_finished",
             "input_tokens": "trtllm_input_length",
             "output_tokens": "trtllm_output_length",
@@ -102,7 +103,10 @@ async def test_traffic_is_told_by_the_method_of_each_model() -> None:
 
 async def test_every_engine_gauge_is_told() -> None:
     survey = await stage("traffic")
-    for model, without in (("tensorrt_llm", set()), ("tensorrt_llm_python", {"kv_reused_blocks"})):
+    for model, without in (
+        ("tensorrt_llm", {"kv_missed_blocks"}),
+        ("tensorrt_llm_python", {"kv_missed_blocks", "kv_reused_blocks"}),
+    ):
         missing = {
             signal
             for signal, one in found(survey, model).items()

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from exporter.readings import SourceError
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
 
 LIMITS = Limits(timeout=5.0, max_bytes=1000)
 IMPATIENT = Limits(timeout=0.3, max_bytes=1000)
@@ -159,3 +159,19 @@ async def test_messages_hold_no_credentials() -> None:
 def test_what_is_not_json(body: bytes) -> None:
     with pytest.raises(SourceError, match="http://t/v2 did not answer with JSON"):
         parse_json(Answer(200, body), "http://t/v2?token=x")
+
+
+@pytest.mark.parametrize(
+    ("talk", "kind", "taken"),
+    [
+        (says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"abc"), "truncated", b"abc"),
+        (says(b"HTTP/1.1 200 OK\r\n\r\n", b"abc", b"de", pause=0.25), "timeout", b"abc"),
+        (says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 5000), "too_large", b"x" * 1000),
+    ],
+)
+async def test_what_comes_before_a_failure_is_taken(talk: Talk, kind: str, taken: bytes) -> None:
+    received = bytearray()
+    async with server(talk) as url, new_session() as session:
+        with pytest.raises(SourceError) as raised:
+            await receive(session, "GET", url, received.extend, limits=IMPATIENT)
+    assert (raised.value.kind, bytes(received)) == (kind, taken)

@@ -107,7 +107,7 @@ async def test_finish_reasons_are_better_than_a_count() -> None:
     assert outcomes(said["requests"]) == {
         "ok stop": 10,
         "ok length": 4,
-        "cancelled abort": 2,
+        "disconnected abort": 2,
         "error error": 1,
         "error unknown": 3,
     }

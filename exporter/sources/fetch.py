@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,7 +22,7 @@ class Limits:
     """How long (seconds, from connecting to the last byte) and how large an answer may be."""
 
     timeout: float = 2.0
-    max_bytes: int = 16 * 1024 * 1024
+    max_bytes: int = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,37 @@ async def fetch(
     Raises SourceError of one of the kinds timeout, refused, unreachable, tls, status, too_large,
     truncated and malformed.
     """
+    received = bytearray()
+    status = await receive(
+        session,
+        method,
+        url,
+        received.extend,
+        limits=limits,
+        statuses=statuses,
+        body=body,
+        whole=True,
+    )
+    return Answer(status, bytes(received))
+
+
+async def receive(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    take: Callable[[bytes], None],
+    *,
+    limits: Limits,
+    statuses: Collection[int] = (200,),
+    body: bytes | None = None,
+    whole: bool = False,
+) -> int:
+    """Make one exchange, give ``take`` its body piece by piece and return its status.
+
+    For answers that a server gives only once: what came before a failure has been taken, up to the
+    limit of its size.  One that is good only as a ``whole`` is not begun if it says to be larger.
+    Raises SourceError as :func:`fetch` does.
+    """
     where = public(url)
     try:
         async with (
@@ -84,8 +115,11 @@ async def fetch(
                 timeout=aiohttp.ClientTimeout(total=None),
             ) as response,
         ):
-            _check_head(response, where, statuses, limits)
-            return Answer(response.status, await _body(response, where, limits))
+            _check_head(response, where, statuses)
+            if whole and (response.content_length or 0) > limits.max_bytes:
+                raise _too_large(where, limits)
+            await _take_body(response, take, where, limits)
+            return response.status
     except TimeoutError:
         raise SourceError(
             "timeout", f"{where} did not answer completely within {limits.timeout:g} s"
@@ -113,25 +147,23 @@ def parse_json(answer: Answer, url: str) -> object:
     return value
 
 
-def _check_head(
-    response: aiohttp.ClientResponse, where: str, statuses: Collection[int], limits: Limits
-) -> None:
+def _check_head(response: aiohttp.ClientResponse, where: str, statuses: Collection[int]) -> None:
     if response.status not in statuses:
         fix = "; give the final address" if response.status in REDIRECTS else ""
         raise SourceError("status", f"{where} answered {response.status}{fix}")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise SourceError("malformed", f"{where} compressed its answer without being asked to")
-    if (response.content_length or 0) > limits.max_bytes:
-        raise _too_large(where, limits)
 
 
-async def _body(response: aiohttp.ClientResponse, where: str, limits: Limits) -> bytes:
-    body = bytearray()
+async def _take_body(
+    response: aiohttp.ClientResponse, take: Callable[[bytes], None], where: str, limits: Limits
+) -> None:
+    left = limits.max_bytes
     async for chunk in response.content.iter_chunked(CHUNK):
-        body += chunk
-        if len(body) > limits.max_bytes:
+        take(chunk[:left])
+        left -= len(chunk)
+        if left < 0:
             raise _too_large(where, limits)
-    return bytes(body)
 
 
 def _too_large(where: str, limits: Limits) -> SourceError:

@@ -13,6 +13,11 @@ from exporter.sources.triton_core import Kind, kind_of
 from exporter.sources.trtllm_backend import GAUGES
 
 OBSERVE = "none yet: it needs stream observation, which this release of tokenslo does not have yet"
+TRACE = (
+    "let Triton send its traces: give the sidecar --otlp-traces 127.0.0.1:4318, and start Triton "
+    "with --trace-config mode=opentelemetry --trace-config level=TIMESTAMPS --trace-config rate=1 "
+    "--trace-config opentelemetry,url=http://127.0.0.1:4318/v1/traces"
+)
 STEPS = "look at the steps of the ensemble"
 
 
@@ -38,12 +43,12 @@ PUBLISH = (
 )
 
 _STREAMS = {
-    "itl": Gap("Triton has no metric of single tokens", OBSERVE, never=True),
+    "itl": Gap("Triton has no metric of single tokens", TRACE, never=True),
     "tpot": Gap("Triton has no metric of single tokens", OBSERVE, never=True),
     "prefill": Gap("Triton does not know when the engine starts a request", OBSERVE, never=True),
-    "decode": Gap("Triton does not know when the last token was made", OBSERVE, never=True),
+    "decode": Gap("no metric of Triton says when the last token was made", TRACE, never=True),
     "disconnects": Gap("Triton counts no client that leaves a stream", OBSERVE, never=True),
-    "max_gap": Gap("no server metric knows single streams", OBSERVE, never=True),
+    "max_gap": Gap("no server metric knows single streams", TRACE, never=True),
     "goodput": Gap("no server metric knows single requests", OBSERVE, never=True),
 }
 _FIRST_RESPONSE = Gap("Triton publishes no first-response histogram for this model", FIRST_RESPONSE)
@@ -75,6 +80,14 @@ COUNTED = ("ttft", "e2e", "queue", "requests")
 
 TOKENS = ("input_tokens", "output_tokens")
 
+NOT_BY_TRITON = ("kv_missed_blocks", "preemptions", "draft_tokens", "accepted_draft_tokens")
+ENGINE_ONLY = (*GAUGES, "kv_reused_blocks", *NOT_BY_TRITON)
+"""Signals that only the engine knows."""
+
+_IN_RECORDS = Gap(
+    "Triton's TensorRT-LLM backends do not publish it",
+    "none with Triton; trtllm-serve's iteration records have it",
+)
 _NO_ENGINE = "the model publishes no nv_trt_llm_* metrics"
 
 # A signal is looked up under the kind of model, which has an entry for every signal.
@@ -87,6 +100,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
             (*GAUGES, "kv_reused_blocks"),
             Gap(_NO_ENGINE, "use the tensorrtllm backend of release 24.10 or newer"),
         ),
+        **dict.fromkeys(NOT_BY_TRITON, _IN_RECORDS),
     },
     "vllm": {
         **_COMMON,
@@ -103,7 +117,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
         "input_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
         "output_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
         **dict.fromkeys(
-            (*GAUGES, "kv_reused_blocks"),
+            ENGINE_ONLY,
             Gap(
                 "Triton's vLLM backend publishes no gauges of sequences, KV cache or memory",
                 "none with Triton's vLLM backend",
@@ -114,7 +128,8 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
         **_COMMON,
         "e2e": Gap(
             f"{_PERHAPS_EARLY}, and its durations end there too",
-            "call it through an ensemble: Triton measures an ensemble to the end of the stream",
+            "call it through an ensemble, which Triton measures to the end of the stream; or "
+            f"{TRACE}",
         ),
         "requests": Gap(
             f"{_PERHAPS_EARLY}; failures alone would read as 100 % bad, so they are left out too",
@@ -128,14 +143,15 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
             ),
         ),
         **dict.fromkeys(
-            (*GAUGES, "kv_reused_blocks"),
+            ENGINE_ONLY,
             Gap(f"{_NO_ENGINE} (TensorRT-LLM's llmapi model has none)", PUBLISH),
         ),
+        **dict.fromkeys(NOT_BY_TRITON, _IN_RECORDS),
     },
     "unary": {
         **_COMMON,
         **dict.fromkeys(
-            (*TOKENS, *GAUGES, "kv_reused_blocks"),
+            (*TOKENS, *ENGINE_ONLY),
             Gap("the model publishes no engine metrics", PUBLISH),
         ),
     },
@@ -150,7 +166,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
             STEPS,
         ),
         **dict.fromkeys(
-            (*TOKENS, *GAUGES, "kv_reused_blocks"),
+            (*TOKENS, *ENGINE_ONLY),
             Gap("an ensemble has no engine of its own", STEPS),
         ),
     },
@@ -165,7 +181,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
             ),
         ),
         **dict.fromkeys(
-            (*TOKENS, *GAUGES, "kv_reused_blocks"),
+            (*TOKENS, *ENGINE_ONLY),
             Gap("the model publishes no engine metrics", PUBLISH),
         ),
     },

@@ -1,7 +1,8 @@
 """vLLM's families, as Triton's vLLM backend and vLLM itself publish them.
 
 Triton's backend exports a part of them, with labels ``model`` and ``version``, and only with the
-parameter REPORT_CUSTOM_METRICS.  Names changed with vLLM's releases; what is there decides.
+parameter REPORT_CUSTOM_METRICS.  vLLM itself has ``model_name`` and, with data parallelism, one
+``engine`` beside the other.  Names changed with vLLM's releases; what is there decides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 DURATION = "vllm:e2e_request_latency_seconds"
 FINISH_REASONS = "vllm:request_success_total"
+REJECTIONS = "vllm:admission_rejections_total"
 
 # Signal, then the family's names, newest first.  What older releases (and Triton's backend) call
 # time per output token is fed with inter-token latencies.
@@ -32,6 +34,9 @@ HISTOGRAMS = (
 COUNTERS = (
     ("input_tokens", "vllm:prompt_tokens_total"),
     ("output_tokens", "vllm:generation_tokens_total"),
+    ("preemptions", "vllm:num_preemptions_total"),
+    ("draft_tokens", "vllm:spec_decode_num_draft_tokens_total"),
+    ("accepted_draft_tokens", "vllm:spec_decode_num_accepted_tokens_total"),
 )
 GAUGES = (
     ("sequences_active", ("vllm:num_requests_running",)),
@@ -42,12 +47,14 @@ OUTCOMES = {
     "stop": "ok",
     "length": "ok",
     "repetition": "ok",
-    "abort": "cancelled",
+    "abort": "disconnected",
     "error": "error",
 }
+REJECTED_FOR = ("max_num_queued_reqs", "max_num_queued_tokens")
 FAMILIES = frozenset(
     {
         FINISH_REASONS,
+        REJECTIONS,
         *(name for _, names in (*HISTOGRAMS, *GAUGES) for name in names),
         *(name for _, name in COUNTERS),
     }
@@ -75,7 +82,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading
         combine = _mean if signal == "kv_utilization" else sum
         gauges = {model: float(combine(values)) for model, values in series.items()}
         yield from _readings(signal, "vllm_gauge", keys, gauges)
-    yield from _finish_reasons(metrics, keys)
+    yield from _requests(metrics, keys)
 
 
 def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
@@ -97,16 +104,24 @@ def _readings(
             yield Reading(signal, model, version, method, samples)
 
 
-def _finish_reasons(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
-    reasons = metrics.totals(FINISH_REASONS, "finished_reason")
-    for model, version in keys:
+def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
+    """Tell requests that finished and, where vLLM has a limit for its queue, those it refused."""
+    finished = metrics.totals(FINISH_REASONS, "finished_reason")
+    rejected = metrics.totals(REJECTIONS, "reason")
+    for key in keys:
         samples: dict[Labels, float] = {}
-        for word, count in reasons.get((model, version), {}).items():
-            known = word in OUTCOMES
-            labels = (
-                ("outcome", OUTCOMES.get(word, "error")),
-                ("reason", word if known else "unknown"),
-            )
-            samples[labels] = samples.get(labels, 0.0) + count
-        if samples:
-            yield Reading("requests", model, version, "vllm_finish_reason", {**samples})
+        for word, count in finished.get(key, {}).items():
+            reason = word if word in OUTCOMES else "unknown"
+            _add(samples, OUTCOMES.get(word, "error"), reason, count)
+        for word, count in rejected.get(key, {}).items():
+            _add(samples, "rejected", word if word in REJECTED_FOR else "unknown", count)
+        if key in finished:
+            yield Reading("requests", *key, "vllm_finish_reason", {**samples})
+        if key in rejected:
+            died: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
+            yield Reading("requests_without_first_token", *key, "vllm_rejections", died)
+
+
+def _add(samples: dict[Labels, float], outcome: str, reason: str, count: float) -> None:
+    labels = (("outcome", outcome), ("reason", reason))
+    samples[labels] = samples.get(labels, 0.0) + count

@@ -1,0 +1,79 @@
+"""Whose gauges they are: prometheus_client's multiprocess mode shows those of dead processes too.
+
+Every process that ever set a gauge has a series of its own, told apart by the label ``pid``, and it
+stays as it was when the process ended, for as long as the folder PROMETHEUS_MULTIPROC_DIR is kept.
+Adding them up would count the dead.  A dead process is told by its stillness: of several, the one
+whose gauges moved last is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from exporter.reader import Family
+
+Gauges = Mapping[str, float]
+"""Values by the name of the gauge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """One process: its gauges, when they last changed, and whether that was ever seen to happen."""
+
+    gauges: Gauges
+    changed: float
+    alive: bool = False
+
+
+Writers = Mapping[str, Writer]
+"""By pid; the only one of an exposition without such labels has an empty one."""
+
+
+def read(families: Mapping[str, Family], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return the gauges by process; ``names`` are families to what they are called here.
+
+    Unusable values are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for family, name in names.items():
+        for _, labels, value in families[family].samples if family in families else ():
+            if 0 <= value < inf:
+                found.setdefault(labels.get("pid", ""), {})[name] = value
+    return found
+
+
+def watch(before: Writers | None, found: Mapping[str, Gauges], now: float) -> dict[str, Writer]:
+    """Return what is known of each process after this reading; ``before`` is None at the first.
+
+    A process that appears later than the first reading is alive.
+    """
+    return {
+        pid: _watched(before.get(pid) if before else None, gauges, now, new=before is not None)
+        for pid, gauges in found.items()
+    }
+
+
+def living(writers: Writers, settled_after: float) -> str | None:
+    """Return the pid of the process whose gauges are current; None if nobody can tell.
+
+    Two that moved within ``settled_after`` seconds may both be alive, and then no one's gauges are
+    those of the server.
+    """
+    if len(writers) == 1:
+        return next(iter(writers))
+    alive = sorted(
+        ((writer.changed, pid) for pid, writer in writers.items() if writer.alive), reverse=True
+    )
+    if not alive or (len(alive) > 1 and alive[0][0] - alive[1][0] < settled_after):
+        return None
+    return alive[0][1]
+
+
+def _watched(before: Writer | None, gauges: Gauges, now: float, *, new: bool) -> Writer:
+    if before is None:
+        return Writer(gauges, now, alive=new)
+    if before.gauges == gauges:
+        return before
+    return Writer(gauges, now, alive=True)

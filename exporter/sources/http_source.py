@@ -1,0 +1,107 @@
+"""What every source shares that reads one HTTP server: its address, limits and connections."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from types import TracebackType
+from typing import Self, TypeVar
+
+import aiohttp
+
+from exporter.readings import ModelInfo, SourceError
+from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
+
+T = TypeVar("T")
+MAX_VERSION = 40
+Parts = dict[str, SourceError | None]
+
+
+class HttpSource:
+    """Reads one server at ``url``; connections are opened when first needed."""
+
+    def __init__(self, name: str, url: str, limits: Limits | None) -> None:
+        self.name = name
+        self.url = url.rstrip("/")
+        self._limits = limits or Limits()
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def where(self) -> str:
+        """The address that is read, without credentials."""
+        return public(self.url)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; a later survey opens new ones."""
+        if self._session:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, statuses: Collection[int] = (200,)) -> Answer:
+        """Get ``path``; raises SourceError."""
+        url = self.url + path
+        return await fetch(self._opened(), "GET", url, limits=self._limits, statuses=statuses)
+
+    async def get_json(self, path: str) -> object:
+        """Get a JSON document; raises SourceError."""
+        return parse_json(await self.get(path), self.url + path)
+
+    async def drain(
+        self, path: str, take: Callable[[bytes], None], statuses: Collection[int] = (200,)
+    ) -> int:
+        """Get what exists only once, piece by piece; raises SourceError after what was taken."""
+        return await receive(
+            self._opened(), "GET", self.url + path, take, limits=self._limits, statuses=statuses
+        )
+
+    async def is_healthy(self) -> bool:
+        """Ask ``/health``, which answers 200 or 503; raises SourceError."""
+        return (await self.get("/health", (200, 503))).status == 200
+
+    async def read_version(self) -> str:
+        """Ask ``/version``; empty if the answer names none.  Raises SourceError."""
+        document = await self.get_json("/version")
+        version = document.get("version") if isinstance(document, dict) else None
+        return version[:MAX_VERSION] if isinstance(version, str) else ""
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = new_session()
+        return self._session
+
+
+async def attempt(parts: Parts, name: str, reading: Awaitable[T]) -> T | None:
+    """Await one part of a survey and note how it went."""
+    try:
+        result = await reading
+    except SourceError as error:
+        parts[name] = error
+        return None
+    parts[name] = None
+    return result
+
+
+def served(model: str, backend: str, version: str, ready: bool | None) -> ModelInfo:
+    """Describe a model of a server that has no versions of models, only one of its own."""
+    reason = "" if ready is not False else "/health answers 503"
+    return ModelInfo(
+        model, "", f"{backend} {version}".rstrip(), decoupled=True, ready=not reason, reason=reason
+    )
+
+
+def check_any(parts: Parts) -> None:
+    """Raise SourceError if no part of a survey could be read."""
+    failures = [error for error in parts.values() if error]
+    if len(failures) == len(parts):
+        kinds = {error.kind: str(error) for error in failures}
+        raise SourceError(failures[-1].kind, "; ".join(kinds.values()))

@@ -1,0 +1,74 @@
+"""A stand-in for any HTTP server that says exactly what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Said = str | list[object] | dict[str, object] | Handler
+
+
+@dataclass
+class FakeServer:
+    """What it answers by path: a text, something as JSON, or what a handler does; else 404.
+
+    A list is given once: it is empty after that.
+    """
+
+    answers: dict[str, Said] = field(default_factory=dict)
+    url: str = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        said = self.answers.get(request.path)
+        match said:
+            case None:
+                return web.json_response({"detail": "Not Found"}, status=404)
+            case str():
+                return web.Response(text=said)
+            case list() | dict():
+                if isinstance(said, list):
+                    self.answers[request.path] = []
+                return web.json_response(said)
+        return await said(request)
+
+
+@asynccontextmanager
+async def fake_server(answers: dict[str, Said]) -> AsyncIterator[FakeServer]:
+    fake = FakeServer(answers)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", fake.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    fake.url = f"http://{host}:{port}"
+    try:
+        yield fake
+    finally:
+        await runner.cleanup()
+
+
+def status(code: int) -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=code)
+
+    return handler
+
+
+def cut(body: bytes) -> Handler:
+    """Promise more than ``body`` and close the connection behind it."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(len(body) + 100)})
+        await response.prepare(request)
+        await response.write(body)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    return handler

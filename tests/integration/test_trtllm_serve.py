@@ -1,0 +1,199 @@
+"""The source of trtllm-serve against the look-alike, whose engine knows what really happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from exporter.readings import Distribution, Missing, Reading, Survey
+from exporter.sources.request_timing import SPANS
+from exporter.sources.trtllm_serve import TrtllmServeSource
+from exporter.store import Store
+from exporter.view import SignalState
+from lab.engine import EngineSettings
+from lab.process import get
+from lab.serve import start
+from lab.trtllm_serve.settings import RELEASES, ServeSettings
+
+EDGES = {"ttft": (0.033,), "e2e": (0.123,)}
+ENGINE = EngineSettings()
+
+
+async def requests(url: str, count: int, *, stream: bool = True, tokens: int = 8) -> None:
+    """Make some requests at once."""
+    body = {"model": "any", "prompt": "one two three four", "max_tokens": tokens, "stream": stream}
+    async with aiohttp.ClientSession() as session:
+
+        async def one() -> None:
+            async with session.post(f"{url}/v1/completions", json=body) as response:
+                assert response.status == 200
+                await response.read()
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def truth(url: str) -> list[dict[str, Any]]:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/lab/truth") as response:
+        found: dict[str, Any] = await response.json()
+    return list(found["requests"])
+
+
+class Watch:
+    """Reads the source into a store, as the sidecar does."""
+
+    def __init__(self, source: TrtllmServeSource) -> None:
+        self.source = source
+        self.store = Store(5.0)
+        self.now = 0.0
+
+    async def look(self) -> Survey:
+        self.now += 1
+        survey = await self.source.survey(self.now)
+        assert {name: str(error) for name, error in survey.parts.items() if error} == {}
+        self.store.update(survey, self.now, 0.1)
+        return survey
+
+    def states(self) -> dict[str, SignalState]:
+        return {state.signal: state for state in self.store.view(self.now).signals}
+
+    def distribution(self, signal: str, method: str) -> Distribution:
+        state = self.states()[signal]
+        assert state.method == method
+        [value] = state.samples.values()
+        assert isinstance(value, Distribution)
+        return value
+
+
+def spans(ended: Iterable[dict[str, Any]], signal: str) -> list[float]:
+    start_of, end_of = SPANS[signal]
+    found = (one[end_of] - one[start_of] for one in ended)
+    return [seconds for seconds in found if seconds > 0 or signal != "decode"]
+
+
+@pytest.mark.parametrize("release", ["1.1", "1.3", "1.4"])
+async def test_single_requests_are_timed_exactly(release: str, tmp_path: Path) -> None:
+    settings, files = RELEASES[release], ""
+    if settings.per_request == "headers":
+        settings = replace(settings, perf_metrics_output_dir=str(tmp_path / "perf"))
+        files = str(tmp_path / "perf" / "perf_metrics-*.jsonl")
+    with start(tmp_path / "server", settings, ENGINE) as server:
+        await requests(server.url, 2)
+        before = len(await truth(server.url))
+        async with TrtllmServeSource(server.url, requests=files, thresholds=EDGES) as source:
+            watch = Watch(source)
+            await watch.look()
+            for count in (1, 5, 20):
+                await requests(server.url, count)
+                await requests(server.url, 1, stream=False, tokens=1)
+                await watch.look()
+            last = await watch.look()
+        ended = (await truth(server.url))[before:]
+    assert len(ended) == 29
+    assert last.lost_records == 0
+    for signal in SPANS:
+        true = spans(ended, signal)
+        told = watch.distribution(signal, "trtllm_request_timing")
+        assert told.count == len(true), signal
+        assert told.sum == pytest.approx(sum(true), abs=1e-5)
+        for edge in EDGES.get(signal, ()):
+            within = told.counts[told.edges.index(edge)]
+            assert within == sum(seconds <= edge for seconds in true)
+    assert watch.states()["tpot"].method == "trtllm_serve_histogram"
+    assert "itl" not in {reading.signal for reading in last.readings}
+
+
+@pytest.mark.parametrize("release", ["1.1", "1.3", "1.4"])
+async def test_finish_reasons_and_engine_histograms(release: str, tmp_path: Path) -> None:
+    settings = replace(RELEASES[release], per_request="none", perf_metrics_max_requests=0)
+    with start(tmp_path / "server", settings, ENGINE) as server:
+        await requests(server.url, 1)
+        async with TrtllmServeSource(server.url) as source:
+            watch = Watch(source)
+            await watch.look()
+            await requests(server.url, 7)
+            await watch.look()
+        ended = (await truth(server.url))[1:]
+    assert watch.states()["requests"].samples == {
+        (("outcome", "ok"), ("reason", reason)): float(
+            sum(one["finish_reason"] == reason for one in ended)
+        )
+        for reason in {one["finish_reason"] for one in ended}
+    }
+    ttft = watch.distribution("ttft", "trtllm_serve_histogram")
+    assert ttft.count == len(ended)
+    assert ttft.edges[-1] == inf
+    assert ttft.sum == pytest.approx(sum(spans(ended, "ttft")), abs=1e-5)
+
+
+async def test_a_stream_left_by_its_client_is_in_no_count_and_others_are_cancelled(
+    tmp_path: Path,
+) -> None:
+    settings = RELEASES["1.2"]
+    with start(tmp_path / "server", settings, ENGINE) as server:
+        await requests(server.url, 1)
+        async with TrtllmServeSource(server.url) as source:
+            watch = Watch(source)
+            await watch.look()
+            for stream in (True, False):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await requests(server.url, 1, stream=stream, tokens=5000)
+            for _ in range(40):
+                await asyncio.sleep(0.1)
+                await watch.look()
+                samples = dict(watch.states()["requests"].samples)
+                if samples.get((("outcome", "cancelled"), ("reason", "cancelled"))):
+                    break
+    assert samples[(("outcome", "cancelled"), ("reason", "cancelled"))] == 1
+    assert sum(value for value in samples.values() if isinstance(value, float)) == 1
+
+
+async def test_a_competing_reader_is_noticed(tmp_path: Path) -> None:
+    with start(tmp_path / "server", RELEASES["1.2"], ENGINE) as server:
+        async with TrtllmServeSource(server.url) as source, TrtllmServeSource(server.url) as other:
+            await source.survey(0)
+            for now in range(1, 5):
+                await requests(server.url, 3)
+                await other.survey(now)
+                await requests(server.url, 3)
+                survey = await source.survey(now)
+    assert survey.lost_records is not None
+    assert 6 <= survey.lost_records <= 12
+    assert not [one for one in survey.readings if one.method == "trtllm_request_timing"]
+
+
+async def test_gauges_of_a_dead_worker_are_left_out(tmp_path: Path) -> None:
+    settings = ServeSettings(dead_worker=True)
+    with start(tmp_path / "server", settings, ENGINE) as server:
+        async with TrtllmServeSource(server.url) as source:
+            found: dict[str, Reading | Missing] = {}
+            for now in range(4):
+                await requests(server.url, 4)
+                survey = await source.survey(now)
+                found = {one.signal: one for one in survey.missing}
+                found |= {one.signal: one for one in survey.readings}
+                if now == 0:
+                    assert isinstance(found["sequences_max"], Missing)
+        _, text = get(server.ports[0], "/prometheus/metrics")
+    series = [line for line in text.splitlines() if line.startswith("trtllm_max_num_active")]
+    assert len(series) == 2
+    most = found["sequences_max"]
+    assert isinstance(most, Reading), most
+    assert most.samples == {(): float(series[0].rpartition(" ")[2])}
+
+
+async def test_the_oldest_release_is_explained(tmp_path: Path) -> None:
+    with start(tmp_path / "server", RELEASES["1.0"], ENGINE) as server:
+        async with TrtllmServeSource(server.url) as source:
+            survey = await source.survey(0)
+    assert survey.ready is True
+    assert survey.readings == ()
+    fixes = {gap.signal: gap.fix for gap in survey.missing}
+    assert fixes["ttft"].startswith("set return_perf_metrics: true")

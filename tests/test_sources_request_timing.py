@@ -1,0 +1,458 @@
+"""Timing of single requests: what an item tells, what is lost, and files that are followed."""
+
+from __future__ import annotations
+
+import json
+import os
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.readings import Distribution, Missing, Reading
+from exporter.sources.followed_files import MAX_LINE, FollowedFiles
+from exporter.sources.iterations.splitter import Splitter
+from exporter.sources.ledger import Ledger
+from exporter.sources.request_feed import LOSSY_FOR, RequestFeed
+from exporter.sources.request_timing import SPANS, RequestTimings, timing
+
+BOOT = 76735.0
+Item = dict[str, object]
+
+
+def item(
+    queue: float = 0.5,
+    prefill: float = 0.25,
+    decode: float = 1.0,
+    *,
+    tokens: int = 11,
+    drafts: int = 0,
+    at: float = BOOT,
+    **more: object,
+) -> Item:
+    times = {
+        "server_arrival_time": at - 0.001,
+        "arrival_time": at,
+        "first_scheduled_time": at + queue,
+        "first_token_time": at + queue + prefill,
+        "server_first_token_time": at + queue + prefill + 0.004,
+        "last_token_time": at + queue + prefill + decode,
+    }
+    metrics: Item = {"first_iter": 10, "last_iter": 9 + tokens - drafts, "timing_metrics": times}
+    if drafts:
+        metrics["speculative_decoding"] = {"total_accepted_draft_tokens": drafts}
+    return {"request_id": 1, "perf_metrics": metrics, **more}
+
+
+def changed(**times: object) -> Item:
+    """Return an item with other times."""
+    one = json.loads(json.dumps(item()))
+    one["perf_metrics"]["timing_metrics"].update(times)
+    return dict(one)
+
+
+def told(timings: RequestTimings) -> dict[str, Distribution]:
+    found = {}
+    for reading in timings.readings():
+        [distribution] = reading.samples.values()
+        assert isinstance(distribution, Distribution)
+        found[reading.signal] = distribution
+    return found
+
+
+class TestItems:
+    def test_spans(self) -> None:
+        assert dict(timing(item())) == {
+            "ttft": 0.75,
+            "queue": 0.5,
+            "prefill": 0.25,
+            "decode": 1.0,
+            "e2e": 1.75,
+            "tpot": 0.1,
+        }
+
+    def test_the_clock_is_no_date(self) -> None:
+        assert dict(timing(item(at=1.0))) == dict(timing(item(at=2.0**30)))
+
+    def test_drafts_are_tokens_too(self) -> None:
+        assert dict(timing(item(tokens=21, drafts=10)))["tpot"] == 0.05
+
+    def test_a_wait_of_zero_counts_and_a_single_token_has_no_decode(self) -> None:
+        found = dict(timing(item(queue=0.0, decode=0.0, tokens=1)))
+        assert found == {"ttft": 0.25, "queue": 0.0, "prefill": 0.25, "e2e": 0.25}
+
+    @pytest.mark.parametrize("never", [0, 0.0, None, "1", True, float("nan"), inf, -5.0, 10**400])
+    def test_a_token_that_never_came(self, never: object) -> None:
+        found = dict(timing(changed(first_token_time=never, last_token_time=never)))
+        assert found == {"queue": 0.5}
+
+    @pytest.mark.parametrize(
+        "times",
+        [
+            {"first_token_time": BOOT - 1},
+            {"arrival_time": BOOT + 100},
+            {"last_token_time": BOOT + 0.6},
+            {"arrival_time": 1e-300, "first_scheduled_time": 1e300},
+        ],
+    )
+    def test_times_that_contradict_each_other_tell_nothing(self, times: dict[str, float]) -> None:
+        assert dict(timing(changed(**times))) == {}
+
+    @pytest.mark.parametrize(
+        "one",
+        [
+            {},
+            {"perf_metrics": None},
+            {"perf_metrics": {"timing_metrics": [1]}},
+            {"ctx_perf_metrics": 7, "disagg_server_arrival_time": "x"},
+        ],
+    )
+    def test_nonsense(self, one: Item) -> None:
+        assert dict(timing(one)) == {}
+
+    def test_halves_of_a_request_are_none(self) -> None:
+        timings = RequestTimings("chat", {})
+        timings.take([item(ctx_request_id=3)])
+        assert told(timings) == {}
+        assert timings.refused == {"half of a disaggregated request": 1}
+
+    @pytest.mark.parametrize(
+        "name", ["disagg_server_first_token_time", "disagg_server_first_token_ts"]
+    )
+    def test_the_orchestrator_has_the_whole(self, name: str) -> None:
+        whole = {
+            "disagg_server_arrival_time": 100.0,
+            name: 100.5,
+            "ctx_perf_metrics": item(0.125, 0.25, at=5000.0, ctx_request_id=3),
+            "gen_perf_metrics": item(0.5, 0.5, at=9000.0, ctx_request_id=3),
+        }
+        assert dict(timing(whole)) == {"ttft": 0.5, "queue": 0.125, "prefill": 0.25}
+
+
+class TestHistograms:
+    def test_a_threshold_is_an_edge(self) -> None:
+        timings = RequestTimings("chat", {"ttft": [0.8]})
+        timings.readings()
+        timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
+        timings.readings()
+        ttft = told(timings)["ttft"]
+        assert ttft.counts[ttft.edges.index(0.8)] == 2
+        assert ttft.count == 3
+
+    def test_a_new_signal_starts_empty_and_then_has_all(self) -> None:
+        timings = RequestTimings("chat", {})
+        timings.take([item()])
+        assert {signal: one.count for signal, one in told(timings).items()} == dict.fromkeys(
+            (*SPANS, "tpot"), 0
+        )
+        timings.take([item()])
+        assert told(timings)["e2e"].count == 2
+
+    def test_the_past_only_shows_what_there_is(self) -> None:
+        timings = RequestTimings("chat", {})
+        assert timings.take([item(), item()], past=True) == 2
+        timings.readings()
+        assert told(timings)["ttft"].count == 0
+
+
+class TestLedger:
+    def test_all_that_is_counted_arrives(self) -> None:
+        ledger = Ledger()
+        for counted, arrived in ((100, 1000), (103, 3), (103, 2), (105, 0), (120, 15)):
+            ledger.arrive(arrived)
+            assert ledger.settle(counted) == 0
+
+    def test_what_is_late_by_one_reading_is_not_lost(self) -> None:
+        ledger = Ledger()
+        for counted, arrived in ((0, 0), (5, 4), (9, 5), (9, 0)):
+            ledger.arrive(arrived)
+            ledger.settle(counted)
+        assert ledger.lost == 0
+
+    def test_patience_waits_longer(self) -> None:
+        ledger = Ledger(patience=3)
+        for counted, arrived in ((0, 0), (5, 0), (9, 0), (9, 0), (9, 9), (20, 0), (20, 0)):
+            ledger.arrive(arrived)
+            assert ledger.settle(counted) == 0
+        assert [ledger.settle(20) for _ in range(3)] == [0, 11, 0]
+
+    def test_another_reader_takes_half(self) -> None:
+        ledger = Ledger()
+        for counted in range(0, 110, 10):
+            ledger.arrive(5)
+            ledger.settle(counted)
+        assert ledger.lost == pytest.approx(50, abs=10)
+
+    def test_what_was_queued_before_hides_no_loss(self) -> None:
+        ledger = Ledger()
+        ledger.arrive(1000)
+        ledger.settle(0)
+        for counted in range(10, 60, 10):
+            ledger.arrive(5)
+            ledger.settle(counted)
+        assert ledger.lost >= 10
+
+    def test_a_restart_is_no_loss(self) -> None:
+        ledger = Ledger()
+        for counted, arrived in ((50, 0), (60, 10), (2, 2), (4, 2)):
+            ledger.arrive(arrived)
+            ledger.settle(counted)
+        assert ledger.lost == 0
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1)), max_size=40), st.integers(0, 900)
+    )
+    def test_with_one_reader_nothing_is_ever_lost(
+        self, steps: list[tuple[int, float]], history: int
+    ) -> None:
+        """Requests end all the time, also between the reading of the count and of the items."""
+        ledger, counted, queued = Ledger(), history, history
+        for ended, share in steps:
+            before = round(ended * share)
+            queued += before
+            counted += before
+            at_reading = counted
+            queued += ended - before
+            counted += ended - before
+            ledger.arrive(queued)
+            queued = 0
+            assert ledger.settle(at_reading) == 0
+
+    @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40))
+    def test_never_more_is_lost_than_was_counted(self, steps: list[tuple[int, int]]) -> None:
+        ledger, counted = Ledger(), 0
+        ledger.settle(0)
+        for ended, arrived in steps:
+            counted += ended
+            ledger.arrive(min(ended, arrived))
+            ledger.settle(counted)
+        missing = sum(max(0, ended - arrived) for ended, arrived in steps)
+        assert ledger.lost <= missing
+        ledger.settle(counted)
+        assert ledger.lost == missing
+
+
+class TestFeed:
+    def feed(self) -> RequestFeed:
+        return RequestFeed(
+            "chat", {}, place="there", patience=1, if_empty="turn it on", if_lost="share not"
+        )
+
+    def said(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Reading | Missing]:
+        return {one.signal: one for one in feed.tell(now)}
+
+    def count(self, feed: RequestFeed, now: float = 0.0) -> float:
+        reading = self.said(feed, now)["ttft"]
+        assert isinstance(reading, Reading)
+        [distribution] = reading.samples.values()
+        assert isinstance(distribution, Distribution)
+        return distribution.count
+
+    def test_what_is_there_at_first_belongs_to_the_past(self) -> None:
+        feed = self.feed()
+        feed.take([item()] * 7)
+        feed.settle(7, 0)
+        assert self.count(feed) == 0
+        feed.take([item()] * 2)
+        feed.settle(9, 1)
+        assert self.count(feed) == 2
+
+    def test_the_past_ends_with_the_first_reading_that_succeeds(self) -> None:
+        feed = self.feed()
+        feed.take([item()] * 3)
+        feed.settle(7, 0, failed=True)
+        feed.take([item()] * 4)
+        feed.settle(7, 1)
+        assert self.count(feed) == 0
+
+    def test_empty_while_requests_end(self) -> None:
+        feed = self.feed()
+        for count in (0, 5, 10):
+            feed.settle(count, count)
+        gap = self.said(feed, 10)["ttft"]
+        assert isinstance(gap, Missing)
+        assert (gap.reason, gap.fix) == ("requests end and there stays empty", "turn it on")
+
+    def test_empty_while_nothing_ends(self) -> None:
+        feed = self.feed()
+        feed.settle(5, 0)
+        assert self.said(feed) == {}
+
+    def test_refused_while_some_are_missing(self) -> None:
+        feed = self.feed()
+        for now in range(4):
+            feed.take([item()])
+            feed.settle(now * 2, now)
+        gap = self.said(feed, 3)["ttft"]
+        assert isinstance(gap, Missing)
+        assert gap.reason.startswith("there lacks 1 of 5 requests")
+        assert gap.fix == "share not"
+        assert self.count(feed, 3 + LOSSY_FOR) == 3
+
+    def test_halves_are_named(self) -> None:
+        feed = self.feed()
+        feed.take([item(ctx_request_id=1)])
+        feed.settle(1, 0)
+        gap = self.said(feed)["ttft"]
+        assert isinstance(gap, Missing)
+        assert "half of a disaggregated request" in gap.reason
+
+
+def lines(*items: object) -> str:
+    return "".join(json.dumps(one) + "\n" for one in items)
+
+
+class TestFiles:
+    def followed(self, folder: Path, most: int = 10**9) -> FollowedFiles:
+        return FollowedFiles(str(folder / "perf_metrics-*.jsonl"), most)
+
+    def test_only_what_is_appended(self, tmp_path: Path) -> None:
+        path = tmp_path / "perf_metrics-a.jsonl"
+        path.write_text(lines({"n": 1}, {"n": 2}))
+        files = self.followed(tmp_path)
+        assert list(files.read()) == []
+        with path.open("a") as out:
+            out.write(lines({"n": 3}) + '{"n": 4')
+        assert list(files.read()) == [{"n": 3}]
+        with path.open("a") as out:
+            out.write("0}\n")
+        assert list(files.read()) == [{"n": 40}]
+        assert list(files.read()) == []
+        assert files.malformed == 0
+
+    def test_a_line_that_was_half_there_at_first_is_new(self, tmp_path: Path) -> None:
+        path = tmp_path / "perf_metrics-a.jsonl"
+        path.write_text(lines({"n": 1}) + '{"n": ')
+        files = self.followed(tmp_path)
+        assert list(files.read()) == []
+        with path.open("a") as out:
+            out.write("2}\n")
+        assert list(files.read()) == [{"n": 2}]
+
+    def test_a_new_file_is_read_whole(self, tmp_path: Path) -> None:
+        files = self.followed(tmp_path)
+        assert list(files.read()) == []
+        (tmp_path / "perf_metrics-b.jsonl").write_text(lines({"n": 1}))
+        (tmp_path / "other.jsonl").write_text(lines({"n": 9}))
+        assert list(files.read()) == [{"n": 1}]
+
+    def test_rotation_and_truncation(self, tmp_path: Path) -> None:
+        path = tmp_path / "perf_metrics-a.jsonl"
+        files = self.followed(tmp_path)
+        list(files.read())
+        path.write_text(lines({"n": 1}, {"n": 2}))
+        assert list(files.read()) == [{"n": 1}, {"n": 2}]
+        with path.open("a") as out:
+            out.write(lines({"n": 3}))
+        path.rename(tmp_path / "perf_metrics-a.1.jsonl")
+        path.write_text(lines({"n": 4}))
+        assert list(files.read()) == [{"n": 3}, {"n": 4}]
+        path.write_text("")
+        assert list(files.read()) == []
+        path.write_text(lines({"n": 5}))
+        assert list(files.read()) == [{"n": 5}]
+
+    def test_two_names_of_one_file(self, tmp_path: Path) -> None:
+        files = self.followed(tmp_path)
+        list(files.read())
+        (tmp_path / "perf_metrics-a.jsonl").write_text(lines({"n": 1}))
+        (tmp_path / "perf_metrics-latest.jsonl").symlink_to(tmp_path / "perf_metrics-a.jsonl")
+        assert list(files.read()) == [{"n": 1}]
+
+    def test_garbage_is_counted_and_passed_over(self, tmp_path: Path) -> None:
+        files = self.followed(tmp_path)
+        list(files.read())
+        bad = ['{"n": ', "[1]", "\x00\xff", "9" * 5000, "[" * 100_000, ""]
+        text = "\n".join([*bad, '{"n": 1}', "x" * (3 * MAX_LINE), '{"n": 2}']) + "\n"
+        (tmp_path / "perf_metrics-a.jsonl").write_text(text)
+        assert list(files.read()) == [{"n": 1}, {"n": 2}]
+        assert files.malformed == 6
+
+    def test_a_flood_is_read_bit_by_bit(self, tmp_path: Path) -> None:
+        files = self.followed(tmp_path, most=100)
+        list(files.read())
+        (tmp_path / "perf_metrics-a.jsonl").write_text(lines(*({"n": n} for n in range(100))))
+        got: list[object] = []
+        for _ in range(20):
+            piece = list(files.read())
+            assert len(piece) <= 12
+            got += piece
+        assert got == [{"n": n} for n in range(100)]
+
+    def test_a_pipe_does_not_hang_it_and_a_locked_file_is_told(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "perf_metrics-pipe.jsonl")
+        files = self.followed(tmp_path)
+        assert list(files.read()) == []
+        assert files.files == 0
+        gone = tmp_path / "perf_metrics-gone.jsonl"
+        gone.symlink_to(tmp_path / "nowhere")
+        assert list(files.read()) == []
+        assert files.error == ""
+
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_each_line_once_however_it_is_written(
+        self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        folder = tmp_path_factory.mktemp("followed")
+        files = self.followed(folder)
+        list(files.read())
+        text = lines(*({"n": n, "é": "ü" * (n % 7)} for n in range(20))).encode()
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+        got: list[object] = []
+        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+            with (folder / "perf_metrics-a.jsonl").open("ab") as out:
+                out.write(text[start:end])
+            got += files.read()
+        assert [one["n"] for one in got if isinstance(one, dict)] == list(range(20))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["perf_metrics", "timing_metrics", "ctx_perf_metrics", "first_iter", "last_iter",
+             "arrival_time", "first_scheduled_time", "first_token_time", "last_token_time",
+             "ctx_request_id", "speculative_decoding", "total_accepted_draft_tokens"]
+        ),
+        inner,
+        max_size=6,
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.dictionaries(st.text(max_size=2) | st.just("perf_metrics"), values, max_size=4)))
+def test_whatever_items_are_histograms_stay_whole(items: list[Item]) -> None:
+    timings = RequestTimings("chat", {"ttft": (0.8,)})
+    timings.take(items)
+    timings.readings()
+    timings.take([item()])
+    timings.readings()
+    for distribution in told(timings).values():
+        assert list(distribution.counts) == sorted(distribution.counts)
+        assert 0 <= distribution.sum < inf
+        assert 1 <= distribution.count <= len(items) + 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_cut_body_gives_its_complete_items_once(data: st.DataObject) -> None:
+    body = json.dumps([item(at=BOOT + n) for n in range(5)], indent=1).encode()
+    end = data.draw(st.integers(0, len(body)))
+    splitter = Splitter()
+    timings = RequestTimings("chat", {})
+    cuts = sorted(data.draw(st.lists(st.integers(0, end), max_size=4)))
+    count = 0
+    for start, stop in zip([0, *cuts], [*cuts, end], strict=True):
+        count += timings.take(splitter.feed(body[start:stop]))
+    count += timings.take(splitter.end())
+    assert count == sum(
+        1
+        for n in range(1, 6)
+        if len(json.dumps([item(at=BOOT + k) for k in range(n)], indent=1)) - 2 <= end
+    )

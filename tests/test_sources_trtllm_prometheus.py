@@ -1,0 +1,331 @@
+"""trtllm-serve's metrics in each generation of names, and gauges of the dead."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.reader import ExpositionError, Family, read
+from exporter.readings import Distribution, Missing, Reading
+from exporter.sources import trtllm_prometheus
+from exporter.sources.by_model import ByModel
+from exporter.sources.trtllm_prometheus import Memory
+from slos.signals import SIGNALS
+
+CAPTURES = Path(__file__).parent / "captures"
+OUTCOMES = {
+    (("outcome", "ok"), ("reason", "stop")): 6.0,
+    (("outcome", "ok"), ("reason", "length")): 3.0,
+    (("outcome", "cancelled"), ("reason", "cancelled")): 1.0,
+}
+TTFT = Distribution((0.1, 1.0, inf), (7.0, 10.0, 10.0), 1.5)
+
+Said = dict[str, Reading | Missing]
+
+
+def capture(release: str) -> str:
+    return (CAPTURES / f"trtllm_serve_{release}_by_hand.txt").read_text()
+
+
+class Watcher:
+    """Looks at expositions one after the other, as a source does."""
+
+    def __init__(self, frozen_after: float = 5.0) -> None:
+        self.memory: Memory | None = None
+        self.frozen_after = frozen_after
+
+    def look(self, text: str, now: float = 0.0, model: str = "chat") -> Said:
+        return self.see(read(text.encode(), trtllm_prometheus.FAMILIES), now, model)
+
+    def see(self, families: dict[str, Family], now: float, model: str = "chat") -> Said:
+        labelled = trtllm_prometheus.owner(families, model)
+        assert labelled is not None
+        metrics = ByModel(families)
+        done = trtllm_prometheus.finished(metrics, labelled)
+        self.memory = trtllm_prometheus.remember(self.memory, families, done, now)
+        found = trtllm_prometheus.interpret(
+            metrics, labelled, self.memory, model, now, self.frozen_after
+        )
+        return {one.signal: one for one in found}
+
+
+def value(one: Reading | Missing) -> object:
+    assert isinstance(one, Reading), one
+    [sample] = one.samples.values()
+    return sample
+
+
+def gauges(pid: str, **values: float) -> str:
+    labels = f'engine_type="pytorch",model_name="chat",pid="{pid}"'
+    return "".join(f"trtllm_{name}{{{labels}}} {number}\n" for name, number in values.items())
+
+
+def finished(count: float) -> str:
+    return f'trtllm_request_success_total{{finished_reason="stop",model_name="chat"}} {count}\n'
+
+
+class TestGenerations:
+    @pytest.mark.parametrize("release", ["1.1", "1.3", "1.4"])
+    def test_what_all_of_them_have(self, release: str) -> None:
+        said = Watcher().look(capture(release))
+        assert value(said["ttft"]) == TTFT
+        assert value(said["e2e"]) == Distribution((1.0, 2.0, inf), (4.0, 9.0, 10.0), 14.25)
+        assert value(said["tpot"]) == Distribution((0.01, 0.05, inf), (1.0, 9.0, 9.0), 0.18)
+        assert value(said["queue"]) == Distribution((0.3, inf), (8.0, 8.0), 0.4)
+        requests = said["requests"]
+        assert isinstance(requests, Reading)
+        assert requests.samples == OUTCOMES
+        assert {one.model for one in said.values()} == {"chat"}
+
+    def test_a_mean_per_token_is_never_the_gap_between_tokens(self) -> None:
+        for release in ("1.1", "1.3", "1.4"):
+            assert "itl" not in Watcher().look(capture(release))
+
+    def test_the_first_one_says_that_waits_of_zero_are_missing(self) -> None:
+        notes = {r: Watcher().look(capture(r))["queue"] for r in ("1.1", "1.4")}
+        assert [one.note != "" for one in notes.values() if isinstance(one, Reading)] == [
+            True,
+            False,
+        ]
+
+    def test_the_second_one_has_the_utilization_only(self) -> None:
+        said = Watcher().look(capture("1.3"))
+        assert value(said["kv_utilization"]) == 0.4
+        assert not said.keys() & {"kv_blocks_used", "sequences_active", "input_tokens"}
+
+    def test_the_third_one(self) -> None:
+        said = Watcher().look(capture("1.4"))
+        numbers = {
+            signal: value(one)
+            for signal, one in said.items()
+            if isinstance(one, Reading) and SIGNALS[signal].kind != "histogram"
+            if signal != "requests"
+        }
+        assert numbers == {
+            "input_tokens": 4000.0,
+            "output_tokens": 900.0,
+            "kv_reused_blocks": 50.0,
+            "kv_missed_blocks": 150.0,
+            "draft_tokens": 80.0,
+            "accepted_draft_tokens": 60.0,
+            "sequences_active": 6.0,
+            "sequences_decoding": 3.0,
+            "sequences_paused": 1.0,
+            "sequences_waiting": 2.0,  # 6 active, 4 scheduled
+            "sequences_max": 2048.0,
+            "kv_utilization": 0.4,
+            "kv_blocks_used": 400.0,
+            "kv_blocks_free": 600.0,
+            "kv_blocks_max": 1000.0,
+            "kv_block_tokens": 32.0,
+            "memory_gpu": 4.0e10,
+        }
+        assert {"prefill", "decode"} <= said.keys()
+        assert isinstance(said["memory_cpu"], Missing)
+        assert isinstance(said["memory_pinned"], Missing)
+
+    def test_names_left_by_an_older_release_in_the_same_folder_are_not_added(self) -> None:
+        said = Watcher().look(
+            capture("1.1").replace("undefined", "chat") + capture("1.4"), model="example/chat-8b"
+        )
+        assert value(said["ttft"]) == TTFT
+
+    def test_requests_that_nobody_made_yet_are_zero(self) -> None:
+        requests = Watcher().look("")["requests"]
+        assert isinstance(requests, Reading)
+        assert requests.samples == {(("outcome", "ok"), ("reason", "stop")): 0.0}
+
+    @pytest.mark.parametrize(
+        ("word", "outcome", "reason"),
+        [
+            ("tool_calls", "ok", "tool_calls"),
+            ("not_finished", "ok", "not_finished"),
+            ("timeout", "timeout", "timeout"),
+            ("error", "error", "error"),
+            ("a new word", "error", "unknown"),
+        ],
+    )
+    def test_finish_reasons(self, word: str, outcome: str, reason: str) -> None:
+        requests = Watcher().look(finished(3).replace("stop", word))["requests"]
+        assert isinstance(requests, Reading)
+        assert requests.samples == {(("outcome", outcome), ("reason", reason)): 3.0}
+
+    def test_several_models_belong_to_nobody_unless_one_is_served(self) -> None:
+        text = finished(3) + finished(4).replace("chat", "other")
+        families = read(text.encode(), trtllm_prometheus.FAMILIES)
+        assert trtllm_prometheus.owner(families, "third") is None
+        assert trtllm_prometheus.owner(families, "other") == ("other", "")
+
+
+class TestGauges:
+    def test_the_dead_are_not_added_to_the_living(self) -> None:
+        watcher = Watcher()
+        dead = gauges("7", num_requests_running=5, kv_cache_used_blocks=90, kv_cache_max_blocks=100)
+
+        def look(now: float, used: float) -> Said:
+            alive = gauges(
+                "8", num_requests_running=1, kv_cache_used_blocks=used, kv_cache_max_blocks=100
+            )
+            return watcher.look(dead + alive, now)
+
+        first = look(0, 10)["kv_utilization"]
+        assert isinstance(first, Missing)
+        assert first.reason.startswith("2 processes left gauges")
+        said = look(1, 20)
+        assert value(said["kv_utilization"]) == 0.2
+        assert value(said["sequences_active"]) == 1
+
+    def test_a_process_that_appears_is_alive(self) -> None:
+        watcher = Watcher()
+        old = gauges("7", num_requests_running=5)
+        assert value(watcher.look(old, 0)["sequences_active"]) == 5
+        said = watcher.look(old + gauges("8", num_requests_running=2), 1)
+        assert value(said["sequences_active"]) == 2
+
+    def test_two_that_move_are_both_refused(self) -> None:
+        watcher = Watcher()
+        for now in (0, 1, 2):
+            said = watcher.look(
+                gauges("7", num_requests_running=now) + gauges("8", num_requests_running=now + 5),
+                now,
+            )
+        assert isinstance(said["sequences_active"], Missing)
+        assert isinstance(said["sequences_max"], Missing)
+
+    def test_the_newer_of_two_that_moved_wins_once_the_other_is_still(self) -> None:
+        watcher = Watcher()
+        watcher.look(gauges("7", num_requests_running=1), 0)
+        watcher.look(gauges("7", num_requests_running=2), 1)
+        said: Said = {}
+        for now in (2, 10):
+            both = gauges("7", num_requests_running=2) + gauges("8", num_requests_running=now)
+            said = watcher.look(both, now)
+        assert value(said["sequences_active"]) == 10
+
+    def test_work_that_does_not_move_is_not_believed(self) -> None:
+        watcher = Watcher(frozen_after=5)
+        text = gauges("7", num_requests_running=4, max_num_active_requests=64)
+        assert value(watcher.look(text, 0)["sequences_active"]) == 4
+        assert value(watcher.look(text, 5)["sequences_active"]) == 4
+        said = watcher.look(text, 6)
+        stale = said["sequences_active"]
+        assert isinstance(stale, Missing)
+        assert "have not moved for 6 s" in stale.reason
+        assert value(said["sequences_max"]) == 64
+        assert value(watcher.look(text.replace(" 4", " 3"), 7)["sequences_active"]) == 3
+
+    def test_rest_may_last(self) -> None:
+        watcher = Watcher()
+        text = gauges("7", num_requests_running=0)
+        watcher.look(text, 0)
+        assert value(watcher.look(text, 1000)["sequences_active"]) == 0
+
+    def test_requests_that_complete_without_a_move_show_a_dead_writer(self) -> None:
+        watcher = Watcher()
+        text = gauges("7", num_requests_running=0, iteration_latency_seconds=0.01)
+        for now, count in enumerate((10, 11, 12, 13)):
+            said = watcher.look(text + finished(count), now)
+            assert isinstance(said["sequences_active"], Missing) == (count == 13)
+
+    def test_a_pool_of_the_host_is_taken_off(self) -> None:
+        watcher = Watcher()
+
+        def look(now: float, running: float, used: float) -> Said:
+            return watcher.look(
+                gauges(
+                    "7",
+                    num_requests_running=running,
+                    kv_cache_used_blocks=used,
+                    kv_cache_free_blocks=1000 - used,
+                    kv_cache_max_blocks=1000,
+                ),
+                now,
+            )
+
+        look(0, 0, 800)
+        look(1, 0, 800)
+        said = look(2, 1, 850)
+        assert value(said["kv_utilization"]) == 0.25
+        assert value(said["kv_blocks_max"]) == 200
+        assert said["kv_utilization"].method == "trtllm_without_host_pool"  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize(
+        ("used", "free", "most", "words"),
+        [(0, 0, 0, "KV cache of 0 blocks"), (7, 7, 5, "contradict"), (2, 90, 10, "contradict")],
+    )
+    def test_blocks_that_cannot_be(self, used: float, free: float, most: float, words: str) -> None:
+        said = Watcher().look(
+            gauges(
+                "7",
+                kv_cache_used_blocks=used,
+                kv_cache_free_blocks=free,
+                kv_cache_max_blocks=most,
+            )
+        )
+        for signal in ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max"):
+            gap = said[signal]
+            assert isinstance(gap, Missing)
+            assert words in gap.reason
+
+    @pytest.mark.parametrize("bad", ["NaN", "-1", "+Inf"])
+    def test_unusable_gauges_are_left_out(self, bad: str) -> None:
+        said = Watcher().look(gauges("7", num_requests_running=1).replace(" 1", f" {bad}"))
+        assert "sequences_active" not in said
+
+
+names = st.sampled_from(sorted(trtllm_prometheus.FAMILIES))
+numbers = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-5, 5).map(float)
+labels = st.dictionaries(
+    st.sampled_from(["pid", "model_name", "finished_reason", "le", "engine_type"]),
+    st.sampled_from(["1", "2", "chat", "stop", "0.1", "+Inf", ""]),
+)
+suffixes = st.sampled_from(["", "_bucket", "_sum", "_count"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(names, suffixes, labels, numbers), max_size=12),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_whatever_an_exposition_says_nothing_unusable_comes_out(
+    looks: list[list[tuple[str, str, dict[str, str], float]]],
+) -> None:
+    watcher = Watcher()
+    for now, samples in enumerate(looks):
+        families: dict[str, Family] = {}
+        for name, suffix, labels_of, number in samples:
+            family = families.setdefault(name, Family(name))
+            family.samples.append((name + suffix, labels_of, number))
+        if trtllm_prometheus.owner(families, "chat") is None:
+            continue
+        for one in watcher.see(families, float(now)).values():
+            if isinstance(one, Reading):
+                for number in one.samples.values():
+                    values = (
+                        [*number.counts, number.sum]
+                        if isinstance(number, Distribution)
+                        else [number]
+                    )
+                    assert all(0 <= each < inf for each in values)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_cut_exposition_is_refused_or_says_less(data: st.DataObject) -> None:
+    body = capture("1.4").encode()
+    part = body[: data.draw(st.integers(0, len(body)))]
+    try:
+        families = read(part, trtllm_prometheus.FAMILIES)
+    except ExpositionError:
+        return
+    whole = Watcher().look(body.decode())
+    for signal, one in Watcher().see(families, 0.0).items():
+        if isinstance(one, Reading) and SIGNALS[signal].kind == "histogram":
+            assert one == whole[signal]
