@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from aiohttp import web
 
 from exporter.collector import expose
 from exporter.config import Listen
+from exporter.families import Family
 from exporter.status import (
     CONTENT_SECURITY_POLICY,
     Status,
@@ -43,11 +44,15 @@ SHUTDOWN_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where the answers come from: ``view`` is called on the event loop, ``status`` in a thread."""
+    """Where the answers come from: ``status`` is called in a thread, all else on the event loop.
+
+    ``more`` are the families of ``/metrics`` that are not of a view.
+    """
 
     version: str
     view: Callable[[], View]
     status: Callable[[View], Status]
+    more: Callable[[View], Iterable[Family]] = lambda _: ()
 
 
 class Renderer:
@@ -85,7 +90,9 @@ def application(facts: Facts) -> web.Application:
         accept = request.headers.get("Accept", "")
         compress = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = ("metrics", "openmetrics" in accept, compress)
-        make = partial(expose, facts.view(), facts.version, accept, compress=compress)
+        view = facts.view()
+        more = tuple(facts.more(view))
+        make = partial(expose, view, facts.version, accept, compress=compress, more=more)
         exposition = await renderer.render(kind, make)
         headers = {"Content-Type": exposition.content_type, "Vary": "Accept, Accept-Encoding"}
         if exposition.encoding:
@@ -126,7 +133,7 @@ def application(facts: Facts) -> web.Application:
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
-    app.on_response_prepare.append(_add_headers)
+    app.on_response_prepare.append(add_headers)
     app.on_cleanup.append(close)
     return app
 
@@ -142,29 +149,38 @@ async def _explain_errors(
         raise
 
 
-async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Add what every response has; a signal handler for ``on_response_prepare``."""
     response.headers["Server"] = "tokenslo"  # aiohttp would tell its version and Python's
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
 
 
-async def start(app: web.Application, listen: Listen) -> tuple[str, Callable[[], Awaitable[None]]]:
+async def start(
+    app: web.Application, listen: Listen, *, setting: str = "listen", auto_decompress: bool = True
+) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve ``app``; return its URL, without a path, and what stops it.
 
-    Raises InvalidFile if ``listen`` cannot be had.
+    Without ``auto_decompress`` request bodies are given as they came.  Raises InvalidFile, naming
+    the ``setting``, if ``listen`` cannot be had.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        auto_decompress=auto_decompress,
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, listen.host, listen.port).start()
     except OSError as error:
         await runner.cleanup()
-        raise InvalidFile([_cannot_listen(listen, error)]) from None
+        raise InvalidFile([_cannot_listen(setting, listen, error)]) from None
     host, port = runner.addresses[0][:2]
     return f"http://{Listen(host, port)}", runner.cleanup
 
 
-def _cannot_listen(listen: Listen, error: OSError) -> Problem:
+def _cannot_listen(setting: str, listen: Listen, error: OSError) -> Problem:
     reasons = {
         errno.EADDRINUSE: ("is in use by another program", "stop it, or choose another port"),
         errno.EADDRNOTAVAIL: ("is no address of this machine", "choose one that is"),
@@ -176,4 +192,4 @@ def _cannot_listen(listen: Listen, error: OSError) -> Problem:
         if isinstance(error, gaierror)
         else reasons.get(error.errno or 0, (f"cannot be had: {error.strerror}", "choose another"))
     )
-    return Problem("tokenslo exporter", 0, "listen", f"{listen} {message}", fix)
+    return Problem("tokenslo exporter", 0, setting, f"{listen} {message}", fix)

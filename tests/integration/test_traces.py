@@ -1,0 +1,171 @@
+"""Triton's own tracer against the sidecar's endpoint: what clients saw is what the traces tell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from aiohttp import web
+
+from exporter.config import Listen
+from exporter.readings import Distribution, Survey
+from exporter.sources.traces import TracesSource
+from lab.engine import EngineSettings
+from lab.repository import write_repository
+from lab.triton import Triton
+from tests import traced
+
+ANY = Listen("127.0.0.1", 0)
+STREAMS, WORDS = 6, 30
+
+
+@asynccontextmanager
+async def collecting(bodies: list[bytes]) -> AsyncIterator[str]:
+    async def take(request: web.Request) -> web.Response:
+        bodies.append(await request.read())
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def serving(
+    triton: Callable[..., Triton], folder: Path, url: str, rate: int = 1
+) -> AsyncIterator[Triton]:
+    traced.write_models(folder / "models")
+    write_repository(folder / "models", engine=EngineSettings())
+    context = await asyncio.to_thread(
+        triton, folder / "models", folder, arguments=traced.arguments(url, rate)
+    )
+    with context as running:
+        yield running
+
+
+def told(survey: Survey, signal: str, model: str) -> Distribution:
+    (reading,) = [one for one in survey.readings if (one.signal, one.model) == (signal, model)]
+    (value,) = reading.samples.values()
+    assert isinstance(value, Distribution)
+    return value
+
+
+def count(survey: Survey, model: str) -> float:
+    return sum(
+        value.count
+        for reading in survey.readings
+        if (reading.signal, reading.model) == ("ttft", model)
+        for value in reading.samples.values()
+        if isinstance(value, Distribution)
+    )
+
+
+async def until(source: TracesSource, model: str, requests: int) -> Survey:
+    for _ in range(100):
+        survey = await source.survey(time.monotonic())
+        if count(survey, model) >= requests:
+            break
+        await asyncio.sleep(0.1)
+    return survey
+
+
+def nearly(told: Distribution, seen: list[float], tolerance: float) -> None:
+    """Check the count, and the mean to ``tolerance`` seconds."""
+    assert told.count == len(seen)
+    assert abs(told.sum / told.count - sum(seen) / len(seen)) < tolerance
+
+
+async def test_what_clients_saw_is_what_the_traces_tell(
+    triton: Callable[..., Triton], tmp_path: Path
+) -> None:
+    passed_on: list[bytes] = []
+    async with (
+        collecting(passed_on) as collector,
+        TracesSource(ANY, collector) as source,
+        serving(triton, tmp_path, source.url) as server,
+    ):
+        http = await asyncio.gather(
+            *(
+                asyncio.to_thread(
+                    traced.by_http,
+                    server,
+                    "tensorrt_llm",
+                    "word " * 20,
+                    max_tokens=WORDS,
+                    stream=True,
+                )
+                for _ in range(STREAMS)
+            )
+        )
+        survey = await until(source, "tensorrt_llm", STREAMS)
+        nearly(told(survey, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.01)
+        nearly(
+            told(survey, "itl", "tensorrt_llm"),
+            [later - sooner for times in http for sooner, later in pairwise(times[:-1])],
+            0.002,
+        )
+        nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.01)
+
+        # Over one stream, so that a span stays open long after its request.
+        grpc = await asyncio.to_thread(traced.by_grpc, server, "streaming", WORDS, requests=4)
+        survey = await until(source, "streaming", 4)
+        nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.01)
+        nearly(
+            told(survey, "itl", "streaming"),
+            [later - sooner for times in grpc for sooner, later in pairwise(times)],
+            0.002,
+        )
+        nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.01)
+
+        await asyncio.to_thread(traced.by_http, server, "chained", max_tokens=3)
+        await asyncio.to_thread(traced.by_http, server, "calling", max_tokens=3)
+        await asyncio.to_thread(traced.by_http, server, "plain")
+        await until(source, "chained", 1)
+        survey = await until(source, "calling", 1)
+        # The model that both of them ask is not counted with them, and plain is not reported on.
+        assert count(survey, "streaming") == 4
+        assert count(survey, "plain") == 0
+        assert survey.lost_records == 0
+        assert survey.parts == {"exports": None, "forward": None}
+        spans = sum(
+            len(scope["spans"])
+            for body in passed_on
+            for resource in json.loads(body)["resourceSpans"]
+            for scope in resource["scopeSpans"]
+        )
+        # Root, model and compute of each; an ensemble computes nothing, and two ask a model again.
+        assert spans == 3 * (STREAMS + 4 + 3) - 1 + 2 * 2
+
+
+async def test_a_sample_is_told_to_be_one(triton: Callable[..., Triton], tmp_path: Path) -> None:
+    async with (
+        TracesSource(ANY) as placeholder,
+        serving(triton, tmp_path, placeholder.url, rate=3) as server,
+    ):
+        port = int(placeholder.url.rpartition(":")[2])
+        await placeholder.__aexit__(None, None, None)
+        async with TracesSource(Listen("127.0.0.1", port), triton=server.url) as source:
+            for _ in range(9):
+                await asyncio.to_thread(traced.by_http, server, "streaming", max_tokens=2)
+            survey = await until(source, "streaming", 3)
+            await asyncio.to_thread(
+                traced.by_http, server, "streaming", headers=traced.TRACE_CONTEXT, max_tokens=2
+            )
+            survey = await until(source, "streaming", 4)
+            assert count(survey, "streaming") == 4
+            assert {(one.method, one.note) for one in survey.readings} == {
+                (
+                    "triton_trace_sampled",
+                    "1 in 3 requests is traced, and all whose client sends a trace context",
+                )
+            }
+            assert survey.parts == {"exports": None, "setting": None}
