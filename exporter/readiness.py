@@ -1,76 +1,168 @@
 """Whether what the sidecar watches can serve, layer by layer, and why not.
 
-The layers are separate because they fail separately: a server that answers may have no model, and a
-sidecar that runs may read nothing.
+The layers are separate because they fail separately: a server that answers may have no model, a
+model that is loaded may not decode, and a sidecar that runs may read nothing.  A layer of which
+nobody knows anything does not make a server unready: taking it away would be an outage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from exporter.config import ExpectedModel
+from exporter.families import Family, own_family
+from exporter.probe import Probed
+from exporter.progress import Decoding
+from exporter.readings import ModelInfo
 from exporter.view import SourceState, View
+
+Model = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One thing that must hold; ``reason`` says why it does not."""
+    """One thing that must hold, about a source or a model; ``ready`` is None where nobody knows.
+
+    ``reason`` says why it does not hold, why nobody knows, or what to keep an eye on.
+    """
 
     layer: str
     name: str
-    ready: bool
+    ready: bool | None
     reason: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Every layer, and whether all of them hold."""
+    """Every layer, and whether none of them is known not to hold."""
 
     layers: tuple[Layer, ...]
 
     @property
     def ready(self) -> bool:
-        """Whether every layer is ready."""
-        return all(layer.ready for layer in self.layers)
+        """Whether no layer stands in the way."""
+        return not self.reasons
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """What stands in the way, one text each."""
-        return tuple(layer.reason for layer in self.layers if not layer.ready)
+        return tuple(layer.reason for layer in self.layers if layer.ready is False)
 
 
-def readiness(view: View, stale_after: float) -> Readiness:
-    """Judge a view; a source whose last good reading is older than ``stale_after`` s is not ready.
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known beside a view: which models there must be, how engines decode, how they answer.
+
+    ``probes`` are by model.
+    """
+
+    expected: Iterable[ExpectedModel] = ()
+    decoding: Mapping[Model, Decoding] = field(default_factory=dict)
+    probes: Mapping[str, Probed] = field(default_factory=dict)
+
+
+_NOTHING = Watched()
+
+
+def readiness(view: View, unready_after: float, watched: Watched = _NOTHING) -> Readiness:
+    """Judge a view: a source is ready if it was read in the last ``unready_after`` seconds.
 
     Parts of a source (``triton/statistics``) are not layers: without one some signals are missing,
-    and the server serves all the same.  Neither are models that are not reported on.
+    and the server serves all the same.  Neither are models that are not reported on, unless they
+    are expected.
     """
-    return Readiness((Layer("process", "tokenslo", ready=True), *_layers(view, stale_after)))
+    layers = (
+        Layer("process", "tokenslo", ready=True),
+        *_sources(view, unready_after),
+        *_models(view, watched.expected),
+        *_engines(view, watched.decoding),
+        *(
+            Layer("probe", model, probed.ready, probed.reason)
+            for model, probed in watched.probes.items()
+        ),
+    )
+    return Readiness(layers)
 
 
-def _layers(view: View, stale_after: float) -> Iterator[Layer]:
+def family(readiness: Readiness) -> Family:
+    """Return every layer of which something is known as a gauge."""
+    return own_family(
+        "tokenslo_ready",
+        [
+            (_labels(layer), float(layer.ready))
+            for layer in readiness.layers
+            if layer.ready is not None
+        ],
+    )
+
+
+def _labels(layer: Layer) -> dict[str, str]:
+    about = {"process": "", "source": "source", "server": "source"}.get(layer.layer, "model")
+    labels = {"layer": layer.layer, "source": "", "model": "", "version": layer.version}
+    return labels | ({about: layer.name} if about else {})
+
+
+def _sources(view: View, unready_after: float) -> Iterator[Layer]:
     sources = [source for source in view.sources if "/" not in source.source]
     if not sources:
         yield Layer("source", "", ready=False, reason="nothing has been read yet")
     for source in sources:
-        yield _freshness(source, stale_after)
+        yield _freshness(source, unready_after)
     for source in sources:
         if source.ready is not None:
             reason = "" if source.ready else f"the server {source.source} says it is not ready"
             yield Layer("server", source.source, source.ready, reason)
-    for model in view.models:
-        if not model.excluded:
-            why = f": {model.reason}" if model.reason else ""
-            reason = "" if model.ready else f"model {model.model} is not ready{why}"
-            yield Layer("model", model.model, model.ready, reason)
 
 
-def _freshness(source: SourceState, stale_after: float) -> Layer:
+def _freshness(source: SourceState, unready_after: float) -> Layer:
     if source.age is None:
         reason = f"source {source.source} has not been read yet"
-    elif source.age > stale_after:
+    elif source.age > unready_after:
         reason = f"source {source.source} was last read {source.age:.1f} s ago"
     else:
         return Layer("source", source.source, ready=True)
     why = f": {source.error}" if source.error else ""
     return Layer("source", source.source, ready=False, reason=reason + why)
+
+
+def _models(view: View, expected: Iterable[ExpectedModel]) -> Iterator[Layer]:
+    told = set()
+    for info in view.models:
+        if not info.excluded:
+            told.add((info.model, info.version))
+            yield _loaded(info)
+    for wanted in expected:
+        found = [
+            info
+            for info in view.models
+            if info.model == wanted.name and wanted.version in ("", info.version)
+        ]
+        best = max(found, key=lambda info: info.ready, default=None)
+        if best and (best.model, best.version) in told:
+            continue
+        yield _loaded(best) if best else _absent(wanted, view)
+
+
+def _loaded(info: ModelInfo) -> Layer:
+    why = f": {info.reason}" if info.reason else ""
+    reason = "" if info.ready else f"model {info.model} is not ready{why}"
+    return Layer("model", info.model, info.ready, reason, info.version)
+
+
+def _absent(wanted: ExpectedModel, view: View) -> Layer:
+    what = f"model {wanted.name}" + (f", version {wanted.version}," if wanted.version else "")
+    if not view.models:
+        return Layer("model", wanted.name, None, "no model list was read lately", wanted.version)
+    return Layer("model", wanted.name, False, f"{what} is not on the server", wanted.version)
+
+
+def _engines(view: View, decoding: Mapping[Model, Decoding]) -> Iterator[Layer]:
+    for info in view.models:
+        known = decoding.get((info.model, info.version))
+        if known:
+            why = "" if known.initialised else "it has published no iteration and made no token yet"
+            yield Layer("backend", info.model, known.initialised, why, info.version)
+            reason = f"{info.model}: {known.reason}" if known.reason else ""
+            yield Layer("decode", info.model, known.moves, reason, info.version)

@@ -20,10 +20,13 @@ from slos.signals import FIRST_TOKEN_BUCKETS
 FAMILY = "nv_inference_first_response_histogram_ms"
 DEFAULT_EDGES = frozenset(round(edge * 1000) for edge in FIRST_TOKEN_BUCKETS)
 
-_FLAGS = """\
+FLAG = "--metrics-config histogram_latencies=true"
+"""The flag of tritonserver that turns the histogram on."""
+
+_FLAGS = f"""\
 # 1. Start tritonserver with this flag (Triton 2.52, container 24.11, or later).  Do not set
 #    counter_latencies=false: it freezes all of Triton's request counters at 0.
---metrics-config histogram_latencies=true
+{FLAG}
 """
 
 _STANZA = """\
@@ -66,6 +69,15 @@ def server_config(services: Sequence[Service], version: str) -> str:
         for step, model in enumerate(models, start=2)
     ]
     return "\n".join((head, _FLAGS, *stanzas))
+
+
+def first_response_settings(services: Sequence[Service], model: str) -> str:
+    """Return flags and stanza for one model, with the thresholds of these files for it.
+
+    Raises InvalidFile where Triton cannot have a threshold as an edge.
+    """
+    edges = first_response_edges(services, model)
+    return f"{_FLAGS}\n{_stanza(2, model, frozenset(edges))}"
 
 
 def first_response_edges(services: Sequence[Service], model: str) -> tuple[int, ...]:

@@ -32,9 +32,10 @@ class Status:
 
 
 def readiness_json(readiness: Readiness) -> str:
-    """Return ``{"ready": …, "layers": [{"layer", "name", "ready", "reason"}]}``.
+    """Return ``{"ready": …, "layers": [{"layer", "name", "ready", "reason", "version"}]}``.
 
-    ``layer`` is ``process``, ``source``, ``server`` or ``model``.
+    ``layer`` is ``process``, ``source``, ``server``, ``model``, ``backend``, ``decode`` or
+    ``probe``; its ``ready`` is null where nobody knows.
     """
     return _dump(_readiness(readiness))
 
@@ -45,7 +46,7 @@ def status_json(status: Status) -> str:
     Keys are only ever added.  Durations are seconds; what is not known is null::
 
         tokenslo, time
-        ready, layers[]      layer, name, ready, reason
+        ready, layers[]      layer, name, ready, reason, version
         sources[]            source, up, age_seconds, read_seconds, error, errors{kind: count},
                              server_ready
         objectives[]         file, service, objective, indicator, good, target, model, version,

@@ -26,7 +26,11 @@ _PACKAGES = {
     "promtool": ("prometheus", "promtool"),
     "alertmanager": ("prometheus-alertmanager",),
     "amtool": ("prometheus-alertmanager",),
+    "victoria-metrics": ("victoria-metrics",),
 }
+# Programs whose package in older releases lacks what is needed here, and the first that has it:
+# VictoriaMetrics takes OTLP from 1.92 on.
+_RELEASES = {"victoria-metrics": "trixie"}
 # Debian calls the program by the package's name, upstream does not.
 _NAMES = {"alertmanager": ("alertmanager", "prometheus-alertmanager")}
 _PAGES = "usr/share/prometheus"
@@ -62,15 +66,17 @@ class PartError(Exception):
 def program(name: str, say: Say) -> Path:
     """Find `name`: the machine's own program if it is on PATH, else Debian's, in the cache.
 
+    Where only a certain release of Debian will do, it is taken from that one.
+
     Raises MissingPart where there is no Debian to take it from, PartError if the download fails.
     """
     names = _NAMES.get(name, (name,))
     found = next(filter(None, map(shutil.which, names)), None)
-    if found:
+    if found and name not in _RELEASES:
         return Path(found)
     otherwise = f"install it yourself and put {name} on PATH"
     candidates = (
-        debian(package, say, name, otherwise) / "usr/bin" / file
+        debian(package, say, name, otherwise, _RELEASES.get(name, "")) / "usr/bin" / file
         for package in _PACKAGES[name]
         for file in names
     )
@@ -80,19 +86,24 @@ def program(name: str, say: Say) -> Path:
     return path
 
 
-def debian(package: str, say: Say, part: str, otherwise: str) -> Path:
+def debian(package: str, say: Say, part: str, otherwise: str, release: str = "") -> Path:
     """Return the folder that Debian's `package` is unpacked in, which `part` needs.
 
     Of its dependencies only the scripts and fonts of web pages are taken along. `otherwise` says
-    what to do on other systems than Debian.
+    what to do on other systems than Debian. `release` is the one of Debian to take it from, instead
+    of the machine's own.
     """
     distribution, codename = _distribution(part, otherwise)
+    if release and distribution != "debian":
+        raise MissingPart(part, f"{distribution} is not Debian", otherwise)
+    codename = release or codename
 
     def build(folder: Path) -> None:
         say(f"{package}: downloading from {distribution.capitalize()} {codename}")
         wanted, done = {package}, set[str]()
         while wanted:
-            needed = [_unpack(deb, folder) for deb in _download(wanted, distribution, folder)]
+            debs = _download(wanted, distribution, release, folder)
+            needed = [_unpack(deb, folder) for deb in debs]
             done |= wanted
             wanted = set(chain(*needed)) - done
         _relocate(folder)
@@ -187,12 +198,12 @@ def _distribution(part: str, otherwise: str) -> tuple[str, str]:
     return distribution, release.get("VERSION_CODENAME", "sid")
 
 
-def _download(packages: set[str], distribution: str, into: Path) -> list[Path]:
+def _download(packages: set[str], distribution: str, release: str, into: Path) -> list[Path]:
     """Fetch the .deb files of `packages` with package lists that are ours alone.
 
     The lists of an earlier download are tried first: they are enough until Debian moves on.
     """
-    apt = cache() / "apt"
+    apt = cache() / (f"apt-{release}" if release else "apt")
     names = sorted(packages)
     part = names[0]
     (apt / "lists").mkdir(parents=True, exist_ok=True)
@@ -202,7 +213,7 @@ def _download(packages: set[str], distribution: str, into: Path) -> list[Path]:
         try:
             run(part, [*apt_get, "download", *names], cwd=into)
         except PartError:
-            (apt / "sources.list").write_text("".join(_sources(part, distribution)))
+            (apt / "sources.list").write_text("".join(_sources(part, distribution, release)))
             run(part, [*apt_get, "update"])
             run(part, [*apt_get, "download", *names], cwd=into)
     return list(into.glob("*.deb"))
@@ -230,7 +241,7 @@ def _relocate(folder: Path) -> None:
             )
 
 
-def _sources(package: str, distribution: str) -> Iterator[str]:
+def _sources(package: str, distribution: str, release: str) -> Iterator[str]:
     """Write one source line for each of the distribution's own mirrors in the machine's lists."""
     keyring = Path(f"/usr/share/keyrings/{distribution}-archive-keyring.gpg")
     signed = f" signed-by={keyring}" if keyring.exists() else ""
@@ -241,7 +252,7 @@ def _sources(package: str, distribution: str) -> Iterator[str]:
     for uri, suite, component in dict.fromkeys(indexes):
         ours = uri.startswith("mirror") or uri.rstrip("/").endswith(f"/{distribution}")
         if ours and "-" not in suite and component in _COMPONENTS[distribution]:
-            yield f"deb [target=Packages{signed}] {uri} {suite} {component}\n"
+            yield f"deb [target=Packages{signed}] {uri} {release or suite} {component}\n"
 
 
 @contextmanager

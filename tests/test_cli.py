@@ -27,6 +27,7 @@ Options:
 
 Commands:
   demo           Show everything on a real Triton with a simulated engine.
+  doctor         Say what can be measured on a live server, and how well.
   exporter       Run the sidecar: serve token-level metrics about a Triton
                  server.
   generate       Generate rules, dashboards and runbooks from SLO files.
@@ -111,6 +112,18 @@ cli.main(["x"])
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tokenslo", "--version"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=30,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        2,
+        b"tokenslo: standard output: No space left on device\n",
+    )
 
 
 def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ PACKAGES = {
     "fonts-signs": {"control": "", "usr/share/fonts/signs": "signs"},
     "promtool": {"control": "", "usr/bin/promtool": "#!tool"},
     "prometheus-alertmanager": {"control": "", "usr/bin/prometheus-alertmanager": "#!alerts"},
+    "victoria-metrics": {"control": "", "usr/bin/victoria-metrics": "#!receiver"},
 }
 # What a machine's lists may name besides Debian's main: as `apt-get update --print-uris` does.
 URIS = """
@@ -184,6 +185,31 @@ def test_the_lists_of_an_earlier_download_serve_the_next(apt: Path) -> None:
 
 def test_promtool_is_found_in_whichever_package_has_it(apt: Path, cache: Path) -> None:
     assert parts.program("promtool", silent) == cache / "debian-bookworm/promtool/usr/bin/promtool"
+
+
+def test_what_only_a_newer_release_has_comes_from_that_one(
+    apt: Path, cache: Path, tmp_path: Path
+) -> None:
+    tool(tmp_path / "bin", "victoria-metrics", "")  # the machine's own, too old
+    said: list[str] = []
+    home = cache / "debian-trixie/victoria-metrics"
+    assert parts.program("victoria-metrics", said.append) == home / "usr/bin/victoria-metrics"
+    assert said == ["victoria-metrics: downloading from Debian trixie"]
+    lists = (cache / "apt-trixie/sources.list").read_text().splitlines()
+    assert [line.split("] ")[1] for line in lists] == [
+        "http://mirror.example/debian trixie main",
+        "mirror+file:///etc/apt/mirrors trixie main",
+    ]
+    assert not (cache / "apt").exists()
+
+
+def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
+    apt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ubuntu = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: ubuntu)
+    with pytest.raises(MissingPart, match="victoria-metrics cannot run here: ubuntu is not Debian"):
+        parts.program("victoria-metrics", silent)
 
 
 def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(

@@ -2,44 +2,60 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from exporter.readiness import readiness
+from exporter.collector import expose
+from exporter.config import ExpectedModel
+from exporter.probe import Probed
+from exporter.progress import Decoding
+from exporter.readiness import Readiness, Watched, family, readiness
 from exporter.readings import ModelInfo
 from exporter.view import SourceState, View
 from tests.views import UP, busy, view
 
+LLAMA = ("llama", "1")
+WELL = Decoding(True, "", True)
+NOBODY = view(sources=(), models=())
 
-def layers(shown: View) -> dict[str, bool]:
-    judged = readiness(shown, stale_after=5)
-    return {f"{layer.layer} {layer.name}".strip(): layer.ready for layer in judged.layers}
+
+def judged(shown: View, *expected: ExpectedModel, **watched: object) -> Readiness:
+    return readiness(shown, 5, Watched(expected, **watched))  # type: ignore[arg-type]
+
+
+def layers(found: Readiness) -> dict[str, bool | None]:
+    return {f"{layer.layer} {layer.name}".strip(): layer.ready for layer in found.layers}
 
 
 def test_all_is_well() -> None:
-    judged = readiness(busy(), stale_after=5)
-    assert judged.ready
-    assert judged.reasons == ()
-    assert layers(busy()) == {
+    found = judged(busy(), decoding={LLAMA: WELL}, probes={"llama": Probed(True, "")})
+    assert found.ready
+    assert found.reasons == ()
+    assert layers(found) == {
         "process tokenslo": True,
         "source triton": True,
         "server triton": True,
         "model llama": True,
+        "backend llama": True,
+        "decode llama": True,
+        "probe llama": True,
     }
 
 
 def test_nothing_is_ready_before_anything_is_read() -> None:
-    assert layers(view(sources=(), models=())) == {"process tokenslo": True, "source": False}
+    found = judged(NOBODY, ExpectedModel("llama"))
+    assert layers(found) == {"process tokenslo": True, "source": False, "model llama": None}
+    assert found.reasons == ("nothing has been read yet",)
 
 
 def test_one_failed_reading_is_not_yet_a_reason() -> None:
     failing = replace(UP, up=False, age=4.9, error="no answer")
-    assert readiness(view(sources=(failing,)), stale_after=5).ready
-    stale = readiness(view(sources=(replace(failing, age=5.1),)), stale_after=5)
+    assert judged(view(sources=(failing,))).ready
+    stale = judged(view(sources=(replace(failing, age=5.1),)))
     assert stale.reasons == ("source triton was last read 5.1 s ago: no answer",)
 
 
 def test_a_source_that_never_answered_is_not_ready() -> None:
     never = SourceState("triton", False, None, 0.1, "refused", {"refused": 1}, None)
-    judged = readiness(view(sources=(never,), models=()), stale_after=5)
-    assert judged.reasons == ("source triton has not been read yet: refused",)
+    found = judged(view(sources=(never,), models=()))
+    assert found.reasons == ("source triton has not been read yet: refused",)
 
 
 def test_server_and_models_speak_for_themselves() -> None:
@@ -47,8 +63,58 @@ def test_server_and_models_speak_for_themselves() -> None:
         ModelInfo("llama", "1", ready=False, reason="UNAVAILABLE: out of memory"),
         ModelInfo("tokenizer", "1", ready=False, excluded="not decoupled"),
     )
-    judged = readiness(view(sources=(replace(UP, ready=False),), models=models), stale_after=5)
-    assert judged.reasons == (
+    found = judged(view(sources=(replace(UP, ready=False),), models=models))
+    assert found.reasons == (
         "the server triton says it is not ready",
         "model llama is not ready: UNAVAILABLE: out of memory",
     )
+
+
+def test_an_expected_model_must_be_there_in_its_version() -> None:
+    assert judged(busy(), ExpectedModel("llama", "1"), ExpectedModel("tokenizer")).ready
+    found = judged(busy(), ExpectedModel("llama", "2"), ExpectedModel("mistral"))
+    assert found.reasons == (
+        "model llama, version 2, is not on the server",
+        "model mistral is not on the server",
+    )
+
+
+def test_any_loaded_version_of_an_expected_model_will_do() -> None:
+    models = tuple(
+        ModelInfo("tokenizer", version, ready=version == "2", excluded="not decoupled")
+        for version in ("1", "2", "3")
+    )
+    [*_, last] = judged(view(models=models), ExpectedModel("tokenizer")).layers
+    assert (last.name, last.version, last.ready) == ("tokenizer", "2", True)
+    assert not judged(view(models=models), ExpectedModel("tokenizer", "3")).ready
+
+
+def test_what_nobody_knows_takes_no_server_away() -> None:
+    unknown = Decoding(None, "nobody tells", None)
+    found = judged(busy(), decoding={LLAMA: unknown}, probes={"llama": Probed(None, "not yet")})
+    assert found.ready
+    assert [(layer.layer, layer.ready, layer.reason) for layer in found.layers[-3:]] == [
+        ("backend", None, "it has published no iteration and made no token yet"),
+        ("decode", None, "llama: nobody tells"),
+        ("probe", None, "not yet"),
+    ]
+
+
+def test_a_stuck_engine_and_a_model_that_does_not_answer_are_not_ready() -> None:
+    stuck = Decoding(False, "decoding is stuck", True)
+    found = judged(busy(), decoding={LLAMA: stuck}, probes={"llama": Probed(False, "timed out")})
+    assert found.reasons == ("llama: decoding is stuck", "timed out")
+
+
+def test_every_layer_of_which_something_is_known_is_a_metric() -> None:
+    decoding = {LLAMA: Decoding(None, "nobody tells", True)}
+    found = judged(busy(), decoding=decoding, probes={"llama": Probed(False, "timed out")})
+    text = expose(NOBODY, "1.2.3", more=[family(found)]).body.decode()
+    assert [line for line in text.splitlines() if line.startswith("tokenslo_ready")] == [
+        'tokenslo_ready{layer="process",model="",source="",version=""} 1.0',
+        'tokenslo_ready{layer="source",model="",source="triton",version=""} 1.0',
+        'tokenslo_ready{layer="server",model="",source="triton",version=""} 1.0',
+        'tokenslo_ready{layer="model",model="llama",source="",version="1"} 1.0',
+        'tokenslo_ready{layer="backend",model="llama",source="",version="1"} 1.0',
+        'tokenslo_ready{layer="probe",model="llama",source="",version=""} 0.0',
+    ]

@@ -206,12 +206,13 @@ def test_json_says_the_same() -> None:
 
 
 def test_readiness_json_names_every_layer() -> None:
+    good = {"ready": True, "reason": "", "version": ""}
     assert json.loads(readiness_json(readiness(view(models=()), 5))) == {
         "ready": True,
         "layers": [
-            {"layer": "process", "name": "tokenslo", "ready": True, "reason": ""},
-            {"layer": "source", "name": "triton", "ready": True, "reason": ""},
-            {"layer": "server", "name": "triton", "ready": True, "reason": ""},
+            {"layer": "process", "name": "tokenslo", **good},
+            {"layer": "source", "name": "triton", **good},
+            {"layer": "server", "name": "triton", **good},
         ],
     }
 

@@ -17,6 +17,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.demo:demo",
         "Show everything on a real Triton with a simulated engine.",
     ),
+    "doctor": (
+        "tokenslo.commands.doctor:doctor",
+        "Say what can be measured on a live server, and how well.",
+    ),
     "exporter": (
         "tokenslo.commands.exporter:exporter",
         "Run the sidecar: serve token-level metrics about a Triton server.",
@@ -112,6 +116,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         if isinstance(error, InvalidFile):
             return _fail(str(error))
         raise
+    except OSError as error:  # of standard output; commands tell of those of files themselves
+        return _fail(f"tokenslo: {error.filename or 'standard output'}: {error.strerror}")
     return code if isinstance(code, int) else 0
 
 

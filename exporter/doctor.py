@@ -1,0 +1,384 @@
+"""What can be measured on live servers, by which method, and what to change to get the rest.
+
+Every server is read twice by the sidecar's own sources, through a store as in the sidecar, so that
+what is said here is what the sidecar would serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from textwrap import wrap
+from time import monotonic
+
+from exporter.config import Config, load_config
+from exporter.methods import METHODS
+from exporter.objectives import ObjectiveState, judge
+from exporter.readings import ModelInfo, SourceError
+from exporter.server_config import FLAG, first_response_settings
+from exporter.sources import Source
+from exporter.sources.by_model import NAMED_BY
+from exporter.sources.configured import configured
+from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.store import Store
+from exporter.view import SignalState, View
+from slos.errors import InvalidFile, Problem
+from slos.model import Service
+from slos.signals import SIGNALS
+
+WAIT = 3.0
+"""Seconds between the two readings: trtllm-serve may hold back its statistics for 2 s."""
+WIDTH = 100
+
+_ENDINGS = ("/prometheus/metrics", "/metrics", "/v1", "/v2")
+_SILENT = ("refused", "unreachable", "timeout", "tls")
+_READ_ONCE = (
+    "it hands out each iteration record and request timing once: what was read here, a sidecar "
+    "that runs beside it did not get"
+)
+
+Get = Callable[[str], Awaitable[Answer | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What an address turned out to be: ``setting`` is the sidecar's for it, empty for none.
+
+    ``what`` is for people: a name, or why nothing is known.
+    """
+
+    url: str
+    setting: str
+    what: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found; ``settings`` are those that the sidecar needs, by name."""
+
+    version: str
+    servers: tuple[Server, ...]
+    settings: Mapping[str, str]
+    view: View
+    objectives: tuple[ObjectiveState, ...]
+    first_response: Mapping[str, str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every objective can be measured."""
+        return all(state.quality != "unavailable" for state in self.objectives)
+
+
+async def diagnose(
+    urls: Sequence[str],
+    services: Sequence[Service],
+    version: str,
+    options: Mapping[str, Sequence[str]],
+) -> Diagnosis:
+    """Look at the servers; ``options`` are settings of the sidecar as ``load_config`` takes them.
+
+    Raises InvalidFile if an address is wrong, or none of them answers as something that is known.
+    """
+    for url in urls:
+        load_config({"triton": [url]}, {})
+    limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
+    servers = await _recognised(urls, limits)
+    settings = _settings(servers, urls)
+    given = {name: [url] for name, url in settings.items()}
+    view = await _view(load_config({**options, **given}, {}), services)
+    return Diagnosis(
+        version,
+        servers,
+        {name: public(url) for name, url in settings.items()},
+        view,
+        judge(services, view),
+        _first_response(view, services),
+    )
+
+
+async def _recognised(urls: Sequence[str], limits: Limits) -> tuple[Server, ...]:
+    async with new_session() as session:
+
+        def get_from(base: str) -> Get:
+            async def get(path: str) -> Answer | None:
+                try:
+                    return await fetch(session, "GET", base + path, limits=limits)
+                except SourceError as error:
+                    if error.kind in _SILENT:
+                        raise
+                    return None
+
+            return get
+
+        return tuple([await _recognise(url, get_from(_base(url))) for url in urls])
+
+
+async def _recognise(url: str, get: Get) -> Server:
+    """Find out what listens at ``url``.
+
+    What some servers give only once is asked for last, unless it is what the address names.
+    """
+    looks = (_triton, _openai, _metrics)
+    try:
+        for look in reversed(looks) if url.rstrip("/").endswith("/metrics") else looks:
+            if found := await look(get):
+                setting, what = found
+                note = _READ_ONCE if setting == "trtllm" else ""
+                return Server(public(url), setting, what, note)
+    except SourceError as error:
+        return Server(public(url), "", str(error))
+    what = "answers, but not as a Triton, trtllm-serve or vLLM does over HTTP"
+    return Server(public(url), "", f"{public(url)} {what}")
+
+
+async def _triton(get: Get) -> tuple[str, str] | None:
+    document = _document(await get("/v2"))
+    if isinstance(document, dict) and "extensions" in document:
+        return "triton", f"Triton {_version(document)}".rstrip()
+    return None
+
+
+async def _openai(get: Get) -> tuple[str, str] | None:
+    document = _document(await get("/v1/models"))
+    models = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(models, list):
+        return None
+    version = _version(_document(await get("/version")))
+    # Said by trtllm-serve (tensorrt_llm/serve/openai_protocol.py); asking for /metrics would take
+    # iteration records away before they are read.
+    if any(isinstance(one, dict) and one.get("owned_by") == "tensorrt_llm" for one in models):
+        return "trtllm", f"trtllm-serve {version}".rstrip()
+    return await _metrics(get, version)
+
+
+async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
+    """Tell servers apart by what they publish; trtllm-serve publishes JSON at this path."""
+    answer = await get("/metrics")
+    if answer is None:
+        return None
+    if NAMED_BY.encode() in answer.body:
+        return "triton-metrics", "Triton's metrics"
+    if b"# TYPE vllm:" in answer.body:
+        return "vllm", f"vLLM {version}".rstrip()
+    if isinstance(_document(answer), list):
+        return "trtllm", f"trtllm-serve {version}".rstrip()
+    return None
+
+
+def _document(answer: Answer | None) -> object:
+    try:
+        return parse_json(answer, "") if answer else None
+    except SourceError:
+        return None
+
+
+def _version(document: object) -> str:
+    version = document.get("version") if isinstance(document, dict) else None
+    return version[:40] if isinstance(version, str) and version.isprintable() else ""
+
+
+def _base(url: str) -> str:
+    """Return the address of a server from that of one of its pages."""
+    base = url.rstrip("/")
+    for ending in _ENDINGS:
+        base = base.removesuffix(ending)
+    return base
+
+
+def _settings(servers: Sequence[Server], urls: Sequence[str]) -> dict[str, str]:
+    """Return the sidecar's settings for these servers, with credentials."""
+    found: dict[str, str] = {}
+    for server, url in zip(servers, urls, strict=True):
+        if server.setting in found:
+            raise InvalidFile([_problem(server, "is a second server of its kind", "give one")])
+        if server.setting:
+            metrics = server.setting == "triton-metrics"
+            found[server.setting] = f"{_base(url)}/metrics" if metrics else _base(url)
+    if not found:
+        fix = "give the address of a Triton, trtllm-serve or vLLM that runs"
+        raise InvalidFile([Problem("tokenslo doctor", 0, "", one.what, fix) for one in servers])
+    return found
+
+
+def _problem(server: Server, message: str, fix: str) -> Problem:
+    return Problem("tokenslo doctor", 0, server.url, f"{message} ({server.what})", fix)
+
+
+async def _view(config: Config, services: Sequence[Service]) -> View:
+    store = Store(stale_after=60.0)
+    async with AsyncExitStack() as stack:
+        sources = [await stack.enter_async_context(one) for one in configured(config, services)]
+        await asyncio.gather(*(_read(source, store) for source in sources))
+        await asyncio.sleep(WAIT)
+        await asyncio.gather(*(_read(source, store) for source in sources))
+    return store.view(monotonic())
+
+
+async def _read(source: Source, store: Store) -> None:
+    began = monotonic()
+    try:
+        survey = await source.survey(began)
+    except SourceError as error:
+        store.fail(source.name, error, monotonic(), monotonic() - began)
+    else:
+        store.update(survey, monotonic(), monotonic() - began)
+
+
+def _first_response(view: View, services: Sequence[Service]) -> dict[str, str]:
+    """Return, by model, the settings that would bring Triton's first-response histogram."""
+    return {
+        state.model: first_response_settings(services, state.model)
+        for state in view.signals
+        if state.signal == "ttft" and FLAG in state.fix
+    }
+
+
+# For tools
+
+
+def as_json(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis as one JSON object; keys are only ever added.
+
+    ::
+
+        tokenslo
+        complete                  false if an objective cannot be measured
+        servers[]                 url, setting, what, note
+        settings{}                of the sidecar, by name
+        sources[]                 source, error
+        models[]                  model, version, backend, decoupled, ready, reason, excluded
+          signals[]               signal, metric, quality, method, note, fix
+          first_response          flags and config.pbtxt for Triton, or null
+        objectives[]              file, service, objective, indicator, good, target, model, version,
+                                  quality, note, fix
+    """
+    document = {
+        "tokenslo": diagnosis.version,
+        "complete": diagnosis.complete,
+        "servers": [asdict(server) for server in diagnosis.servers],
+        "settings": dict(diagnosis.settings),
+        "sources": [{"source": one.source, "error": one.error} for one in diagnosis.view.sources],
+        "models": [
+            {
+                **asdict(info),
+                "signals": [_signal(state) for state in states],
+                "first_response": diagnosis.first_response.get(info.model),
+            }
+            for info, states in _by_model(diagnosis.view)
+        ],
+        "objectives": [
+            asdict(state) | {"target": state.target_text} for state in diagnosis.objectives
+        ],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _signal(state: SignalState) -> dict[str, str]:
+    return {
+        "signal": state.signal,
+        "metric": SIGNALS[state.signal].metric,
+        "quality": state.quality,
+        "method": state.method,
+        "note": state.note,
+        "fix": state.fix,
+    }
+
+
+def _by_model(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
+    states: dict[tuple[str, str], list[SignalState]] = {}
+    for state in view.signals:
+        states.setdefault((state.model, state.version), []).append(state)
+    return [(info, states.get((info.model, info.version), [])) for info in view.models]
+
+
+# For people
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis as aligned text of at most WIDTH columns, as far as names allow."""
+    blocks = [_servers(diagnosis)]
+    for info, states in _by_model(diagnosis.view):
+        if not info.excluded:
+            blocks.append(_signals(info, states, diagnosis.first_response))
+    excluded = [info for info in diagnosis.view.models if info.excluded]
+    rows = [(info.model, info.excluded) for info in excluded]
+    blocks += [_titled("Models that are not reported on", _table(rows))]
+    blocks += [_titled("Objectives", _objectives(diagnosis.objectives))]
+    flags = " ".join(f"--{name} {url}" for name, url in diagnosis.settings.items())
+    blocks += [["To measure this, run", f"  tokenslo exporter {flags}"]]
+    return "\n".join("\n".join(block) + "\n" for block in blocks if block)
+
+
+def _servers(diagnosis: Diagnosis) -> list[str]:
+    rows = [(server.url, server.what) for server in diagnosis.servers]
+    rows += [("", server.note) for server in diagnosis.servers if server.note]
+    rows += [(one.source, one.error) for one in diagnosis.view.sources if one.error]
+    return _table(rows, indent=0)
+
+
+def _signals(
+    info: ModelInfo, states: Sequence[SignalState], first_response: Mapping[str, str]
+) -> list[str]:
+    """Return a model's signals, those that are missing with the number of why and what to do."""
+    facts = (
+        f"version {info.version}" if info.version else "",
+        info.backend,
+        "streams" if info.decoupled else "",
+        "" if info.ready else f"not ready: {info.reason}",
+    )
+    missing = [state for state in states if state.quality == "unavailable"]
+    numbers = {
+        gap: str(number) for number, gap in enumerate(dict.fromkeys(map(_gap, missing)), start=1)
+    }
+    rows = [
+        (SIGNALS[state.signal].title, "no", f"see {numbers[_gap(state)]}")
+        if state.quality == "unavailable"
+        else (SIGNALS[state.signal].title, state.quality, METHODS[state.method].description)
+        for state in states
+    ]
+    lines = _table(rows)
+    for (reason, fix), number in numbers.items():
+        lines += ["", *_table([(number, reason), ("", f"Fix: {fix}" if fix else "")])]
+        if FLAG in fix and info.model in first_response:
+            lines += [f"       {line}".rstrip() for line in first_response[info.model].splitlines()]
+    described = ", ".join(filter(None, facts))
+    return _titled(f"{info.model} ({described})" if described else info.model, lines)
+
+
+def _gap(state: SignalState) -> tuple[str, str]:
+    return state.note, state.fix
+
+
+def _objectives(states: Iterable[ObjectiveState]) -> list[str]:
+    rows: list[tuple[str, ...]] = []
+    for state in states:
+        quality = "CANNOT BE MEASURED" if state.quality == "unavailable" else state.quality
+        on = f" on {state.model}" if state.model else ""
+        rows.append((f"{state.service}/{state.objective}{on}", quality, state.note))
+        if state.fix and state.quality == "unavailable":
+            rows.append(("", "", f"Fix: {state.fix}"))
+    return _table(rows)
+
+
+def _titled(title: str, lines: list[str]) -> list[str]:
+    return [title, *lines] if lines else []
+
+
+def _table(rows: Sequence[tuple[str, ...]], indent: int = 2) -> list[str]:
+    """Return rows as lines in aligned columns; the last column is wrapped to the width."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    return [line for row in rows for line in _wrapped(row, widths, " " * indent)]
+
+
+def _wrapped(row: tuple[str, ...], widths: Sequence[int], indent: str) -> Iterator[str]:
+    *cells, last = row
+    start = indent + "".join(
+        f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True)
+    )
+    room = max(30, WIDTH - len(start))
+    for position, part in enumerate(wrap(last, room) or [""]):
+        yield ((" " * len(start) if position else start) + part).rstrip()

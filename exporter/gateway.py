@@ -1,0 +1,171 @@
+"""The gauges by which the Gateway API inference extension picks a server, under names it knows.
+
+Its model-server protocol (docs/proposals/003-model-server-protocol) asks for five: queued and
+running requests, KV-cache utilization, and optionally the size and number of KV-cache blocks.
+Names are free, so each is a setting; the sets known by name are those that its endpoint picker is
+configured with for these servers.  What is not known is not there: a 0 would draw all traffic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from exporter.families import Family
+from exporter.readings import UNLABELLED, Distribution
+from exporter.view import SignalState, View
+from slos.errors import BadValue, quoted
+
+ROLES = {
+    "queued": "Requests that wait to be scheduled.",
+    "running": "Requests that are scheduled.",
+    "kv_utilization": "Blocks held by live sequences / all blocks of the KV cache.",
+    "block_size": "Tokens that a KV-cache block holds.",
+    "blocks": "KV-cache blocks.",
+}
+_VALUE = "*"
+"""Stands in a name for the value itself: vLLM tells some numbers in labels of a gauge of 1."""
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "queued": "vllm:num_requests_waiting",
+        "running": "vllm:num_requests_running",
+        "kv_utilization": "vllm:kv_cache_usage_perc",
+        "block_size": "vllm:cache_config_info{block_size=*}",
+        "blocks": "vllm:cache_config_info{num_gpu_blocks=*}",
+    },
+    "trtllm": {
+        "queued": "trtllm_num_requests_waiting",
+        "running": "trtllm_num_requests_running",
+        "kv_utilization": "trtllm_kv_cache_utilization",
+        "block_size": "trtllm_kv_cache_tokens_per_block",
+        "blocks": "trtllm_kv_cache_max_blocks",
+    },
+    "triton": {
+        "queued": "nv_trt_llm_request_metrics{request_type=waiting}",
+        "running": "nv_trt_llm_request_metrics{request_type=scheduled}",
+        "kv_utilization": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        "block_size": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
+        "blocks": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
+    },
+}
+"""Names by set and role."""
+
+_LABEL = r"[a-zA-Z_]\w*=[\w.*-]+"
+_NAME = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({_LABEL}(?:,{_LABEL})*)\}})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayMetric:
+    """Where one number goes; a label whose text is ``*`` takes the number, and the sample is 1."""
+
+    role: str
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+
+
+def parse(text: str) -> tuple[GatewayMetric, ...]:
+    """Read a setting: a set's name, or ROLE=METRIC as in ``queued=queue{kind=all}``.
+
+    Raises BadValue.
+    """
+    if text in NAMES:
+        return tuple(_metric(role, name) for role, name in NAMES[text].items())
+    role, _, name = text.partition("=")
+    if role not in ROLES or not _NAME.fullmatch(name):
+        raise BadValue(
+            f"{quoted(text)} is neither a set of names nor ROLE=METRIC",
+            f"write {', '.join(NAMES)}, or one of {', '.join(ROLES)} and a name, such as "
+            f"queued={NAMES['vllm']['queued']}",
+        )
+    return (_metric(role, name),)
+
+
+def _metric(role: str, name: str) -> GatewayMetric:
+    match = _NAME.fullmatch(name)
+    assert match, name  # noqa: S101
+    labels = [label.split("=") for label in match[2].split(",")] if match[2] else []
+    return GatewayMetric(role, match[1], tuple((key, text) for key, text in labels))
+
+
+def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[Family, ...]:
+    """Return the metrics with what is known of every model; a role given again takes its place."""
+    by_role = {one.role: one for one in wanted}
+    by_metric: dict[str, list[GatewayMetric]] = {}
+    for one in by_role.values():
+        by_metric.setdefault(one.metric, []).append(one)
+    known = _known(view)
+    return tuple(
+        Family(
+            metric,
+            "gauge",
+            " ".join(dict.fromkeys(ROLES[one.role] for one in places)),
+            tuple(series for model, values in known for series in _series(model, values, places)),
+        )
+        for metric, places in by_metric.items()
+    )
+
+
+def _series(
+    model: tuple[str, str], values: Mapping[str, float], places: Iterable[GatewayMetric]
+) -> list[tuple[dict[str, str], float]]:
+    """Return a model's series of one metric; numbers that are labels share one series."""
+    own = {"model_name": model[0], "version": model[1]}
+    found: list[tuple[dict[str, str], float]] = []
+    told: dict[str, str] = {}
+    for one in places:
+        labels, value = dict(one.labels), values.get(one.role)
+        if value is None:
+            continue
+        if _VALUE in labels.values():
+            told |= {k: f"{value:.15g}" if text == _VALUE else text for k, text in labels.items()}
+        else:
+            found.append(({**own, **labels}, value))
+    return [*found, *([({**own, **told}, 1.0)] if told else [])]
+
+
+def _known(view: View) -> list[tuple[tuple[str, str], dict[str, float]]]:
+    """Return by model what is known of each role."""
+    models: dict[tuple[str, str], dict[str, SignalState]] = {}
+    for state in view.signals:
+        models.setdefault((state.model, state.version), {})[state.signal] = state
+    return [
+        (
+            model,
+            {
+                role: value
+                for role, value_of in _VALUE_OF.items()
+                if (value := value_of(states)) is not None
+            },
+        )
+        for model, states in models.items()
+    ]
+
+
+def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
+    value = states[signal].samples.get(UNLABELLED) if signal in states else None
+    return None if isinstance(value, Distribution) else value
+
+
+def _running(states: Mapping[str, SignalState]) -> float | None:
+    """Return the scheduled ones; what other servers call running is already that."""
+    active = _gauge(states, "sequences_active")
+    methods = tuple(states[signal].method for signal in _COUNTED if signal in states)
+    if active is None or methods != _UNSCHEDULED_WAIT:
+        return active
+    waiting = _gauge(states, "sequences_waiting")
+    return None if waiting is None else max(0.0, active - waiting)
+
+
+_COUNTED = ("sequences_active", "sequences_waiting")
+_UNSCHEDULED_WAIT = ("trtllm_iteration", "trtllm_waiting")
+"""Methods by which those that wait are among the active ones."""
+
+_VALUE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], float | None]] = {
+    "queued": lambda states: _gauge(states, "sequences_waiting"),
+    "running": _running,
+    "kv_utilization": lambda states: _gauge(states, "kv_utilization"),
+    "block_size": lambda states: _gauge(states, "kv_block_tokens"),
+    "blocks": lambda states: _gauge(states, "kv_blocks_max"),
+}

@@ -1,0 +1,314 @@
+"""What ``/metrics`` shows, pushed over OTLP/HTTP by OpenTelemetry's own exporter.
+
+Latencies that OpenTelemetry's GenAI conventions name go out under their names and attributes.  All
+else keeps its own name in OpenTelemetry's spelling (``llm_sequences_max`` is ``llm.sequences_max``,
+a unit is a field instead of a suffix), so that a receiver that spells names as Prometheus does has
+exactly those of ``/metrics``.
+
+Headers, compression, timeout and certificates come from the standard variables
+OTEL_EXPORTER_OTLP_*, resource attributes from OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from math import inf
+from socket import gethostname
+from urllib.parse import urlsplit, urlunsplit
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from exporter.families import Family, own_family
+from exporter.log import Episodes
+from exporter.readings import Distribution, ModelInfo, Value
+from exporter.sources.fetch import public
+from slos.signals import MODEL_LABELS
+
+Attributes = Mapping[str, str | int]
+Models = Sequence[ModelInfo]
+
+PATH = "/v1/metrics"
+LAST_SECONDS = 2.0
+"""How long the last export, when the sidecar stops, may take."""
+FORGET_AFTER = 3600 * 10**9
+
+GENAI = {
+    "llm_time_to_first_token_seconds": "gen_ai.server.time_to_first_token",
+    "llm_time_per_output_token_seconds": "gen_ai.server.time_per_output_token",
+    "llm_request_duration_seconds": "gen_ai.server.request.duration",
+}
+"""Semantic conventions for generative AI, metrics of model servers."""
+# An engine completes text, whichever API a request came by; no name is reserved for these servers.
+OPERATION = "text_completion"
+TRITON = "nvidia.triton"
+PROVIDERS = {"trtllm-serve": "nvidia.tensorrt_llm", "vllm": "vllm"}
+"""By the first word of a backend; only servers that have no versions of models are no Triton."""
+
+_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
+_CUMULATIVE = AggregationTemporality.CUMULATIVE
+
+
+class Starts:
+    """When each cumulative series began, by which receivers tell a restart from a gap.
+
+    A series that is new, or lower than before, counts what came in since the previous export.
+    """
+
+    def __init__(self, began: int) -> None:
+        self._before = began
+        self._known: dict[object, tuple[int, float, int]] = {}
+
+    def of(self, series: object, count: float, now: int) -> int:
+        """Return the start of a series that is at ``count``; times are in Unix nanoseconds."""
+        start, last, _ = self._known.get(series, (self._before, 0.0, now))
+        if count < last:
+            start = self._before
+        self._known[series] = start, count, now
+        return start
+
+    def exported(self, now: int) -> None:
+        """Note the time of an export, and forget what has not been seen for an hour."""
+        self._before = now
+        horizon = now - FORGET_AFTER
+        self._known = {key: one for key, one in self._known.items() if one[2] > horizon}
+
+
+def endpoint(url: str) -> str:
+    """Return the address to post to; a base address gets the path that the protocol defines."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=path if path.endswith(PATH) else path + PATH))
+
+
+def server_attributes(urls: Iterable[str]) -> Attributes:
+    """Return ``server.address`` and ``server.port`` where all of what is read is one server."""
+    servers = {(parts.hostname or "", parts.port) for parts in map(urlsplit, filter(None, urls))}
+    if len(servers) != 1:
+        return {}
+    [(host, port)] = servers
+    return {"server.address": host} | ({"server.port": port} if port else {})
+
+
+def metrics(
+    families: Iterable[Family], models: Models, server: Attributes, starts: Starts, now: int
+) -> list[Metric]:
+    """Return the families as OTLP metrics of the time ``now`` (Unix nanoseconds)."""
+    providers = {(one.model, one.version): _provider(one) for one in models}
+    found = []
+    for family in families:
+        name, unit = _spelled(family)
+        points = [
+            (_attributes(family, labels, providers, server), value)
+            for labels, value in family.series
+        ]
+        found.append(Metric(name, family.help, unit, _data(family, points, starts, now)))
+    starts.exported(now)
+    return found
+
+
+def _provider(info: ModelInfo) -> str:
+    return TRITON if info.version else PROVIDERS.get(info.backend.partition(" ")[0], TRITON)
+
+
+def _spelled(family: Family) -> tuple[str, str]:
+    """Return a family's name and unit in OpenTelemetry's spelling."""
+    stem, _, last = family.name.rpartition("_")
+    name = stem if last in _UNITS else family.name
+    return GENAI.get(family.name, name.replace("_", ".", 1)), _UNITS.get(last, "")
+
+
+def _attributes(
+    family: Family,
+    labels: Mapping[str, str],
+    providers: Mapping[tuple[str, str], str],
+    server: Attributes,
+) -> dict[str, str | int]:
+    if family.name not in GENAI:
+        return {**labels}
+    model, version = (labels[key] for key in MODEL_LABELS)
+    return {
+        "gen_ai.operation.name": OPERATION,
+        "gen_ai.provider.name": providers.get((model, version), TRITON),
+        "gen_ai.request.model": model,
+        "gen_ai.response.model": model,
+        "tokenslo.model.version": version,
+        **server,
+        **{key: text for key, text in labels.items() if key not in MODEL_LABELS},
+    }
+
+
+def _data(
+    family: Family, points: Sequence[tuple[dict[str, str | int], Value]], starts: Starts, now: int
+) -> Sum | Gauge | Histogram:
+    def start(attributes: Attributes, value: Value) -> int:
+        edges = value.edges if isinstance(value, Distribution) else ()
+        count = value.count if isinstance(value, Distribution) else value
+        return starts.of((family.name, tuple(attributes.items()), edges), count, now)
+
+    if family.kind == "histogram":
+        histograms = [
+            _histogram(attributes, start(attributes, value), now, value)
+            for attributes, value in points
+            if isinstance(value, Distribution)
+        ]
+        return Histogram(histograms, _CUMULATIVE)
+    numbers = [
+        NumberDataPoint(
+            attributes, 0 if family.kind == "gauge" else start(attributes, value), now, value
+        )
+        for attributes, value in points
+        if not isinstance(value, Distribution)
+    ]
+    return Gauge(numbers) if family.kind == "gauge" else Sum(numbers, _CUMULATIVE, True)
+
+
+def _histogram(
+    attributes: Attributes, start: int, now: int, value: Distribution
+) -> HistogramDataPoint:
+    upto = [round(count) for count in value.counts]
+    return HistogramDataPoint(
+        attributes,
+        start,
+        now,
+        count=upto[-1],
+        sum=value.sum,
+        bucket_counts=[after - before for before, after in pairwise((0, *upto))],
+        explicit_bounds=[edge for edge in value.edges if edge != inf],
+        min=None,  # type: ignore[arg-type]  # nobody knows; the protocol has it optional
+        max=None,  # type: ignore[arg-type]
+    )
+
+
+def resource(version: str) -> Resource:
+    """Return who sends; what the standard variables say comes first."""
+    ours = {
+        "service.name": "tokenslo",
+        "service.version": version,
+        "service.instance.id": gethostname(),
+    }
+    return Resource(ours).merge(OTELResourceDetector().detect())
+
+
+class OtlpExport:
+    """Sends families in a thread of its own; whoever offers them never waits."""
+
+    def __init__(self, url: str, version: str, server: Attributes) -> None:
+        self.where = public(endpoint(url))
+        self._exporter = OTLPMetricExporter(endpoint(url))
+        self._resource = resource(version)
+        self._scope = InstrumentationScope("tokenslo", version)
+        self._server = server
+        self._starts = Starts(time.time_ns())
+        self._results = Counter[str]()
+        self._episodes = Episodes()
+        self._words = _listen_to_the_exporter()
+        self._offers: queue.Queue[Callable[[], None] | None] = queue.Queue(1)
+        # A daemon, so that a receiver that does not answer cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="otlp", daemon=True)
+        self._thread.start()
+
+    def offer(self, families: Callable[[], Iterable[Family]], models: Models) -> None:
+        """Send these families, of now, unless the receiver is still busy with earlier ones."""
+        try:
+            self._offers.put_nowait(self._export(families, models))
+        except queue.Full:
+            self._results["skipped"] += 1
+
+    def family(self) -> Family:
+        """Return how the exports went."""
+        results = sorted(self._results.items())
+        return own_family(
+            "tokenslo_otlp_exports", [({"result": result}, count) for result, count in results]
+        )
+
+    async def close(self, families: Callable[[], Iterable[Family]], models: Models) -> None:
+        """Send a last time and let go, within LAST_SECONDS."""
+        await asyncio.to_thread(self._finish, self._export(families, models))
+
+    def _finish(self, last: Callable[[], None]) -> None:
+        end = time.monotonic() + LAST_SECONDS
+        for offer in (last, None):
+            with suppress(queue.Full):
+                self._offers.put(offer, timeout=max(0.0, end - time.monotonic()))
+        self._thread.join(max(0.0, end - time.monotonic()))
+        self._exporter.shutdown()
+
+    def _work(self) -> None:
+        while export := self._offers.get():
+            what, problem, cause = f"sending metrics to {self.where}", "", None
+            self._words.clear()
+            try:
+                export()
+            except _NotAcceptedError as error:
+                problem = str(error)
+            except Exception as error:
+                # A defect here must not end the thread, nor anything beside it.
+                problem, cause = "internal error, please report it", error
+            now = time.monotonic()
+            self._results["failed" if problem else "ok"] += 1
+            if problem:
+                self._episodes.went_wrong(what, problem, now, cause)
+            else:
+                self._episodes.went_well(what, now)
+
+    def _export(
+        self, families: Callable[[], Iterable[Family]], models: Models
+    ) -> Callable[[], None]:
+        now = time.time_ns()
+
+        def export() -> None:
+            found = metrics(families(), models, self._server, self._starts, now)
+            scope = ScopeMetrics(self._scope, found, "")
+            data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
+            if self._exporter.export(data) is not MetricExportResult.SUCCESS:
+                raise _NotAcceptedError(self._words[0] if self._words else "not accepted")
+
+        return export
+
+
+class _NotAcceptedError(Exception):
+    """The receiver did not take an export."""
+
+
+class _Words(logging.Handler):
+    """Keeps what the exporter says of a failure, which it would repeat at every export."""
+
+    def __init__(self, kept: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        self._kept.append(text if len(text) <= 300 else f"{text[:300]}…")
+
+
+def _listen_to_the_exporter() -> list[str]:
+    """Take the exporter's words from the log and return the list that they go to."""
+    words: list[str] = []
+    logger = logging.getLogger("opentelemetry.exporter.otlp.proto.http")
+    logger.propagate = False
+    logger.handlers = [_Words(words)]
+    return words

@@ -1,0 +1,147 @@
+"""Readiness beside a real Triton: expected models, probes, and an engine that hangs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.engine import EngineSettings
+from lab.process import HOST, Server, get, serve
+from lab.repository import write_repository
+from lab.triton import Triton
+from tests.triton_models import ARGUMENTS, write_models
+
+LLM = "tensorrt_llm"
+
+
+@pytest.fixture(scope="module")
+def server(
+    triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Triton]:
+    folder = tmp_path_factory.mktemp("server")
+    write_models(folder / "models", ("plain", "failing", "pipeline", "vllm_llm"))
+    write_repository(folder / "models", engine=EngineSettings())
+    with triton(folder / "models", folder, arguments=ARGUMENTS) as running:
+        yield running
+
+
+@contextmanager
+def sidecar(server: Triton, folder: Path, *arguments: str) -> Iterator[Server]:
+    def command(ports: Sequence[int]) -> list[str]:
+        return [
+            *(sys.executable, "-m", "tokenslo", "exporter", "--triton", server.url),
+            *("--triton-metrics", server.metrics, "--listen", f"{HOST}:{ports[0]}"),
+            *("--interval", "200ms", *arguments),
+        ]
+
+    with serve(Server, "sidecar", command, folder / "log", ready="/healthz") as running:
+        yield running
+
+
+def layers(running: Server) -> tuple[int, dict[str, tuple[bool | None, str]]]:
+    status, text = get(running.ports[0], "/readyz")
+    found: list[dict[str, Any]] = json.loads(text)["layers"]
+    return status, {f"{one['layer']} {one['name']}": (one["ready"], one["reason"]) for one in found}
+
+
+def eventually(running: Server, is_so: Callable[[int, dict[str, tuple[bool | None, str]]], bool],
+               seconds: float = 20) -> None:  # fmt: skip
+    end = time.monotonic() + seconds
+    while not is_so(*layers(running)):
+        assert time.monotonic() < end, layers(running)
+        time.sleep(0.1)
+
+
+def ask(server: Triton, tokens: int) -> None:
+    connection = http.client.HTTPConnection(HOST, server.ports[0], timeout=60)
+    body = json.dumps({"text_input": "a b c", "max_tokens": tokens, "stream": True})
+    connection.request("POST", f"/v2/models/{LLM}/generate_stream", body)
+    connection.getresponse().read()
+    connection.close()
+
+
+def test_expected_models_probes_and_the_gateways_gauges(server: Triton, tmp_path: Path) -> None:
+    models = ("plain", "pipeline", "vllm_llm", LLM)
+    probes = [word for model in models for word in ("--probe", model)]
+    arguments = (*probes, "--probe-interval", "1s", "--expect-model", "plain:1",
+                 "--gateway-metrics", "vllm")  # fmt: skip
+    with sidecar(server, tmp_path, *arguments) as running:
+        eventually(
+            running,
+            lambda status, found: (
+                status == 200
+                and all(found[f"probe {model}"] == (True, "") for model in models)
+                and found.get(f"backend {LLM}") == (True, "")
+                and found.get(f"decode {LLM}") == (True, "")
+            ),
+        )
+        assert layers(running)[1]["model plain"] == (True, "")
+        _, text = get(running.ports[0], "/metrics")
+    gateway = f'{{model_name="{LLM}",version="1"}}'
+    assert f"vllm:num_requests_waiting{gateway} 0.0" in text
+    assert f"vllm:num_requests_running{gateway} 0.0" in text
+    assert f"vllm:kv_cache_usage_perc{gateway} 0." in text
+    assert f'vllm:cache_config_info{{block_size="32",model_name="{LLM}",num_gpu_blocks="' in text
+    assert f'tokenslo_probe_success{{model="{LLM}"}} 1.0' in text
+    assert f'tokenslo_ready{{layer="decode",model="{LLM}",source="",version="1"}} 1.0' in text
+
+
+def test_a_model_that_is_not_there(server: Triton, tmp_path: Path) -> None:
+    arguments = ("--expect-model", "mistral", "--expect-model", "plain:2")
+    with sidecar(server, tmp_path, *arguments) as running:
+        reasons = {
+            "model mistral is not on the server",
+            "model plain, version 2, is not on the server",
+        }
+        eventually(
+            running,
+            lambda status, found: status == 503 and reasons <= {why for _, why in found.values()},
+        )
+        assert get(running.ports[0], "/healthz")[0] == 200
+
+
+def test_an_engine_that_hangs_is_not_ready_until_it_goes_on(server: Triton, tmp_path: Path) -> None:
+    # No request may come while the process of the model is stopped: this Triton would crash.
+    with sidecar(server, tmp_path, "--stuck-after", "2s") as running:
+        ask(server, 5)
+        eventually(running, lambda _, found: found.get(f"decode {LLM}") == (True, ""))
+        time.sleep(1.5)
+        client = threading.Thread(target=ask, args=(server, 400))
+        client.start()
+        time.sleep(1)
+        stub = _stub(server)
+        os.kill(stub, signal.SIGSTOP)
+        try:
+            eventually(
+                running,
+                lambda status, found: (
+                    status == 503
+                    and found[f"decode {LLM}"][0] is False
+                    and "decoding is stuck: 1 active" in found[f"decode {LLM}"][1]
+                ),
+            )
+            assert get(running.ports[0], "/healthz")[0] == 200
+        finally:
+            os.kill(stub, signal.SIGCONT)
+        eventually(running, lambda status, _: status == 200)
+        client.join()
+
+
+def _stub(server: Triton) -> int:
+    """Return the process of the model."""
+    for each in Path(f"/proc/{server.pid}/task").glob("*/children"):
+        for child in each.read_text().split():
+            if f"/{LLM}/" in Path(f"/proc/{child}/cmdline").read_text():
+                return int(child)
+    raise AssertionError("no process of the model was found")

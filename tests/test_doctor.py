@@ -1,0 +1,264 @@
+"""What is said about live servers: the text, the JSON, and the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from exporter import doctor
+from exporter.doctor import Diagnosis, as_text
+from exporter.server_config import FLAG
+from slos.signals import SIGNALS
+from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
+from tests.service_example import objective, service
+from tests.test_exporter_command import FIRST_RESPONSE, GAUGE
+
+ROOT = Path(__file__).parent.parent
+SLO = """\
+apiVersion: tokenslo/v1
+service: chat
+owner: inference
+selector: {{model: chat}}
+window: 28d
+objectives:
+  - {{name: first-token, indicator: ttft, threshold: {threshold}, target: 95%}}
+"""
+VLLM = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="llama"} 2
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="llama"} 0.5
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "WAIT", 0.05)
+
+
+def triton_says(document: object, status: int = 200) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(document, status=status)
+
+    return answer
+
+
+def says(text: str) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    return answer
+
+
+@asynccontextmanager
+async def triton(**answers: object) -> AsyncIterator[FakeTriton]:
+    answers = {"metrics": core(ok=3) + GAUGE, "configs": {"chat": config("tensorrtllm")}} | answers
+    async with fake_triton(**answers) as fake:
+        about = {"name": "triton", "version": "2.51.0", "extensions": ["statistics"]}
+        fake.instead["/v2"] = triton_says(about)
+        yield fake
+
+
+@asynccontextmanager
+async def pages(**answers: Handler) -> AsyncIterator[str]:
+    """Serve these pages, by name, and no others."""
+    async with fake_triton() as fake:
+        fake.instead |= {f"/{name.replace('__', '/')}": say for name, say in answers.items()}
+        for path in ("/metrics", "/v2"):
+            fake.instead.setdefault(path, triton_says({}, 404))
+        yield fake.url
+
+
+async def look(*urls: str, **more: Sequence[object]) -> Diagnosis:
+    services = more.get("services", ())
+    return await doctor.diagnose(urls, services, "1.2.3", {})  # type: ignore[arg-type]
+
+
+async def run(*arguments: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tokenslo", "doctor", *arguments),
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    out, errors = await process.communicate()
+    return process.returncode, out.decode(), errors.decode()
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
+TEXT = """\
+{url}          Triton 2.51.0
+{url}/metrics  Triton's metrics
+
+chat (version 1, tensorrtllm, streams)
+  Time to first token                          no        see 1
+"""
+
+
+async def test_the_text() -> None:
+    async with triton() as fake:
+        metrics = f"{fake.url}/metrics"
+        text = as_text(await look(fake.url, metrics))
+    assert text.startswith(TEXT.format(url=fake.url))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= doctor.WIDTH
+    assert (
+        "  Active sequences                             exact     "
+        "TensorRT-LLM's statistics of its last" in lines
+    )
+    why = lines.index("  1  Triton publishes no first-response histogram for this model")
+    fix = "     Fix: start Triton (2.52, 24.11 or newer) with --metrics-config"
+    assert lines[why + 1].startswith(fix)
+    stanza = lines[why + 2 : why + 8]
+    assert f"       {FLAG}" in stanza
+    assert "       # 2. Add this to config.pbtxt of chat and load it again." in lines
+    assert "\x1b" not in text
+    assert lines[-2:] == [
+        "To measure this, run",
+        f"  tokenslo exporter --triton {fake.url} --triton-metrics {metrics}",
+    ]
+
+
+async def test_each_reason_is_told_once_and_every_signal_has_its_own_line() -> None:
+    async with triton() as fake:
+        diagnosis = await look(fake.url, f"{fake.url}/metrics")
+    lines = as_text(diagnosis).splitlines()
+    head, _, details = "\n".join(lines).partition("\n\n  1  ")
+    titles = [SIGNALS[state.signal].title for state in diagnosis.view.signals]
+    rows = [line[2:47].rstrip() for line in head.splitlines()[4:]]
+    assert [title for title in rows if title] == titles
+    numbers = {line.split("see ")[1] for line in head.splitlines() if "see " in line}
+    told = {line.split()[0] for line in f"  1  {details}".splitlines() if line[2:3].isdigit()}
+    assert numbers == told
+
+
+async def test_the_thresholds_of_slo_files_are_in_the_stanza_and_the_exit_code_is_1(
+    tmp_path: Path,
+) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(SLO.format(threshold="800ms"))
+    async with triton() as fake:
+        metrics = f"{fake.url}/metrics"
+        code, text, errors = await run(fake.url, metrics, "--slo", str(slo))
+    assert (code, errors) == (1, "")
+    assert "Edges are whole milliseconds.  From the SLO files: 800." in text
+    assert "  chat/first-token on chat  CANNOT BE MEASURED  time to first token: Triton" in text
+
+
+async def test_the_exit_code_is_0_if_all_can_be_measured(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(SLO.format(threshold="500ms"))
+    async with triton(metrics=core(ok=3) + FIRST_RESPONSE) as fake:
+        code, text, errors = await run(fake.url, f"{fake.url}/metrics", "--slo", str(slo), "--json")
+    assert (code, errors) == (0, "")
+    document = json.loads(text)
+    assert document["complete"] is True
+    assert document["settings"] == {"triton": fake.url, "triton-metrics": f"{fake.url}/metrics"}
+    [chat] = document["models"]
+    first_token = chat["signals"][0]
+    assert (first_token["signal"], first_token["quality"], first_token["method"]) == (
+        "ttft", "estimate", "triton_first_response"
+    )  # fmt: skip
+    assert chat["first_response"] is None
+    [objective_] = document["objectives"]
+    assert (objective_["objective"], objective_["quality"]) == ("first-token", "estimate")
+
+
+async def test_nothing_answers() -> None:
+    url = closed_port()
+    code, text, errors = await run(url)
+    assert (code, text) == (2, "")
+    assert errors == (
+        f"tokenslo doctor: {url}/v2 refused the connection: nothing listens there. "
+        "Fix: give the address of a Triton, trtllm-serve or vLLM that runs.\n"
+    )
+
+
+async def test_one_of_two_answers() -> None:
+    url = closed_port()
+    async with triton() as fake:
+        diagnosis = await look(fake.url, url)
+    assert f"{url}/v2 refused the connection: nothing listens there" in as_text(diagnosis)
+    assert diagnosis.settings == {"triton": fake.url}
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host"])
+async def test_an_address_that_is_none(url: str) -> None:
+    code, _, errors = await run(url)
+    assert code == 2
+    assert "is not an http or https address" in errors
+    assert "Traceback" not in errors
+
+
+async def test_something_else_answers() -> None:
+    async with pages() as url:
+        code, _, errors = await run(url)
+    assert code == 2
+    assert "answers, but not as a Triton, trtllm-serve or vLLM does over HTTP" in errors
+
+
+async def test_two_servers_of_a_kind() -> None:
+    async with triton() as one, triton() as other:
+        code, _, errors = await run(one.url, other.url)
+    assert code == 2
+    assert f"{other.url}: is a second server of its kind (Triton 2.51.0)" in errors
+
+
+MODELS = triton_says({"data": [{"id": "llama"}]})
+
+
+async def test_vllm_is_recognised_and_measured() -> None:
+    version = triton_says({"version": "0.33.0"})
+    async with pages(v1__models=MODELS, version=version, metrics=says(VLLM)) as url:
+        diagnosis = await look(url + "/v1/")
+    assert [(server.setting, server.what) for server in diagnosis.servers] == [
+        ("vllm", "vLLM 0.33.0")
+    ]
+    shown = {state.signal: state.samples for state in diagnosis.view.signals if state.samples}
+    assert shown["kv_utilization"] == {(): 0.5}
+
+
+async def test_trtllm_serve_is_recognised_before_anything_is_taken_from_it() -> None:
+    async with fake_triton() as fake:
+        cards = {"data": [{"id": "llama", "owned_by": "tensorrt_llm"}]}
+        fake.instead |= {"/v1/models": triton_says(cards), "/metrics": triton_says([])}
+        diagnosis = await look(fake.url)
+        [server] = diagnosis.servers
+        assert (server.setting, server.what) == ("trtllm", "trtllm-serve")
+        assert "once" in server.note
+        assert "tokenslo exporter --trtllm" in as_text(diagnosis)
+        assert fake.asked.index("/health") < fake.asked.index("/metrics")
+
+
+async def test_trtllm_serve_is_recognised_by_its_json_too() -> None:
+    async with pages(v1__models=MODELS, metrics=triton_says([])) as url:
+        diagnosis = await look(url)
+    assert diagnosis.settings == {"trtllm": url}
+
+
+async def test_metrics_of_triton_alone_are_recognised_from_the_port_or_the_page() -> None:
+    async with pages(metrics=says(core(ok=1))) as url:
+        for given in (url, f"{url}/metrics"):
+            diagnosis = await look(given)
+            assert diagnosis.settings == {"triton-metrics": f"{url}/metrics"}
+
+
+async def test_passwords_are_used_and_not_shown() -> None:
+    async with triton() as fake:
+        url = fake.url.replace("//", "//me:secret@")
+        diagnosis = await look(url, f"{url}/metrics", services=[service(objective("ttft"))])
+    assert "secret" not in as_text(diagnosis) + doctor.as_json(diagnosis)
+    assert diagnosis.view.signals

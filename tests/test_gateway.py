@@ -1,0 +1,118 @@
+"""The gauges of the Gateway API inference extension, under every set of names."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.collector import expose
+from exporter.gateway import NAMES, families, parse
+from exporter.view import View
+from slos.errors import BadValue
+from tests.views import measured, unavailable, view
+
+NOTHING = view(sources=(), models=())
+
+
+def series(shown: View, *settings: str) -> list[str]:
+    """Return the gateway's lines of a scrape."""
+    wanted = [one for setting in settings for one in parse(setting)]
+    text = expose(NOTHING, "1", more=families(shown, wanted)).body.decode()
+    return [line for line in text.splitlines() if not line.startswith(("#", "tokenslo_"))]
+
+
+def engine() -> View:
+    return view(
+        measured("sequences_active", 14.0),
+        measured("sequences_waiting", 3.0, "trtllm_waiting", "estimate"),
+        measured("kv_utilization", 0.25),
+        measured("kv_blocks_max", 400.0),
+        measured("kv_block_tokens", 64.0),
+    )
+
+
+def test_under_vllms_names() -> None:
+    assert series(engine(), "vllm") == [
+        'vllm:num_requests_waiting{model_name="llama",version="1"} 3.0',
+        'vllm:num_requests_running{model_name="llama",version="1"} 11.0',
+        'vllm:kv_cache_usage_perc{model_name="llama",version="1"} 0.25',
+        'vllm:cache_config_info{block_size="64",model_name="llama",num_gpu_blocks="400",'
+        'version="1"} 1.0',
+    ]
+
+
+def test_under_trtllm_serves_names() -> None:
+    assert series(engine(), "trtllm") == [
+        'trtllm_num_requests_waiting{model_name="llama",version="1"} 3.0',
+        'trtllm_num_requests_running{model_name="llama",version="1"} 11.0',
+        'trtllm_kv_cache_utilization{model_name="llama",version="1"} 0.25',
+        'trtllm_kv_cache_tokens_per_block{model_name="llama",version="1"} 64.0',
+        'trtllm_kv_cache_max_blocks{model_name="llama",version="1"} 400.0',
+    ]
+
+
+def test_under_tritons_names() -> None:
+    requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+    model = 'model_name="llama"'
+    assert series(engine(), "triton") == [
+        f'{requests}{{{model},request_type="waiting",version="1"}} 3.0',
+        f'{requests}{{{model},request_type="scheduled",version="1"}} 11.0',
+        f'{blocks}{{kv_cache_block_type="fraction",{model},version="1"}} 0.25',
+        f'{blocks}{{kv_cache_block_type="tokens_per",{model},version="1"}} 64.0',
+        f'{blocks}{{kv_cache_block_type="max",{model},version="1"}} 400.0',
+    ]
+
+
+def test_under_names_of_ones_own() -> None:
+    settings = ("vllm", "queued=my_queue{kind=all,pool=a}", "block_size=cache{size=*}")
+    lines = series(engine(), *settings)
+    assert 'my_queue{kind="all",model_name="llama",pool="a",version="1"} 3.0' in lines
+    assert 'cache{model_name="llama",size="64",version="1"} 1.0' in lines
+    assert "vllm:num_requests_waiting" not in "".join(lines)
+
+
+def test_what_is_unknown_is_absent() -> None:
+    shown = view(
+        unavailable("sequences_active", "no engine"),
+        unavailable("kv_utilization", "no engine"),
+        measured("sequences_waiting", 0.0, "trtllm_waiting"),
+    )
+    assert series(shown, "vllm") == [
+        'vllm:num_requests_waiting{model_name="llama",version="1"} 0.0'
+    ]
+    assert series(NOTHING, "vllm", "trtllm", "triton") == []
+
+
+def test_scheduled_is_unknown_without_those_that_wait_among_the_active() -> None:
+    by_iteration = view(
+        measured("sequences_active", 14.0),
+        measured("sequences_waiting", {}, "trtllm_waiting"),
+    )
+    assert series(by_iteration, "running=running") == []
+
+
+def test_vllms_running_requests_do_not_wait() -> None:
+    shown = view(
+        measured("sequences_active", 14.0, "vllm_gauge"),
+        measured("sequences_waiting", 3.0, "vllm_gauge"),
+    )
+    assert series(shown, "running=running") == ['running{model_name="llama",version="1"} 14.0']
+
+
+def test_every_model_has_its_own() -> None:
+    shown = view(
+        measured("sequences_waiting", 1.0, model="a"), measured("sequences_waiting", 2.0, model="b")
+    )
+    assert series(shown, "queued=queued") == [
+        'queued{model_name="a",version="1"} 1.0',
+        'queued{model_name="b",version="1"} 2.0',
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "vllm2", "queued", "queued=", "waiting=x", "queued=a b", "queued=a{", 'queued=a{b="c"}'],
+)
+def test_nonsense_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(BadValue) as refused:
+        parse(text)
+    assert all(name in refused.value.fix for name in NAMES)

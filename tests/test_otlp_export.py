@@ -1,0 +1,355 @@
+"""What is pushed: names, attributes, values and times; and what a bad receiver does not do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric
+
+from exporter.families import families
+from exporter.otlp_export import (
+    LAST_SECONDS,
+    OtlpExport,
+    Starts,
+    endpoint,
+    metrics,
+    resource,
+    server_attributes,
+)
+from exporter.readings import Distribution, ModelInfo
+from exporter.view import View
+from slos.signals import OWN_METRICS, SIGNALS
+from tests.views import FIRST_TOKEN, busy, measured, view
+
+BEGAN, NOW = 1_000, 5_000
+SERVER = {"server.address": "10.0.0.1", "server.port": 8000}
+VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def pushed(shown: View, starts: Starts | None = None, now: int = NOW) -> dict[str, Metric]:
+    found = metrics(families(shown, "1.2.3"), shown.models, SERVER, starts or Starts(BEGAN), now)
+    return {metric.name: metric for metric in found}
+
+
+def point(metric: Metric) -> Any:
+    [only] = metric.data.data_points
+    return only
+
+
+# Names, attributes and values
+
+
+def test_latencies_have_the_names_and_attributes_of_the_genai_conventions() -> None:
+    metric = pushed(busy())["gen_ai.server.time_to_first_token"]
+    assert metric.unit == "s"
+    found = point(metric)
+    assert found.attributes == {
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.provider.name": "nvidia.triton",
+        "gen_ai.request.model": "llama",
+        "gen_ai.response.model": "llama",
+        "tokenslo.model.version": "1",
+        "server.address": "10.0.0.1",
+        "server.port": 8000,
+    }
+    assert (found.explicit_bounds, found.bucket_counts) == ([0.1, 0.5, 0.8, 2.0], [1, 3, 3, 2, 1])
+    assert (found.count, found.sum, found.min, found.max) == (10, 6.5, None, None)
+    assert (found.start_time_unix_nano, found.time_unix_nano) == (BEGAN, NOW)
+
+
+def test_everything_else_keeps_its_name_and_labels() -> None:
+    found = pushed(busy())
+    requests = found["llm.requests"].data
+    assert requests.is_monotonic
+    assert {tuple(p.attributes.items()): p.value for p in requests.data_points} == {
+        (("model", "llama"), ("version", "1"), ("outcome", "ok")): 981.0,
+        (("model", "llama"), ("version", "1"), ("outcome", "error"), ("reason", "BACKEND")): 9.0,
+    }
+    utilization = found["llm.kv_cache_utilization"]
+    assert (utilization.unit, point(utilization).value) == ("1", 0.5)
+    assert point(utilization).start_time_unix_nano == 0
+    assert found["tokenslo.source_age"].unit == "s"
+    only_mean = point(found["llm.request_queue"])
+    assert (only_mean.explicit_bounds, only_mean.bucket_counts, only_mean.sum) == ([], [10], 0.25)
+
+
+def test_no_two_metrics_share_a_name_and_gen_ai_is_not_squatted() -> None:
+    states = [
+        measured(key, FIRST_TOKEN if signal.kind == "histogram" else 1.0)
+        for key, signal in SIGNALS.items()
+    ]
+    names = [
+        metric.name
+        for metric in metrics(families(view(*states), "1"), (), SERVER, Starts(BEGAN), NOW)
+    ]
+    assert len(names) == len({*names})
+    assert len({*OWN_METRICS}) == len({name.replace("_", ".", 1) for name in OWN_METRICS})
+    assert sorted(name for name in names if name.startswith("gen_ai")) == [
+        "gen_ai.server.request.duration",
+        "gen_ai.server.time_per_output_token",
+        "gen_ai.server.time_to_first_token",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("info", "provider"),
+    [
+        (ModelInfo("llama", "1", "vllm"), "nvidia.triton"),
+        (ModelInfo("llama", "", "vllm 0.33.0"), "vllm"),
+        (ModelInfo("llama", "", "trtllm-serve 1.4.0"), "nvidia.tensorrt_llm"),
+        (ModelInfo("llama", ""), "nvidia.triton"),
+    ],
+)
+def test_the_provider_is_the_server_and_not_the_backend(info: ModelInfo, provider: str) -> None:
+    state = measured("ttft", FIRST_TOKEN)
+    shown = view(
+        type(state)("ttft", "llama", info.version, state.method, "exact", state.samples),
+        models=(info,),
+    )
+    found = point(pushed(shown)["gen_ai.server.time_to_first_token"])
+    assert found.attributes["gen_ai.provider.name"] == provider
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8))
+def test_buckets_add_up_even_where_counts_are_weights(added: list[float]) -> None:
+    edges = (*(float(number) for number in range(1, len(added))), float("inf"))
+    counts = tuple(sum(added[: position + 1]) for position in range(len(added)))
+    shown = view(measured("itl", Distribution(edges, counts, 1.0)))
+    found: HistogramDataPoint = point(pushed(shown)["llm.inter_token_latency"])
+    assert sum(found.bucket_counts) == found.count == round(counts[-1])
+    assert all(count >= 0 for count in found.bucket_counts)
+    assert len(found.bucket_counts) == len(found.explicit_bounds) + 1
+
+
+@pytest.mark.parametrize(
+    ("given_", "posted"),
+    [
+        ("http://c:4318", "http://c:4318/v1/metrics"),
+        ("http://c:4318/", "http://c:4318/v1/metrics"),
+        ("http://c/opentelemetry", "http://c/opentelemetry/v1/metrics"),
+        ("http://c/opentelemetry/v1/metrics", "http://c/opentelemetry/v1/metrics"),
+        ("https://u:p@c/x?tenant=1", "https://u:p@c/x/v1/metrics?tenant=1"),
+    ],
+)
+def test_the_path_of_the_protocol_is_added(given_: str, posted: str) -> None:
+    assert endpoint(given_) == posted
+
+
+def test_the_server_is_named_where_there_is_one() -> None:
+    assert server_attributes(["http://u:p@triton:8000", ""]) == {
+        "server.address": "triton",
+        "server.port": 8000,
+    }
+    assert server_attributes(["https://triton"]) == {"server.address": "triton"}
+    assert server_attributes(["http://a:1", "http://b:1"]) == {}
+    assert server_attributes([""]) == {}
+
+
+def test_who_sends_comes_from_the_standard_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resource("1.2.3").attributes["service.name"] == "tokenslo"
+    assert resource("1.2.3").attributes["service.version"] == "1.2.3"
+    assert resource("1.2.3").attributes["service.instance.id"] == socket.gethostname()
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "chat")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7,k8s.pod.name=a%20b")
+    chosen = resource("1.2.3").attributes
+    assert (chosen["service.name"], chosen["service.instance.id"]) == ("chat", "pod-7")
+    assert chosen["k8s.pod.name"] == "a b"
+
+
+# Start times
+
+
+def starts_of(starts: Starts, count: float, now: int, **more: View) -> int:
+    shown = view(measured("requests", {(("outcome", "ok"),): count}))
+    return int(point(pushed(shown, starts, now)["llm.requests"]).start_time_unix_nano)
+
+
+def test_a_series_that_only_grows_keeps_its_start() -> None:
+    starts = Starts(100)
+    assert [starts_of(starts, count, at) for count, at in ((1, 200), (1, 300), (5, 400))] == [
+        100, 100, 100
+    ]  # fmt: skip
+
+
+def test_a_series_that_fell_starts_after_the_export_before() -> None:
+    starts = Starts(100)
+    assert [starts_of(starts, count, at) for count, at in ((9, 200), (2, 300), (3, 400))] == [
+        100, 200, 200
+    ]  # fmt: skip
+
+
+def test_a_series_that_is_new_starts_after_the_export_before() -> None:
+    starts = Starts(100)
+    pushed(view(), starts, 200)
+    assert starts_of(starts, 4, 300) == 200
+
+
+def test_a_histogram_with_other_edges_is_another() -> None:
+    starts = Starts(100)
+    for at, edges, start in ((200, (0.1, float("inf")), 100), (300, (0.2, float("inf")), 200)):
+        shown = view(measured("itl", Distribution(edges, (1.0, 2.0), 1.0)))
+        found = point(pushed(shown, starts, at)["llm.inter_token_latency"])
+        assert found.start_time_unix_nano == start
+
+
+def test_what_was_not_seen_for_an_hour_is_forgotten() -> None:
+    hour = 3600 * 10**9
+    starts = Starts(100)
+    assert starts_of(starts, 5, 200) == 100
+    pushed(view(), starts, 200 + hour)
+    assert starts_of(starts, 5, 300 + hour) == 200 + hour
+
+
+# Receivers, good and bad
+
+
+@contextmanager
+def receiver(
+    answer: Callable[[BaseHTTPRequestHandler], None],
+) -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
+    got: list[ExportMetricsServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append(ExportMetricsServiceRequest.FromString(body))
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", got
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def status(code: int) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(code)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    return answer
+
+
+def offer(export: OtlpExport) -> None:
+    export.offer(lambda: families(busy(), "1.2.3"), busy().models)
+
+
+def results(export: OtlpExport) -> dict[str, float]:
+    return {labels["result"]: float(n) for labels, n in export.family().series}  # type: ignore[arg-type]
+
+
+async def settled(export: OtlpExport, count: int) -> None:
+    for _ in range(500):
+        found = results(export)
+        if found.get("ok", 0) + found.get("failed", 0) >= count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(results(export))
+
+
+async def close(export: OtlpExport) -> float:
+    began = time.monotonic()
+    await export.close(lambda: families(busy(), "1.2.3"), busy().models)
+    return time.monotonic() - began
+
+
+async def test_a_receiver_gets_everything_and_the_last_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with receiver(status(200)) as (url, got):
+        export = OtlpExport(url, "1.2.3", SERVER)
+        offer(export)
+        await settled(export, 1)
+        await close(export)
+    assert results(export) == {"ok": 2.0}
+    assert caplog.messages == []
+    for request in got:
+        [from_us] = request.resource_metrics
+        [scope] = from_us.scope_metrics
+        assert (scope.scope.name, scope.scope.version) == ("tokenslo", "1.2.3")
+        names = [metric.name for metric in scope.metrics]
+        assert names[:2] == ["gen_ai.server.time_to_first_token", "llm.request_queue"]
+        first_token = scope.metrics[0].histogram
+        assert first_token.aggregation_temporality == 2  # cumulative
+        assert not first_token.data_points[0].HasField("min")
+
+
+async def test_failures_are_told_once_and_so_is_their_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    codes = iter([400, 401, 200])
+    with receiver(lambda request: status(next(codes, 200))(request)) as (url, _):
+        export = OtlpExport(url.replace("//", "//me:secret@"), "1.2.3", SERVER)
+        for count in (1, 2, 3):
+            offer(export)
+            await settled(export, count)
+        await close(export)
+    assert results(export) == {"failed": 2.0, "ok": 2.0}
+    assert [message.partition("; ")[0] for message in caplog.messages] == [
+        f"sending metrics to {url}/v1/metrics: "
+        "Failed to export metrics batch code: 400, reason: Bad Request",
+        f"sending metrics to {url}/v1/metrics: works again",
+    ]
+    assert "secret" not in caplog.text
+
+
+async def test_nobody_waits_for_a_receiver_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        export = OtlpExport(f"http://127.0.0.1:{silent.getsockname()[1]}", "1.2.3", SERVER)
+        began = time.monotonic()
+        for _ in range(100):
+            offer(export)
+        assert time.monotonic() - began < 0.5
+        assert results(export)["skipped"] >= 98
+        assert await close(export) < LAST_SECONDS + 1
+
+
+async def test_nobody_waits_for_a_receiver_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    export = OtlpExport(url, "1.2.3", SERVER)
+    offer(export)
+    assert await close(export) < LAST_SECONDS + 1
+    assert "ok" not in results(export)
+
+
+async def test_a_defect_is_told_and_the_next_export_goes_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with receiver(status(200)) as (url, _):
+        export = OtlpExport(url, "1.2.3", SERVER)
+        export.offer(lambda: 1 // 0, ())  # type: ignore[arg-type, return-value]
+        await settled(export, 1)
+        await close(export)
+    assert results(export) == {"failed": 1.0, "ok": 1.0}
+    assert "internal error, please report it" in caplog.messages[0]

@@ -1,0 +1,174 @@
+"""A request for one token: what is sent, what counts as an answer, and what follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from exporter.collector import expose
+from exporter.config import load_config
+from exporter.probe import Ask, Probe, Probed, families, of_openai, of_triton
+from exporter.sources.fetch import new_session
+from slos.errors import InvalidFile
+from tests.fake_triton import FakeTriton, config, fake_triton
+from tests.views import view
+
+TEXT = {"name": "text_input", "data_type": "TYPE_STRING"}
+STREAM = {"name": "stream", "optional": True}
+TOKEN = b'data: {"text_output":"a"}\n\n'
+SECRET = "what somebody else asked"
+
+
+@dataclass
+class Model:
+    """Answers what a test wants and keeps what it was sent."""
+
+    body: bytes = TOKEN
+    status: int = 200
+    delay: float = 0.0
+    sent: list[dict[str, object]] = field(default_factory=list)
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        self.sent.append(await request.json())
+        await asyncio.sleep(self.delay)
+        return web.Response(body=self.body, status=self.status)
+
+
+@asynccontextmanager
+async def serving(
+    model: Model, decoupled: bool = True, inputs: tuple[object, ...] = (TEXT, STREAM)
+) -> AsyncIterator[FakeTriton]:
+    configs = {"chat": config("python", decoupled=decoupled, input=list(inputs))}
+    async with fake_triton(configs=configs) as fake:
+        for verb in ("generate", "generate_stream"):
+            fake.instead[f"/v2/models/chat/{verb}"] = model
+        fake.instead["/v1/completions"] = model
+        yield fake
+
+
+async def probed(
+    ask: Ask, *, times: int = 1, moves: bool = False, seconds: float = 5.0
+) -> tuple[Probed, str]:
+    """Probe so many times; return the last outcome, and what is on ``/metrics``."""
+    probe = Probe("chat", ask, interval=60.0, timeout=seconds, made_since=lambda _: moves)
+    async with new_session() as session:
+        for _ in range(times):
+            await probe.send(session)
+    shown = expose(view(sources=(), models=()), "1", more=families([probe])).body.decode()
+    lines = (line for line in shown.splitlines() if line.startswith("tokenslo_probe"))
+    return probe.probed, "\n".join(lines)
+
+
+async def test_a_streaming_model_is_asked_for_one_token() -> None:
+    model = Model()
+    async with serving(model) as fake:
+        outcome, text = await probed(of_triton(fake.url))
+    assert outcome == Probed(True, "")
+    assert model.sent[0] == {
+        "id": "tokenslo-probe",
+        "max_tokens": 1,
+        "text_input": "Hi",
+        "stream": True,
+    }
+    assert fake.asked.count("/v2/models/chat/generate_stream") >= 1
+    assert 'tokenslo_probe_success{model="chat"} 1.0' in text
+    assert 'tokenslo_probe_requests_total{model="chat",result="ok"} 1.0' in text
+    assert 'tokenslo_probe_duration_seconds{model="chat"} 0.' in text
+
+
+async def test_a_model_that_does_not_stream_is_asked_at_once() -> None:
+    model = Model(body=b'{"text_output":"a"}')
+    async with serving(model, decoupled=False) as fake:
+        outcome, _ = await probed(of_triton(fake.url))
+    assert outcome == Probed(True, "")
+    assert "/v2/models/chat/generate_stream" not in fake.asked
+    assert model.sent[0]["stream"] is False
+
+
+async def test_a_server_with_openais_api_is_asked_for_a_completion() -> None:
+    model = Model(body=b'{"choices":[{"text":"a"}]}')
+    async with serving(model) as fake:
+        outcome, _ = await probed(of_openai(fake.url))
+    assert outcome == Probed(True, "")
+    assert model.sent[0] == {
+        "model": "chat",
+        "prompt": "Hi",
+        "max_tokens": 1,
+        "user": "tokenslo-probe",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (f'data: {{"error":"{SECRET}"}}\n\n'.encode(), 200),
+        (TOKEN + f'data: {{"error":"{SECRET}"}}\n\n'.encode(), 200),
+        (f'data: {{"error":"{SECRET}"}}\n\n'.encode(), 400),
+        (b"", 200),
+        (b"data: [1]\n\n", 200),
+        (b"data: {\n\n", 200),
+        (b"<html>", 200),
+        (b"data: " + b"[" * 60_000, 200),
+        (b"x" * 100_000, 200),
+    ],
+)
+async def test_anything_but_an_answer_is_a_failure_and_is_not_repeated(
+    body: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(Model(body, status)) as fake:
+        outcome, text = await probed(of_triton(fake.url), moves=True)
+    assert outcome.ready is True  # one failure is none yet
+    assert outcome.reason
+    assert 'tokenslo_probe_requests_total{model="chat",result="failed"}' in text
+    assert 'tokenslo_probe_success{model="chat"} 0.0' in text
+    assert SECRET not in outcome.reason + text + caplog.text
+
+
+async def test_three_failures_in_a_row_are_not_ready() -> None:
+    async with serving(Model(status=500)) as fake:
+        outcome, _ = await probed(of_triton(fake.url), times=3)
+    where = f"{fake.url}/v2/models/chat/generate_stream"
+    assert outcome == Probed(False, f"{where} answered 500 (3 in a row)")
+
+
+@pytest.mark.parametrize("model", [Model(delay=5), Model(status=503), Model(status=429)])
+async def test_a_busy_server_stays_ready_and_a_hung_one_does_not(model: Model) -> None:
+    async with serving(model) as fake:
+        ask = of_triton(fake.url)
+        busy, text = await probed(ask, times=3, moves=True, seconds=0.1)
+        assert busy.ready is True
+        assert busy.reason.endswith("but decoding moves: the server is busy")
+        assert 'tokenslo_probe_requests_total{model="chat",result="busy"} 3.0' in text
+        hung, _ = await probed(ask, times=3, moves=False, seconds=0.1)
+        assert hung.ready is False
+
+
+async def test_a_model_with_unknown_inputs_is_left_alone() -> None:
+    model = Model()
+    async with serving(model, inputs=(TEXT, {"name": "image"})) as fake:
+        outcome, text = await probed(of_triton(fake.url))
+    assert outcome == Probed(None, "chat cannot be probed: nobody knows what to send as image")
+    assert (model.sent, text) == ([], "")
+
+
+async def test_one_request_at_a_time_and_no_more_often_than_the_interval() -> None:
+    model = Model(delay=0.05)
+    async with serving(model) as fake:
+        probe = Probe(
+            "chat", of_triton(fake.url), interval=0.2, timeout=1.0, made_since=lambda _: False
+        )
+        running = asyncio.create_task(probe.run())
+        await asyncio.sleep(0.5)
+        running.cancel()
+    assert len(model.sent) == 3
+
+
+def test_a_probe_needs_a_server_to_send_to() -> None:
+    flags = {"triton-metrics": ["http://127.0.0.1:8002/metrics"], "probe": ["chat"]}
+    with pytest.raises(InvalidFile, match="--probe: there is no server to send the request to"):
+        load_config(flags, {})

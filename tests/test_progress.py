@@ -1,0 +1,155 @@
+"""Whether an engine decodes, from looks at it one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.progress import Progress
+from exporter.readings import ModelInfo
+from exporter.view import SignalState, View
+from tests.views import FIRST_TOKEN, measured, unavailable, view
+
+LLAMA = ("llama", "1")
+
+
+def active(count: float | None, *more: SignalState, age: float | None = None) -> View:
+    gauge = (
+        unavailable("sequences_active", "engine statistics stopped")
+        if count is None
+        else measured("sequences_active", count)
+    )
+    return view(gauge, *more, engine_stats_age={} if age is None else {LLAMA: age})
+
+
+def tokens(count: float) -> SignalState:
+    return measured("output_tokens", count, "trtllm_output_length")
+
+
+def verdict(*looks: tuple[float, View]) -> tuple[bool | None, str]:
+    """Judge right after the last of these looks; the engine was once idle."""
+    progress = Progress(stuck_after=60, unwatched_after=30)
+    for now, shown in ((0.0, active(0.0)), *looks):
+        progress.update(shown, now)
+    found = progress.decoding(looks[-1][1], looks[-1][0])[LLAMA]
+    return found.moves, found.reason
+
+
+def every_ten(*shown: View) -> tuple[tuple[float, View], ...]:
+    return tuple((10.0 * position, one) for position, one in enumerate(shown, start=1))
+
+
+STUCK = (
+    False,
+    "decoding is stuck: 2 active and no token, iteration or finished request for 70 s",
+)
+
+
+def test_an_engine_with_work_that_makes_nothing_is_stuck() -> None:
+    assert verdict(*every_ten(*[active(2.0, tokens(5))] * 7)) == (True, "")
+    assert verdict(*every_ten(*[active(2.0, tokens(5))] * 8)) == STUCK
+
+
+def test_an_engine_without_work_is_not() -> None:
+    assert verdict(*every_ten(*[active(0.0, tokens(5))] * 20)) == (True, "")
+
+
+def test_work_that_has_just_come_has_its_time() -> None:
+    idle = [active(0.0, tokens(5))] * 20
+    assert verdict(*every_ten(*idle, *[active(2.0, tokens(5))] * 7)) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        tokens(6),
+        measured("itl", FIRST_TOKEN),
+        measured("requests", {(("outcome", "ok"),): 1.0}),
+    ],
+)
+def test_a_token_or_an_answer_is_progress(moves: SignalState) -> None:
+    looks = [active(2.0, tokens(5))] * 4 + [active(2.0, moves)] * 5
+    assert verdict(*every_ten(*looks)) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        measured("requests", {(("outcome", "rejected"),): 1.0}),
+        measured("requests_without_first_token", 3.0),
+        measured("ttft", FIRST_TOKEN),
+        measured("input_tokens", 70.0),
+    ],
+)
+def test_arrivals_and_refusals_are_not(beside: SignalState) -> None:
+    looks = [active(2.0, tokens(5))] * 4 + [active(2.0, tokens(5), beside)] * 4
+    assert verdict(*every_ten(*looks)) == STUCK
+
+
+def test_an_iteration_is_progress() -> None:
+    looks = [(10.0 * n, active(2.0, tokens(5), age=1.0)) for n in range(1, 20)]
+    assert verdict(*looks) == (True, "")
+    looks += [(190.0 + 10 * n, active(2.0, tokens(5), age=1.0 + 10 * n)) for n in range(1, 8)]
+    assert verdict(*looks)[0] is False
+
+
+def test_gauges_withdrawn_because_they_stand_still_do_not_hide_it() -> None:
+    looks = [(10.0, active(2.0, age=0.0))]
+    looks += [(10.0 + 10 * n, active(None, age=10.0 * n)) for n in range(1, 8)]
+    assert verdict(*looks) == STUCK
+
+
+def test_an_engine_never_seen_idle_may_just_not_report_it() -> None:
+    progress = Progress(stuck_after=60, unwatched_after=30)
+    for now in range(0, 100, 10):
+        progress.update(active(2.0, tokens(5)), float(now))
+    found = progress.decoding(active(2.0), 90.0)[LLAMA]
+    assert found.moves is None
+    assert found.reason.endswith("but this engine was never seen to report that it is idle")
+
+
+def test_time_in_which_nobody_looked_does_not_count() -> None:
+    assert verdict((10.0, active(2.0)), (900.0, active(2.0)), (930.0, active(2.0)))[0] is True
+
+
+def test_without_a_gauge_of_active_sequences_nobody_knows() -> None:
+    expected = "nobody tells whether sequences are active: engine statistics stopped"
+    assert verdict((1.0, active(None))) == (None, expected)
+    assert verdict((1.0, view())) == (None, "nobody tells whether sequences are active")
+
+
+def test_only_models_that_are_ready_and_reported_on_are_judged() -> None:
+    progress = Progress(60, 30)
+    models = (
+        ModelInfo("llama", "1", ready=False),
+        ModelInfo("tokenizer", "1", excluded="no engine"),
+    )
+    shown = view(measured("sequences_active", 1.0), models=models)
+    progress.update(shown, 1.0)
+    assert progress.decoding(shown, 1.0) == {}
+
+
+def test_an_engine_is_initialised_by_its_first_iteration_or_token() -> None:
+    progress = Progress(60, 30)
+    nothing = active(None, tokens(0))
+    progress.update(nothing, 1.0)
+    assert progress.decoding(nothing, 1.0)[LLAMA].initialised is None
+    progress.update(active(None, tokens(1)), 2.0)
+    progress.update(nothing, 3.0)
+    assert progress.decoding(nothing, 3.0)[LLAMA].initialised is True
+
+
+def test_only_what_was_made_counts_as_made() -> None:
+    progress = Progress(60, 30)
+    progress.update(active(0.0, tokens(5)), 10.0)
+    progress.update(active(2.0, tokens(5)), 20.0)
+    assert not progress.made_since(5.0)
+    progress.update(active(2.0, tokens(6)), 30.0)
+    assert progress.made_since(25.0)
+    assert not progress.made_since(30.0)
+
+
+def test_a_model_is_forgotten_after_an_hour() -> None:
+    progress = Progress(60, 30)
+    progress.update(active(0.0), 0.0)
+    progress.update(view(models=()), 3600.0)
+    assert progress.decoding(active(2.0), 3600.0) == {}

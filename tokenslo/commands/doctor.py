@@ -1,0 +1,38 @@
+"""``tokenslo doctor``: what can be measured on a live server, and what to change."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+import click
+
+from exporter.doctor import as_json, as_text, diagnose
+from tokenslo.files import load_all
+
+
+@click.command()
+@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.option("--slo", multiple=True, metavar="FILE", help="SLO file to check; repeatable.")
+@click.option(
+    "--model",
+    multiple=True,
+    metavar="GLOB",
+    help="Report on these models even if they neither stream nor publish engine metrics; "
+    "repeatable.",
+)
+@click.option("--timeout", default="5s", metavar="TIME", help="Time an answer may take.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def doctor(
+    urls: tuple[str, ...], slo: tuple[str, ...], model: tuple[str, ...], timeout: str, json_: bool
+) -> int:
+    """Say what can be measured on live servers, how well, and what to change to get the rest.
+
+    Each URL is that of a Triton (its HTTP API or its metrics), a trtllm-serve or a vLLM; which of
+    them is found out. Nothing is changed there. The exit code is 1 if an objective of an SLO file
+    cannot be measured, and 2 if no server answers.
+    """
+    options = {"model": model, "timeout": [timeout]}
+    diagnosis = asyncio.run(diagnose(urls, load_all(slo), version("tokenslo"), options))
+    click.echo(as_json(diagnosis) if json_ else as_text(diagnosis), nl=False)
+    return 0 if diagnosis.complete else 1
