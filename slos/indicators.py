@@ -104,6 +104,7 @@ INDICATORS: Mapping[str, Indicator] = {
         _latency("tpot", "requests", "its tokens take {threshold} or less on average"),
         _latency("e2e", "requests", "its response is complete within {threshold}"),
         _latency("queue", "requests", "it is scheduled within {threshold}"),
+        _latency("max_gap", "streams", "no gap between its tokens is longer than {threshold}"),
         Indicator(
             "availability",
             "requests",
@@ -123,14 +124,6 @@ INDICATORS: Mapping[str, Indicator] = {
             "active sequences are {threshold} of the maximum or less",
             ("sequences_active", "sequences_max"),
             "ratio",
-        ),
-        Indicator(
-            "max_gap",
-            "streams",
-            "no gap between tokens is longer than {threshold}",
-            ("max_gap",),
-            "seconds",
-            _NEEDS_STREAMS,
         ),
         Indicator(
             "stream_completion",
@@ -203,8 +196,9 @@ def _latency_events(objective: Objective, chosen: tuple[Matcher, ...]) -> Events
     total = aggregate("sum", _rate(every).and_(_rate(within), "ignoring (le)"))
     if objective.indicator == "ttft":
         # The histogram forgets requests that never got a first token; the objective must not.
-        died = SIGNALS["requests_without_first_token"].metric
-        total += _counted(vector(died, chosen), every, "ignoring (outcome)")
+        died = vector(SIGNALS["requests_without_first_token"].metric, chosen)
+        deaths = _counted(died, every, "ignoring (outcome)")
+        total += aggregate("sum", deaths.and_(_rate(within), "ignoring (outcome, le)"))
     in_time = aggregate("sum", _rate(within))
     missing = _absent(within)
     return Events(
@@ -224,7 +218,7 @@ def _outcome_events(chosen: tuple[Matcher, ...]) -> Events:
 
     def requests(outcomes: tuple[str, ...]) -> Expr:
         some = vector(metric, (*chosen, one_of("outcome", outcomes)))
-        return _counted(some, every, "ignoring (outcome, reason)")
+        return aggregate("sum", _counted(some, every, "ignoring (outcome, reason)"))
 
     return Events(requests(FAILED), requests(SERVED), _absent(every))
 
@@ -250,7 +244,7 @@ def _rate(series: Vector) -> Expr:
 
 
 def _counted(some: Vector, known: Vector, matching: str) -> Expr:
-    """Return the rate at which ``some`` of the events that ``known`` counters tell of happen.
+    """Return the rate, by series, of ``some`` of the events that ``known`` counters tell of.
 
     A counter that appears with its first failure has nothing to rise from, so ``rate`` never sees
     that failure.  But while it is younger than the window, and the ``known`` counter beside it is
@@ -261,7 +255,7 @@ def _counted(some: Vector, known: Vector, matching: str) -> Expr:
         replace(known, offset=BASE_WINDOW), matching
     )
     none = _rate(known) * number(0)
-    return aggregate("sum", (newborn / number(_BASE_SECONDS)).or_(_rate(some)).or_(none))
+    return (newborn / number(_BASE_SECONDS)).or_(_rate(some)).or_(none)
 
 
 def _absent(expr: Expr) -> Expr:

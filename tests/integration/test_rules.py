@@ -18,9 +18,11 @@ import yaml
 from service_example import SUPPORTED, example, objective
 
 import alerts
+import runbooks
 from lab.alertmanager import Alertmanager
 from lab.process import get
 from lab.prometheus import Prometheus
+from promql.expr import vector
 from slos.burn import pairs
 from slos.model import Alerting, Objective
 from slos.plan import Plan
@@ -249,7 +251,12 @@ def test_a_server_without_the_edge_is_left_out_and_told(story: Callable[..., Non
     """It cannot tell slow from fast: taking all it did for slow would page."""
     story(
         TTFT,
-        {BUCKET: "0+10x160", COUNT: "0+10x160", other(COUNT): "0+1000x160"},
+        {
+            BUCKET: "0+10x160",
+            COUNT: "0+10x160",
+            other(COUNT): "0+1000x160",
+            other(DIED): "0+20x160",
+        },
         ("20m", "slo:error_ratio:rate1h == 0", True),
         ("1h", firing("BudgetBurn"), False),
         ("1h", firing("SignalAbsent", severity="warning"), True),
@@ -275,6 +282,36 @@ def test_both_spellings_of_a_whole_second_are_found(story: Callable[..., None], 
         plan,
         {BUCKET.replace("0.8", edge): "0+9x40", COUNT: "0+10x40"},
         ("15m", is_near("slo:error_ratio:rate5m", 0.1), True),
+    )
+
+
+def test_a_runbook_finds_the_engine_that_is_stuck(story: Callable[..., None]) -> None:
+    """The sidecar withdraws the gauges of such an engine, so no query about them can find it."""
+    plan = example(objective("ttft"))
+    pages = runbooks.files(plan, source="slo.yaml", version="0.1.0").values()
+    page = next(text for text in pages if "Is an engine busy" in text)
+    query = page.split("Is an engine busy", 1)[1].split("```promql", 1)[1].split("```", 1)[0]
+
+    def of(metric: str, instance: str, **labels: str) -> str:
+        named = {"model": "llama", "version": "1", "namespace": "prod", "instance": instance}
+        return str(vector(metric, {**named, **labels}))
+
+    age, info = "tokenslo_engine_stats_age_seconds", "tokenslo_signal_info"
+    active = {"signal": "sequences_active"}
+    story(
+        plan,
+        {
+            of(age, "stuck"): "0+30x20",
+            of(info, "stuck", **active, quality="exact", method="trtllm_iteration"): "1 stale",
+            of(info, "stuck", **active, quality="unavailable", method=""): "_ 1x20",
+            of("llm_sequences", "stuck", state="active"): "3 stale",
+            of(age, "idle"): "0+30x20",
+            of(info, "idle", **active, quality="exact", method="trtllm_iteration"): "1x20",
+            of("llm_sequences", "idle", state="active"): "0x20",
+        },
+        ("30s", query, False),
+        ("5m", query, True),
+        ("5m", f'({query}) and {{instance="idle"}}', False),
     )
 
 
