@@ -19,6 +19,7 @@ from promql.expr import (
     aggregate,
     call,
     decimal_text,
+    equal,
     number,
 )
 from slos.indicators import edge_matcher
@@ -132,8 +133,12 @@ def _stuck(subject: Subject) -> Expr:
     identity = ("model", "version", INSTANCE)
     age = subject.scope.series("tokenslo_engine_stats_age_seconds")
     old = aggregate("max", age, identity).compare(">", number(_STUCK_SECONDS))
-    busy = subject.scope.gauge("sequences_active").compare(">", number(0))
-    return Binary(old, "and", busy, matching=f"on ({', '.join(identity)})")
+    # Not the gauge itself: the sidecar withdraws what stands still while sequences are active.
+    refused = subject.scope.series(
+        "tokenslo_signal_info",
+        *equal({"signal": "sequences_active", "quality": "unavailable"}),
+    )
+    return Binary(old, "and", refused, matching=f"on ({', '.join(identity)})")
 
 
 def _by_instance(signal: str) -> Callable[[Subject], Expr]:
@@ -237,7 +242,9 @@ CHECKS = _catalogue(
         _no_result(),
         "decoding goes on",
         "stuck_decode",
-        "The health endpoint says nothing about this: it answers 200 while decoding is dead. Some "
+        "The health endpoint says nothing about this: it answers 200 while decoding is dead. The "
+        "sidecar withdraws an engine's gauges when they stand still with sequences active, so the "
+        "steps about sequences and the KV cache then have no result for that instance. Some "
         "executors leave their last record standing when they fall idle; then output tokens per "
         "second tell a stuck engine from an idle one.",
     ),

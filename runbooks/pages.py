@@ -18,6 +18,10 @@ IMPACT: Mapping[str, str] = {
         "Answers stutter: they stop in the middle and go on. Users read slower than a healthy "
         "server writes, so what they notice is the pauses."
     ),
+    "max_gap": (
+        "Answers freeze for a while in the middle. Each counted stream had at least one pause that "
+        "its reader noticed; an idle timeout on the way may cut it there."
+    ),
     "tpot": (
         "Answers come slowly from beginning to end, every stream holds its slot and its KV-cache "
         "blocks for longer, and the queue grows behind them."
@@ -53,6 +57,7 @@ BURN_CHECKS: Mapping[str, tuple[str, ...]] = {
     ),
     "itl": (*_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "estimate"),
     "tpot": (*_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "estimate"),
+    "max_gap": (*_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "estimate"),
     "e2e": (
         *_FIRST, "versions", "waiting", "paused", "kv", "answers", "prompts", "output", "estimate",
     ),

@@ -115,7 +115,7 @@ def test_what_a_file_leaves_out_has_a_default():
     )
 
 
-SUPPORTED = "ttft, itl, tpot, e2e, queue, availability, kv_headroom, sequence_headroom"
+SUPPORTED = "ttft, itl, tpot, e2e, queue, max_gap, availability, kv_headroom, sequence_headroom"
 KEYS = "name, indicator, threshold, target, description"
 WRITE_NAME = 'in lower-case letters, digits and "-", at most 63, a letter first'
 WRITE_TARGET = "write a percentage below 100%, such as 99.9%"
