@@ -75,7 +75,7 @@ def load(path: str | Path, libraries: Sequence[Path] = ()) -> Service:
     read = read_value(_service, document.value, Place(document, problems))
     if problems:
         raise InvalidFile(sorted(problems, key=lambda problem: problem.line))
-    return Service(file=document.file, **read)
+    return Service(file=document.file, line=document.line(("service",)), **read)
 
 
 def _service(value: object, place: Place) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One SLO file: a service and its objectives over a rolling window (seconds)."""
+    """One SLO file: a service, named in ``line``, and its objectives over a window (seconds)."""
 
     file: str
     service: str
@@ -60,3 +60,4 @@ class Service:
     alerting: Alerting = Alerting()
     runbooks: str = ""
     dashboards: str = ""
+    line: int = field(default=0, compare=False)

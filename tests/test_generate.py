@@ -159,7 +159,7 @@ def test_two_files_about_the_same_service_are_refused(capsys):
     Path("again.yaml").write_text(Path("chat.yaml").read_text())
     assert run("chat.yaml", "again.yaml", "-o", "out") == 2
     assert capsys.readouterr().err == (
-        'again.yaml: service: "chat" is also the service of chat.yaml. '
+        'again.yaml:2: service: "chat" is also the service of chat.yaml. '
         "Fix: give every SLO file a service of its own.\n"
     )
     assert not Path("out").exists()
@@ -222,6 +222,26 @@ def test_an_output_folder_that_is_a_file_is_one_clear_line(capsys):
     assert capsys.readouterr().err == "tokenslo: out/alerts/chat.rules.yaml: Not a directory\n"
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_an_output_file_that_is_no_regular_file_is_left_alone(capsys, make):
+    Path("out/alerts").mkdir(parents=True)
+    make("out/alerts/chat.rules.yaml")
+    assert run("chat.yaml", "-o", "out") == 2
+    assert capsys.readouterr().err == (
+        "tokenslo: out/alerts/chat.rules.yaml: not a regular file; remove it or choose another "
+        "folder\n"
+    )
+    assert not Path("out/alerts/chat.rules.yaml").is_file()
+    assert tree() == {}
+
+
+def test_a_pipe_among_the_runbook_pages_is_not_read(capsys):
+    Path("out/runbooks/chat").mkdir(parents=True)
+    os.mkfifo("out/runbooks/chat/notes.md")
+    assert run("chat.yaml", "-o", "out") == 0
+    assert Path("out/runbooks/chat/notes.md").is_fifo()
+
+
 def test_a_folder_that_cannot_be_written_is_one_clear_line(capsys):
     assert run("chat.yaml", "-o", "/proc/tokenslo") == 2
     err = capsys.readouterr().err
@@ -245,3 +265,12 @@ def test_a_full_disk_leaves_the_old_file_whole():
     assert done.stderr == "tokenslo: out/alerts/chat.rules.yaml: File too large\n"
     assert Path("out/alerts/chat.rules.yaml").read_text() == rules
     assert not [path for path in Path("out").rglob("*") if path.name.startswith(".")]
+
+
+def test_what_a_killed_run_has_left_is_no_obstacle():
+    """In a container every run has the same process id, and so the same temporary names."""
+    left = Path(f"out/alerts/.chat.rules.yaml.{os.getpid()}.tmp")
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
+    assert run("chat.yaml", "-o", "out") == 0
+    assert not left.exists()

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import click
 
-from slos.errors import InvalidFile, Problem
-from slos.model import Service
 from slos.plan import Plan, plan
 from tokenslo import output
 from tokenslo.files import load_all
@@ -58,7 +56,7 @@ def generate(files: tuple[str, ...], folder: Path, kinds: tuple[str, ...], check
     Nothing is written unless all files are right. Only what changed is written, each file whole or
     not at all. Runbook pages of alerts that no longer exist are removed, if tokenslo wrote them.
     """
-    plans = _plans(files)
+    plans = [plan(service) for service in load_all(files)]
     wanted = {path: text for each in plans for path, text in _files(each, kinds)}
     with _reporting(folder):
         changes = output.changes(folder, wanted, _stale(folder, plans, kinds))
@@ -75,21 +73,6 @@ def _reporting(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise click.ClickException(f"{error.filename or path}: {error.strerror}") from None
-
-
-def _plans(files: Iterable[str]) -> list[Plan]:
-    """Load every file before anything else; no two may be about the same service."""
-    services: dict[str, Service] = {}
-    problems: list[Problem] = []
-    for service in load_all(files):
-        first = services.setdefault(service.service, service)
-        if first is not service:
-            message = f'"{service.service}" is also the service of {first.file}'
-            fix = "give every SLO file a service of its own"
-            problems.append(Problem(service.file, 0, "service", message, fix))
-    if problems:
-        raise InvalidFile(problems)
-    return [plan(service) for service in services.values()]
 
 
 def _files(plan: Plan, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -112,9 +95,10 @@ def _stale(folder: Path, plans: Iterable[Plan], kinds: Iterable[str]) -> Iterato
     runbooks = importlib.import_module("runbooks")
     for each in plans:
         for page in sorted((folder / runbooks.folder(each.service.service)).glob("*.md")):
-            with page.open(encoding="utf-8", errors="replace") as file:
-                if file.readline().startswith(runbooks.HEADER):
-                    yield page
+            if page.is_file():
+                with page.open(encoding="utf-8", errors="replace") as file:
+                    if file.readline().startswith(runbooks.HEADER):
+                        yield page
 
 
 def _show(changes: list[output.Change], total: int) -> None:
