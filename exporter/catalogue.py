@@ -22,9 +22,9 @@ in since, so neither a model's reload nor a change of method is ever counted twi
 
 _METHODS = """\
 One method at a time gives a signal of a model: the one with the lowest rank of those that answer.
-Ranks: 10 the bytes on the wire, 20 the engine per request, 30 the engine's own metrics, 40 derived
-from something else. An *estimate* is near the truth in the way its note says; *exact* means
-measured, not derived.
+Ranks: 10 the bytes on the wire, 20 the engine or server per request, 30 the engine's own metrics,
+35 a sample of requests, 40 derived from something else. An *estimate* is near the truth in the way
+its note says; *exact* means measured, not derived.
 """
 
 
