@@ -28,7 +28,7 @@ Options:
 Commands:
   demo           Show everything on a real Triton with a simulated engine.
   doctor         Say what can be measured on a live server, and how well.
-  exporter       Run the sidecar: serve token-level metrics about a Triton
+  exporter       Run the sidecar: serve token-level metrics about a model
                  server.
   generate       Generate rules, dashboards and runbooks from SLO files.
   server-config  Print the Triton settings that SLO files need.

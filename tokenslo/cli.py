@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "exporter": (
         "tokenslo.commands.exporter:exporter",
-        "Run the sidecar: serve token-level metrics about a Triton server.",
+        "Run the sidecar: serve token-level metrics about a model server.",
     ),
     "generate": (
         "tokenslo.commands.generate:generate",
