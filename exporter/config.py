@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from exporter import gateway
+from exporter.gateway import GatewayMetric
 from slos.document import read_document
 from slos.durations import parse_duration
 from slos.errors import BadValue, InvalidFile, Problem, quoted
@@ -38,11 +40,23 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedModel:
+    """A model that must be loaded; an empty version is any."""
+
+    name: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The settings of a sidecar; durations are in seconds."""
 
     triton: str
     triton_metrics: str
+    trtllm: str
+    trtllm_requests: str
+    trtllm_iterations: str
+    vllm: str
     slo: tuple[str, ...]
     listen: Listen
     interval: float
@@ -50,6 +64,17 @@ class Config:
     stale_after: float
     model: tuple[str, ...]
     max_bytes: int
+    expect_model: tuple[ExpectedModel, ...]
+    unready_after: float
+    stuck_after: float
+    probe: tuple[str, ...]
+    probe_interval: float
+    probe_timeout: float
+    otlp_traces: Listen | None
+    otlp_traces_forward: str
+    otlp_endpoint: str
+    otlp_interval: float
+    gateway_metrics: tuple[tuple[GatewayMetric, ...], ...]
     log_level: str
 
 
@@ -92,7 +117,7 @@ def _size(text: str) -> int:
     size = int(match[1]) * _SIZES[match[2]] if match else 0
     if size < 1024:
         raise BadValue(
-            f"{quoted(text)} is not a size of 1 KiB or more", "write bytes, such as 32MiB or 500000"
+            f"{quoted(text)} is not a size of 1 KiB or more", "write bytes, such as 8MiB or 500000"
         )
     return size
 
@@ -103,6 +128,15 @@ def _text(text: str) -> str:
     return text
 
 
+def _expected_model(text: str) -> ExpectedModel:
+    name, colon, version = text.rpartition(":")
+    if not text.strip() or (colon and not (name.strip() and version.strip())):
+        raise BadValue(
+            f"{quoted(text)} is not a model", "write its name, or name and version, such as chat:1"
+        )
+    return ExpectedModel(name, version) if colon else ExpectedModel(text)
+
+
 def _log_level(text: str) -> str:
     if text not in LOG_LEVELS:
         raise BadValue(f"{quoted(text)} is not a log level", f"write {_one_of(LOG_LEVELS)}")
@@ -111,7 +145,10 @@ def _log_level(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting; ``many`` ones may be given several times and take the place of others whole."""
+    """One setting; ``many`` ones may be given several times and take the place of others whole.
+
+    ``absent`` is the value of one that is neither given nor has a default.
+    """
 
     name: str
     metavar: str
@@ -119,6 +156,7 @@ class Option:
     parse: Callable[[str], object]
     default: str = ""
     many: bool = False
+    absent: object = ""
 
     @property
     def attribute(self) -> str:
@@ -139,6 +177,22 @@ OPTIONS = (
         "Triton's metrics; without it, port 8002 of the same host.",
         _url,
     ),
+    Option("trtllm", "URL", "A trtllm-serve, such as http://127.0.0.1:8000.", _url),
+    Option(
+        "trtllm-requests",
+        "GLOB",
+        "The files with the timing of its requests (perf_metrics_output_dir), such as "
+        "'/var/perf/perf_metrics-*.jsonl'.",
+        _text,
+    ),
+    Option(
+        "trtllm-iterations",
+        "FILE",
+        "A file to which iteration records are appended, one JSON object per line; it is named "
+        "after the model, such as llama-3-70b.jsonl.",
+        _text,
+    ),
+    Option("vllm", "URL", "A vLLM server, such as http://127.0.0.1:8000.", _url),
     Option("slo", "FILE", "SLO file whose objectives to check; repeatable.", _text, many=True),
     Option("listen", "HOST:PORT", "Where to serve.", _listen, "127.0.0.1:9464"),
     Option("interval", "TIME", "Time from one reading to the next.", _duration, "1s"),
@@ -152,10 +206,73 @@ OPTIONS = (
         _text,
         many=True,
     ),
-    Option("max-bytes", "SIZE", "Largest answer to read.", _size, "32MiB"),
+    Option("max-bytes", "SIZE", "Largest answer to read.", _size, "8MiB"),
+    Option(
+        "expect-model",
+        "NAME[:VERSION]",
+        "Not ready without this model; repeatable.",
+        _expected_model,
+        many=True,
+    ),
+    Option(
+        "unready-after",
+        "TIME",
+        "Not ready when the server has not answered for this long; a busy one may take its time.",
+        _duration,
+        "30s",
+    ),
+    Option(
+        "stuck-after",
+        "TIME",
+        "Not ready when active sequences make no token for this long.",
+        _duration,
+        "60s",
+    ),
+    Option(
+        "probe",
+        "MODEL",
+        "Send a request for one token to this model now and then, and be not ready if it fails; "
+        "the server counts it like any other; repeatable.",
+        _text,
+        many=True,
+    ),
+    Option("probe-interval", "TIME", "Time from one probe to the next.", _duration, "30s"),
+    Option("probe-timeout", "TIME", "Time the answer to a probe may take.", _duration, "15s"),
+    Option(
+        "otlp-traces",
+        "HOST:PORT",
+        "Take Triton's traces here, by OTLP/HTTP at /v1/traces.",
+        _listen,
+        absent=None,
+    ),
+    Option(
+        "otlp-traces-forward",
+        "URL",
+        "Pass the traces on to this collector, such as http://127.0.0.1:4318/v1/traces.",
+        _url,
+    ),
+    Option(
+        "otlp-endpoint",
+        "URL",
+        "Push metrics to this OTLP/HTTP receiver as well; /v1/metrics is added.",
+        _url,
+    ),
+    Option("otlp-interval", "TIME", "Time from one push to the next.", _duration, "15s"),
+    Option(
+        "gateway-metrics",
+        "NAMES",
+        "Serve the gauges of the Gateway API inference extension, under the names of "
+        f"{', '.join(gateway.NAMES)}, or each as ROLE=METRIC; repeatable.",
+        gateway.parse,
+        many=True,
+    ),
     Option("log-level", "LEVEL", f"How much to log: {', '.join(LOG_LEVELS)}.", _log_level, "info"),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
+SOURCES = ("triton", "triton-metrics", "trtllm", "trtllm-iterations", "vllm", "otlp-traces")
+"""Options of which one must be given."""
+FILES = ("slo", "trtllm-requests", "trtllm-iterations")
+"""Options that name files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +324,7 @@ def load_config(
 def _parse(given: _Given) -> object:
     if not given.option.many:
         text = given.texts[-1]
-        return given.option.parse(text) if text or given.option.default else ""
+        return given.option.parse(text) if text or given.option.default else given.option.absent
     return tuple(given.option.parse(text) for text in given.texts)
 
 
@@ -255,7 +372,7 @@ def _from_file(file: str, problems: list[Problem]) -> Iterator[_Given]:
             )
             continue
         texts = [str(entry) for entry in entries]
-        if key == "slo":
+        if key in FILES:
             texts = [str(Path(file).parent / text) for text in texts]
         yield _Given(option, tuple(texts), file, key, line)
 
@@ -267,14 +384,28 @@ def _unknown(file: str, line: int, key: str) -> Problem:
 
 
 def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Problem]:
-    if not config.triton and not config.triton_metrics:
+    if not any(getattr(config, _BY_NAME[name].attribute) for name in SOURCES):
+        flags = _one_of(f"--{name} {_BY_NAME[name].metavar}" for name in SOURCES)
         yield Problem(
             COMMAND_LINE,
             0,
             "",
             "there is nothing to read from",
-            "give --triton URL, --triton-metrics URL or both (TOKENSLO_TRITON, "
-            "TOKENSLO_TRITON_METRICS, or triton and triton-metrics in --config FILE)",
+            f"give {flags} (or as {_BY_NAME[SOURCES[0]].variable} and {SOURCES[0]} in --config "
+            "FILE, for example)",
+        )
+    if config.trtllm_requests and not config.trtllm:
+        yield given["trtllm_requests"].problem(
+            "the files do not say of which model they are", "give --trtllm URL as well"
+        )
+    if config.otlp_traces_forward and not config.otlp_traces:
+        yield given["otlp_traces_forward"].problem(
+            "there are no traces to pass on", "give --otlp-traces HOST:PORT as well"
+        )
+    if config.probe and not (config.triton or config.trtllm or config.vllm):
+        yield given["probe"].problem(
+            "there is no server to send the request to",
+            "give --triton URL, --trtllm URL or --vllm URL as well",
         )
     if config.stale_after <= config.interval:
         where = given["stale_after"]

@@ -10,15 +10,17 @@ Families
 
 Accepted beyond the letter of the format
     Line ends of CR LF; ``nan`` and ``inf`` in any case (Triton writes ``Nan``); an unknown escape
-    in a label value stands for itself; a ``# TYPE`` line may be repeated.  Timestamps are accepted
-    and dropped: a reading is dated by whoever fetched it.
+    in a label value stands for itself; a ``# TYPE`` line may be repeated; ``#x TYPE y`` is a
+    comment, though prometheus_client takes it for a declaration.  Timestamps are accepted and
+    dropped: a reading is dated by whoever fetched it.
 
 Refused although prometheus_client accepts it
     A last line without line feed, because the body was cut off there; leading commas in labels;
     a third word after the name, and timestamps that are not integers; types and syntax of
     OpenMetrics (``unknown``, ``info``, exemplars, quoted names); ``# HELP`` without a name; a
     ``# TYPE`` after the samples it is about or against an earlier one; a sample ``h`` of a
-    histogram ``h``; blanks other than space and tab.
+    histogram ``h``; blanks other than space and tab; lines of more than 64 KiB, which no server
+    writes and which take many times their size to read.
 
 Not noticed
     A body cut off exactly between two lines is a valid exposition; only the transport can tell.
@@ -57,6 +59,7 @@ _LABEL = re.compile(
     rf'{_B}(?:(?!__)([a-zA-Z_][a-zA-Z0-9_]*+){_B}={_B}"({_CHARACTERS})"{_B}(?:,|$)|(.++))'
 )
 
+_LONGEST_LINE = 64 * 1024  # bytes
 _KNOWN_BLOCKS = 16_384
 _KNOWN_LENGTH = 1_024  # characters
 
@@ -120,6 +123,7 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Family
     ``wanted`` are the names of the families to return, those the body lacks are left out; None
     means all.  An empty body has no families.  Raises ExpositionError.
     """
+    _check_lines(body)
     text = _decode(body)
     families: dict[str, Family] = {}
     owners: dict[str, Family] = {}  # by sample name
@@ -151,6 +155,17 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Family
         number = text.count("\n") + 1
         raise ExpositionError(number, "expected a line feed at the end: the body was cut off")
     return {name: family for name, family in families.items() if name in asked}
+
+
+def _check_lines(body: bytes) -> None:
+    """Refuse a line that is too long, going from the last line end in reach to the next."""
+    start = 0
+    while len(body) - start > _LONGEST_LINE:
+        end = body.rfind(b"\n", start, start + _LONGEST_LINE + 1)
+        if end < 0:
+            line = body.count(b"\n", 0, start) + 1
+            raise ExpositionError(line, f"expected at most {_LONGEST_LINE >> 10} KiB in a line")
+        start = end + 1
 
 
 def _decode(body: bytes) -> str:

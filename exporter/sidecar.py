@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from exporter.config import Config
+from exporter.families import Family, families
+from exporter.gateway import families as gateway_families
 from exporter.log import LOG, Episodes
-from exporter.objectives import ObjectiveState, judge
-from exporter.readiness import readiness
+from exporter.objective_log import ObjectiveLog
+from exporter.objectives import judge
+from exporter.probe import Probe, of_openai, of_triton
+from exporter.probe import families as probe_families
+from exporter.progress import Progress
+from exporter.readiness import Readiness, Watched, readiness
+from exporter.readiness import family as ready_family
 from exporter.readings import ModelInfo, SourceError, Survey
 from exporter.server import Facts, application, start
 from exporter.sources import Source
@@ -22,7 +32,12 @@ from exporter.store import Store
 from exporter.view import View
 from slos.model import Service
 
+if TYPE_CHECKING:
+    from exporter.otlp_export import OtlpExport
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether engines decode."""
 
 
 async def run(config: Config, services: Sequence[Service], version: str) -> None:
@@ -31,7 +46,9 @@ async def run(config: Config, services: Sequence[Service], version: str) -> None
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        sources = [await stack.enter_async_context(source) for source in configured(config)]
+        sources = [
+            await stack.enter_async_context(source) for source in configured(config, services)
+        ]
         for source in sources:
             LOG.info("reading %s every %g s", source.where, config.interval)
         await watch(sources, config, services, version, stop, announce=_announce)
@@ -48,36 +65,107 @@ async def watch(
 ) -> None:
     """Read ``sources`` and serve until ``stop``; ``announce`` gets version and URL once ready."""
     store = Store(config.stale_after)
+    objectives = ObjectiveLog(services, (source.name for source in sources))
+    progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
+    probes = tuple(_probes(config, store, progress))
+    export = _otlp_export(config, version)
+
+    def judged(view: View) -> Readiness:
+        decoding = progress.decoding(view, monotonic())
+        answers = {probe.model: probe.probed for probe in probes}
+        return readiness(
+            view, config.unready_after, Watched(config.expect_model, decoding, answers)
+        )
+
+    def own(view: View) -> tuple[Family, ...]:
+        exported = (export.family(),) if export else ()
+        return (ready_family(judged(view)), *probe_families(probes), *exported)
+
+    def on_metrics(view: View) -> tuple[Family, ...]:
+        wanted = chain.from_iterable(config.gateway_metrics)
+        return (*own(view), *gateway_families(view, wanted))
 
     def status(view: View) -> Status:
         return Status(
             version=version,
             time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             view=view,
-            readiness=readiness(view, config.stale_after),
+            readiness=judged(view),
             objectives=judge(services, view),
         )
 
-    app = application(Facts(version, lambda: store.view(monotonic()), status))
+    def pushed() -> tuple[Callable[[], Iterable[Family]], Sequence[ModelInfo]]:
+        view = store.view(monotonic())
+        return partial(families, view, version, own(view)), view.models
+
+    app = application(Facts(version, lambda: store.view(monotonic()), status, on_metrics))
     async with AsyncExitStack() as stack:
         url, close = await start(app, config.listen)
         stack.push_async_callback(close)
         announce(version, url)
+        if export:
+            stack.push_async_callback(lambda: export.close(*pushed()))
+            _beside(stack, _push(export, pushed, config.otlp_interval))
         for source in sources:
-            reading = asyncio.create_task(_read(source, store, services, config.interval))
-            stack.push_async_callback(_cancel, reading)
+            _beside(stack, _read(source, store, objectives, config.interval))
+        _beside(stack, _keep_up(progress, store, max(config.interval, LOOK_EVERY)))
+        for probe in probes:
+            _beside(stack, probe.run())
         await stop.wait()
 
 
-async def _read(source: Source, store: Store, services: Sequence[Service], interval: float) -> None:
-    episodes, told = Episodes(), _Told()
-    models: tuple[ModelInfo, ...] | None = None
+def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]:
+    def made_since(time: float) -> bool:
+        now = monotonic()
+        progress.update(store.view(now), now)
+        return progress.made_since(time)
+
+    ask = of_triton(config.triton) if config.triton else of_openai(config.trtllm or config.vllm)
+    for model in config.probe:
+        yield Probe(
+            model,
+            ask,
+            interval=config.probe_interval,
+            timeout=config.probe_timeout,
+            made_since=made_since,
+        )
+
+
+def _otlp_export(config: Config, version: str) -> OtlpExport | None:
+    if not config.otlp_endpoint:
+        return None
+    # OpenTelemetry's libraries take longer to load than all else; only who pushes pays for them.
+    from exporter.otlp_export import OtlpExport, server_attributes
+
+    server = server_attributes([config.triton, config.trtllm, config.vllm])
+    export = OtlpExport(config.otlp_endpoint, version, server)
+    LOG.info("sending metrics to %s every %g s", export.where, config.otlp_interval)
+    return export
+
+
+async def _push(
+    export: OtlpExport,
+    pushed: Callable[[], tuple[Callable[[], Iterable[Family]], Sequence[ModelInfo]]],
+    interval: float,
+) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        export.offer(*pushed())
+
+
+async def _keep_up(progress: Progress, store: Store, pace: float) -> None:
+    while True:
+        now = monotonic()
+        progress.update(store.view(now), now)
+        await asyncio.sleep(pace)
+
+
+async def _read(source: Source, store: Store, objectives: ObjectiveLog, interval: float) -> None:
+    episodes = Episodes()
     while True:
         began = monotonic()
         survey = await _read_once(source, store, episodes, began)
-        if services and survey and survey.models != models:
-            models = survey.models
-            told.tell(judge(services, store.view(monotonic())))
+        objectives.look(survey, store.view, monotonic())
         await asyncio.sleep(max(0.0, began + interval - monotonic()))
 
 
@@ -112,28 +200,9 @@ async def _read_once(
     return survey
 
 
-class _Told:
-    """Logs what is to be known of each objective on each model, once."""
-
-    def __init__(self) -> None:
-        self._keys: set[tuple[str, str, str, str]] = set()
-
-    def tell(self, states: Sequence[ObjectiveState]) -> None:
-        for state in states:
-            key = (state.file, state.objective, state.model, state.version)
-            if key not in self._keys:
-                self._keys.add(key)
-                _tell(state)
-
-
-def _tell(state: ObjectiveState) -> None:
-    where = f"{state.service}/{state.objective}" + (f" on {state.model}" if state.model else "")
-    if state.quality == "unavailable":
-        fix = f". Fix: {state.fix}." if state.fix else ""
-        LOG.warning("objective %s cannot be measured: %s%s", where, state.note, fix)
-    else:
-        note = f": {state.note}" if state.note else ""
-        LOG.info("objective %s is measured, quality %s%s", where, state.quality, note)
+def _beside(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work`` until the stack is left."""
+    stack.push_async_callback(_cancel, asyncio.create_task(work))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -24,7 +24,7 @@ backwards.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -47,6 +47,9 @@ from slos.signals import SIGNALS
 
 Model = tuple[str, str]
 
+MAX_NAME = 256
+"""Characters that the name of a model and its version may have: they are labels of every series."""
+SHOWN_NAME = 60
 SNAPSHOT_EVERY = SPAN / 12
 ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
 # Summing floats may differ in the last digits from reading to reading: not a reset.
@@ -121,9 +124,10 @@ class Store:
     """Chooses between methods, keeps counters monotone and forgets what is stale.
 
     Readings older than ``stale_after`` seconds have no series any more.  Models that no source has
-    mentioned for ``forget_after`` seconds are forgotten, but only while all sources answer.  With
-    more than ``max_models`` models (versions counted) the further ones are refused and shown as
-    excluded.
+    mentioned for ``forget_after`` seconds are forgotten, but only while all sources answer.  When
+    there are ``max_models`` models (versions counted) new ones take the places of those that no
+    source mentions any more; where there are none, and where a name is longer than ``MAX_NAME``,
+    they are refused and shown as excluded.
     """
 
     def __init__(
@@ -137,7 +141,7 @@ class Store:
         self._surveys: dict[str, tuple[float, Survey]] = {}
         self._tracks: dict[Key, _Track] = {}
         self._models: dict[Model, float] = {}
-        self._refused: dict[str, frozenset[Model]] = {}
+        self._refused: dict[str, Mapping[Model, str]] = {}
 
     def update(self, survey: Survey, now: float, took: float) -> None:
         """Take in what a source read at ``now``; ``took`` seconds were spent reading it."""
@@ -195,20 +199,33 @@ class Store:
                 part.fail(error, took)
                 self._sources[survey.source].errors[error.kind] += 1
 
-    def _admit(self, survey: Survey, now: float) -> frozenset[Model]:
-        """Note the survey's models; return those that are too many."""
-        mentioned = dict.fromkeys(
-            [_model(reading) for reading in survey.readings]
-            + [_model(gap) for gap in survey.missing]
-        )
-        refused = set()
-        for model in mentioned:
+    def _admit(self, survey: Survey, now: float) -> Mapping[Model, str]:
+        """Note the survey's models; return those that are refused, with the reason."""
+        mentioned = _mentioned(survey)
+        refused = {model: why for model in mentioned if (why := _misfit(model))}
+        fit = [model for model in mentioned if model not in refused]
+        self._make_room(len(self._models.keys() | fit) - self._max_models, now)
+        for model in fit:
             if model in self._models or len(self._models) < self._max_models:
                 self._models[model] = now
             else:
-                refused.add(model)
-        self._refused[survey.source] = frozenset(refused)
-        return self._refused[survey.source]
+                refused[model] = f"more than {self._max_models} models are reported on already"
+        self._refused[survey.source] = refused
+        return refused
+
+    def _make_room(self, places: int, now: float) -> None:
+        """Forget up to ``places`` models that no source mentions now, the longest gone first."""
+        if places <= 0:
+            return
+        here = {model for _, survey in self._fresh_surveys(now) for model in _mentioned(survey)}
+        gone = sorted(self._models.keys() - here, key=lambda model: (self._models[model], model))
+        forgotten = frozenset(gone[:places])
+        self._models = {m: seen for m, seen in self._models.items() if m not in forgotten}
+        self._tracks = {
+            key: track
+            for key, track in self._tracks.items()
+            if (key.model, key.version) not in forgotten
+        }
 
     def _take(
         self, key: Key, source: str, readings: Mapping[str, Reading], now: float, *, born: bool
@@ -311,7 +328,8 @@ class Store:
         for name, source in sorted(self._sources.items()):
             survey = self._surveys.get(name)
             ready = survey[1].ready if survey and source.up else None
-            yield _source_state(name, source, now, ready)
+            lost = survey[1].lost_records if survey else None
+            yield replace(_source_state(name, source, now, ready), lost_records=lost)
             for part_name, part in sorted(self._parts.get(name, {}).items()):
                 yield _source_state(f"{name}/{part_name}", part, now, None)
 
@@ -323,13 +341,13 @@ class Store:
     def _model_infos(self, now: float) -> Iterator[ModelInfo]:
         infos: dict[Model, ModelInfo] = {}
         for _, survey in self._fresh_surveys(now):
-            refused = self._refused.get(survey.source, frozenset())
+            refused = self._refused.get(survey.source, {})
             for info in survey.models:
                 model = _model(info)
-                if model in refused:
-                    why = f"more than {self._max_models} models are reported on already"
-                    info = replace(info, excluded=why)
-                infos.setdefault(model, info)
+                if why := refused.get(model) or _misfit(model):
+                    name, version = map(_cut, model)
+                    info = replace(info, model=name, version=version, excluded=why)
+                infos.setdefault(_model(info), info)
         yield from (info for _, info in sorted(infos.items()))
 
 
@@ -337,12 +355,28 @@ def _model(item: Reading | Missing | ModelInfo) -> Model:
     return (item.model, item.version)
 
 
+def _mentioned(survey: Survey) -> dict[Model, None]:
+    """Return the models that a survey reports on, in its order."""
+    return dict.fromkeys([*map(_model, survey.readings), *map(_model, survey.missing)])
+
+
+def _misfit(model: Model) -> str:
+    """Say why a model's name cannot be a label; empty if it can."""
+    if max(map(len, model)) > MAX_NAME:
+        return f"its name or version is longer than {MAX_NAME} characters"
+    return ""
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[:SHOWN_NAME]}…"
+
+
 def _key(item: Reading | Missing) -> Key:
     return Key(item.model, item.version, ORDER[item.signal])
 
 
 def _by_key(
-    readings: Iterable[Reading], refused: frozenset[Model]
+    readings: Iterable[Reading], refused: Container[Model]
 ) -> dict[Key, dict[str, Reading]]:
     found: dict[Key, dict[str, Reading]] = {}
     for reading in readings:

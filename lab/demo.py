@@ -43,13 +43,15 @@ class _Moment:
 def run(settings: StackSettings, *, seconds: float | None, console: Console) -> None:
     """Show everything at work for `seconds`, or until Ctrl-C, then sum up.
 
-    On a terminal the view is live; in a pipe only the summary is printed.  Raises
-    lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
+    On a terminal the view is live; in a pipe only the summary is printed.  What is done before the
+    view is told on the terminal, be it that of standard error.  Raises lab.parts.MissingPart,
+    lab.parts.PartError or lab.process.ServerError.
     """
+    terminal = console if console.is_terminal else Console(stderr=True)
 
     def say(text: str) -> None:
-        if console.is_terminal:
-            console.print(f"[dim]·[/dim] {text}")
+        if terminal.is_terminal:
+            terminal.print(f"[dim]·[/dim] {text}")
 
     with suppress(KeyboardInterrupt):
         with running(settings, say) as stack:
@@ -201,7 +203,7 @@ def _urls(stack: Stack) -> Table:
     rows = {"status page": f"{stack.sidecar.url}/", "metrics": f"{stack.sidecar.url}/metrics"}
     if stack.prometheus:
         rows["Prometheus"] = f"{stack.prometheus.url}/"
-    return _pairs({**rows, "Triton": stack.triton.metrics})
+    return _pairs({**rows, stack.served.name: stack.served.metrics})
 
 
 def _generated(settings: StackSettings) -> Table:

@@ -1,28 +1,38 @@
-"""The whole product at work: a real Triton under load, the sidecar beside it, a real Prometheus.
+"""The whole product at work: a server under load, the sidecar beside it, a real Prometheus.
+
+The server is a real Triton, or a look-alike of trtllm-serve where no Triton can be.
 
 Everything of tokenslo runs here as its users run it, as commands in processes of their own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
 from lab import parts, prometheus, triton
+from lab import serve as trtllm_serve
 from lab.load import Load, LoadSettings, beside
 from lab.parts import Say
-from lab.process import HOST, Server, ServerError, serve
+from lab.process import HOST, Server, ServerError, free_ports, serve
 from lab.prometheus import Prometheus
 from lab.repository import ModelSettings, write_repository
-from lab.triton import Triton
+from lab.trtllm_serve.settings import ServeSettings
 
+Engine = Literal["triton", "trtllm-serve"]
+ENGINES: Mapping[Engine, str] = {"triton": "Triton", "trtllm-serve": "trtllm-serve"}
+"""What can serve, and its name as people write it."""
+
+_MARK = ".tokenslo-demo"
 _PACE = 1.0
 """Seconds between scrapes and between evaluations: a demo lasts a minute, not a month."""
 
@@ -31,6 +41,7 @@ _PACE = 1.0
 class StackSettings:
     """What to run: an SLO file of ``service``, where what follows from it goes, under which load.
 
+    ``model`` is how Triton's model behaves; the load must speak the protocol of the ``engine``.
     ``output`` also gets a folder ``run`` with logs and data of the servers, made anew each time.
     """
 
@@ -40,6 +51,7 @@ class StackSettings:
     model: ModelSettings
     load: LoadSettings
     prometheus: bool = True
+    engine: Engine = "triton"
 
     @property
     def run(self) -> Path:
@@ -48,10 +60,20 @@ class StackSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """A running model server, the URL of its metrics, and the sidecar's flags to read it."""
+
+    name: str
+    server: Server
+    metrics: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """The running servers and the load on them."""
 
-    triton: Triton
+    served: Served
     sidecar: Server
     prometheus: Prometheus | None
     load: Load
@@ -59,7 +81,7 @@ class Stack:
     @property
     def servers(self) -> tuple[Server, ...]:
         """Every server that is meant to be running."""
-        return tuple(filter(None, (self.triton, self.sidecar, self.prometheus)))
+        return tuple(filter(None, (self.served.server, self.sidecar, self.prometheus)))
 
 
 @contextmanager
@@ -68,25 +90,49 @@ def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
 
     Raises lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
     """
-    home = triton.install(say)
+    home = triton.install(say) if settings.engine == "triton" else None
     program = parts.program("prometheus", say) if settings.prometheus else None
-    shutil.rmtree(settings.run, ignore_errors=True)
-    settings.run.mkdir(parents=True)
-    say("generating rules, dashboards and runbooks")
-    tokenslo("generate", settings.slo, "-o", settings.output)
     with ExitStack() as stack:
-        say("starting Triton")
-        models = settings.run / "models"
-        write_repository(models, model=settings.model)
-        server = stack.enter_context(triton.start(home, models, settings.run))
+        stack.enter_context(claimed(settings.run))
+        say("generating rules, dashboards and runbooks")
+        tokenslo("generate", settings.slo, "-o", settings.output)
+        say(f"starting {ENGINES[settings.engine]}")
+        served = _triton(home, settings) if home else _trtllm_serve(settings)
+        stack.enter_context(served.server)
         say("starting the sidecar")
-        sidecar = stack.enter_context(_sidecar(server, settings))
+        sidecar = stack.enter_context(_sidecar(served, settings))
         scraper = None
         if program:
             say("starting Prometheus")
             scraper = stack.enter_context(_prometheus(program, sidecar, settings))
-        load = stack.enter_context(beside(Load(server.url, settings.load)))
-        yield Stack(server, sidecar, scraper, load)
+        load = stack.enter_context(beside(Load(served.server.url, settings.load)))
+        yield Stack(served, sidecar, scraper, load)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Empty the servers' folder and keep other demos out of it until the block is left.
+
+    Raises ServerError if another demo is in it, or if it is somebody else's under that name.
+    """
+    mark = folder / _MARK
+    if folder.exists() and not mark.exists():
+        raise ServerError(f"{folder} is not from an earlier demo; choose another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    # The lock is on the mark, which therefore stays; it ends with us, however we end.
+    with mark.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServerError(
+                f"another demo is running in {folder}; stop it or choose another --output"
+            ) from None
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != mark:
+                path.unlink()
+        yield
 
 
 def tokenslo(*arguments: str | Path) -> str:
@@ -98,11 +144,38 @@ def tokenslo(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def _sidecar(server: Triton, settings: StackSettings) -> Server:
+def _triton(home: Path, settings: StackSettings) -> Served:
+    models = settings.run / "models"
+    write_repository(models, model=settings.model)
+    (port,) = free_ports(1)
+    traces = f"{HOST}:{port}"
+    server = triton.start(home, models, settings.run, arguments=[*_tracing(traces)])
+    flags = ("--triton", server.url, "--triton-metrics", server.metrics, "--otlp-traces", traces)
+    return Served(ENGINES["triton"], server, server.metrics, flags)
+
+
+def _tracing(collector: str) -> Iterator[str]:
+    """Yield the flags that make Triton send a trace of every request, soon and in small bodies."""
+    url = f"opentelemetry,url=http://{collector}/v1/traces"
+    pace = ("opentelemetry,bsp_schedule_delay=500", "opentelemetry,bsp_max_export_batch_size=32")
+    for setting in ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", url, *pace):
+        yield f"--trace-config={setting}"
+
+
+def _trtllm_serve(settings: StackSettings) -> Served:
+    requests = settings.run / "requests"
+    look = ServeSettings(model=settings.load.model, perf_metrics_output_dir=str(requests))
+    server = trtllm_serve.start(settings.run / "trtllm-serve", look)
+    metrics = f"{server.url}/prometheus/metrics"
+    flags = ("--trtllm", server.url, "--trtllm-requests", f"{requests}/perf_metrics-*.jsonl")
+    return Served(ENGINES["trtllm-serve"], server, metrics, flags)
+
+
+def _sidecar(served: Served, settings: StackSettings) -> Server:
     def command(ports: Sequence[int]) -> list[str | Path]:
         return [
             *(sys.executable, "-m", "tokenslo", "exporter"),
-            *("--triton", server.url, "--triton-metrics", server.metrics),
+            *served.flags,
             *("--slo", settings.slo, "--listen", f"{HOST}:{ports[0]}"),
         ]
 
@@ -121,7 +194,11 @@ def _prometheus(program: Path, sidecar: Server, settings: StackSettings) -> Prom
 
 
 def _hurried(rules: Path, folder: Path) -> Path:
-    """Copy a rule file without its groups' intervals, so that a minute is enough to see it work."""
+    """Copy a rule file without its groups' intervals, so that a minute is enough to see it work.
+
+    At this pace every bad event weighs more against the least number of them that an alert wants:
+    in a demo, alerts are meant to be seen.
+    """
     content = yaml.safe_load(rules.read_text())
     for group in content["groups"]:
         group.pop("interval", None)

@@ -14,7 +14,10 @@ JSON is read as YAML.  Jsonnet is evaluated first (:mod:`slos.jsonnet`); its out
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +29,7 @@ from slos.errors import InvalidFile, Problem, quoted
 from slos.jsonnet import JsonnetError, evaluate
 
 MAX_BYTES = 1 << 20
+WRITER_SECONDS = 1.0
 MAX_DEPTH = 32
 MAX_NODES = 50_000
 _MAX_DIGITS = 40
@@ -139,11 +143,14 @@ def _refuse(file: str, line: int, message: str, fix: str) -> NoReturn:
 
 def _read_text(path: Path, file: str) -> str:
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_open) as stream:
             content = stream.read(MAX_BYTES + 1)
+            piped = stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         _refuse(file, 0, f"cannot be read: {reason}", "give the path of a file you may read")
+    if piped and not content:
+        _refuse(file, 0, "is a pipe that nobody writes to", "give a file, or write into the pipe")
     if len(content) > MAX_BYTES:
         _refuse(file, 0, f"is larger than {MAX_BYTES >> 20} MiB", "split it into several files")
     try:
@@ -151,6 +158,17 @@ def _read_text(path: Path, file: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         _refuse(file, line, "is not UTF-8 text", "save the file as UTF-8")
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file; a named pipe without a writer has a moment to find one, and then is empty."""
+    file = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(file, True)
+    if stat.S_ISFIFO(os.fstat(file).st_mode):
+        ready = select.poll()
+        ready.register(file, select.POLLIN)
+        ready.poll(WRITER_SECONDS * 1000)
+    return file
 
 
 def _from_jsonnet(file: str, text: str, libraries: Sequence[Path]) -> Document:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import OPTIONS, Config, Listen, load_config
+from exporter.config import OPTIONS, Config, ExpectedModel, Listen, load_config
+from exporter.gateway import GatewayMetric
 from slos.errors import InvalidFile
 
 Write = Callable[[str], Path]
@@ -37,13 +38,28 @@ def test_defaults() -> None:
     assert load_config(TRITON, {}) == Config(
         triton="http://127.0.0.1:8000",
         triton_metrics="",
+        trtllm="",
+        trtllm_requests="",
+        trtllm_iterations="",
+        vllm="",
         slo=(),
         listen=Listen("127.0.0.1", 9464),
         interval=1.0,
         timeout=2.0,
         stale_after=5.0,
         model=(),
-        max_bytes=32 * 2**20,
+        max_bytes=8 * 2**20,
+        expect_model=(),
+        unready_after=30.0,
+        stuck_after=60.0,
+        probe=(),
+        probe_interval=30.0,
+        probe_timeout=15.0,
+        otlp_traces=None,
+        otlp_traces_forward="",
+        otlp_endpoint="",
+        otlp_interval=15.0,
+        gateway_metrics=(),
         log_level="info",
     )
 
@@ -52,6 +68,10 @@ def test_everything_from_the_environment() -> None:
     environ = {
         "TOKENSLO_TRITON": "http://a:1",
         "TOKENSLO_TRITON_METRICS": "https://b/metrics",
+        "TOKENSLO_TRTLLM": "http://c:2",
+        "TOKENSLO_TRTLLM_REQUESTS": "/var/perf/*.jsonl",
+        "TOKENSLO_TRTLLM_ITERATIONS": "/var/log/llama.jsonl",
+        "TOKENSLO_VLLM": "http://d:3",
         "TOKENSLO_SLO": "a.yaml, b.yaml",
         "TOKENSLO_LISTEN": "[::]:80",
         "TOKENSLO_INTERVAL": "500ms",
@@ -59,12 +79,27 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_STALE_AFTER": "1m",
         "TOKENSLO_MODEL": "llama*",
         "TOKENSLO_MAX_BYTES": "64KiB",
+        "TOKENSLO_EXPECT_MODEL": "chat, big:llama:2",
+        "TOKENSLO_UNREADY_AFTER": "10s",
+        "TOKENSLO_STUCK_AFTER": "2m",
+        "TOKENSLO_PROBE": "chat",
+        "TOKENSLO_PROBE_INTERVAL": "1m",
+        "TOKENSLO_PROBE_TIMEOUT": "5s",
+        "TOKENSLO_OTLP_TRACES": "[::1]:4318",
+        "TOKENSLO_OTLP_TRACES_FORWARD": "http://collector:4318/v1/traces",
+        "TOKENSLO_OTLP_ENDPOINT": "http://collector:4318",
+        "TOKENSLO_OTLP_INTERVAL": "1m",
+        "TOKENSLO_GATEWAY_METRICS": "queued=waiting{kind=all}",
         "TOKENSLO_LOG_LEVEL": "debug",
     }
     assert set(environ) == {option.variable for option in OPTIONS}
     assert load_config({}, environ) == Config(
         triton="http://a:1",
         triton_metrics="https://b/metrics",
+        trtllm="http://c:2",
+        trtllm_requests="/var/perf/*.jsonl",
+        trtllm_iterations="/var/log/llama.jsonl",
+        vllm="http://d:3",
         slo=("a.yaml", "b.yaml"),
         listen=Listen("::", 80),
         interval=0.5,
@@ -72,6 +107,17 @@ def test_everything_from_the_environment() -> None:
         stale_after=60.0,
         model=("llama*",),
         max_bytes=65536,
+        expect_model=(ExpectedModel("chat"), ExpectedModel("big:llama", "2")),
+        unready_after=10.0,
+        stuck_after=120.0,
+        probe=("chat",),
+        probe_interval=60.0,
+        probe_timeout=5.0,
+        otlp_traces=Listen("::1", 4318),
+        otlp_traces_forward="http://collector:4318/v1/traces",
+        otlp_endpoint="http://collector:4318",
+        otlp_interval=60.0,
+        gateway_metrics=((GatewayMetric("queued", "waiting", (("kind", "all"),)),),),
         log_level="debug",
     )
 
@@ -100,9 +146,16 @@ def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
 
 def test_nothing_to_read_from() -> None:
     assert problems({}) == [
-        "command line: there is nothing to read from. Fix: give --triton URL, --triton-metrics URL "
-        "or both (TOKENSLO_TRITON, TOKENSLO_TRITON_METRICS, or triton and triton-metrics in "
-        "--config FILE)."
+        "command line: there is nothing to read from. Fix: give --triton URL, --triton-metrics "
+        "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL or --otlp-traces HOST:PORT (or as "
+        "TOKENSLO_TRITON and triton in --config FILE, for example)."
+    ]
+
+
+def test_files_of_requests_need_the_server_that_knows_their_model() -> None:
+    assert problems(TRITON | {"trtllm-requests": ["*.jsonl"]}) == [
+        "command line: --trtllm-requests: the files do not say of which model they are. "
+        "Fix: give --trtllm URL as well."
     ]
 
 
@@ -110,13 +163,14 @@ def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
     file = write("# settings\ntriton: 7\nmodel: [a, {b: c}]\nstale_after: 5s\nfoo: 1\ntimeout: 5\n")
     environ = {"TOKENSLO_INTERVAL": "2"}
     unit = "Fix: write a number with its unit, such as 800ms, 2.5s or 1h30m."
+    *most, last = (option.name for option in OPTIONS)
+    names = f"{', '.join(most)} or {last}"
     assert problems({"listen": ["9464"], "log-level": ["loud"]}, environ, file) == [
         f"{file}:2: triton: is not an http or https address. "
         "Fix: write an address such as http://127.0.0.1:8000.",
         f"{file}:3: model: has a value of the wrong type. Fix: write a list of texts.",
         f'{file}:4: "stale_after" is not a setting. Fix: write stale-after.',
-        f'{file}:5: "foo" is not a setting. Fix: use triton, triton-metrics, slo, listen, '
-        "interval, timeout, stale-after, model, max-bytes or log-level.",
+        f'{file}:5: "foo" is not a setting. Fix: use {names}.',
         f'{file}:6: timeout: "5" has no unit. {unit}',
         f'environment: TOKENSLO_INTERVAL: "2" has no unit. {unit}',
         'command line: --listen: "9464" is not an address to listen on. '
@@ -145,6 +199,11 @@ def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
         ("max-bytes", "32MB"),
         ("max-bytes", "-5"),
         ("slo", " "),
+        ("expect-model", "chat:"),
+        ("expect-model", ":1"),
+        ("gateway-metrics", "sglang"),
+        ("gateway-metrics", "queued="),
+        ("gateway-metrics", "queued=a b"),
         ("log-level", "INFO"),
     ],
 )

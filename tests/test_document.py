@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import string
 import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -225,6 +227,47 @@ def test_files_that_cannot_be_opened_are_refused(name, reason):
     assert str(refused.value) == (
         f"{name}: cannot be read: {reason}. Fix: give the path of a file you may read."
     )
+
+
+@contextmanager
+def writing(path, text, *, after=0.0):
+    """Open a named pipe for writing beside the block, and write into it after some seconds."""
+    code = "import sys, time; f = open(sys.argv[1], 'w'); time.sleep(float(sys.argv[2]))"
+    code += "; f.write(sys.argv[3])"
+    with subprocess.Popen([sys.executable, "-c", code, path, str(after), text]) as writer:
+        try:
+            yield
+        finally:
+            writer.kill()
+
+
+@pytest.mark.parametrize("name", ["pipe.yaml", "pipe.jsonnet"])
+def test_a_pipe_that_nobody_writes_to_is_refused_instead_of_waited_for(name):
+    os.mkfifo(name)
+    with pytest.raises(InvalidFile) as refused:
+        read_document(name)
+    assert str(refused.value) == (
+        f"{name}: is a pipe that nobody writes to. Fix: give a file, or write into the pipe."
+    )
+
+
+@pytest.mark.parametrize("after", [0.0, 1.5])
+def test_a_pipe_is_read_however_long_its_writer_takes(after):
+    os.mkfifo("pipe")
+    with writing("pipe", "a: 1\n", after=after):
+        assert read_document("pipe").value == {"a": 1}
+
+
+def test_what_comes_through_a_pipe_of_the_shell_is_read():
+    ours, theirs = os.pipe()
+    try:
+        os.write(theirs, b"a: 1\n")
+        os.close(theirs)
+        assert read_document(f"/dev/fd/{ours}").value == {"a": 1}
+        with pytest.raises(InvalidFile, match="is a pipe that nobody writes to"):
+            read_document(f"/dev/fd/{ours}")
+    finally:
+        os.close(ours)
 
 
 def test_a_byte_order_mark_is_harmless():

@@ -159,7 +159,7 @@ async def test_it_runs_before_triton_does() -> None:
 async def test_what_triton_does_not_say_any_more_is_withdrawn() -> None:
     async with (
         fake_triton(**chat()) as triton,
-        sidecar(triton, "--stale-after", "300ms") as (_, url),
+        sidecar(triton, "--stale-after", "300ms", "--unready-after", "300ms") as (_, url),
     ):
         await eventually(f"{url}/metrics", lambda _, text: "llm_sequences{" in text)
         for path in ("/metrics", "/v2/health/ready", "/v2/repository/index", "/v2/models/stats"):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -153,6 +157,15 @@ class TestParts:
                 f"{fake.url}/metrics"
             )
 
+    async def test_nothing_at_the_right_path_sends_nobody_to_the_same_path(self) -> None:
+        async with (
+            fake_triton(instead={"/metrics": answers(200)}) as fake,
+            TritonSource(None, f"{fake.url}/metrics") as source,
+        ):
+            with pytest.raises(SourceError) as raised:
+                await source.survey(0)
+        assert str(raised.value) == f"{fake.url}/metrics answered with nothing: this is no Triton"
+
     @pytest.mark.parametrize(
         ("body", "words"),
         [
@@ -290,6 +303,14 @@ class TestModels:
             (info,) = (await source.survey(1)).models
         assert info.model == "blue/chat"
 
+    async def test_a_name_in_two_namespaces_is_two_models_and_no_third(self) -> None:
+        metrics = "".join(core(labels=f'namespace="{color}",') for color in ("blue", "green"))
+        index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
+        survey = await look(metrics=metrics, configs=CHAT, index=index)
+        assert [info.model for info in survey.models] == ["blue/chat", "green/chat"]
+        # The index does not say which of the two it means.
+        assert [info.ready for info in survey.models] == [True, True]
+
     async def test_an_unloaded_model_may_still_count_while_the_metrics_are_silent(self) -> None:
         async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
             await source.survey(0)
@@ -321,6 +342,72 @@ class TestModels:
         configs = {"a": ensemble("b"), "b": ensemble("a")}
         survey = await look(metrics=core("a") + core("b"), configs=configs)
         assert [info.decoupled for info in survey.models] == [False, False]
+
+
+def many(
+    count: int,
+    *,
+    decoupled: bool = True,
+    reported: AbstractSet[tuple[str, str]] = frozenset(),
+) -> Roster:
+    """Return a server with so many models, half of them steps of the other half."""
+    names = [f"m{index:05}" for index in range(count)]
+    steps: list[tuple[str, ...]] = [
+        () if index % 2 else (names[index - 1],) for index in range(count)
+    ]
+    return Roster(
+        names={f"blue/{name}": name for name in names},
+        silent=False,
+        index=[repository.Entry(name, "1", "READY", "") for name in names],
+        configs={
+            name: repository.Config("python", decoupled, behind)
+            for name, behind in zip(names, steps, strict=True)
+        },
+        unread={},
+        globs=(),
+        publishing=frozenset(),
+        counted={(f"blue/{name}", "1") for name in names},
+        reported_before=reported,
+    )
+
+
+class TestManyModels:
+    def test_what_is_too_much_is_excluded_and_says_so(self) -> None:
+        infos = many(300).models()
+        assert len(infos) == 300
+        assert {info.excluded for info in infos[:256]} == {""}
+        assert {info.excluded for info in infos[256:]} == {
+            "more than 256 models of this server are reported on already"
+        }
+
+    def test_those_that_are_reported_on_stay(self) -> None:
+        last = ("blue/m00299", "1")
+        infos = {info.model: info for info in many(300, reported={last}).models()}
+        assert infos[last[0]].excluded == ""
+        assert infos["blue/m00255"].excluded != ""
+
+    def test_models_that_are_not_ready_give_way_first(self) -> None:
+        ready = many(300)
+        assert isinstance(ready.index, list)
+        gone = [replace(entry, state="UNAVAILABLE") for entry in ready.index[:200]]
+        before = frozenset((f"blue/m{index:05}", "1") for index in range(200))
+        roster = replace(ready, index=gone + ready.index[200:], reported_before=before)
+        infos = roster.models()
+        assert sum(not info.excluded for info in infos) == 256
+        assert {info.excluded for info in infos if info.ready} == {""}
+
+    def test_the_time_for_a_model_does_not_grow_with_the_number_of_models(self) -> None:
+        began = time.process_time()
+        infos = many(10_000, decoupled=False).models()
+        assert time.process_time() - began < 1, "quadratic, it takes many seconds"
+        assert infos[1].excluded.startswith("a step of the ensemble m00002, not decoupled")
+
+    def test_so_it_is_for_counts_under_names_of_the_api(self) -> None:
+        names = {f"blue/m{index}": f"m{index}" for index in range(20_000)}
+        document = {"model_stats": [stats("m7", ok=1)]}
+        began = time.process_time()
+        assert list(triton_statistics.tallies(document, names)) == [("blue/m7", "1")]
+        assert time.process_time() - began < 1, "quadratic, it takes ten seconds"
 
 
 def test_every_gap_of_every_kind_of_model_is_explained() -> None:
@@ -422,3 +509,35 @@ def test_nonsense_never_crashes_nor_leaks(
         survey = Survey("triton", tuple(readings), tuple(missing), tuple(models))
         store.update(survey, now, 0.0)
         assert len(store.view(now).signals) >= len(keys)
+
+
+async def test_the_work_for_a_model_does_not_grow_with_the_number_of_models() -> None:
+    async def steps(models: int) -> int:
+        """Count the calls that one survey takes."""
+        lines = [
+            f'{{model="m{index}",version="1",request_type="active"}} 1' for index in range(models)
+        ]
+        metrics = "\n".join(
+            [
+                "# TYPE nv_inference_request_success counter",
+                *(f"nv_inference_request_success{line}" for line in lines),
+                "# TYPE nv_trt_llm_request_metrics gauge",
+                *(f"nv_trt_llm_request_metrics{line}" for line in lines),
+            ]
+        )
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        async with fake_triton(metrics=metrics + "\n") as fake, fake.source() as source:
+            await source.survey(0)
+            sys.setprofile(count)
+            try:
+                await source.survey(1)
+            finally:
+                sys.setprofile(None)
+        return calls
+
+    assert await steps(400) < 5 * await steps(100)

@@ -51,6 +51,15 @@ def gap(signal: str, reason: str = "why not", *, unread: bool = False) -> Missin
     return Missing(signal, "chat", "1", reason, "do this", unread=unread)
 
 
+def of(*names: str, source: str = "triton") -> Survey:
+    readings = tuple(gauge(1, model=name) for name in names)
+    return Survey(source, readings, models=tuple(ModelInfo(name, "1") for name in names))
+
+
+def shown(store: Store, now: float) -> list[str]:
+    return [one.model for one in store.view(now).signals]
+
+
 def state(store: Store, signal: str, now: float) -> SignalState:
     (found,) = [one for one in store.view(now).signals if one.signal == signal]
     return found
@@ -276,6 +285,55 @@ class TestLapsing:
         assert [one.excluded for one in view.models] == [
             "", "", "more than 2 models are reported on already",
         ]  # fmt: skip
+
+    def test_models_that_are_gone_make_room_the_longest_gone_first(self) -> None:
+        store = Store(10, max_models=3)
+        store.update(of("a", "b", "c"), 0, 0.01)
+        store.update(of("a", "c"), 1, 0.01)
+        store.update(of("c"), 2, 0.01)
+        store.update(of("c", "d"), 3, 0.01)
+        assert shown(store, 3) == ["a", "c", "d"]
+        for now in range(4, 40):
+            names = [f"{name}{now}" for name in "xyz"]
+            store.update(of(*names), now, 0.01)
+            assert shown(store, now) == names
+            assert [one.excluded for one in store.view(now).models] == ["", "", ""]
+
+    def test_models_of_other_sources_make_no_room_until_they_are_stale(self) -> None:
+        store = Store(10, max_models=2)
+        store.update(of("a", source="other"), 0, 0.01)
+        store.update(of("b"), 1, 0.01)
+        store.update(of("c", "d"), 2, 0.01)
+        assert shown(store, 2) == ["a", "c"]
+        store.update(of("c", "d"), 11, 0.01)
+        assert shown(store, 11) == ["c", "d"]
+
+    def test_a_model_that_found_no_room_gets_it_when_there_is_some(self) -> None:
+        store = Store(10, max_models=1)
+        store.update(of("a", "b"), 0, 0.01)
+        store.update(of("b"), 1, 0.01)
+        assert shown(store, 1) == ["b"]
+
+    @pytest.mark.parametrize(
+        ("name", "version", "cut"),
+        [("n" * 257, "1", ("n" * 60 + "…", "1")), ("n", "1" * 257, ("n", "1" * 60 + "…"))],
+    )
+    def test_names_that_are_too_long_are_no_labels(
+        self, name: str, version: str, cut: tuple[str, str]
+    ) -> None:
+        store, longest = Store(10, max_models=2), "m" * 256
+        infos = (ModelInfo(name, version), ModelInfo(longest, "1"), ModelInfo("a", "1"))
+        readings = [
+            Reading("sequences_active", one.model, one.version, "trtllm_iteration", {(): 1.0})
+            for one in infos
+        ]
+        store.update(survey(*readings, models=infos), 0, 0.01)
+        assert shown(store, 0) == ["a", longest]
+        assert {(one.model, one.version): one.excluded for one in store.view(0).models} == {
+            cut: "its name or version is longer than 256 characters",
+            (longest, "1"): "",
+            ("a", "1"): "",
+        }
 
 
 class TestSources:

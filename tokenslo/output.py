@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -35,6 +36,8 @@ def apply(change: Change) -> None:
     change.path.parent.mkdir(parents=True, exist_ok=True)
     temporary = change.path.with_name(f".{change.path.name}.{os.getpid()}.tmp")
     try:
+        # One that a killed run has left: in a container its process id is ours.
+        temporary.unlink(missing_ok=True)
         with temporary.open("x", encoding="utf-8", newline="") as file:
             file.write(change.new)
         temporary.replace(change.path)
@@ -57,7 +60,13 @@ def difference(change: Change) -> Iterator[str]:
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text, whatever it holds; None if there is none."""
+    """Return a file's text, whatever it holds; None if there is none.
+
+    Raises OSError for what is no file to replace: reading a pipe could take forever.
+    """
+    if path.exists() and not path.is_file():
+        why = "not a regular file; remove it or choose another folder"
+        raise OSError(errno.EINVAL, why, str(path))
     try:
         return path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:

@@ -48,12 +48,14 @@ def interpret(
     for item in found:
         if isinstance(item, Missing):
             refused.setdefault((item.model, item.version, item.signal), item)
+    loaded = {(info.model, info.version) for info in here}
+    reported = {roster.bare(info.model) for info in models}
     missing = []
     for info in models:
-        steps = _reported_steps(info, roster, models)
+        steps = [step for step in roster.steps(info.model) if step in reported]
         for signal in SIGNALS:
             key = (info.model, info.version, signal)
-            if info not in here:
+            if key[:2] not in loaded:
                 missing.append(_not_loaded(signal, info, seen))
             elif key in refused and key not in given:
                 missing.append(refused[key])
@@ -148,11 +150,6 @@ def _ambiguous(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Missin
                     "namespace",
                     "give the models different names",
                 )
-
-
-def _reported_steps(info: ModelInfo, roster: Roster, models: Sequence[ModelInfo]) -> list[str]:
-    reported = {roster.bare(other.model) for other in models}
-    return [step for step in roster.steps(info.model) if step in reported]
 
 
 def _unread(signal: str, info: ModelInfo, roster: Roster, seen: Seen) -> Gap | None:

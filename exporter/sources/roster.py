@@ -2,14 +2,15 @@
 
 Reported on are models that stream (decoupled), ensembles, and models that publish engine metrics.
 The others are an ensemble's tokenizing steps or have no tokens at all, and would only bury the
-rest; they are shown as excluded, with the reason.
+rest; they are shown as excluded, with the reason.  So is what exceeds MAX_MODELS: every reading
+takes time for every model, and every model makes some hundred series.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from exporter.readings import ModelInfo
@@ -17,6 +18,8 @@ from exporter.sources.by_model import Model
 from exporter.sources.repository import Config, Entry, steps_of
 
 NAME_IT = "name it in models to report on it"
+MAX_MODELS = 256
+"""Models of one server (versions counted) that are reported on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,11 @@ class Roster:
         Where the index knows a name, its versions count: Triton's metrics show ensembles under
         version 1 too, whatever theirs is.
         """
+        called = self._called()
         entries = {
             (name, entry.version): entry
             for entry in self.index or ()
-            if (name := self._full(entry.name))
+            if (name := called.get(entry.name, entry.name))
         }
         named = {name for name, _ in entries}
         keys = (
@@ -58,7 +62,9 @@ class Roster:
             | self.publishing
             | {model for model in self.counted if model[0] not in named}
         )
-        return [self._info(model, entries.get(model)) for model in sorted(keys)]
+        ensembles = self._ensembles()
+        infos = [self._info(model, entries.get(model), ensembles) for model in sorted(keys)]
+        return self._limited(infos)
 
     def bare(self, name: str) -> str:
         """Return the name by which the HTTP API knows a model."""
@@ -75,12 +81,38 @@ class Roster:
         error = self.unread.get(self.bare(name), "not read yet")
         return f"its configuration could not be read: {error}"
 
-    def _full(self, bare: str) -> str:
-        """Return the name in the metrics; none if two namespaces have it, and both are there."""
-        called = [full for full, known in self.names.items() if known == bare]
-        return "" if len(called) > 1 else called[0] if called else bare
+    def _called(self) -> dict[str, str]:
+        """Return the names in the metrics by those of the API; empty if two namespaces have it."""
+        called: dict[str, str] = {}
+        for full, bare in self.names.items():
+            called[bare] = "" if bare in called else full
+        return called
 
-    def _info(self, model: Model, entry: Entry | None) -> ModelInfo:
+    def _ensembles(self) -> dict[str, str]:
+        """Return the first ensemble of every step."""
+        first: dict[str, str] = {}
+        for name, config in sorted(self.configs.items()):
+            for step in config.steps:
+                first.setdefault(step, name)
+        return first
+
+    def _limited(self, infos: Sequence[ModelInfo]) -> list[ModelInfo]:
+        """Exclude what is too much: first what is not ready, then what was not reported before."""
+        chosen = sorted(
+            (info for info in infos if not info.excluded),
+            key=lambda info: (
+                not info.ready,
+                (info.model, info.version) not in self.reported_before,
+            ),
+        )
+        excess = {(info.model, info.version) for info in chosen[MAX_MODELS:]}
+        why = f"more than {MAX_MODELS} models of this server are reported on already"
+        return [
+            replace(info, excluded=why) if (info.model, info.version) in excess else info
+            for info in infos
+        ]
+
+    def _info(self, model: Model, entry: Entry | None, ensembles: Mapping[str, str]) -> ModelInfo:
         name, version = model
         config = self.configs.get(self.bare(name))
         ready = entry.ready if entry else True
@@ -93,10 +125,16 @@ class Roster:
             and any(one.decoupled for one in (config, *steps) if one is not None),
             ready=ready,
             reason="" if ready or entry is None else _state(entry),
-            excluded=self._why_excluded(model, config, entry),
+            excluded=self._why_excluded(model, config, entry, ensembles),
         )
 
-    def _why_excluded(self, model: Model, config: Config | None, entry: Entry | None) -> str:
+    def _why_excluded(
+        self,
+        model: Model,
+        config: Config | None,
+        entry: Entry | None,
+        ensembles: Mapping[str, str],
+    ) -> str:
         gone = entry is not None and not entry.ready
         if model in self.publishing:
             return ""
@@ -110,10 +148,8 @@ class Roster:
             return f"it publishes no engine metrics, and {self.why_unknown(model[0])}"
         if config.decoupled or config.backend == "ensemble":
             return ""
-        ensembles = [
-            name for name, one in sorted(self.configs.items()) if self.bare(model[0]) in one.steps
-        ]
-        what = f"a step of the ensemble {ensembles[0]}, " if ensembles else ""
+        ensemble = ensembles.get(self.bare(model[0]))
+        what = f"a step of the ensemble {ensemble}, " if ensemble else ""
         return f"{what}not decoupled and without engine metrics; {NAME_IT}"
 
 

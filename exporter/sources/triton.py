@@ -155,7 +155,11 @@ class TritonSource:
             missing=tuple(missing),
             models=tuple(infos),
             engine_stats_age=(
-                {model: now - engine.moved for model, engine in self._engines.items()}
+                {
+                    model: now - engine.moved
+                    for model, engine in self._engines.items()
+                    if any(engine.stamp)  # else it has not run an iteration yet
+                }
                 if metrics
                 else {}
             ),
@@ -276,9 +280,8 @@ def parse_metrics(body: bytes, url: str) -> ByModel:
     where = public(url)
     if not body.strip():
         fixed = urlunsplit((*urlsplit(where)[:2], "/metrics", "", ""))
-        raise SourceError(
-            "empty", f"{where} answered with nothing: Triton's metrics are at {fixed}"
-        )
+        why = "this is no Triton" if where == fixed else f"Triton's metrics are at {fixed}"
+        raise SourceError("empty", f"{where} answered with nothing: {why}")
     try:
         families = read(body, FAMILIES)
     except ExpositionError as error:

@@ -12,7 +12,7 @@ outlive the model (seen with Triton 2.51).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
@@ -120,11 +120,13 @@ def tallies(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]
         )
         for model, count in ok.items()
     }
-    for info in models:
-        if info.backend == "ensemble":
-            versions = [model for model in found if model[0] == info.model]
-            if versions and info == _newest(info.model, models):
-                found[info.model, info.version] = _merged([found.pop(one) for one in versions])
+    versions: dict[str, list[Model]] = {}
+    for model in found:
+        versions.setdefault(model[0], []).append(model)
+    newest = _newest(info for info in models if info.backend == "ensemble")
+    for name in newest.keys() & versions.keys():
+        merged = _merged([found.pop(model) for model in versions[name]])
+        found[name, newest[name].version] = merged
     return found
 
 
@@ -228,9 +230,12 @@ def _by_name(totals: Mapping[Model, float]) -> dict[str, float]:
     return found
 
 
-def _newest(name: str, models: Sequence[ModelInfo]) -> ModelInfo:
-    versions = [info for info in models if info.model == name]
-    return max(versions, key=lambda info: (info.ready, len(info.version), info.version))
+def _newest(models: Iterable[ModelInfo]) -> dict[str, ModelInfo]:
+    """Return the newest version by name; one that is ready is newer than one that is not."""
+    found: dict[str, ModelInfo] = {}
+    for info in sorted(models, key=lambda info: (info.ready, len(info.version), info.version)):
+        found[info.model] = info
+    return found
 
 
 def _merged(parts: Sequence[Tally]) -> Tally:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import isfinite
 
@@ -38,8 +39,8 @@ def tallies(document: object, names: Mapping[str, str]) -> dict[Model, Tally]:
 
 
 def _unique(names: Mapping[str, str]) -> dict[str, str]:
-    shared = list(names.values())
-    return {bare: full for full, bare in names.items() if shared.count(bare) == 1}
+    homes = Counter(names.values())
+    return {bare: full for full, bare in names.items() if homes[bare] == 1}
 
 
 def _entries(document: object) -> Iterable[Mapping[str, object]]:

@@ -154,9 +154,9 @@ def test_in_a_pipe_only_the_summary_is_printed(tmp_path: Path) -> None:
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     assert lines[0] == "tensorrt_llm version 1, backend python"
     rows = {line.split()[0]: line for line in lines}
-    assert re.search(r"estimate +triton_first_response$", rows["ttft"])
+    assert re.search(r"estimate +triton_(trace|first_response)$", rows["ttft"])
     assert re.search(r"exact +trtllm_iteration$", rows["kv_utilization"])
-    assert "Triton has no metric of single tokens" in rows["itl"]
+    assert "Triton has no metric of single tokens" in rows["tpot"]
     assert re.search(r"http://127\.0\.0\.1:\d+/metrics$", rows["metrics"])
     assert rows["rules"].endswith(f"{tmp_path}/alerts/")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -195,3 +195,19 @@ def children(output: Path) -> list[str]:
         if str(output) in command or str(output) in cwd:
             found.append(command)
     return found
+
+
+def test_a_folder_called_run_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "run/precious.txt"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    done = subprocess.run(
+        [*(sys.executable, "-m", "tokenslo", "demo"), "--for", "1s", "-o", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"tokenslo: {tmp_path}/run is not from an earlier demo; choose another --output\n"
+    )
+    assert kept.read_text() == "mine"

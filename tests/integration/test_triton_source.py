@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from exporter.readings import Distribution, Labels, SourceError, Value
 from exporter.sources.triton import TritonSource
 from exporter.store import Store
 from exporter.view import SignalState
-from lab import triton
 from lab.engine import EngineSettings
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
@@ -27,9 +26,10 @@ ENGINE = EngineSettings(max_batch_size=2, max_num_active_requests=4, kv_blocks=4
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+def server(
+    triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Triton]:
     """Serve every kind of model that the source treats differently."""
-    home = triton.install(print)
     folder = tmp_path_factory.mktemp("triton")
     repository = folder / "models"
     write_models(repository, MODELS)
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     (repository / "third/1").rename(repository / "third/3")
     write_repository(repository, engine=ENGINE)
     write_repository(repository, "stuck", ENGINE, ModelSettings(freeze=True))
-    with triton.start(home, repository, folder, load="*", arguments=ARGUMENTS) as running:
+    with triton(repository, folder, load=["*"], arguments=ARGUMENTS) as running:
         yield running
 
 
@@ -254,16 +254,17 @@ async def test_without_the_api(server: Triton) -> None:
     }
 
 
-async def test_counters_that_stand_still(tmp_path: Path) -> None:
+async def test_counters_that_stand_still(triton: Callable[..., Triton], tmp_path: Path) -> None:
     write_models(tmp_path / "models", ["plain"])
     arguments = ("--metrics-config=counter_latencies=false", *ARGUMENTS)
-    home = triton.install(print)
-    with triton.start(home, tmp_path / "models", tmp_path, arguments=arguments) as server:
+    with triton(tmp_path / "models", tmp_path, arguments=arguments) as server:
         async with TritonSource(server.url, server.metrics, models=["plain"]) as source:
             sidecar = Sidecar(server, source)
             await sidecar.poll()
             for _ in range(3):
                 await sidecar.ask("plain")
+            # Triton counts a request after its client has the answer.
+            await asyncio.sleep(0.5)
             await sidecar.poll()
     requests = sidecar.state("plain", "requests")
     assert requests.method == "statistics_requests"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -10,17 +11,19 @@ from rich.console import Console
 
 from exporter.server_config import first_response_edges
 from lab import demo as lab_demo
-from lab.load import LoadSettings
+from lab.load import LoadSettings, Protocol
 from lab.parts import MissingPart, PartError
 from lab.process import ServerError
 from lab.repository import ModelSettings
-from lab.stack import StackSettings
+from lab.stack import ENGINES, Engine, StackSettings
 from slos.durations import parse_duration
 from slos.errors import BadValue
 from tokenslo.files import load_all
 
 EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
 MODEL = "tensorrt_llm"
+
+_PROTOCOLS: Mapping[Engine, Protocol] = {"triton": "generate", "trtllm-serve": "chat"}
 
 
 def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -40,6 +43,13 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 )
 @click.option("--prometheus/--no-prometheus", default=True, help="Run a Prometheus, or do without.")
 @click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default="triton",
+    show_default=True,
+    help="A real Triton, or a look-alike of trtllm-serve, which needs no download.",
+)
+@click.option(
     "--slo",
     metavar="FILE",
     default=EXAMPLE,
@@ -55,11 +65,12 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     type=click.Path(path_type=Path),
     help="Folder for what is generated.",
 )
-def demo(seconds: float | None, prometheus: bool, slo: Path, output: Path) -> None:
-    """Run a real Triton with a simulated TensorRT-LLM engine, under load, and watch it.
+def demo(seconds: float | None, prometheus: bool, engine: Engine, slo: Path, output: Path) -> None:
+    """Run a model server with a simulated TensorRT-LLM engine, under load, and watch it.
 
-    The sidecar reads it, rules are generated from the SLO file, and a real Prometheus evaluates
-    them. The first run downloads Triton and Prometheus (about 120 MB).
+    The server is a real Triton, or a look-alike of trtllm-serve. The sidecar reads it, rules are
+    generated from the SLO file, and a real Prometheus evaluates them. The first run downloads
+    Triton and Prometheus (about 120 MB).
     """
     services = load_all([str(slo)])
     settings = StackSettings(
@@ -67,17 +78,16 @@ def demo(seconds: float | None, prometheus: bool, slo: Path, output: Path) -> No
         service=services[0].service,
         output=output,
         model=ModelSettings(first_response_buckets_ms=first_response_edges(services, MODEL)),
-        load=LoadSettings(seconds=math.inf, requests=1_000_000, model=MODEL),
+        load=LoadSettings(
+            seconds=math.inf, requests=1_000_000, model=MODEL, protocol=_PROTOCOLS[engine]
+        ),
         prometheus=prometheus,
+        engine=engine,
     )
     try:
         lab_demo.run(settings, seconds=seconds, console=_console())
     except (MissingPart, PartError, ServerError) as error:
-        raise _Failed(str(error)) from None
-
-
-class _Failed(click.ClickException):
-    exit_code = 1
+        raise click.ClickException(str(error)) from None
 
 
 def _console() -> Console:

@@ -1,0 +1,81 @@
+"""What a demo says before there is anything to see."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from rich.console import Console
+
+from lab import demo
+from lab.load import LoadSettings
+from lab.parts import Say
+from lab.repository import ModelSettings
+from lab.stack import StackSettings
+
+SETTINGS = StackSettings(
+    Path("slo.yaml"), "chat", Path("out"), ModelSettings(), LoadSettings(seconds=math.inf)
+)
+SETUP = "starting Triton"
+
+
+class Interrupted(Exception):  # noqa: N818 - as KeyboardInterrupt
+    """Ends a demo before it begins."""
+
+
+@contextmanager
+def starting(_: StackSettings, say: Say) -> Iterator[None]:
+    say(SETUP)
+    raise Interrupted
+    yield
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[TextIO, int]]:
+    """Yield a terminal to write to, and the descriptor from which to read what it shows."""
+    ours, theirs = pty.openpty()
+    try:
+        with os.fdopen(theirs, "w") as file:
+            yield file, ours
+    finally:
+        os.close(ours)
+
+
+def begin(monkeypatch: pytest.MonkeyPatch, stdout: TextIO, stderr: TextIO) -> None:
+    monkeypatch.setattr(demo, "running", starting)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(Interrupted):
+        demo.run(SETTINGS, seconds=1.0, console=Console(file=stdout))
+
+
+def test_set_up_is_told_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = io.StringIO()
+    with terminal() as (stdout, seen):
+        begin(monkeypatch, stdout, errors)
+        assert SETUP in os.read(seen, 1000).decode()
+    assert errors.getvalue() == ""
+
+
+def test_with_its_output_in_a_pipe_it_is_told_on_the_terminal_of_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = io.StringIO()
+    with terminal() as (stderr, seen):
+        begin(monkeypatch, output, stderr)
+        assert SETUP in os.read(seen, 1000).decode()
+    assert output.getvalue() == ""
+
+
+def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    output, errors = io.StringIO(), io.StringIO()
+    begin(monkeypatch, output, errors)
+    assert output.getvalue() + errors.getvalue() == ""

@@ -1,0 +1,158 @@
+"""What the log says of objectives: at once, again when it changed for good, never a flood."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import pytest
+
+from exporter.objective_log import LOOK_EVERY, SETTLED, ObjectiveLog
+from exporter.readings import Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.store import Store
+from tests.service_example import objective, service
+
+MEASURED = "objective chat/kv-headroom on llama is measured, quality exact"
+IDLE = "the engine has run no iteration yet"
+REFUSED = SourceError("refused", "nothing listens there")
+
+
+def measured(model: str = "llama", source: str = "triton") -> Survey:
+    reading = Reading("kv_utilization", model, "1", "trtllm_iteration", {(): 0.5})
+    return Survey(source, (reading,), models=(ModelInfo(model, "1"),))
+
+
+def without(reason: str = IDLE) -> Survey:
+    gap = Missing("kv_utilization", "llama", "1", reason, "send a first request")
+    return Survey("triton", missing=(gap,), models=(ModelInfo("llama", "1"),))
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tokenslo")
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged; of a measured objective without its note."""
+    texts = [record.getMessage() for record in caplog.records]
+    return [text.partition(": ")[0] if "is measured" in text else text for text in texts]
+
+
+class Sidecar:
+    """A store and its log of objectives, read every second."""
+
+    def __init__(self, *sources: str, **selector: str) -> None:
+        chat = service(objective("kv_headroom"), selector=selector)
+        self.store, self.now = Store(5.0), 0.0
+        self.log = ObjectiveLog((chat,), sources or ("triton",))
+
+    def read(self, *outcomes: Survey | SourceError) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Survey):
+                self.store.update(outcome, self.now, 0.01)
+            else:
+                self.store.fail("triton", outcome, self.now, 0.01)
+            survey = outcome if isinstance(outcome, Survey) else None
+            self.log.look(survey, self.store.view, self.now)
+            self.now += 1.0
+
+
+def times(outcome: Survey | SourceError, count: float) -> Iterable[Survey | SourceError]:
+    return [outcome] * int(count)
+
+
+UNTIL_TOLD = LOOK_EVERY + SETTLED + 2
+
+
+def test_it_speaks_at_once_and_not_again_while_nothing_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sidecar = Sidecar()
+    sidecar.read(measured())
+    assert said(caplog) == [MEASURED]
+    sidecar.read(*times(measured(), 60))
+    assert said(caplog) == [MEASURED]
+
+
+def test_it_speaks_again_when_the_first_request_has_come(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar()
+    sidecar.read(*times(without(), 30))
+    [first] = said(caplog)
+    assert first == (
+        f"objective chat/kv-headroom on llama cannot be measured: KV-cache utilization: {IDLE}. "
+        "Fix: send a first request."
+    )
+    sidecar.read(*times(measured(), SETTLED - 1))
+    assert said(caplog) == [first], "not before it has settled"
+    sidecar.read(*times(measured(), UNTIL_TOLD))
+    assert said(caplog) == [first, MEASURED]
+    sidecar.read(*times(without("another reason"), UNTIL_TOLD))
+    assert "another reason" in said(caplog)[-1]
+    assert len(said(caplog)) == 3
+
+
+def test_another_number_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar()
+    sidecar.read(*(without(f"stopped {age} s ago, 1.{age} active") for age in range(60)))
+    assert len(said(caplog)) == 1
+
+
+def test_what_flaps_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar()
+    for _ in range(20):
+        sidecar.read(*times(measured(), 4), *times(without(), 5))
+    assert said(caplog) == [MEASURED]
+
+
+def test_a_model_that_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar(model="llama")
+    sidecar.store = Store(5.0, max_models=1)  # so that a model that is gone is gone at once
+    sidecar.read(*(measured(model) for model in ("llama", "other") * 30))
+    first, then = said(caplog)
+    assert first == MEASURED
+    assert "no model that is reported on matches the selector (model=llama)" in then
+
+
+def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar()
+    sidecar.read(measured(), *times(REFUSED, 40), *times(measured(), UNTIL_TOLD))
+    first, outage, last = said(caplog)
+    assert (first, last) == (MEASURED, MEASURED)
+    assert "cannot be measured: KV-cache utilization: no good reading for" in outage
+
+
+def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar("triton", "traces")
+    sidecar.read(REFUSED, Survey("traces"))
+    assert said(caplog) == [
+        "objective chat/kv-headroom cannot be measured: no model is reported on. Fix: compare the "
+        "selector with the models reported on: none."
+    ]
+    caplog.clear()
+    sidecar = Sidecar("triton", "traces")
+    sidecar.read(Survey("traces"))
+    assert said(caplog) == []
+    sidecar.read(measured())
+    assert said(caplog) == [MEASURED]
+
+
+def test_nothing_is_told_while_nothing_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    sidecar = Sidecar()
+    sidecar.read(*times(REFUSED, 30))
+    assert said(caplog) == []
+    sidecar.read(measured())
+    assert said(caplog) == [MEASURED]
+
+
+def test_looking_costs_nothing_while_nothing_is_due() -> None:
+    sidecar = Sidecar()
+    sidecar.read(measured())
+    asked = []
+
+    def view(now: float) -> object:
+        asked.append(now)
+        return sidecar.store.view(now)
+
+    for tenth in range(1, 101):
+        sidecar.log.look(measured(), view, tenth / 10)  # type: ignore[arg-type]
+    assert len(asked) == 2

@@ -1,0 +1,55 @@
+"""Where a demo keeps what runs: made anew, never that of somebody else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.process import ServerError
+from lab.stack import claimed
+
+
+def test_the_folder_is_made_anew_each_time(tmp_path: Path) -> None:
+    folder = tmp_path / "out/run"
+    with claimed(folder):
+        (folder / "prometheus/data").mkdir(parents=True)
+        (folder / "sidecar.log").touch()
+        (folder / "link").symlink_to(tmp_path)
+    with claimed(folder):
+        assert [path.name for path in folder.iterdir()] == [".tokenslo-demo"]
+    assert tmp_path.exists()
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(ServerError, match="is not from an earlier demo"), claimed(tmp_path):
+        pass
+    assert (tmp_path / "precious").exists()
+
+
+def test_a_second_demo_leaves_the_first_ones_folder_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code = (
+        "import sys; from pathlib import Path; from lab.stack import claimed\n"
+        "with claimed(Path(sys.argv[1])):\n"
+        "    (Path(sys.argv[1]) / 'log').touch(); print('claimed', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        try:
+            assert first.stdout
+            assert first.stdout.readline() == b"claimed\n"
+            with pytest.raises(ServerError) as refused, claimed(folder):
+                pass
+            assert str(refused.value) == (
+                f"another demo is running in {folder}; stop it or choose another --output"
+            )
+            assert (folder / "log").exists()
+        finally:
+            first.kill()
+    with claimed(folder):
+        assert not (folder / "log").exists(), "one that was killed keeps nobody out"
