@@ -63,49 +63,18 @@ def _catalogue(*signals: Signal) -> dict[str, Signal]:
     return {signal.key: signal for signal in signals}
 
 
-def _sequences(state: str, title: str) -> Signal:
-    return Signal(
-        f"sequences_{state}",
-        title,
-        "llm_sequences",
-        "gauge",
-        "Sequences in the engine, by state.",
-        fixed={"state": state},
-    )
+# Families whose signals differ by one label: metric, kind, help, label, unit.
+_FAMILIES: Mapping[str, tuple[str, Kind, str, str, str]] = {
+    "sequences": ("llm_sequences", "gauge", "Sequences in the engine, by state.", "state", ""),
+    "kv_blocks": ("llm_kv_cache_blocks", "gauge", "KV-cache blocks, by state.", "state", ""),
+    "memory": ("llm_memory_bytes", "gauge", "Memory held by the engine, by kind.", "kind", "B"),
+    "tokens": ("llm_tokens_total", "counter", "Tokens processed, by direction.", "direction", ""),
+}
 
 
-def _kv_blocks(state: str, title: str) -> Signal:
-    return Signal(
-        f"kv_blocks_{state}",
-        title,
-        "llm_kv_cache_blocks",
-        "gauge",
-        "KV-cache blocks, by state.",
-        fixed={"state": state},
-    )
-
-
-def _memory(kind: str, title: str) -> Signal:
-    return Signal(
-        f"memory_{kind}",
-        title,
-        "llm_memory_bytes",
-        "gauge",
-        "Memory held by the engine, by kind.",
-        fixed={"kind": kind},
-        unit="B",
-    )
-
-
-def _tokens(direction: str, title: str) -> Signal:
-    return Signal(
-        f"{direction}_tokens",
-        title,
-        "llm_tokens_total",
-        "counter",
-        "Tokens processed, by direction.",
-        fixed={"direction": direction},
-    )
+def _member(family: str, value: str, key: str, title: str) -> Signal:
+    metric, kind, text, label, unit = _FAMILIES[family]
+    return Signal(key, title, metric, kind, text, fixed={label: value}, unit=unit)
 
 
 SIGNALS: Mapping[str, Signal] = _catalogue(
@@ -138,19 +107,19 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "Requests that ended before their first token, by outcome; no latency histogram sees "
            "them, so TTFT objectives count them as bad.",
            labels=("outcome",)),
-    _tokens("input", "Input tokens"),
-    _tokens("output", "Output tokens"),
-    _sequences("active", "Active sequences"),
-    _sequences("decoding", "Decoding sequences"),
-    _sequences("waiting", "Waiting sequences"),
-    _sequences("paused", "Paused sequences"),
+    _member("tokens", "input", "input_tokens", "Input tokens"),
+    _member("tokens", "output", "output_tokens", "Output tokens"),
+    _member("sequences", "active", "sequences_active", "Active sequences"),
+    _member("sequences", "decoding", "sequences_decoding", "Decoding sequences"),
+    _member("sequences", "waiting", "sequences_waiting", "Waiting sequences"),
+    _member("sequences", "paused", "sequences_paused", "Paused sequences"),
     Signal("sequences_max", "Maximum sequences", "llm_sequences_max", "gauge",
            "Sequences the engine admits at once."),
     Signal("kv_utilization", "KV-cache utilization", "llm_kv_cache_utilization_ratio", "gauge",
            "Blocks held by live sequences / all blocks of the KV cache.", unit="ratio"),
-    _kv_blocks("used", "KV-cache blocks used"),
-    _kv_blocks("free", "KV-cache blocks free"),
-    _kv_blocks("max", "KV-cache blocks"),
+    _member("kv_blocks", "used", "kv_blocks_used", "KV-cache blocks used"),
+    _member("kv_blocks", "free", "kv_blocks_free", "KV-cache blocks free"),
+    _member("kv_blocks", "max", "kv_blocks_max", "KV-cache blocks"),
     Signal("kv_block_tokens", "Tokens per KV-cache block", "llm_kv_cache_block_tokens", "gauge",
            "Tokens that a KV-cache block holds."),
     Signal("kv_reused_blocks", "KV-cache blocks reused", "llm_kv_cache_reused_blocks_total",
@@ -163,9 +132,9 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "Tokens proposed by speculative decoding."),
     Signal("accepted_draft_tokens", "Accepted draft tokens", "llm_accepted_draft_tokens_total",
            "counter", "Proposed tokens that the model accepted."),
-    _memory("gpu", "GPU memory"),
-    _memory("cpu", "CPU memory"),
-    _memory("pinned", "Pinned memory"),
+    _member("memory", "gpu", "memory_gpu", "GPU memory"),
+    _member("memory", "cpu", "memory_cpu", "CPU memory"),
+    _member("memory", "pinned", "memory_pinned", "Pinned memory"),
     Signal("disconnects", "Streaming disconnects", "llm_streaming_disconnects_total", "counter",
            "Streams whose client left, by phase.", labels=("phase",)),
     Signal("max_gap", "Longest gap of a stream", "llm_stream_max_gap_seconds", "histogram",

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from math import isfinite
 
 from exporter.readings import Reading
 from exporter.recorder import Recorder, Series
+from exporter.sources.json_numbers import amount
 
 EXACT = "trtllm_request_timing"
 FROM_ITERATIONS = "trtllm_request_iterations"
@@ -136,10 +136,10 @@ def _per_token(metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     Too low where a prefill took several iterations, too high where the request was paused.
     """
     seconds = _between(_at(metrics, "timing_metrics"), *SPANS["decode"])
-    first, last = _number(metrics.get("first_iter")), _number(metrics.get("last_iter"))
+    first, last = amount(metrics.get("first_iter")), amount(metrics.get("last_iter"))
     if seconds and first is not None and last is not None and last > first:
         drafts = _at(metrics, "speculative_decoding").get("total_accepted_draft_tokens")
-        yield "tpot", seconds / (last - first + (_number(drafts) or 0.0))
+        yield "tpot", seconds / (last - first + (amount(drafts) or 0.0))
 
 
 def _is_half(item: Mapping[str, object]) -> bool:
@@ -156,17 +156,7 @@ def _between(times: Mapping[str, object], start: str, end: str) -> float | None:
 
 def _moment(times: Mapping[str, object], name: str) -> float | None:
     """Return a time; 0 is what a time is before it comes."""
-    return _number(times.get(name)) or None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) and number >= 0 else None
+    return amount(times.get(name)) or None
 
 
 def _at(document: Mapping[str, object], *path: str) -> Mapping[str, object]:

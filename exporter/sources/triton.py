@@ -9,19 +9,16 @@ only the signals that depend on it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
-
-import aiohttp
 
 from exporter.reader import ExpositionError, read
 from exporter.readings import SourceError, Survey
 from exporter.sources import repository, triton_core, triton_statistics, trtllm_backend, vllm
 from exporter.sources.by_model import NAMED_BY, ByModel, Model
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import Answer, Limits, fetch, parse_json, public
+from exporter.sources.http_source import HttpSource, Parts, attempt, check_any
 from exporter.sources.interpretation import Seen, interpret
 from exporter.sources.repository import Config, Entry
 from exporter.sources.roster import Roster
@@ -35,9 +32,6 @@ METRICS_PORT = 8002
 CONFIG_AGE = 60.0
 CONFIGS_AT_ONCE = 32
 
-T = TypeVar("T")
-Parts = dict[str, SourceError | None]
-
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -49,7 +43,7 @@ class _Known:
     ok: float
 
 
-class TritonSource:
+class TritonSource(HttpSource):
     """Reads one Triton server.
 
     ``url`` is that of its HTTP API and ``metrics_url`` that of its metrics; one of the two is
@@ -71,14 +65,11 @@ class TritonSource:
     ) -> None:
         if not url and not metrics_url:
             raise ValueError("Triton needs the address of its HTTP API, of its metrics, or both")
-        self.name = name
-        self.url = url.rstrip("/") if url else ""
+        super().__init__(name, url or "", limits)
         self.metrics_url = metrics_url or default_metrics_url(self.url)
         self._metrics_hint = "" if metrics_url else " (the default address of Triton's metrics)"
         self._globs = tuple(models)
         self._frozen_after = frozen_after
-        self._limits = limits or Limits()
-        self._session: aiohttp.ClientSession | None = None
         self._configs: dict[str, _Known] = {}
         self._config_errors: dict[str, str] = {}
         self._index: Sequence[Entry] | None = () if self.url else None
@@ -91,23 +82,6 @@ class TritonSource:
         """The addresses that are read, without credentials."""
         return " and ".join(public(url) for url in (self.url, self.metrics_url) if url)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections; a later survey opens new ones."""
-        if self._session:
-            await self._session.close()
-            self._session = None
-
     async def survey(self, now: float) -> Survey:
         """Read everything once; ``now`` is in seconds and must not go backwards.
 
@@ -116,10 +90,8 @@ class TritonSource:
         parts: Parts = {}
         ready, statistics = await self._read_api(parts, now)
         # Last, so that requests which the statistics have are in the counters too.
-        metrics = await _part(parts, "metrics", self._read_metrics())
-        failures = [error for error in parts.values() if error]
-        if len(failures) == len(parts):
-            raise SourceError(failures[-1].kind, "; ".join(dict.fromkeys(map(str, failures))))
+        metrics = await attempt(parts, "metrics", self._read_metrics())
+        check_any(parts)
         if metrics:
             self._names = metrics.names
         seen = Seen(
@@ -171,13 +143,13 @@ class TritonSource:
         if not self.url:
             return None, None
         ready, index, statistics = await asyncio.gather(
-            _part(parts, "health", self._read_ready()),
-            _part(parts, "repository", self._read_index()),
-            _part(parts, "statistics", self._get_json("/v2/models/stats")),
+            attempt(parts, "health", self._read_ready()),
+            attempt(parts, "repository", self._read_index()),
+            attempt(parts, "statistics", self.get_json("/v2/models/stats")),
         )
         if index is not None:
             self._index = index
-            await _part(parts, "configurations", self._read_configs(index, statistics, now))
+            await attempt(parts, "configurations", self._read_configs(index, statistics, now))
         return ready, statistics
 
     async def _read_ready(self) -> bool:
@@ -239,7 +211,7 @@ class TritonSource:
     async def _read_config(self, name: str) -> Config | SourceError:
         url = f"{self.url}/v2/models/{quote(name, safe='')}/config"
         try:
-            found = repository.config(await self._get_json(url.removeprefix(self.url)))
+            found = repository.config(await self.get_json(url.removeprefix(self.url)))
         except SourceError as error:
             return error
         return found or SourceError("malformed", f"{public(url)} names no backend")
@@ -251,17 +223,11 @@ class TritonSource:
         except SourceError as error:
             raise SourceError(error.kind, f"{error}{self._metrics_hint}") from None
 
-    async def _get_json(self, path: str) -> object:
-        url = self.url + path
-        return parse_json(await self._fetch("GET", url), url)
-
     async def _fetch(
         self, method: str, url: str, *, statuses: Sequence[int] = (200,), body: bytes | None = None
     ) -> Answer:
-        if self._session is None:
-            self._session = new_session()
         return await fetch(
-            self._session, method, url, limits=self._limits, statuses=statuses, body=body
+            self._opened(), method, url, limits=self._limits, statuses=statuses, body=body
         )
 
 
@@ -293,14 +259,3 @@ def parse_metrics(body: bytes, url: str) -> ByModel:
             "malformed", f"{where} has no {NAMED_BY}: these are not the metrics of a Triton server"
         )
     return ByModel(families)
-
-
-async def _part(parts: Parts, name: str, reading: Awaitable[T]) -> T | None:
-    """Await one part of a survey and note how it went."""
-    try:
-        result = await reading
-    except SourceError as error:
-        parts[name] = error
-        return None
-    parts[name] = None
-    return result

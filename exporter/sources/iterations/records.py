@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Literal
+
+from exporter.sources.json_numbers import amount
 
 Dialect = Literal["cpp", "pytorch"]
 
@@ -117,24 +118,24 @@ def read_record(value: object) -> Record | None:
         latency=_milliseconds(value.get("iterLatencyMS")),
         host_step=_milliseconds(value.get("hostStepTimeMS")),
         overlap=_overlap(value.get("schedulerMode")),
-        active=_number(value.get("numActiveRequests")),
-        queued=_number(value.get("numQueuedRequests")),
-        completed=_number(value.get("numCompletedRequests")),
-        new=_number(value.get("numNewActiveRequests")),
-        max_active=_number(value.get("maxNumActiveRequests")),
-        queue_latency=_number(value.get("newActiveRequestsQueueLatencyMS")),
+        active=amount(value.get("numActiveRequests")),
+        queued=amount(value.get("numQueuedRequests")),
+        completed=amount(value.get("numCompletedRequests")),
+        new=amount(value.get("numNewActiveRequests")),
+        max_active=amount(value.get("maxNumActiveRequests")),
+        queue_latency=amount(value.get("newActiveRequestsQueueLatencyMS")),
         batching=bool(batch),
-        scheduled=_number(batch.get("numScheduledRequests")),
-        contexts=_number(batch.get("numContextRequests")),
-        generating=_number(batch.get("numGenRequests")),
-        paused=_number(batch.get("numPausedRequests")),
-        context_tokens=_number(batch.get("numCtxTokens")),
-        decoded_per_iteration=_number(batch.get("avgNumDecodedTokensPerIter")),
-        suspended=_number(value.get("iterSuspendedRequests")),
+        scheduled=amount(batch.get("numScheduledRequests")),
+        contexts=amount(batch.get("numContextRequests")),
+        generating=amount(batch.get("numGenRequests")),
+        paused=amount(batch.get("numPausedRequests")),
+        context_tokens=amount(batch.get("numCtxTokens")),
+        decoded_per_iteration=amount(batch.get("avgNumDecodedTokensPerIter")),
+        suspended=amount(value.get("iterSuspendedRequests")),
         kv_cache=_kv_cache(value.get("kvCacheStats")),
-        gpu_memory=_number(value.get("gpuMemUsage")),
-        cpu_memory=_number(value.get("cpuMemUsage")),
-        pinned_memory=_number(value.get("pinnedMemUsage")),
+        gpu_memory=amount(value.get("gpuMemUsage")),
+        cpu_memory=amount(value.get("cpuMemUsage")),
+        pinned_memory=amount(value.get("pinnedMemUsage")),
         drafts=_drafts(value.get("specDecodingStats")),
     )
 
@@ -144,10 +145,10 @@ def dialect_of(value: Mapping[str, object]) -> Dialect | None:
     if any(key in value for key in _ONLY_PYTORCH):
         return "pytorch"
     batch = _mapping(value.get("inflightBatchingStats"))
-    decoded = _number(batch.get("avgNumDecodedTokensPerIter"))
-    if decoded or any(_number(value.get(key)) for key in _POSITIVE_IN_CPP):
+    decoded = amount(batch.get("avgNumDecodedTokensPerIter"))
+    if decoded or any(amount(value.get(key)) for key in _POSITIVE_IN_CPP):
         return "cpp"
-    if any(_number(value.get(key)) == 0 for key in _ALWAYS_POSITIVE_IN_CPP):
+    if any(amount(value.get(key)) == 0 for key in _ALWAYS_POSITIVE_IN_CPP):
         return "pytorch"
     return None
 
@@ -157,19 +158,19 @@ def _kv_cache(value: object) -> KvCache | None:
     if not cache:
         return None
     return KvCache(
-        most=_number(cache.get("maxNumBlocks")),
-        free=_number(cache.get("freeNumBlocks")),
-        used=_number(cache.get("usedNumBlocks")),
-        allocated=_number(cache.get("allocTotalBlocks")),
-        reused=_number(cache.get("reusedBlocks")),
-        missed=_number(cache.get("missedBlocks")),
+        most=amount(cache.get("maxNumBlocks")),
+        free=amount(cache.get("freeNumBlocks")),
+        used=amount(cache.get("usedNumBlocks")),
+        allocated=amount(cache.get("allocTotalBlocks")),
+        reused=amount(cache.get("reusedBlocks")),
+        missed=amount(cache.get("missedBlocks")),
     )
 
 
 def _drafts(value: object) -> Drafts | None:
     stats = _mapping(value)
     drafted, accepted, sequences, length = (
-        _number(stats.get(key))
+        amount(stats.get(key))
         for key in (
             "numDraftTokens",
             "numAcceptedTokens",
@@ -190,23 +191,13 @@ def _overlap(value: object) -> bool | None:
     return None if value not in ("overlap", "non_overlap") else value == "overlap"
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) and number >= 0 else None
-
-
 def _whole(value: object) -> int | None:
-    number = _number(value)
+    number = amount(value)
     return int(number) if number is not None and number.is_integer() else None
 
 
 def _milliseconds(value: object) -> float | None:
-    number = _number(value)
+    number = amount(value)
     return None if number is None else number / 1000
 
 
