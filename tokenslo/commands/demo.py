@@ -20,7 +20,10 @@ from slos.durations import parse_duration
 from slos.errors import BadValue
 from tokenslo.files import load_all
 
-EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
+_ROOT = Path(__file__).parents[2]
+_IN_CHECKOUT = _ROOT / "examples/chat/slo.yaml"
+EXAMPLE = _IN_CHECKOUT if _IN_CHECKOUT.exists() else _ROOT / "lab/slo.yaml"
+"""The example's SLO file: in a checkout its own, otherwise the copy in the package."""
 MODEL = "tensorrt_llm"
 
 _PROTOCOLS: Mapping[Engine, Protocol] = {"triton": "generate", "trtllm-serve": "chat"}
