@@ -37,20 +37,26 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def fake_server(answers: dict[str, Said]) -> AsyncIterator[FakeServer]:
-    fake = FakeServer(answers)
+async def serving(handle: Handler) -> AsyncIterator[str]:
+    """Let `handle` answer whatever is asked on a free port of this machine; its address."""
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.handle)
+    app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    fake.url = f"http://{host}:{port}"
     try:
-        yield fake
+        yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def fake_server(answers: dict[str, Said]) -> AsyncIterator[FakeServer]:
+    fake = FakeServer(answers)
+    async with serving(fake.handle) as fake.url:
+        yield fake
 
 
 def status(code: int) -> Handler:

@@ -11,6 +11,7 @@ from aiohttp import web
 from exporter.readings import Missing, Reading, Survey
 from exporter.sources.fetch import Limits
 from exporter.sources.triton import TritonSource
+from tests.fake_server import serving
 
 NO_MODELS = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -90,18 +91,8 @@ class FakeTriton:
 @asynccontextmanager
 async def fake_triton(**answers: object) -> AsyncIterator[FakeTriton]:
     fake = FakeTriton(**answers)  # type: ignore[arg-type]
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    fake.url = f"http://{host}:{port}"
-    try:
+    async with serving(fake.handle) as fake.url:
         yield fake
-    finally:
-        await runner.cleanup()
 
 
 async def look(now: float = 100.0, options: Mapping[str, object] | None = None,
