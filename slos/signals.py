@@ -35,8 +35,19 @@ STAGE_BUCKETS = (
     640.0, 2560.0,
 )  # fmt: skip
 
+# Each usual timeout of gateways and clients has a narrow bucket of its own, because what a timeout
+# cuts off ends just after it: a spike there names the timeout.
+AGE_BUCKETS = (
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 5.25, 10.0, 10.5, 15.0, 15.5, 20.0, 20.5, 30.0, 31.0, 60.0, 62.0,
+    90.0, 92.0, 120.0, 123.0, 180.0, 184.0, 300.0, 306.0, 600.0, 610.0, 3600.0,
+)  # fmt: skip
+
 MODEL_LABELS = ("model", "version")
-OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "disconnected")
+OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
+"""``invalid`` is a request that is wrong in itself (HTTP 400, gRPC INVALID_ARGUMENT): its client
+failed, not the server."""
+PHASES = ("before_first_token", "mid_stream", "complete")
+"""How far a stream came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +79,21 @@ _FAMILIES: Mapping[str, tuple[str, Kind, str, str, str]] = {
     "sequences": ("llm_sequences", "gauge", "Sequences in the engine, by state.", "state", ""),
     "kv_blocks": ("llm_kv_cache_blocks", "gauge", "KV-cache blocks, by state.", "state", ""),
     "memory": ("llm_memory_bytes", "gauge", "Memory held by the engine, by kind.", "kind", "B"),
-    "tokens": ("llm_tokens_total", "counter", "Tokens processed, by direction.", "direction", ""),
+    "tokens": (
+        "llm_tokens_total",
+        "counter",
+        "Tokens processed, by direction; cached_input is the part of input that the prefix cache "
+        "had.",
+        "direction",
+        "",
+    ),
 }
 
 
 def _member(family: str, value: str, key: str, title: str) -> Signal:
     metric, kind, text, label, unit = _FAMILIES[family]
-    return Signal(key, title, metric, kind, text, fixed={label: value}, unit=unit)
+    labels = ("tenant",) if family == "tokens" else ()
+    return Signal(key, title, metric, kind, text, labels, {label: value}, unit=unit)
 
 
 SIGNALS: Mapping[str, Signal] = _catalogue(
@@ -83,6 +102,11 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            buckets=FIRST_TOKEN_BUCKETS, unit="s"),
     Signal("itl", "Inter-token latency", "llm_inter_token_latency_seconds", "histogram",
            "Gap between consecutive token-bearing chunks of a stream.",
+           buckets=TOKEN_GAP_BUCKETS, unit="s"),
+    Signal("itl_normalized", "Inter-token latency per token",
+           "llm_inter_token_latency_normalized_seconds", "histogram",
+           "Gap between consecutive token-bearing chunks / tokens of the later one, as often as "
+           "that has tokens; only where the server says how many.",
            buckets=TOKEN_GAP_BUCKETS, unit="s"),
     Signal("tpot", "Time per output token", "llm_time_per_output_token_seconds", "histogram",
            "Per request: (last token - first token) / (output tokens - 1).",
@@ -101,13 +125,14 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            buckets=REQUEST_BUCKETS, unit="s"),
     Signal("requests", "Requests by outcome", "llm_requests_total", "counter",
            "Requests that ended, by outcome; reason is the server's own word for it.",
-           labels=("outcome", "reason")),
+           labels=("outcome", "reason", "tenant")),
     Signal("requests_without_first_token", "Requests that died before their first token",
            "llm_requests_without_first_token_total", "counter",
            "Requests that ended before their first token, by outcome; no latency histogram sees "
            "them, so TTFT objectives count them as bad.",
            labels=("outcome",)),
     _member("tokens", "input", "input_tokens", "Input tokens"),
+    _member("tokens", "cached_input", "cached_input_tokens", "Cached input tokens"),
     _member("tokens", "output", "output_tokens", "Output tokens"),
     _member("sequences", "active", "sequences_active", "Active sequences"),
     _member("sequences", "decoding", "sequences_decoding", "Decoding sequences"),
@@ -135,14 +160,34 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     _member("memory", "gpu", "memory_gpu", "GPU memory"),
     _member("memory", "cpu", "memory_cpu", "CPU memory"),
     _member("memory", "pinned", "memory_pinned", "Pinned memory"),
+    Signal("streams", "Streams by outcome", "llm_streams_total", "counter",
+           "Streaming requests that ended, by outcome and by how far they came.",
+           labels=("outcome", "phase", "tenant")),
+    Signal("live_streams", "Live streams", "llm_live_streams", "gauge",
+           "Requests under way between clients and server."),
     Signal("disconnects", "Streaming disconnects", "llm_streaming_disconnects_total", "counter",
-           "Streams whose client left, by phase.", labels=("phase",)),
+           "Streams whose client left, by phase.", labels=("phase", "tenant")),
+    Signal("disconnect_age", "Age at disconnect", "llm_disconnect_age_seconds", "histogram",
+           "Time from the arrival of a streaming request to its client's leaving.",
+           buckets=AGE_BUCKETS, unit="s"),
+    Signal("disconnect_release", "Release after a disconnect", "llm_disconnect_release_seconds",
+           "histogram",
+           "Time from a client's leaving to the last that its server was seen to do for it.",
+           buckets=STAGE_BUCKETS, unit="s"),
+    Signal("wasted_tokens", "Wasted tokens", "llm_wasted_tokens_total", "counter",
+           "Tokens sent after their client had left."),
+    Signal("partial_tokens", "Tokens of partial responses", "llm_partial_response_tokens_total",
+           "counter", "Tokens sent to clients that left before the end."),
+    Signal("suspected_retries", "Suspected retries", "llm_suspected_retries_total", "counter",
+           "Requests with the prompt of one that failed or was left shortly before."),
+    Signal("client_backpressure", "Client back-pressure", "llm_client_backpressure_seconds_total",
+           "counter", "Time for which clients did not read what was there for them.", unit="s"),
     Signal("max_gap", "Longest gap of a stream", "llm_stream_max_gap_seconds", "histogram",
            "Per stream: the longest gap between token-bearing chunks.",
            buckets=TOKEN_GAP_BUCKETS, unit="s"),
     Signal("goodput", "Goodput", "llm_goodput_requests_total", "counter",
            "Requests by whether they met every clause of an objective.",
-           labels=("objective", "result", "clause")),
+           labels=("objective", "result", "clause", "tenant")),
 )  # fmt: skip
 
 # The exporter's own metrics: name without a counter's _total, type, help, labels.
@@ -208,6 +253,41 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "counter",
         "Requests of our own, by what came of them; the server counts them among all others.",
         ("model", "result"),
+    ),
+    "tokenslo_tap_connections": (
+        "gauge",
+        "Connections that a tap watches now.",
+        ("tap",),
+    ),
+    "tokenslo_tap_connections_opened": (
+        "counter",
+        "Connections that a tap has watched.",
+        ("tap",),
+    ),
+    "tokenslo_tap_refused": (
+        "counter",
+        "Connections and requests that the proxy tap did not let through, by reason.",
+        ("tap", "reason"),
+    ),
+    "tokenslo_tap_passed_over": (
+        "counter",
+        "Requests and connections that a tap did not understand and left out, by reason.",
+        ("tap", "reason"),
+    ),
+    "tokenslo_tap_lossy_streams": (
+        "counter",
+        "Streams left out because some of their bytes were not seen.",
+        ("tap",),
+    ),
+    "tokenslo_tap_dropped_packets": (
+        "counter",
+        "Packets that the kernel dropped because the capture tap was behind.",
+        ("tap",),
+    ),
+    "tokenslo_tap_restarts": (
+        "counter",
+        "How often the process of the taps ended unasked and was started again.",
+        (),
     ),
     "tokenslo_otlp_exports": (
         "counter",

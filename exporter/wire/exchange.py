@@ -1,0 +1,229 @@
+"""One request over HTTP/1 and its answer: told from its arrival to its end."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from exporter.wire import kserve, openai
+from exporter.wire.answer import KSERVE, OPENAI, Answer, Api, of_status
+from exporter.wire.events import Listener, Outcome, Settings, Stream
+from exporter.wire.framing import Body, Request, Response, TakeBody, values
+from exporter.wire.json_scan import Scanner, name
+from exporter.wire.sse import Splitter
+
+REQUEST_BYTES: Final = 1024 * 1024
+"""So much of a request's body is looked through for who asks for what; all of it is hashed."""
+ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""So much of an answer that is no stream is looked through."""
+
+_KSERVE_PATH = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?/([a-z_]+)")
+_ORIGIN = re.compile(rb"(?i:https?)://[^/?#]*")
+
+
+class Exchange:
+    """Tells of a request if it asks for tokens; ``stream`` is None if it does not.
+
+    Its prompt is the hash of its path and its body, with all that is in there: an ``id`` that
+    differs makes another prompt.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_api",
+        "_closing",
+        "_digest",
+        "_ended",
+        "_has_body",
+        "_listener",
+        "_marked",
+        "_scanner",
+        "_splitter",
+        "_started",
+        "_status",
+        "method",
+        "stream",
+    )
+
+    def __init__(self, request: Request, listener: Listener, settings: Settings) -> None:
+        self.method = request.method
+        self._listener = listener
+        self._started = self._closing = self._ended = self._has_body = self._marked = False
+        self._status = 0
+        self._answer: Answer | None = None
+        self._scanner: Scanner | None = None
+        self._splitter: Splitter | None = None
+        path = _path(request.target)
+        self.stream, self._api = _asked_by(request.method, path)
+        self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
+        if self.stream:
+            self.stream.tenant = _tenant(request, settings)
+            self._scanner = Scanner(self._api.request, REQUEST_BYTES)
+
+    @property
+    def live(self) -> bool:
+        """Whether it was told and has not ended."""
+        return self._started and not self._ended
+
+    @property
+    def held(self) -> int:
+        """How many bytes of what passed by are held."""
+        parts = (self._scanner, self._splitter, self._answer)
+        stream = self.stream
+        names = (stream.model, stream.version, stream.tenant, stream.request_id) if stream else ()
+        return sum(part.held for part in parts if part) + sum(map(len, names))
+
+    def asks(self, piece: bytes, time: float) -> None:
+        """Take in a piece of the request's body."""
+        if self._scanner and not self._started:
+            self._digest.update(piece)
+            self._has_body = True
+            self._scanner.feed(piece)
+
+    def arrived(self, time: float) -> None:
+        """Take in that the request has arrived whole."""
+        if self.stream and not self._started:
+            if self._has_body:
+                self.stream.prompt = int.from_bytes(self._digest.digest())
+            self._start(self.stream, time, time)
+
+    def answers(self, head: Response, body: Body, began: float, time: float) -> TakeBody | None:
+        """Take in the head of the answer, which began to come at ``began``.
+
+        Returns what takes its body, None if that says nothing.
+        """
+        stream = self.stream
+        if not stream:
+            return None
+        if not self._started:
+            self._start(stream, began, time)
+        self._status = head.status
+        timing = values(head.fields, openai.TIMING_HEADER)
+        stream.stages = openai.stages(b",".join(timing)) or stream.stages
+        if not 200 <= head.status < 300:
+            return None
+        self._answer = Answer(self._api, stream, self._listener)
+        kind = b",".join(values(head.fields, b"content-type")).lower()
+        stream.streaming = kind.startswith(b"text/event-stream")
+        if values(head.fields, b"content-encoding") not in ([], [b"identity"]):
+            self._pass_over_compressed()
+            return None
+        if stream.streaming:
+            self._marked = body is Body.UNTIL_CLOSE and self._api is OPENAI
+            self._splitter = Splitter(self._answer.event, self._answer.found, self._api.answer)
+            return self._splitter.feed
+        self._scanner = Scanner(self._api.answer, ANSWER_BYTES)
+        return self._scan
+
+    def leave(self, time: float) -> None:
+        """Take in that the client sends no more."""
+        if self.stream and self.live and not self._closing and not self._is_done:
+            self._closing = True
+            self._listener.closing(self.stream, time)
+
+    def backpressure(self, seconds: float) -> None:
+        """Take in for how long the client did not read."""
+        if self.stream and self.live:
+            self._listener.backpressure(self.stream, seconds)
+
+    def complete(self, time: float) -> None:
+        """Take in the end of the answer."""
+        if not self._answer:
+            self._end(time, of_status(self._status), str(self._status))
+        elif self._marked and not self._answer.done:
+            self.broken_off(time, "truncated")
+        else:
+            if self._scanner:
+                self._answer.whole(self._scanner.found)
+            self._end(time, *self._answer.outcome(self._status))
+
+    def broken_off(self, time: float, word: str) -> None:
+        """Take in that the server ended the connection before the answer was complete."""
+        if self._answer and self._is_done:
+            self._end(time, *self._answer.outcome(self._status))
+        elif self._closing:
+            self._end(time, "disconnected", "", time)
+        else:
+            failed = self._answer and self._answer.failed
+            self._end(time, "error", "in_band" if failed else word)
+
+    def left(self, time: float, stopped: float | None) -> None:
+        """Take in that the client is gone; ``stopped``: when the server was seen after that."""
+        if self._answer and self._is_done:
+            self._end(time, *self._answer.outcome(self._status))
+        else:
+            self._end(time, "disconnected", "", stopped)
+
+    def lose(self) -> None:
+        """Take in that some of it was not seen."""
+        if self.stream and self.live:
+            self._ended = True
+            self._listener.lost(self.stream)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._answer is not None and self._answer.done
+
+    def _start(self, stream: Stream, arrived: float, time: float) -> None:
+        if self._scanner:
+            asked = self._api.asked(self._scanner.found)
+            stream.model = stream.model or asked.model
+            stream.request_id = asked.request_id
+            stream.choices = asked.choices
+            stream.streaming = stream.streaming or asked.streaming
+        self._scanner = None
+        stream.arrived = arrived
+        self._started = True
+        self._listener.started(stream, time)
+
+    def _end(
+        self, time: float, outcome: Outcome, reason: str, stopped: float | None = None
+    ) -> None:
+        if self.stream and self.live:
+            self._ended = True
+            self._listener.ended(self.stream, time, outcome, reason, stopped)
+
+    def _scan(self, piece: bytes, time: float) -> None:
+        if self._scanner:
+            self._scanner.feed(piece)
+
+    def _pass_over_compressed(self) -> None:
+        """Leave out a stream that is compressed; of other answers only the numbers are missed."""
+        self._listener.passed_over("compressed")
+        if self.stream and self.stream.streaming:
+            self.lose()
+
+
+def _path(target: bytes) -> bytes:
+    """Return the path of a request's target, which may be a whole URL, without the query."""
+    origin = _ORIGIN.match(target)
+    path = target[origin.end() :] if origin else target
+    return path.partition(b"?")[0].partition(b"#")[0]
+
+
+def _asked_by(method: bytes, path: bytes) -> tuple[Stream | None, Api]:
+    """Return what is asked for as far as the path says it."""
+    if method != b"POST":
+        return None, KSERVE
+    if match := _KSERVE_PATH.fullmatch(path):
+        endpoint = kserve.ENDPOINTS.get(match[3].decode())
+        if endpoint is None:
+            return None, KSERVE
+        model, version = (name(_text(part or b"")) for part in (match[1], match[2]))
+        return Stream(endpoint, model, version, streaming=endpoint == "generate_stream"), KSERVE
+    decoded = _text(path)
+    for end, endpoint in openai.ENDPOINTS.items():
+        if decoded.endswith(end):
+            return Stream(endpoint, ""), OPENAI
+    return None, OPENAI
+
+
+def _tenant(request: Request, settings: Settings) -> str:
+    found = values(request.fields, settings.tenant_header.encode())
+    return name(found[0].decode("utf-8", "replace")) if found else ""
+
+
+def _text(path: bytes) -> str:
+    return unquote_to_bytes(path).decode("utf-8", "replace")

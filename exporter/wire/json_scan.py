@@ -1,0 +1,345 @@
+"""Reads JSON that passes by in pieces, and keeps only what somebody asked to know of it.
+
+What is asked for is a tree in the shape of the document: a mapping for an object (``*`` stands for
+all other members), a list of one for an array, and for the rest how much of a text to keep.  What
+is found has the same shape.  All else is skipped at the speed of a regular expression, and of what
+was skipped nothing stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+
+NAME_BYTES = 256
+"""A text longer than this is no name and not kept; nor are keys."""
+COMMAS = 4096
+"""So many members and elements are looked at where something is wanted; then the scan ends."""
+MEMBERS = 128
+"""So many members are kept of one object or array, the first ones."""
+
+
+class Keep(Enum):
+    """How much of a value to keep; numbers, true, false and null are always kept."""
+
+    NAME = auto()
+    """A text as it is, an object or array as whether it has anything in it."""
+    MARK = auto()
+    """A text as ``x`` if it is not empty, an object or array as whether it has anything in it."""
+
+
+Wanted = Mapping[str, "Wanted"] | list["Wanted"] | Keep
+Found = dict[str, "Found"] | list["Found"] | str | int | float | bool | None
+
+_SPACES = b" \t\r\n"
+_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_FLAT = rb'(?:[^"\[\]{}]++|' + _TEXT + rb")*+"
+_SKIPPED = re.compile(
+    rb'(?:[^"\[\]{}]++|' + _TEXT + rb"|\[" + _FLAT + rb"\]|\{" + _FLAT + rb"\})*+", re.DOTALL
+)
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_OPENING, _CLOSING = re.compile(rb"[\[{]++"), re.compile(rb"[\]}]++")
+_LITERAL = re.compile(rb"[0-9A-Za-z+.\-]*+")
+_QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
+
+
+class _Awaits(Enum):
+    """What comes next."""
+
+    VALUE = auto()
+    ELEMENT = auto()  # a value, or the end of an array that is empty
+    KEY = auto()  # or the end of the object
+    COLON = auto()
+    COMMA = auto()  # or the end of the object or array
+    TEXT = auto()  # the rest of one
+    LITERAL = auto()
+    SKIPPED = auto()  # the rest of what nobody asked for
+    NOTHING = auto()
+
+
+class Scanner:
+    """Takes a document in pieces; ``found`` is what it has had so far of what is wanted.
+
+    Of a member that comes twice the last one counts, as with the json module.  What is no JSON ends
+    the scan where that is noticed, which may be late: nothing here checks what is skipped.  After
+    ``limit`` bytes the rest is passed over.
+    """
+
+    __slots__ = (
+        "_awaits",
+        "_commas",
+        "_depth",
+        "_escaped",
+        "_filled",
+        "_is_key",
+        "_key",
+        "_left",
+        "_stack",
+        "_token",
+        "_wanted",
+        "found",
+    )
+
+    def __init__(self, wanted: Mapping[str, Wanted], limit: int) -> None:
+        self.found: dict[str, Found] = {}
+        self._depth = self._commas = 0
+        self._left = limit
+        self._awaits = _Awaits.VALUE
+        self._stack: list[tuple[Wanted, Found]] = []
+        self._wanted: Wanted | None = wanted
+        self._key = ""
+        self._token: bytearray | None = None
+        self._is_key = self._escaped = self._filled = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes of the document are held."""
+        return len(self._token or b"")
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next piece."""
+        data = data[: self._left]
+        self._left -= len(data)
+        at, end = 0, len(data)
+        while at < end and self._awaits is not _Awaits.NOTHING:
+            at = self._step(data, at)
+        if not self._left:
+            self._stop()
+
+    def _step(self, data: bytes, at: int) -> int:
+        """Take in as much from ``at`` on as is of one kind; return where that ends."""
+        awaits = self._awaits
+        if awaits is _Awaits.TEXT:
+            return self._text(data, at)
+        if awaits is _Awaits.SKIPPED:
+            return self._skip(data, at)
+        if awaits is _Awaits.LITERAL:
+            return self._literal(data, at)
+        after = _end(_SPACE, data, at)
+        if after > at:
+            return after
+        byte = data[at : at + 1]
+        if awaits is _Awaits.COLON:
+            self._awaits = _Awaits.VALUE if byte == b":" else _Awaits.NOTHING
+        elif awaits is _Awaits.COMMA:
+            self._comma(byte)
+        elif awaits is _Awaits.KEY:
+            self._before_key(byte)
+        elif awaits is _Awaits.ELEMENT and byte == b"]":
+            self._leave()
+        else:
+            return at + self._value(byte)
+        return at + 1
+
+    def _comma(self, byte: bytes) -> None:
+        container = self._stack[-1][1]
+        if byte == b",":
+            self._commas += 1
+            if self._commas > COMMAS:
+                self._stop()
+                return
+            self._awaits = _Awaits.KEY if isinstance(container, dict) else _Awaits.VALUE
+            self._wanted = self._of_element()
+        elif byte == (b"}" if isinstance(container, dict) else b"]"):
+            self._leave()
+        else:
+            self._stop()
+
+    def _before_key(self, byte: bytes) -> None:
+        if byte == b'"':
+            self._begin_text(is_key=True, kept=True)
+        elif byte == b"}":
+            self._leave()
+        else:
+            self._stop()
+
+    def _value(self, byte: bytes) -> int:
+        """Begin a value; return how many bytes of it were taken in."""
+        wanted = self._wanted
+        if not self._stack and byte != b"{":
+            self._stop()
+        elif byte == b'"':
+            self._begin_text(is_key=False, kept=wanted is Keep.NAME)
+        elif isinstance(wanted, Mapping if byte == b"{" else list) and byte in (b"{", b"["):
+            self._enter(wanted)
+        elif byte in (b"{", b"["):
+            self._depth, self._filled = 1, False
+            self._awaits = _Awaits.SKIPPED
+        elif _LITERAL.fullmatch(byte):
+            self._token, self._awaits = bytearray(), _Awaits.LITERAL
+            return 0
+        else:
+            self._stop()
+        return 1
+
+    def _enter(self, wanted: Wanted) -> None:
+        container: Found = {} if isinstance(wanted, Mapping) else []
+        if not self._stack and isinstance(container, dict):
+            self.found = container
+        else:
+            self._put(container)
+        self._stack.append((wanted, container))
+        self._awaits = _Awaits.KEY if isinstance(container, dict) else _Awaits.ELEMENT
+        self._wanted = self._of_element()
+
+    def _leave(self) -> None:
+        self._stack.pop()
+        self._awaits = _Awaits.COMMA if self._stack else _Awaits.NOTHING
+
+    def _of_element(self) -> Wanted | None:
+        """Return what is wanted of the next element where the innermost container is an array."""
+        wanted, container = self._stack[-1]
+        if isinstance(wanted, list) and isinstance(container, list) and len(container) < MEMBERS:
+            return wanted[0]
+        return None
+
+    def _begin_text(self, *, is_key: bool, kept: bool) -> None:
+        self._awaits, self._is_key, self._filled = _Awaits.TEXT, is_key, False
+        self._token = bytearray() if kept else None
+
+    def _text(self, data: bytes, at: int) -> int:
+        begin = at
+        if self._escaped:
+            self._escaped = False
+            at += 1
+        end = _end(_REST, data, at)
+        closed = end < len(data) and data[end] == _QUOTE
+        if end < len(data) and not closed:  # a backslash with nothing behind it yet
+            self._escaped = True
+            end += 1
+        self._filled = self._filled or end > begin
+        if self._token is not None:
+            self._token += data[begin : min(end, begin + NAME_BYTES + 1)]
+            del self._token[NAME_BYTES + 1 :]
+        if closed:
+            self._end_text()
+            return end + 1
+        return end
+
+    def _end_text(self) -> None:
+        token, self._token = self._token, None
+        text = _decoded(bytes(token)) if token is not None and len(token) <= NAME_BYTES else None
+        if self._is_key:
+            self._key, self._wanted = text or "", self._of_member(text)
+            self._awaits = _Awaits.COLON
+            return
+        if token is None:
+            text = "x" if self._filled else ""
+        self._put(text)
+        self._awaits = _Awaits.COMMA
+
+    def _of_member(self, key: str | None) -> Wanted | None:
+        wanted, container = self._stack[-1]
+        if key is None or not isinstance(wanted, Mapping) or not isinstance(container, dict):
+            return None
+        full = len(container) >= MEMBERS and key not in container
+        return None if full else wanted.get(key, wanted.get("*"))
+
+    def _literal(self, data: bytes, at: int) -> int:
+        end = _end(_LITERAL, data, at)
+        token = self._token if self._token is not None else bytearray()
+        token += data[at : min(end, at + NAME_BYTES + 1)]
+        del token[NAME_BYTES + 1 :]
+        if end == len(data):
+            return end
+        self._token = None
+        try:
+            value = json.loads(bytes(token)) if len(token) <= NAME_BYTES else None
+        except ValueError:
+            self._stop()
+            return end
+        self._put(value)
+        self._awaits = _Awaits.COMMA
+        return end
+
+    def _skip(self, data: bytes, at: int) -> int:
+        begin = at
+        if self._escaped or self._token is not None:
+            at = self._skip_text(data, at)
+        while self._depth and at < len(data):
+            run = at = _end(_SKIPPED, data, at)
+            if at == len(data):
+                break
+            if data[at] == _QUOTE:
+                self._token = bytearray()
+                at = self._skip_text(data, at + 1)
+            elif data[at] in b"[{":
+                at = _end(_OPENING, data, at)
+                self._depth += at - run
+            else:
+                at = min(_end(_CLOSING, data, at), at + self._depth)
+                self._depth -= at - run
+        last = at if self._depth else at - 1
+        self._filled = self._filled or bool(data[begin:last].strip(_SPACES))
+        if not self._depth:
+            self._put(self._filled)
+            self._awaits = _Awaits.COMMA
+        return at
+
+    def _skip_text(self, data: bytes, at: int) -> int:
+        """Pass over the rest of a text, whose ``_token`` is there but stays empty."""
+        if self._escaped:
+            self._escaped = False
+            at += 1
+        end = _end(_REST, data, at)
+        if end == len(data):
+            return end
+        if data[end] == _BACKSLASH:
+            self._escaped = True
+        else:
+            self._token = None
+        return end + 1
+
+    def _put(self, value: Found) -> None:
+        """Keep a value, if its place is wanted."""
+        container = self._stack[-1][1]
+        if self._wanted is None:
+            return
+        if isinstance(container, dict):
+            container[self._key] = value
+        elif isinstance(container, list):
+            container.append(value)
+
+    def _stop(self) -> None:
+        self._awaits, self._token = _Awaits.NOTHING, None
+
+
+def loaded(data: bytes) -> dict[str, Found] | None:
+    """Return a whole document as the json module reads it, None if it is no object."""
+    try:
+        document = json.loads(data.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def name(value: Found) -> str:
+    """Return a text that can be shown as a name, or an empty one if the value is none."""
+    if not isinstance(value, str) or len(value) > NAME_BYTES:
+        return ""
+    return value.encode("utf-8", "replace").decode()
+
+
+def count(value: Found) -> int | None:
+    """Return a number of things, None if the value is none."""
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+def _end(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
+    """Return where what a pattern matches from ``at`` on ends."""
+    found = pattern.match(data, at)
+    return found.end() if found else at
+
+
+def _decoded(raw: bytes) -> str | None:
+    text = raw.decode("utf-8", "replace")
+    if "\\" not in text:
+        return text
+    try:
+        value: str = json.loads(f'"{text}"', strict=False)
+    except ValueError:
+        return None
+    return value

@@ -1,0 +1,258 @@
+"""Asking for the engine's timing, and taking it out of the answers again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.wire.injection import MAX_ANSWER, MAX_HEAD, OUTPUTS, Injection
+
+TIMES = {
+    "arrival_time_ns": 1_000_000_000,
+    "first_scheduled_time_ns": 1_100_000_000,
+    "first_token_time_ns": "1300000000",  # the LLM API's model writes texts
+    "last_token_time_ns": 1_900_000_000,
+}
+
+
+def input_of(model: str) -> str:
+    return {"chat": "return_perf_metrics", "a b": "sampling_param_return_perf_metrics"}.get(
+        model, ""
+    )
+
+
+def request(path: str, body: bytes, *fields: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: triton", *fields, f"Content-Length: {len(body)}"]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def asked_body(path: str, body: bytes, *fields: str) -> bytes:
+    """Return the body that the server gets, whose length its head must tell."""
+    sent = Injection(input_of).from_client(request(path, body, *fields))
+    head, _, rest = sent.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(rest)}".encode() in head.split(b"\r\n")
+    return rest
+
+
+def chunked(*chunks: bytes, content_type: str = "text/event-stream; charset=utf-8") -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+    return head.encode() + body
+
+
+def event(**fields: object) -> bytes:
+    return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
+
+
+def answered(ask: bytes, answer: bytes, cut: Callable[[bytes], Sequence[bytes]] = lambda b: [b]):
+    injection = Injection(input_of)
+    for part in cut(ask):
+        injection.from_client(part)
+    return b"".join(map(injection.from_server, cut(answer))) + injection.server_ended()
+
+
+STREAM = "/v2/models/chat/generate_stream"
+ASK = request(STREAM, b'{"text_input":"Hi","max_tokens":2}')
+
+
+def test_a_model_that_has_the_input_is_asked_by_it() -> None:
+    body = asked_body(STREAM, b' {"text_input": "Hi"}')
+    assert body == b' {"return_perf_metrics":true,"text_input": "Hi"}'
+    body = asked_body("/v2/models/a%20b/versions/2/generate", b'{"text_input":"Hi"}')
+    assert body == b'{"sampling_param_return_perf_metrics":true,"text_input":"Hi"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        ("/v2/models/other/generate_stream", b'{"text_input":"Hi"}', ()),
+        ("/v2/models/chat/infer", b'{"inputs":[]}', ()),
+        (STREAM, b'{"return_perf_metrics":false,"text_input":"Hi"}', ()),
+        (STREAM, b"[1]", ()),
+        (STREAM, b"{}", ()),
+        (STREAM, b"no JSON", ()),
+        (STREAM, b'{"text_input":"Hi"}', ("Expect: 100-continue",)),
+        (STREAM, b'{"text_input":"%s"}' % (b"x" * 2**20), ()),
+        (STREAM, b"[" * 100_000, ()),
+    ],
+)
+def test_everything_else_goes_through_with_its_answer(
+    path: str, body: bytes, fields: tuple[str, ...]
+) -> None:
+    ask = request(path, body, *fields)
+    assert Injection(input_of).from_client(ask) == ask
+    answer = chunked(event(text_output="a", **TIMES))
+    assert answered(ask, answer) == answer
+
+
+def test_a_chunked_request_goes_through_and_so_does_what_follows_it() -> None:
+    ask = (
+        f"POST {STREAM} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        '9\r\n{"a":"b"}\r\n0\r\nTrailer: 1\r\n\r\n'
+    ).encode()
+    injection = Injection(input_of)
+    assert injection.from_client(ask) == ask
+    assert b"return_perf_metrics" in injection.from_client(ASK)
+
+
+def test_the_timing_is_taken_out_of_the_events_and_nothing_else() -> None:
+    plain = event(model_name="chat", model_version="1", text_output='say "data: {}" \\ \u00e9')
+    last = {"model_name": "chat", "sequence_index": 0, "text_output": "b"}
+    assert answered(ASK, chunked(plain, event(**TIMES, **last))) == chunked(plain, event(**last))
+
+
+def test_an_event_that_was_only_timing_is_none() -> None:
+    plain = event(model_name="chat", model_version="1", text_output="a")
+    timing = event(model_name="chat", model_version="1", **TIMES)
+    assert answered(ASK, chunked(plain, timing)) == chunked(plain)
+
+
+def test_an_event_may_come_in_two_chunks_or_share_one() -> None:
+    first, last = event(text_output="a"), event(text_output="b", **TIMES)
+    both = first + last
+    answer = chunked(both[:20], both[20:-5], both[-5:])
+    body = answered(ASK, answer).partition(b"\r\n\r\n")[2]
+    assert dechunked(body) == first + event(text_output="b")
+
+
+def dechunked(body: bytes) -> bytes:
+    data = b""
+    while (size := int((line := body.split(b"\r\n", 1)[0]), 16)) > 0:
+        start = len(line) + 2
+        data += body[start : start + size]
+        body = body[start + size + 2 :]
+    assert body == b"0\r\n\r\n"
+    return data
+
+
+def test_an_answer_in_one_piece_gets_a_new_length() -> None:
+    ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
+    body = json.dumps({"model_name": "chat", **TIMES, "text_output": "a"}).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    answer = answered(ask, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert json.loads(rest) == {"model_name": "chat", "text_output": "a"}
+    assert b"Content-Length: %d" % len(rest) in head.split(b"\r\n")
+
+
+def test_an_answer_in_chunks_is_changed_as_a_whole() -> None:
+    ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
+    body = json.dumps({"model_name": "chat", **TIMES, "text_output": "a"}).encode()
+    answer = answered(ask, chunked(body[:30], body[30:], content_type="application/json"))
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert json.loads(dechunked(rest)) == {"model_name": "chat", "text_output": "a"}
+    assert b"Transfer-Encoding: chunked" in head
+
+
+def test_an_answer_too_large_to_hold_goes_through() -> None:
+    ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
+    body = json.dumps({**TIMES, "text_output": "a" * MAX_ANSWER}).encode()
+    answer = chunked(body[: 2**20], body[2**20 :], content_type="application/json")
+    got = answered(ask, answer).partition(b"\r\n\r\n")[2]
+    assert dechunked(got) == body
+
+
+def test_trtllm_serve_is_asked_by_a_header_and_its_word_taken_out() -> None:
+    ask = request("/v1/chat/completions", b'{"model":"m","stream":true}')
+    sent = Injection(input_of).from_client(ask)
+    assert sent == ask.replace(b"\r\n\r\n", b"\r\nX-TRTLLM-return-metrics: 1\r\n\r\n")
+    timing = b'event: trtllm.perf_metrics\ndata: {"Server-Timing":"server_queue;dur=1"}\n\n'
+    answer = chunked(b'data: {"choices":[]} \n\n', b"data: [DONE]\n\n", timing)
+    kept = chunked(b'data: {"choices":[]} \n\n', b"data: [DONE]\n\n")
+    assert answered(ask, answer) == kept
+    whole = b"HTTP/1.1 200 OK\r\nserver-timing: server_queue;dur=1\r\nContent-Length: 2\r\n\r\n{}"
+    assert answered(ask, whole) == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_who_asks_by_itself_keeps_the_answer() -> None:
+    ask = request("/v1/completions", b'{"model":"m"}', "x-trtllm-return-metrics: 1")
+    whole = b"HTTP/1.1 200 OK\r\nServer-Timing: server_queue;dur=1\r\nContent-Length: 2\r\n\r\n{}"
+    assert Injection(input_of).from_client(ask) == ask
+    assert answered(ask, whole) == whole
+
+
+def test_answers_belong_to_their_requests_in_order() -> None:
+    """Pipelined, with an answer of 100 and one without a body between."""
+    probe = b"HEAD /v2/health/ready HTTP/1.1\r\n\r\n"
+    empty = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+    early = b"HTTP/1.1 100 Continue\r\n\r\n"
+    timed, plain = chunked(event(text_output="a", **TIMES)), chunked(event(text_output="a"))
+    other = request("/v2/models/other/generate_stream", b'{"text_input":"Hi"}')
+    got = answered(probe + ASK + other + ASK, empty + early + timed + timed + timed)
+    assert got == empty + early + plain + timed + plain
+
+
+def test_an_answer_until_the_close_is_changed_too() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    answer = head + event(text_output="a", **TIMES) + b": half an"
+    assert answered(ASK, answer) == head + event(text_output="a") + b": half an"
+
+
+def test_what_is_no_http_goes_through() -> None:
+    noise = b"x" * (MAX_HEAD + 1)
+    injection = Injection(input_of)
+    assert injection.from_client(noise) == noise
+    assert injection.from_client(b"more") == b"more"
+    assert Injection(input_of).from_client(b"\x16\x03") == b""
+    half = Injection(input_of)
+    half.from_client(b"\x16\x03")
+    assert half.client_ended() == b"\x16\x03"
+
+
+texts = st.text(max_size=12)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(texts, values, max_size=5), st.booleans(), st.data())
+def test_any_document_keeps_every_other_member(
+    fields: dict[str, object], spaced: bool, data: st.DataObject
+) -> None:
+    fields = {name: value for name, value in fields.items() if name not in OUTPUTS} | {"x": 1}
+    items = data.draw(st.permutations([*fields.items(), *TIMES.items()]))
+    body = b"data: " + json.dumps(dict(items), indent=None if not spaced else 1).encode()
+    if b"\n\n" in body:
+        return
+    got = answered(ASK, chunked(body + b"\n\n")).partition(b"\r\n\r\n")[2]
+    kept = dict(item for item in items if item[0] not in TIMES)
+    text = dechunked(got).removeprefix(b"data: ").strip()
+    assert list(json.loads(text).items()) == list(kept.items())
+
+
+def cut_at(places: Sequence[int]) -> Callable[[bytes], list[bytes]]:
+    def cut(data: bytes) -> list[bytes]:
+        ends = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+        return [data[start:end] for start, end in pairwise(ends)]
+
+    return cut
+
+
+@given(st.lists(st.integers(0, 2000), max_size=12))
+def test_any_cut_gives_the_same_bytes(places: list[int]) -> None:
+    other = request("/v2/models/other/generate", b'{"text_input":"Hi"}')
+    asks = ASK + request("/v1/completions", b'{"model":"m"}') + other
+    answers = (
+        chunked(event(text_output="a"), event(text_output="b", **TIMES))
+        + chunked(b"data: {}\n\n", b'event: trtllm.perf_metrics\ndata: {"a":1}\n\n')
+        + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull"
+    )
+    cut = cut_at(places)
+    injection = Injection(input_of)
+    assert b"".join(map(injection.from_client, cut(asks))) == Injection(input_of).from_client(asks)
+    assert answered(asks, answers, cut) == answered(asks, answers)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=6))
+def test_noise_never_raises(parts: list[bytes]) -> None:
+    injection = Injection(input_of)
+    for part in parts:
+        injection.from_client(ASK[: len(part)] + part)
+        injection.from_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + part)

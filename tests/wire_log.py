@@ -1,0 +1,145 @@
+"""A listener that keeps what observers tell, as tuples that compare and read well.
+
+And what they are shown: recorded connections (tests/captures/record_wire.py says how), cut anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from exporter.wire.events import CLIENT, Direction, Observer, Outcome, Stream
+
+Event = tuple[Any, ...]
+Line = tuple[Direction, float, bytes | bool | None]
+"""A direction, the time, and bytes, or None for the FIN of that side, or False for its RST."""
+
+CAPTURES = Path(__file__).parent / "captures"
+RECORDED = sorted(path.stem.removeprefix("wire_") for path in CAPTURES.glob("wire_tr*.jsonl"))
+"""The recorded connections over HTTP."""
+
+
+def recorded(name: str) -> list[Line]:
+    """Return what passed on a recorded connection."""
+    lines = map(json.loads, (CAPTURES / f"wire_{name}.jsonl").read_text().splitlines())
+    return [
+        (direction, time, what.encode("latin-1") if isinstance(what, str) else what)
+        for direction, time, what in lines
+    ]
+
+
+def show(observer: Observer, lines: Iterable[Line]) -> None:
+    """Show an observer what passed."""
+    for direction, time, what in lines:
+        if isinstance(what, bytes):
+            observer.feed(direction, what, time)
+        elif what is None:
+            observer.half_closed(direction, time)
+        elif direction == CLIENT:
+            observer.aborted(time)
+        else:
+            observer.server_lost(time)
+
+
+def cut(lines: Iterable[Line], sizes: Callable[[], int]) -> list[Line]:
+    """Return the same lines with the bytes that follow each other in one direction cut anew."""
+    found: list[Line] = []
+    for direction, time, what in lines:
+        last = found[-1] if found else None
+        if isinstance(what, bytes) and last and last[0] == direction and isinstance(last[2], bytes):
+            found[-1] = (direction, time, last[2] + what)
+        else:
+            found.append((direction, time, what))
+    pieces: list[Line] = []
+    for direction, time, what in found:
+        if not isinstance(what, bytes):
+            pieces.append((direction, time, what))
+            continue
+        at = 0
+        while at < len(what):
+            size = sizes()
+            pieces.append((direction, time, what[at : at + size]))
+            at += size
+    return pieces
+
+
+@dataclass(slots=True)
+class WireLog:
+    """Keeps every event in order; streams are numbered from 0 as they start.
+
+    ``events`` hold ``(kind, stream number, time, ...)``; ``passed_over`` has neither number nor
+    time.  ``streams`` are the observer's own objects, so they show what it knew in the end.
+    ``at_start`` are copies of what it knew when they started.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    at_start: list[Stream] = field(default_factory=list)
+
+    def started(self, stream: Stream, time: float) -> None:
+        self.streams.append(stream)
+        self.at_start.append(replace(stream))
+        self.events.append(("started", self._number(stream), time))
+
+    def chunk(self, stream: Stream, time: float, tokens: int) -> None:
+        self.events.append(("chunk", self._number(stream), time, tokens))
+
+    def closing(self, stream: Stream, time: float) -> None:
+        self.events.append(("closing", self._number(stream), time))
+
+    def ended(
+        self, stream: Stream, time: float, outcome: Outcome, reason: str, stopped: float | None
+    ) -> None:
+        self.events.append(("ended", self._number(stream), time, outcome, reason, stopped))
+
+    def lost(self, stream: Stream) -> None:
+        self.events.append(("lost", self._number(stream)))
+
+    def backpressure(self, stream: Stream, seconds: float) -> None:
+        self.events.append(("backpressure", self._number(stream), seconds))
+
+    def passed_over(self, reason: str) -> None:
+        self.events.append(("passed_over", reason))
+
+    def of(self, number: int) -> list[Event]:
+        """Return the events of one stream, without its number."""
+        return [
+            (event[0], *event[2:])
+            for event in self.events
+            if event[0] != "passed_over" and event[1] == number
+        ]
+
+    def timeless(self) -> list[Event]:
+        """Return all events without times: what every split of the same bytes must give."""
+        return [_TIMELESS.get(event[0], _as_is)(event) for event in self.events]
+
+    def known(self) -> list[dict[str, object]]:
+        """Return what was known of each stream in the end, without times."""
+        return [
+            {name: getattr(stream, name) for name in _KNOWN if name != "arrived"}
+            for stream in self.streams
+        ]
+
+    def _number(self, stream: Stream) -> int:
+        for number, known in enumerate(self.streams):
+            if known is stream:
+                return number
+        raise AssertionError("an event of a stream that never started")
+
+
+_KNOWN = [field.name for field in fields(Stream)]
+
+
+def _as_is(event: Event) -> Event:
+    return event
+
+
+_TIMELESS = {
+    "started": lambda event: event[:2],
+    "chunk": lambda event: (event[0], event[1], event[3]),
+    "closing": lambda event: event[:2],
+    "ended": lambda event: (*event[:2], event[3], event[4], event[5] is not None),
+}
