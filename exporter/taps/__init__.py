@@ -1,0 +1,1 @@
+"""Where the bytes of streams come from, and what is made of them."""

@@ -1,0 +1,125 @@
+"""TCP segments as they are in IP packets; link headers are off already."""
+
+from __future__ import annotations
+
+import struct
+from mmap import mmap
+from typing import Literal, NamedTuple
+
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+
+TCP, FRAGMENT = 6, 44
+EXTENSIONS = (0, 43, 60)
+"""IPv6 extension headers that are stepped over: hop-by-hop, routing, destination options."""
+
+_IPV4 = struct.Struct("!BxHxxHxB10x")
+_IPV6 = struct.Struct("!B3xHB33x")
+_TCP = struct.Struct("!HHIIBBH4x")
+# The usual packet, an IPv4 header without options and TCP behind it, is read in one go.
+_IPV4_TCP = struct.Struct("!BxHxxHxB14xIIBBH4x")
+
+
+class Segment(NamedTuple):
+    """A TCP segment, seen in some buffer.
+
+    ``key`` is who sends to whom: source address, destination address, source port, destination
+    port, 12 bytes with IPv4 and 36 with IPv6.  ``seq``, ``ack``, ``flags`` and ``window`` (not
+    scaled) are the header's.  The payload is ``buffer[start:end]``; where the buffer has less of
+    the packet than was sent, it is what there is.
+    """
+
+    key: bytes
+    seq: int
+    ack: int
+    flags: int
+    window: int
+    start: int
+    end: int
+
+
+Read = Segment | Literal["fragment"] | None
+"""None is what is no TCP segment, or not a whole one."""
+
+
+def segment(buffer: bytes | mmap, start: int, end: int) -> Read:
+    """Read the IP packet ``buffer[start:end]``; None if there is no TCP segment to be read in it.
+
+    A packet longer than its 16-bit length field can say has a zero there, and ends where the
+    buffer does: the kernel hands segments over before they are cut up and after they are merged.
+    Otherwise the field counts, because short Ethernet frames are padded.  Checksums are not looked
+    at; they are not there yet in what a machine sends itself.
+    """
+    if end - start < 40:
+        return None
+    if buffer[start] == 0x45:
+        _, total, fragment, protocol, seq, ack, offset, flags, window = _IPV4_TCP.unpack_from(
+            buffer, start
+        )
+        if protocol != TCP:
+            return None
+        if fragment & 0x3FFF:
+            return "fragment"
+        payload = start + 20 + (offset >> 4 << 2)
+        stop = start + total if total else end
+        if stop > end:
+            stop = end
+        if offset < 0x50 or payload > stop:
+            return None
+        key = buffer[start + 12 : start + 24]
+        return Segment(key, seq, ack, flags, window, payload, stop)
+    if buffer[start] >> 4 == 4:
+        return _with_options(buffer, start, end)
+    if buffer[start] >> 4 == 6:
+        return _ipv6(buffer, start, end)
+    return None
+
+
+def reverse(key: bytes) -> bytes:
+    """Return the key of what is sent the other way."""
+    size = (len(key) - 4) // 2
+    return key[size : 2 * size] + key[:size] + key[-2:] + key[-4:-2]
+
+
+def ports(key: bytes) -> tuple[int, int]:
+    """Return source and destination port."""
+    return int.from_bytes(key[-4:-2]), int.from_bytes(key[-2:])
+
+
+def _with_options(buffer: bytes | mmap, start: int, end: int) -> Read:
+    first, total, fragment, protocol = _IPV4.unpack_from(buffer, start)
+    length = (first & 0x0F) << 2
+    if protocol != TCP or length < 20:
+        return None
+    if fragment & 0x3FFF:
+        return "fragment"
+    stop = min(start + total, end) if total else end
+    return _tcp(buffer, buffer[start + 12 : start + 20], start + length, stop)
+
+
+def _ipv6(buffer: bytes | mmap, start: int, end: int) -> Read:
+    _, total, header = _IPV6.unpack_from(buffer, start)
+    stop = min(start + 40 + total, end) if total else end
+    place = start + 40
+    while header != TCP:
+        if place + 8 > stop:
+            return None
+        if header == FRAGMENT:
+            # A packet in one piece may carry this header too: no offset, and nothing follows.
+            if int.from_bytes(buffer[place + 2 : place + 4]) & 0xFFF9:
+                return "fragment"
+        elif header not in EXTENSIONS:
+            return None
+        length = 8 if header == FRAGMENT else (buffer[place + 1] + 1) << 3
+        header = buffer[place]
+        place += length
+    return _tcp(buffer, buffer[start + 8 : start + 40], place, stop)
+
+
+def _tcp(buffer: bytes | mmap, addresses: bytes, start: int, stop: int) -> Segment | None:
+    if start + 20 > stop:
+        return None
+    _, _, seq, ack, offset, flags, window = _TCP.unpack_from(buffer, start)
+    payload = start + (offset >> 4 << 2)
+    if offset < 0x50 or payload > stop:
+        return None
+    return Segment(addresses + buffer[start : start + 4], seq, ack, flags, window, payload, stop)

@@ -1,0 +1,154 @@
+"""The proxy tap: stands between clients and a server, and shows observers what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from exporter.log import LOG
+from exporter.taps.listening import BACKLOG, listen
+from exporter.taps.model_inputs import ModelInputs
+from exporter.taps.proxy_connection import Connection, Limits, Shared
+from exporter.taps.proxy_tls import HTTP1, Certificate, Verification, for_clients, for_server
+from exporter.taps.resets import Resets
+from exporter.taps.tap import NewObserver, ProxySpec, Traffic
+from exporter.wire.injection import Injection
+
+SETTING = "tap"
+TICK_SECONDS = 1.0
+DRAIN_SECONDS = 0.05
+"""Time from one look at whether connections have ended to the next, while draining."""
+SPARE_DESCRIPTORS = 64
+"""What the process needs beside connections, each of which takes two descriptors."""
+
+
+class ProxyTap:
+    """Forwards between clients and one server, from `start` in a running loop until `close`.
+
+    With a ``certificate`` clients must speak TLS, with a ``verification`` the proxy speaks TLS to
+    the server.  With ``inject`` it asks engines for their timing (:mod:`exporter.wire.injection`).
+    """
+
+    def __init__(
+        self,
+        spec: ProxySpec,
+        new_observer: NewObserver,
+        *,
+        limits: Limits | None = None,
+        certificate: Certificate | None = None,
+        verification: Verification | None = None,
+        inject: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.port = spec.listen_port
+        """The port that is listened on, once there is one."""
+        self._new_observer = new_observer
+        self._limits = limits or Limits()
+        self._certificate = certificate
+        self._verification = verification
+        self._inject = inject
+        self._inputs: ModelInputs | None = None
+        self._servers: list[asyncio.Server] = []
+        self._shared: Shared | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
+        tls = for_clients(self._certificate, SETTING) if self._certificate else None
+        shared = self._share()
+        sockets = listen(self.spec.listen_host, self.spec.listen_port, SETTING)
+        self.port = sockets[0].getsockname()[1]
+        self._shared = shared
+        shared.resets.open()
+        for each in sockets:
+            self._servers.append(
+                await shared.loop.create_server(
+                    lambda: Connection(shared),
+                    sock=each,
+                    backlog=BACKLOG,
+                    ssl=tls,
+                    ssl_handshake_timeout=self._limits.head_seconds if tls else None,
+                )
+            )
+        self._ticking = shared.loop.create_task(_tick(shared))
+
+    def _share(self) -> Shared:
+        verification = self._verification
+        server_tls: dict[str, ssl.SSLContext] = {}
+        if verification:
+            server_tls = for_server(verification, SETTING)
+        named = verification.server_name if verification else ""
+        new_injection = None
+        if self._inject:
+            self._inputs = ModelInputs(
+                self.spec.upstream_host, self.spec.upstream_port, server_tls.get(HTTP1), named
+            )
+            new_injection = partial(Injection, self._inputs.input_of)
+        return Shared(
+            self.spec,
+            self._new_observer,
+            _within_descriptors(self._limits),
+            server_tls,
+            named or self.spec.upstream_host,
+            Resets(),
+            asyncio.get_running_loop(),
+            new_injection,
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new connections, and return when the last has ended or time is up."""
+        for server in self._servers:
+            server.close()
+        deadline = monotonic() + seconds
+        while self._shared and self._shared.connections and monotonic() < deadline:
+            for connection in tuple(self._shared.connections):
+                connection.leave()
+            await asyncio.sleep(DRAIN_SECONDS)
+
+    async def close(self) -> None:
+        """End everything at once."""
+        for server in self._servers:
+            server.close()
+        if self._ticking:
+            self._ticking.cancel()
+        if self._inputs:
+            self._inputs.close()
+        if self._shared:
+            for connection in tuple(self._shared.connections):
+                connection.cut()
+            for _ in range(3):  # turns of the loop in which the last is told of its end, with TLS
+                await asyncio.sleep(0)
+            self._shared.resets.close()
+
+    def traffic(self) -> Traffic:
+        """Return what it has counted so far; connections that sent nothing count for nothing."""
+        shared = self._shared
+        if not shared:
+            return Traffic()
+        return Traffic(shared.watched, shared.opened, dict(shared.refused))
+
+
+def _within_descriptors(limits: Limits) -> Limits:
+    """Have the process allowed as many open files as it takes, or lower the limit to what it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.connections + SPARE_DESCRIPTORS
+    if soft < wanted:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    possible = max(1, (soft - SPARE_DESCRIPTORS) // 2)
+    if possible >= limits.connections:
+        return limits
+    LOG.warning("proxy: %d connections at most, as only %d files may be open", possible, soft)
+    return replace(limits, connections=possible)
+
+
+async def _tick(shared: Shared) -> None:
+    while True:
+        await asyncio.sleep(TICK_SECONDS)
+        now = monotonic()
+        for connection in tuple(shared.connections):
+            connection.tick(now)

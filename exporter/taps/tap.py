@@ -1,0 +1,104 @@
+"""What every tap is, and what it is told to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from exporter.wire.events import Observer
+from slos.errors import BadValue, quoted
+
+NewObserver = Callable[[], Observer]
+"""Makes an observer for a new connection; all of them tell the same listener."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySpec:
+    """Listen here, forward there; an empty ``listen_host`` is every interface."""
+
+    listen_host: str
+    listen_port: int
+    upstream_host: str
+    upstream_port: int
+
+    def __str__(self) -> str:
+        listen, upstream = (
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in (
+                (self.listen_host, self.listen_port),
+                (self.upstream_host, self.upstream_port),
+            )
+        )
+        return f"proxy={listen}={upstream}"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSpec:
+    """Watch what passes an interface to and from the TCP ports of servers."""
+
+    interface: str
+    ports: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"capture={self.interface}:{','.join(map(str, self.ports))}"
+
+
+Spec = ProxySpec | CaptureSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a tap counts beside streams; ``dropped`` (packets) is None where none can be."""
+
+    connections: int = 0
+    opened: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    dropped: int | None = None
+
+
+class Tap(Protocol):
+    """Shows observers the bytes of connections."""
+
+    @property
+    def spec(self) -> Spec:
+        """What it was told to be."""
+        ...
+
+    async def start(self) -> None:
+        """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
+        ...
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new connections, and return when the last has ended or time is up."""
+        ...
+
+    async def close(self) -> None:
+        """End everything at once."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """Return what it has counted so far."""
+        ...
+
+
+_ADDRESS = r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/=]*)):([0-9]{1,5})"
+_FIX = "write proxy=LISTEN=UPSTREAM, such as proxy=:9000=127.0.0.1:8000, or capture=INTERFACE:PORTS"
+
+
+def parse(text: str) -> Spec:
+    """Read ``proxy=:9000=127.0.0.1:8000`` or ``capture=eth0:8000,8001``; raises BadValue."""
+    kind, _, rest = text.partition("=")
+    if kind == "proxy" and (match := re.fullmatch(f"{_ADDRESS}={_ADDRESS}", rest)):
+        spec = ProxySpec(match[1] or match[2], int(match[3]), match[4] or match[5], int(match[6]))
+        if not spec.upstream_host or not 0 < spec.upstream_port <= 65535:
+            raise BadValue(f"{quoted(text)} does not say where to forward to", _FIX)
+        if spec.listen_port > 65535:
+            raise BadValue(f"{quoted(text)} has a port above 65535", _FIX)
+        return spec
+    if kind == "capture" and (match := re.fullmatch(r"([^\s:=/]{1,15}):([0-9,]+)", rest)):
+        ports = tuple(sorted({int(port) for port in match[2].split(",") if port}))
+        if ports and ports[0] > 0 and ports[-1] <= 65535:
+            return CaptureSpec(match[1], ports)
+    raise BadValue(f"{quoted(text)} is not a tap", _FIX)

@@ -1,0 +1,163 @@
+"""The proxy before real servers: clients are served as without it, and it tells what they saw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median_low
+
+import aiohttp
+import grpc
+import pytest
+
+from exporter.taps.proxy import ProxyTap
+from exporter.taps.tap import ProxySpec
+from exporter.wire.connection import observe
+from exporter.wire.events import Settings
+from lab.engine import EngineSettings
+from lab.load import Load, LoadSettings, Protocol
+from lab.process import Server
+from lab.serve import start
+from lab.triton import Triton
+from tests import traced
+from tests.proxied import on_loop, until
+from tests.wire_log import WireLog
+
+WORDS, STREAMS = 20, 5
+
+
+@asynccontextmanager
+async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLog]]:
+    """Put a proxy before every port of a server; it must be left as it was entered."""
+    log = WireLog()
+    async with AsyncExitStack() as stack:
+        taps = []
+        for port in server.ports:
+            spec = ProxySpec("127.0.0.1", 0, "127.0.0.1", port)
+            taps.append(ProxyTap(spec, partial(observe, log, Settings())))
+            await taps[-1].start()
+            stack.push_async_callback(taps[-1].close)
+        yield tuple(tap.port for tap in taps), log
+        await until(lambda: not any(tap.traffic().connections for tap in taps))
+        assert not any(tap.traffic().refused for tap in taps)
+    assert not [event for event in log.events if event[0] == "lost"]
+
+
+def outcomes(log: WireLog) -> dict[str, int]:
+    return dict(Counter(event[3] for event in log.events if event[0] == "ended"))
+
+
+def chunk_times(log: WireLog) -> list[list[float]]:
+    """Return of each stream when its chunks came, in seconds from its arrival."""
+    return [
+        [event[1] - stream.arrived for event in log.of(number) if event[0] == "chunk"]
+        for number, stream in enumerate(log.streams)
+    ]
+
+
+def agree(told: list[list[float]], seen: list[list[float]]) -> None:
+    """Check counts exactly, and times in the middle: whoever has the CPU may hold up a client."""
+    assert sorted(map(len, told)) == sorted(map(len, seen))
+    for pick in (firsts, gaps):
+        assert abs(median_low(pick(told)) - median_low(pick(seen))) < 0.003
+
+
+def firsts(streams: list[list[float]]) -> list[float]:
+    return [times[0] for times in streams]
+
+
+def gaps(streams: list[list[float]]) -> list[float]:
+    return [later - sooner for times in streams for sooner, later in pairwise(times)]
+
+
+@on_loop("uvloop")
+async def test_triton_over_http(test_triton: Triton) -> None:
+    async with proxied(test_triton) as (ports, log):
+        ask = partial(
+            traced.by_http, replace(test_triton, ports=ports), "streaming", max_tokens=WORDS
+        )
+        seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
+    assert outcomes(log) == {"ok": STREAMS}
+    agree(chunk_times(log), [times[:-1] for times in seen])
+
+
+@on_loop("uvloop")
+async def test_triton_over_grpc(test_triton: Triton) -> None:
+    async with proxied(test_triton) as (ports, log):
+        ask = partial(
+            traced.by_grpc, replace(test_triton, ports=ports), "streaming", WORDS, requests=2
+        )
+        seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
+    assert outcomes(log) == {"ok": 2 * STREAMS}
+    agree(chunk_times(log), [times for stream in seen for times in stream])
+
+
+@on_loop("uvloop")
+async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
+    async with proxied(test_triton) as (ports, log):
+        through = replace(test_triton, ports=ports)
+        leave = partial(traced.leave_http, through, "streaming", after=0.2, max_tokens=WORDS)
+        await asyncio.to_thread(leave)
+    assert outcomes(log) == {"disconnected": 1}
+
+
+@pytest.mark.parametrize("protocol", ["chat", "completions"])
+@on_loop("uvloop")
+async def test_the_look_alike_under_load(protocol: Protocol, tmp_path: Path) -> None:
+    with await asyncio.to_thread(start, tmp_path, None, EngineSettings()) as server:
+        async with proxied(server) as (ports, log):
+            load = Load(
+                f"http://127.0.0.1:{ports[0]}",
+                LoadSettings(
+                    rate=30,
+                    requests=40,
+                    max_tokens=(8, 16, 40),
+                    prompt_words=(20, 60),
+                    protocol=protocol,
+                    leave_before_first_token=0,
+                    failing=0,
+                ),
+            )
+            saw = await load.run()
+    expected = {
+        "ok": saw.outcomes["ok"],
+        "invalid": saw.outcomes["rejected"],
+        "disconnected": saw.outcomes["left_mid_stream"],
+    }
+    assert outcomes(log) == {outcome: count for outcome, count in expected.items() if count}
+    streams = [times for times in chunk_times(log) if times]
+    assert saw.ttft
+    assert saw.gap
+    assert saw.ttft.count == len(streams)
+    assert abs(saw.ttft.p50 - median_low(firsts(streams))) < 0.005
+    assert abs(saw.gap.p50 - median_low(gaps(streams))) < 0.003
+
+
+def _grpc(port: int) -> str:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(b"\n\x05model", timeout=5)
+    return str(caught.value.code().name)
+
+
+@on_loop("uvloop")
+async def test_requests_to_a_server_that_is_not_there_are_counted() -> None:
+    log = WireLog()
+    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), partial(observe, log, Settings()))
+    await tap.start()
+    assert await asyncio.to_thread(_grpc, tap.port) == "UNAVAILABLE"
+    url = f"http://127.0.0.1:{tap.port}/v2/models/m/generate"
+    async with aiohttp.ClientSession() as session, session.post(url, json={}) as response:
+        assert response.status == 502
+    await tap.close()
+    assert [event[3:5] for event in log.events if event[0] == "ended"] == [
+        ("rejected", "UNAVAILABLE"),
+        ("error", "502"),
+    ]

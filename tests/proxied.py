@@ -1,0 +1,206 @@
+"""A proxy tap between raw sockets: what the tests of it have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import struct
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from time import monotonic
+from typing import Any
+
+import pytest
+import uvloop
+
+from exporter.taps.proxy import ProxyTap
+from exporter.taps.tap import ProxySpec
+from exporter.wire.events import CLIENT, SERVER, Direction
+
+REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+SOON = 5.0
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+def on_loop(
+    *names: str,
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
+    """Run a test on these event loops, all if none is named; fail if anything goes unhandled."""
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        @wraps(test)
+        def run(*, loop_name: str, **arguments: Any) -> None:
+            unhandled: list[dict[str, Any]] = []
+            runner = asyncio.Runner(loop_factory=LOOPS[loop_name])
+            runner.get_loop().set_exception_handler(lambda _, what: unhandled.append(what))
+            try:
+                runner.run(test(**arguments))
+            finally:
+                # A warning about what a failed test left open, made an error, would stop uvloop
+                # from closing it, and then from ending.
+                with warnings.catch_warnings(action="ignore"):
+                    runner.close()
+            assert unhandled == []
+
+        signature = inspect.signature(test)
+        name = inspect.Parameter("loop_name", inspect.Parameter.KEYWORD_ONLY)
+        parameters = [*signature.parameters.values(), name]
+        del run.__wrapped__  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("loop_name", names or tuple(LOOPS))(run)
+
+    return decorate
+
+
+@dataclass(eq=False)
+class Notes:
+    """An observer that writes down what it is told."""
+
+    blind: bool = False
+    refusal: str = ""
+    live: int = 0
+    told: list[str] = field(default_factory=list)
+    fed: dict[Direction, bytearray] = field(
+        default_factory=lambda: {CLIENT: bytearray(), SERVER: bytearray()}
+    )
+    times: list[float] = field(default_factory=list)
+    not_read: float = 0.0
+    keep: bool = True
+    on_feed: Callable[[Direction, bytes], None] = lambda direction, data: None
+
+    def feed(self, direction: Direction, data: bytes, time: float) -> None:
+        if self.keep:
+            self.fed[direction] += data
+        self.times.append(time)
+        self.on_feed(direction, data)
+
+    def half_closed(self, direction: Direction, time: float) -> None:
+        self.told.append("client ended" if direction == CLIENT else "server ended")
+        self.times.append(time)
+
+    def aborted(self, time: float) -> None:
+        self.told.append("client gone")
+        self.times.append(time)
+
+    def server_lost(self, time: float) -> None:
+        self.told.append("server lost")
+        self.times.append(time)
+
+    def gap(self, direction: Direction, time: float) -> None:
+        self.told.append("gap")
+
+    def backpressure(self, seconds: float) -> None:
+        self.not_read += seconds
+
+    def expire(self, time: float) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Scene:
+    """A proxy, the socket that the server behind it listens on, and the observers so far."""
+
+    tap: ProxyTap
+    server: socket.socket
+    observers: list[Notes]
+    sockets: ExitStack
+
+    async def client(self, send: bytes = b"", *, direct: bool = False) -> socket.socket:
+        port = self.server.getsockname()[1] if direct else self.tap.port
+        client = self.sockets.enter_context(await connect(port))
+        if send:
+            await asyncio.get_running_loop().sock_sendall(client, send)
+        return client
+
+    async def accept(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(SOON):
+            accepted, _ = await loop.sock_accept(self.server)
+        accepted.setblocking(False)
+        return self.sockets.enter_context(accepted)
+
+    async def pair(self, send: bytes = REQUEST) -> tuple[socket.socket, socket.socket]:
+        """Connect a client that has sent something, which the server has read."""
+        client = await self.client(send)
+        server = await self.accept()
+        assert await receive(server, len(send)) == send
+        return client, server
+
+    def refused(self) -> dict[str, int]:
+        return dict(self.tap.traffic().refused)
+
+
+@asynccontextmanager
+async def proxied(
+    new_observer: Callable[[], Notes] = Notes, *, host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[Scene]:
+    """Run a proxy tap before a server's listening socket."""
+    observers: list[Notes] = []
+
+    def observe() -> Notes:
+        observers.append(new_observer())
+        return observers[-1]
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as sockets:
+        server.setblocking(False)
+        spec = ProxySpec(host, 0, "127.0.0.1", server.getsockname()[1])
+        tap = ProxyTap(spec, observe, **options)
+        await tap.start()
+        try:
+            yield Scene(tap, server, observers, sockets)
+        finally:
+            await tap.close()
+
+
+async def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    client = socket.socket(family)
+    client.setblocking(False)
+    try:
+        async with asyncio.timeout(SOON):
+            await asyncio.get_running_loop().sock_connect(client, (host, port))
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+async def receive(connection: socket.socket, size: int) -> bytes:
+    """Read so many bytes, or up to the end."""
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    async with asyncio.timeout(SOON):
+        while len(data) < size and (more := await loop.sock_recv(connection, size - len(data))):
+            data += more
+    return bytes(data)
+
+
+async def receive_all(connection: socket.socket) -> tuple[bytes, str]:
+    """Read until the connection ends, and say how: with FIN or with RST."""
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    async with asyncio.timeout(SOON):
+        try:
+            while more := await loop.sock_recv(connection, 65536):
+                data += more
+        except ConnectionResetError:
+            return bytes(data), "reset"
+    return bytes(data), "end"
+
+
+def reset(connection: socket.socket) -> None:
+    """Close with RST."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+async def until(true: Callable[[], object]) -> None:
+    deadline = monotonic() + SOON
+    while not true():
+        assert monotonic() < deadline, "that never came true"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,46 @@
+"""A capture tap that cannot be had says why, and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from exporter.taps.capture import CaptureTap
+from exporter.taps.tap import CaptureSpec
+from slos.errors import InvalidFile
+from tests.watching import Watcher
+
+ROOT = Path(__file__).parent.parent
+
+
+async def test_too_many_ports() -> None:
+    with pytest.raises(InvalidFile, match="names more than 256 ports"):
+        await CaptureTap(CaptureSpec("lo", tuple(range(1, 258))), Watcher, print).start()
+
+
+def test_without_the_privilege() -> None:
+    script = """
+        import asyncio
+        from exporter.taps.capture import CaptureTap
+        from exporter.taps.privileges import give_up
+        from exporter.taps.tap import CaptureSpec
+        give_up()
+        tap = CaptureTap(CaptureSpec("eth0", (8000, 8001)), None, None)
+        try:
+            asyncio.run(tap.start())
+        except ValueError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (
+        "tokenslo exporter: tap: capture=eth0:8000,8001 needs the capability CAP_NET_RAW. Fix: run "
+        "the container as root with securityContext.capabilities.add: [NET_RAW], or run `setcap "
+        f"cap_net_raw+ep {Path(sys.executable).resolve()}`, or watch without privileges by --tap "
+        "proxy=LISTEN=UPSTREAM.\n"
+    )

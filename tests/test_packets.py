@@ -1,0 +1,175 @@
+"""What is read of an IP packet, of packets as they should be and of any bytes at all."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from mmap import mmap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.taps.packets import Segment, ports, reverse, segment
+from tests.segments import ACK, PSH, ipv4, ipv6, tcp
+
+HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, AUTHENTICATION = 0, 43, 44, 60, 51
+NOTHING = bytes(6)
+
+
+def read(packet: bytes) -> tuple[Segment, bytes]:
+    found = segment(packet, 0, len(packet))
+    assert isinstance(found, Segment)
+    return found, packet[found.start : found.end]
+
+
+def test_ipv4() -> None:
+    packet = ipv4(tcp(40000, 8000, seq=5, ack=7, flags=ACK | PSH, window=9, data=b"hello"))
+    found, data = read(packet)
+    assert (found.seq, found.ack, found.flags, found.window) == (5, 7, ACK | PSH, 9)
+    assert data == b"hello"
+    addresses = ip_address("192.0.2.10").packed + ip_address("192.0.2.20").packed
+    assert found.key == addresses + (40000).to_bytes(2) + (8000).to_bytes(2)
+    assert ports(found.key) == (40000, 8000)
+
+
+@pytest.mark.parametrize("ip_options", [b"", b"\x94\x04\x00\x00"])
+@pytest.mark.parametrize("tcp_options", [b"", b"\x01\x01\x08\x0a" + bytes(8)])
+def test_options_are_stepped_over(ip_options: bytes, tcp_options: bytes) -> None:
+    plain, _ = read(ipv4(tcp(data=b"x")))
+    found, data = read(ipv4(tcp(seq=3, options=tcp_options, data=b"hello"), options=ip_options))
+    assert (found.key, found.seq, data) == (plain.key, 3, b"hello")
+
+
+def test_ipv6() -> None:
+    found, data = read(ipv6(tcp(40000, 8000, seq=5, ack=7, window=9, data=b"hello")))
+    assert (found.seq, found.ack, found.flags, found.window) == (5, 7, ACK, 9)
+    assert data == b"hello"
+    addresses = ip_address("2001:db8::10").packed + ip_address("2001:db8::20").packed
+    assert found.key == addresses + (40000).to_bytes(2) + (8000).to_bytes(2)
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        ((HOP_BY_HOP, NOTHING),),
+        ((HOP_BY_HOP, NOTHING), (ROUTING, bytes(22)), (DESTINATION, bytes(14))),
+        ((FRAGMENT, NOTHING),),  # "atomic": all of it in one piece
+    ],
+)
+def test_extension_headers_are_stepped_over(extensions: tuple[tuple[int, bytes], ...]) -> None:
+    plain, _ = read(ipv6(tcp()))
+    found, data = read(ipv6(tcp(data=b"hello"), extensions=extensions))
+    assert (found.key, data) == (plain.key, b"hello")
+
+
+@pytest.mark.parametrize("options", [b"", bytes(4)])
+@pytest.mark.parametrize("field", [0x2000, 0x2001, 0x0001])
+def test_fragments_of_ipv4(field: int, options: bytes) -> None:
+    packet = ipv4(tcp(data=b"x"), fragment=field, options=options)
+    assert segment(packet, 0, len(packet)) == "fragment"
+
+
+@pytest.mark.parametrize("field", [b"\x00\x01", b"\x00\x08"])
+def test_fragments_of_ipv6(field: bytes) -> None:
+    packet = ipv6(tcp(data=b"x"), extensions=((FRAGMENT, field + bytes(4)),))
+    assert segment(packet, 0, len(packet)) == "fragment"
+
+
+def test_what_is_no_tcp() -> None:
+    udp = tcp(data=bytes(10))  # for all that anybody can see
+    for packet in (
+        ipv4(udp, protocol=17),
+        ipv4(udp, protocol=17, options=bytes(4)),
+        ipv6(udp, protocol=17),
+        ipv6(tcp(), extensions=((AUTHENTICATION, NOTHING),)),
+        b"\x00" * 60,
+        b"",
+    ):
+        assert segment(packet, 0, len(packet)) is None
+
+
+def test_headers_that_promise_more_than_there_is() -> None:
+    short = bytearray(tcp())
+    short[12] = 0xF0  # 60 bytes of TCP header in 20
+    nothing = bytearray(tcp())
+    nothing[12] = 0x40  # less than the least
+    for header in (bytes(short), bytes(nothing)):
+        for packet in (ipv4(header), ipv4(header, options=bytes(4)), ipv6(header)):
+            assert segment(packet, 0, len(packet)) is None
+    for packet in (ipv4(tcp(), total=39), ipv6(tcp(), length=19), ipv4(tcp(), options=bytes(4))):
+        cut = packet[:43]
+        assert segment(cut, 0, len(cut)) is None
+    headless = b"\x44" + ipv4(tcp())[1:]
+    assert segment(headless, 0, len(headless)) is None
+
+
+def test_the_padding_of_short_frames_is_no_payload() -> None:
+    assert read(ipv4(tcp(data=b"x")) + bytes(9))[1] == b"x"
+    assert read(ipv4(tcp(data=b"x"), options=bytes(4)) + bytes(9))[1] == b"x"
+    assert read(ipv6(tcp(data=b"x")) + bytes(9))[1] == b"x"
+
+
+def test_packets_too_large_for_their_length_field() -> None:
+    data = b"x" * 100_000
+    assert read(ipv4(tcp(data=data), total=0))[1] == data
+    assert read(ipv4(tcp(data=data), total=0, options=bytes(4)))[1] == data
+    assert read(ipv6(tcp(data=data), length=0))[1] == data
+    jumbo = (HOP_BY_HOP, b"\xc2\x04" + (100_020).to_bytes(4))
+    assert read(ipv6(tcp(data=data), length=0, extensions=(jumbo,)))[1] == data
+
+
+def test_of_a_packet_cut_short_there_is_what_there_is() -> None:
+    packet = ipv4(tcp(data=b"hello"))[:-2]
+    assert read(packet)[1] == b"hel"
+
+
+def test_in_the_middle_of_a_buffer() -> None:
+    packet = ipv4(tcp(data=b"hello"))
+    with mmap(-1, 4096) as buffer:
+        buffer[100 : 100 + len(packet)] = packet
+        found = segment(buffer, 100, 100 + len(packet))
+        assert isinstance(found, Segment)
+        assert buffer[found.start : found.end] == b"hello"
+        assert found.key == read(packet)[0].key
+
+
+def test_the_other_direction() -> None:
+    there, _ = read(ipv4(tcp(1, 2), "192.0.2.1", "192.0.2.2"))
+    back, _ = read(ipv4(tcp(2, 1), "192.0.2.2", "192.0.2.1"))
+    assert (reverse(there.key), reverse(back.key)) == (back.key, there.key)
+    there, _ = read(ipv6(tcp(1, 2), "2001:db8::1", "2001:db8::2"))
+    back, _ = read(ipv6(tcp(2, 1), "2001:db8::2", "2001:db8::1"))
+    assert (reverse(there.key), reverse(back.key)) == (back.key, there.key)
+
+
+@given(st.binary(max_size=120), st.sampled_from([b"", b"\x45", b"\x46", b"\x60"]))
+def test_any_bytes_are_read_or_refused(noise: bytes, beginning: bytes) -> None:
+    in_bounds(beginning + noise)
+
+
+@given(st.data())
+def test_any_change_to_a_packet_is_read_or_refused(data: st.DataObject) -> None:
+    packet = bytearray(
+        data.draw(
+            st.sampled_from(
+                [
+                    ipv4(tcp(data=b"hello")),
+                    ipv4(tcp(data=b"hello"), options=bytes(8)),
+                    ipv6(tcp(data=b"hello"), extensions=((0, NOTHING), (43, NOTHING))),
+                ]
+            )
+        )
+    )
+    for _ in range(3):
+        packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
+    in_bounds(bytes(packet[: data.draw(st.integers(0, len(packet)))]))
+
+
+def in_bounds(packet: bytes) -> None:
+    around = b"\xff" * 64
+    found = segment(around + packet, 64, 64 + len(packet))
+    if isinstance(found, Segment):
+        assert 64 + 40 <= found.start <= found.end <= 64 + len(packet)
+        assert len(found.key) in (12, 36)
+    else:
+        assert found in (None, "fragment")

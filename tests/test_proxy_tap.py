@@ -1,0 +1,466 @@
+"""The proxy tap passes on bytes and ends of connections as they are, and shows them on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from exporter.wire.events import CLIENT, SERVER, Direction
+from tests.proxied import (
+    ANSWER,
+    REQUEST,
+    Notes,
+    Scene,
+    on_loop,
+    proxied,
+    receive,
+    receive_all,
+    reset,
+    until,
+)
+
+MIB = 1024 * 1024
+
+
+@on_loop()
+async def test_passes_bytes_on_unchanged_both_ways_at_once() -> None:
+    noise = random.Random(7)
+    up = REQUEST + noise.randbytes(3 * MIB)
+    down = noise.randbytes(3 * MIB)
+    async with proxied() as scene:
+        loop = asyncio.get_running_loop()
+        client = await scene.client(up[:100])
+        server = await scene.accept()
+        _, _, at_server, at_client = await asyncio.gather(
+            loop.sock_sendall(client, up[100:]),
+            loop.sock_sendall(server, down),
+            receive(server, len(up)),
+            receive(client, len(down)),
+        )
+        assert at_server == up
+        assert at_client == down
+        observer = scene.observers[0]
+        assert observer.fed == {CLIENT: up, SERVER: down}
+        assert observer.times == sorted(observer.times)
+        assert monotonic() - observer.times[-1] < 60
+
+
+@on_loop()
+async def test_answers_are_passed_on_before_they_are_looked_at_and_requests_after() -> None:
+    ends: dict[Direction, socket.socket] = {}
+    already_there: list[tuple[Direction, bool]] = []
+
+    def look(direction: Direction, data: bytes) -> None:
+        if ends:
+            waiting, _, _ = select.select([ends[direction]], [], [], 0.05)
+            already_there.append((direction, bool(waiting)))
+
+    async with proxied(lambda: Notes(on_feed=look)) as scene:
+        client, server = await scene.pair()
+        ends |= {CLIENT: server, SERVER: client}
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+        await loop.sock_sendall(client, REQUEST)
+        assert await receive(server, len(REQUEST)) == REQUEST
+    assert already_there == [(SERVER, True), (CLIENT, False)]
+
+
+@on_loop()
+async def test_sends_small_pieces_at_once_and_finds_out_about_dead_peers() -> None:
+    async with proxied() as scene:
+        await scene.pair()
+        transports = [each.get_extra_info("socket") for each in _transports()]
+        assert len(transports) == 2
+        for each in transports:
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def _transports() -> list[asyncio.Transport]:
+    import gc
+
+    from exporter.taps.proxy_connection import Connection, Server
+
+    found = []
+    for each in gc.get_objects():
+        if isinstance(each, Server):
+            found.append(each.transport)
+        elif isinstance(each, Connection):
+            found.append(each._client)
+    return [each for each in found if not each.is_closing()]
+
+
+# A slow reader.
+
+
+def _small_buffers(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+
+
+@on_loop()
+async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later() -> None:
+    piece = random.Random(3).randbytes(MIB)
+    total = 120 * MIB
+    async with proxied(lambda: Notes(keep=False)) as scene:
+        notes = scene.observers
+        client, server = await scene.pair()
+        _small_buffers(client)
+        loop = asyncio.get_running_loop()
+        sent = 0
+
+        async def send() -> None:
+            nonlocal sent
+            while sent < total:
+                await loop.sock_sendall(server, piece)
+                sent += len(piece)
+
+        before = _resident()
+        sending = asyncio.create_task(send())
+        await asyncio.sleep(0.5)
+        stuck_at, began = sent, monotonic()
+        await asyncio.sleep(0.3)
+        assert sent == stuck_at, "the server is still read from"
+        assert stuck_at < 40 * MIB, "only the kernel's buffers hold what nobody reads"
+        assert _resident() - before < 4 * MIB
+        assert notes[0].not_read == 0.0
+
+        digest = hashlib.sha256()
+        got = 0
+        while got < total:
+            data = await receive(client, min(MIB, total - got))
+            digest.update(data)
+            got += len(data)
+        await sending
+        assert digest.digest() == hashlib.sha256(piece * (total // MIB)).digest()
+        await until(lambda: notes[0].not_read >= 0.5)
+        assert notes[0].not_read < monotonic() - began + 1
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@on_loop()
+async def test_a_server_that_stops_reading_stops_the_client() -> None:
+    async with proxied() as scene:
+        client, server = await scene.pair()
+        loop = asyncio.get_running_loop()
+        body = random.Random(3).randbytes(30 * MIB)
+        sending = asyncio.create_task(loop.sock_sendall(client, body))
+        await asyncio.sleep(0.4)
+        assert not sending.done()
+        held = len(scene.observers[0].fed[CLIENT])
+        await asyncio.sleep(0.2)
+        assert len(scene.observers[0].fed[CLIENT]) == held < len(body)
+        assert await receive(server, len(body)) == body
+        await sending
+        assert scene.observers[0].not_read == 0.0, "that is about clients"
+
+
+# How connections end: the server must see what it would see without the proxy.
+
+CHUNK = b"data: {}\n\n"
+Leave = Callable[[socket.socket, Scene], Awaitable[object]]
+
+
+async def _says_goodbye(client: socket.socket, scene: Scene) -> None:
+    await receive(client, 3 * len(CHUNK))
+    client.shutdown(socket.SHUT_WR)
+    await receive_all(client)
+
+
+async def _closes(client: socket.socket, scene: Scene) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    await receive(client, 3 * len(CHUNK))
+    client.close()
+
+
+async def _closes_with_unread_data(client: socket.socket, scene: Scene) -> None:
+    await until(lambda: select.select([client], [], [], 0)[0])
+    client.close()
+
+
+async def _resets(client: socket.socket, scene: Scene) -> None:
+    await receive(client, 3 * len(CHUNK))
+    reset(client)
+
+
+async def _leaves_before_any_answer(client: socket.socket, scene: Scene) -> None:
+    client.close()
+
+
+async def _shuts_both_ways(client: socket.socket, scene: Scene) -> None:
+    await receive(client, 3 * len(CHUNK))
+    client.shutdown(socket.SHUT_RDWR)
+    client.close()
+
+
+LEAVING = [
+    _says_goodbye,
+    _closes,
+    _closes_with_unread_data,
+    _resets,
+    _leaves_before_any_answer,
+    _shuts_both_ways,
+]
+
+
+async def _serve(
+    server: socket.socket, chunks: int, first: int, go_on: asyncio.Event | None = None
+) -> list[str]:
+    """Answer a request with chunks as a server does, and tell what is seen of the client.
+
+    After the ``first`` chunks it waits for ``go_on``.
+    """
+    loop = asyncio.get_running_loop()
+    seen = [(await receive(server, len(REQUEST))).decode()]
+
+    async def read() -> None:
+        while data := await loop.sock_recv(server, 65536):
+            seen.append(f"{len(data)} bytes")
+        seen.append("end")
+
+    reading = asyncio.create_task(read())
+    written_after_the_end = 0
+    try:
+        for number in range(chunks):
+            await asyncio.sleep(0.01)
+            if number == first and go_on:
+                await go_on.wait()
+            if reading.done():
+                reading.result()
+                written_after_the_end += 1
+            await loop.sock_sendall(server, CHUNK)
+        seen.append("all written")
+    except (ConnectionResetError, BrokenPipeError):
+        seen.append("reset at once" if written_after_the_end <= 3 else "reset late")
+    reading.cancel()
+    await asyncio.wait([reading])
+    server.close()
+    return seen
+
+
+@pytest.mark.parametrize("leave", LEAVING)
+@on_loop()
+async def test_the_server_sees_the_client_leave_as_it_would_without_the_proxy(leave: Leave) -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        seen = []
+        for direct in (True, False):
+            client = await scene.client(REQUEST, direct=direct)
+            server = await scene.accept()
+            serving = asyncio.create_task(_serve(server, 30, 0))
+            await leave(client, scene)
+            seen.append(await serving)
+            client.close()
+        assert seen[1] == seen[0]
+        told = scene.observers[0].told
+        await until(lambda: scene.tap.traffic().connections == 0)
+        if leave is _says_goodbye:
+            assert told == ["client ended", "server ended"]
+        elif leave in (_resets, _closes_with_unread_data):
+            assert told == ["client gone"]
+        else:
+            assert told == ["client ended", "client gone"]
+        assert scene.observers[0].times == sorted(scene.observers[0].times)
+
+
+CLIENT_PROGRAM = """
+import socket, sys, time
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+client.sendall(bytes.fromhex(sys.argv[2]))
+if sys.argv[3] == "reading":
+    while client.recv(65536):
+        print("reading", flush=True)
+print("not reading", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("habit", ["reading", "not"])
+@on_loop()
+async def test_the_server_sees_a_killed_client_as_it_would_without_the_proxy(habit: str) -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        seen = []
+        for port in (scene.server.getsockname()[1], scene.tap.port):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                CLIENT_PROGRAM,
+                str(port),
+                REQUEST.hex(),
+                habit,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            go_on = asyncio.Event()
+            serving = asyncio.create_task(_serve(await scene.accept(), 40, 3, go_on))
+            assert process.stdout
+            await process.stdout.readline()
+            await asyncio.sleep(0.1)
+            process.send_signal(signal.SIGKILL)
+            await process.communicate()
+            go_on.set()
+            seen.append(await serving)
+        assert seen[1] == seen[0]
+        assert scene.observers[0].told[-1] == "client gone"
+
+
+@on_loop()
+async def test_a_client_that_sent_its_end_gets_all_of_its_answer() -> None:
+    async with proxied() as scene:
+        client, server = await scene.pair()
+        client.shutdown(socket.SHUT_WR)
+        assert await receive_all(server) == (b"", "end")
+        await asyncio.get_running_loop().sock_sendall(server, ANSWER)
+        server.close()
+        assert await receive_all(client) == (ANSWER, "end")
+        assert scene.observers[0].told == ["client ended", "server ended"]
+
+
+@on_loop()
+async def test_a_server_that_sent_its_end_still_gets_the_rest_of_the_request() -> None:
+    async with proxied() as scene:
+        client, server = await scene.pair()
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(server, ANSWER)
+        server.shutdown(socket.SHUT_WR)
+        assert await receive_all(client) == (ANSWER, "end")
+        await loop.sock_sendall(client, b"rest")
+        assert await receive(server, 4) == b"rest"
+        client.close()
+        assert await receive_all(server) == (b"", "end")
+        await until(lambda: scene.tap.traffic().connections == 0)
+
+
+@on_loop()
+async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        client, server = await scene.pair()
+        client.close()
+        assert await receive_all(server) == (b"", "end")
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(server, CHUNK)
+        began = monotonic()
+        await until(lambda: "client gone" in scene.observers[0].told)
+        assert monotonic() - began < 0.5
+        await asyncio.sleep(0.02)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            server.send(CHUNK)
+
+
+@on_loop()
+async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        client, server = await scene.pair()
+        sending = asyncio.create_task(
+            asyncio.get_running_loop().sock_sendall(client, bytes(64 * MIB))
+        )
+        await asyncio.sleep(0.3)
+        assert not sending.done()
+        sending.cancel()
+        await asyncio.wait([sending])
+        reset(client)
+        await until(lambda: scene.observers[0].told == ["client gone"])
+        _, how = await receive_all(server)
+        assert how == "reset"
+
+
+@pytest.mark.parametrize(
+    ("sent", "end"),
+    [(ANSWER[:-1], socket.socket.close), (ANSWER[:-1], reset), (ANSWER, socket.socket.close)],
+)
+@on_loop()
+async def test_the_client_sees_the_server_end_as_it_would_without_the_proxy(
+    sent: bytes, end: Callable[[socket.socket], None]
+) -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        seen = []
+        for direct in (True, False):
+            client = await scene.client(REQUEST, direct=direct)
+            server = await scene.accept()
+            await receive(server, len(REQUEST))
+            await asyncio.get_running_loop().sock_sendall(server, sent)
+            await asyncio.sleep(0.02)
+            end(server)
+            seen.append(await receive_all(client))
+            client.close()
+        assert seen[1] == seen[0]
+        assert seen[1] == (sent, "reset" if end is reset else "end")
+        first = "server lost" if end is reset else "server ended"
+        await until(lambda: scene.observers[0].told[:1] == [first])
+        await until(lambda: scene.tap.traffic().connections == 0)
+
+
+# The observer is no part of the way.
+
+
+@on_loop()
+async def test_an_observer_with_a_defect_breaks_nothing_and_tells_nothing_of_the_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(direction: Direction, data: bytes) -> None:
+        raise ValueError(f"cannot read {data!r}")
+
+    async with proxied(lambda: Notes(live=1, on_feed=fail)) as scene:
+        for _ in range(3):
+            client, server = await scene.pair(REQUEST + b"secret prompt")
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(server, ANSWER * 2)
+            assert await receive(client, 2 * len(ANSWER)) == ANSWER * 2
+            client.close()
+            assert await receive_all(server) == (b"", "end")
+        assert [each.told for each in scene.observers] == [["gap"]] * 3
+    records = [r for r in caplog.records if r.name == "tokenslo"]
+    (problem,) = [r.getMessage() for r in records if "observing" in r.getMessage()]
+    assert "ValueError in test_proxy_tap.py" in problem
+    assert "secret" not in caplog.text
+
+
+@on_loop()
+async def test_an_observer_that_fails_only_on_answers_is_left_out_from_there() -> None:
+    calls = itertools.count()
+
+    def fail(direction: Direction, data: bytes) -> None:
+        if direction == SERVER:
+            next(calls)
+            raise RuntimeError
+
+    async with proxied(lambda: Notes(on_feed=fail)) as scene:
+        client, server = await scene.pair()
+        for _ in range(5):
+            await asyncio.get_running_loop().sock_sendall(server, ANSWER)
+            assert await receive(client, len(ANSWER)) == ANSWER
+        assert next(calls) == 1
+
+
+@on_loop()
+async def test_connections_that_send_nothing_count_for_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with proxied() as scene:
+        for leave in (socket.socket.close, reset):
+            leave(await scene.client())
+        await asyncio.sleep(0.05)
+        traffic = scene.tap.traffic()
+        assert (traffic.connections, traffic.opened, dict(traffic.refused)) == (0, 0, {})
+        assert traffic.dropped is None
+        assert scene.observers == []
+        client, _ = await scene.pair()
+        traffic = scene.tap.traffic()
+        assert (traffic.connections, traffic.opened) == (1, 1)
+        client.close()
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING and r.name != "asyncio"] == []

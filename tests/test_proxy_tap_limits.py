@@ -1,0 +1,521 @@
+"""What the proxy tap answers itself, what it bears, and how it begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, process_time
+
+import grpc
+import pytest
+from hpack import Decoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.taps import proxy
+from exporter.taps.proxy import ProxyTap
+from exporter.taps.proxy_answers import PREFACE, Unavailable
+from exporter.taps.proxy_connection import Limits
+from exporter.taps.tap import ProxySpec
+from exporter.wire.events import CLIENT, SERVER, Direction
+from slos.errors import InvalidFile
+from tests.proxied import (
+    ANSWER,
+    REQUEST,
+    SOON,
+    Notes,
+    Scene,
+    connect,
+    on_loop,
+    proxied,
+    receive,
+    receive_all,
+    reset,
+    until,
+)
+
+UNREACHABLE = (
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: 57\r\n"
+    b'Connection: close\r\n\r\n{"error":"the server behind the proxy cannot be reached"}'
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "TICK_SECONDS", 0.05)
+
+
+# Requests that may not pass.
+
+
+@on_loop()
+async def test_what_can_be_read_in_two_ways_is_answered_and_not_passed_on() -> None:
+    async with proxied(lambda: Notes(refusal="ambiguous_length")) as scene:
+        client = await scene.client(REQUEST)
+        data, how = await receive_all(client)
+        assert data.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert data.endswith(b'{"error":"the request can be read in two ways"}')
+        assert how == "end"
+        assert scene.refused() == {"ambiguous_length": 1}
+        client.close()
+        await until(lambda: scene.tap.traffic().connections == 0)
+        scene.server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            scene.server.accept()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@on_loop()
+async def test_a_later_request_is_refused_without_harm_to_the_answer_under_way(
+    answered: bool,
+) -> None:
+    def refuse(direction: Direction, data: bytes) -> None:
+        scene.observers[0].live = 1
+        if data == b"BAD":
+            scene.observers[0].refusal = "ambiguous"
+
+    async with proxied(lambda: Notes(on_feed=refuse)) as scene:
+        client, server = await scene.pair()
+        loop = asyncio.get_running_loop()
+        if answered:
+            await loop.sock_sendall(server, ANSWER[:-1])
+            assert await receive(client, len(ANSWER) - 1) == ANSWER[:-1]
+        await loop.sock_sendall(client, b"BAD")
+        data, how = await receive_all(client)
+        assert how == ("reset" if answered else "end")
+        assert data.startswith(b"" if answered else b"HTTP/1.1 400 ")
+        assert await receive_all(server) == (b"", "reset")
+        assert scene.observers[0].told == ["server lost"]
+        assert scene.refused() == {"ambiguous": 1}
+
+
+@on_loop()
+async def test_the_answer_to_a_refused_request_is_read_though_the_client_still_sends() -> None:
+    async with proxied(lambda: Notes(refusal="ambiguous")) as scene:
+        client = await scene.client(REQUEST)
+        sending = asyncio.create_task(
+            asyncio.get_running_loop().sock_sendall(client, bytes(8_000_000))
+        )
+        await sending
+        data, _ = await receive_all(client)
+        assert data.startswith(b"HTTP/1.1 400 ")
+
+
+# A server that is not there.
+
+
+@on_loop()
+async def test_no_server_is_answered_with_502_and_seen_as_such(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with proxied() as scene:
+        port = scene.server.getsockname()[1]
+        scene.server.close()
+        for _ in range(3):
+            client = await scene.client(REQUEST)
+            assert await receive_all(client) == (UNREACHABLE, "end")
+            client.close()
+        await until(lambda: scene.tap.traffic().connections == 0)
+        for observer in scene.observers:
+            assert observer.fed == {CLIENT: REQUEST, SERVER: UNREACHABLE}
+            assert observer.told == ["server ended"]
+        assert scene.refused() == {"unreachable": 3}
+        told = [r.getMessage() for r in caplog.records if r.name == "tokenslo"]
+        assert told == [f"forwarding to 127.0.0.1:{port}: Connection refused"]
+
+
+@on_loop()
+async def test_a_client_that_still_sends_is_told_that_there_is_no_server() -> None:
+    async with proxied() as scene:
+        scene.server.close()
+        client = await scene.client(REQUEST)
+        await asyncio.get_running_loop().sock_sendall(client, bytes(16_000_000))
+        assert await receive_all(client) == (UNREACHABLE, "end")
+
+
+@on_loop()
+async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        fill = [await connect(deaf.getsockname()[1])]
+        spec = ProxySpec("127.0.0.1", 0, *deaf.getsockname())
+        tap = ProxyTap(spec, Notes, limits=Limits(connect_seconds=0.2))
+        await tap.start()
+        client = await connect(tap.port)
+        await asyncio.get_running_loop().sock_sendall(client, REQUEST)
+        assert await receive_all(client) == (UNREACHABLE, "end")
+        await tap.close()
+        for each in (*fill, client):
+            each.close()
+
+
+@pytest.mark.parametrize("leave", [socket.socket.close, reset])
+@on_loop()
+async def test_a_server_that_ends_without_an_answer_is_answered_for(
+    leave: Callable[[socket.socket], None],
+) -> None:
+    def note(direction: Direction, data: bytes) -> None:
+        scene.observers[0].live = int(direction == CLIENT)
+
+    async with proxied(lambda: Notes(on_feed=note)) as scene:
+        client, server = await scene.pair()
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+        await loop.sock_sendall(client, REQUEST)
+        assert await receive(server, len(REQUEST)) == REQUEST
+        leave(server)
+        assert await receive_all(client) == (UNREACHABLE, "end")
+        assert scene.observers[0].fed[SERVER] == ANSWER + UNREACHABLE
+
+
+@on_loop()
+async def test_nothing_is_answered_to_who_has_left() -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        client, server = await scene.pair()
+        client.close()
+        assert await receive_all(server) == (b"", "end")
+        server.close()
+        await until(lambda: scene.tap.traffic().connections == 0)
+        assert scene.observers[0].fed[SERVER] == b""
+        assert scene.observers[0].told == ["client ended", "server ended"]
+        assert scene.refused() == {}
+
+
+@on_loop()
+async def test_nothing_is_answered_into_an_answer() -> None:
+    """Also where nobody can tell whether the first one is over."""
+    async with proxied(lambda: Notes(blind=True)) as scene:
+        client, server = await scene.pair()
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(server, ANSWER[:-1])
+        assert await receive(client, len(ANSWER) - 1) == ANSWER[:-1]
+        await loop.sock_sendall(client, REQUEST)
+        assert await receive(server, len(REQUEST)) == REQUEST
+        reset(server)
+        assert await receive_all(client) == (b"", "reset")
+
+
+@on_loop("uvloop")
+async def test_grpc_clients_are_told_that_the_server_is_unavailable() -> None:
+    async with proxied() as scene:
+        scene.server.close()
+        status = await asyncio.to_thread(_call, scene.tap.port)
+        assert status == ("UNAVAILABLE", "the server behind the proxy cannot be reached")
+        observer = next(each for each in scene.observers if each.fed[SERVER])
+        assert observer.fed[CLIENT].startswith(PREFACE)
+
+
+def _call(port: int) -> tuple[str, str]:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(b"x", timeout=5)
+    return caught.value.code().name, caught.value.details()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+
+ASKED = (
+    PREFACE
+    + _frame(4, 0, 0, bytes(6))
+    + _frame(8, 0, 0, bytes(4))
+    + _frame(1, 4, 1, bytes(50))
+    + _frame(0, 1, 1, bytes(70))
+    + _frame(1, 0, 3, bytes(5))
+    + _frame(9, 4, 3, bytes(5))
+)
+
+
+def _frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
+    frames = []
+    while data:
+        size = int.from_bytes(data[:3])
+        frames.append((data[3], data[4], int.from_bytes(data[5:9]), data[9 : 9 + size]))
+        data = data[9 + size :]
+    return frames
+
+
+def test_every_grpc_request_gets_an_answer_that_no_table_remembers() -> None:
+    stand_in = Unavailable()
+    stand_in.take(ASKED)
+    settings, ack, first, second, goaway = _frames(stand_in.answer())
+    assert settings == (4, 0, 0, b"")
+    assert ack == (4, 1, 0, b"")
+    assert first[:3] == (1, 5, 1)
+    assert second[:3] == (1, 5, 3)
+    assert goaway == (7, 0, 0, bytes((0, 0, 0, 3)) + bytes(4))
+    decoder = Decoder()
+    decoder.header_table_size = 0
+    assert decoder.decode(first[3]) == [
+        (":status", "200"),
+        ("content-type", "application/grpc"),
+        ("grpc-status", "14"),
+        ("grpc-message", "the server behind the proxy cannot be reached"),
+    ]
+    assert stand_in.answered
+    stand_in.take(_frame(1, 4, 5))
+    assert stand_in.answer() == b""
+
+
+@given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=8).map(sorted))
+def test_grpc_requests_are_found_in_any_pieces(cuts: list[int]) -> None:
+    stand_in = Unavailable()
+    answer = b""
+    for start, end in zip([0, *cuts], [*cuts, len(ASKED)], strict=True):
+        stand_in.take(ASKED[start:end])
+    answer += stand_in.answer()
+    whole = Unavailable()
+    whole.take(ASKED)
+    assert answer == whole.answer()
+
+
+@given(data=st.binary(max_size=300))
+def test_no_bytes_break_the_stand_in(data: bytes) -> None:
+    stand_in = Unavailable()
+    stand_in.take(PREFACE + data)
+    stand_in.answer()
+
+
+# What it bears.
+
+
+@on_loop()
+async def test_more_connections_than_the_limit_are_told_to_come_back() -> None:
+    async with proxied(limits=Limits(connections=2)) as scene:
+        pairs = [await scene.pair() for _ in range(2)]
+        third = await scene.client(REQUEST)
+        data, how = await receive_all(third)
+        assert data.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"\r\nRetry-After: 1\r\n" in data
+        assert how == "end"
+        third.close()
+        assert scene.refused() == {"connections": 1}
+        assert scene.tap.traffic().opened == 2
+        client, server = pairs[0]
+        await asyncio.get_running_loop().sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+        client.close()
+        assert await receive_all(server) == (b"", "end")
+        server.close()
+        await until(lambda: scene.tap.traffic().connections == 1)
+        await asyncio.sleep(0.05)
+        await scene.pair()
+
+
+@on_loop()
+async def test_a_head_may_come_in_pieces_and_costs_the_server_nothing_until_it_is_whole() -> None:
+    async with proxied() as scene:
+        client = await scene.client()
+        loop = asyncio.get_running_loop()
+        head, body = REQUEST[:-2], REQUEST[-2:]
+        for byte in head[:-1]:
+            await loop.sock_sendall(client, bytes((byte,)))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        scene.server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            scene.server.accept()
+        await loop.sock_sendall(client, head[-1:])
+        server = await scene.accept()
+        assert await receive(server, len(head)) == head
+        await loop.sock_sendall(client, body)
+        assert await receive(server, len(body)) == body
+        assert scene.observers[0].fed[CLIENT] == REQUEST
+
+
+@on_loop()
+async def test_a_head_that_does_not_end_is_too_large() -> None:
+    async with proxied(limits=Limits(head_bytes=1000)) as scene:
+        client = await scene.client(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200)
+        data, how = await receive_all(client)
+        assert data.startswith(b"HTTP/1.1 431 ")
+        assert how == "end"
+        assert scene.refused() == {"head_size": 1}
+
+
+@on_loop()
+async def test_a_head_that_does_not_come_is_too_slow() -> None:
+    async with proxied(limits=Limits(head_seconds=0.2)) as scene:
+        client = await scene.client(b"GET / HTTP/1.1\r\n")
+        silent = await scene.client()
+        data, _ = await receive_all(client)
+        assert data.startswith(b"HTTP/1.1 408 ")
+        assert await receive_all(silent) == (b"", "end")
+        assert scene.refused() == {"head_time": 1}
+
+
+@on_loop()
+async def test_requests_may_take_longer_than_their_heads() -> None:
+    async with proxied(lambda: Notes(live=1), limits=Limits(head_seconds=0.1)) as scene:
+        client, server = await scene.pair()
+        await asyncio.sleep(0.3)
+        await asyncio.get_running_loop().sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+
+
+@on_loop()
+async def test_only_connections_without_a_request_are_idle() -> None:
+    async with proxied(limits=Limits(idle_seconds=0.2)) as scene:
+        loop = asyncio.get_running_loop()
+        client, server = await scene.pair()
+        scene.observers[0].live = 1
+        await loop.sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+        await asyncio.sleep(0.4)
+        assert scene.tap.traffic().connections == 1
+        scene.observers[0].live = 0
+        assert await receive_all(client) == (b"", "end")
+        assert await receive_all(server) == (b"", "end")
+
+
+PROGRAM = """
+import asyncio, resource, sys, uvloop
+from exporter.taps.proxy import ProxyTap
+from exporter.taps.proxy_connection import Blind
+from exporter.taps.tap import ProxySpec
+
+async def main():
+    hard = int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", int(sys.argv[1])), Blind)
+    await tap.start()
+    print(tap.port, flush=True)
+    if sys.argv[3] == "greedy":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+    await asyncio.Event().wait()
+
+uvloop.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["limited", "greedy"])
+@on_loop("uvloop")
+async def test_it_survives_having_no_descriptors_left(kind: str) -> None:
+    async with proxied() as scene:
+        port = scene.server.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, str(port), "164", kind, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+        assert process.stdout
+        listening = int(await process.stdout.readline())
+        clients = [await connect(listening) for _ in range(160)]
+        await asyncio.sleep(0.3)
+        before = _cpu_seconds(process.pid)
+        await asyncio.sleep(0.5)
+        assert _cpu_seconds(process.pid) - before < 0.2
+        for each in clients:
+            each.close()
+        await _until_served(listening, scene)
+        process.kill()
+        _, errors = await process.communicate()
+        assert (b"50 connections at most" in errors) == (errors != b"")
+
+
+async def _until_served(port: int, scene: Scene) -> None:
+    """Ask again until the proxy has taken in that its clients have left."""
+    deadline = monotonic() + SOON
+    loop = asyncio.get_running_loop()
+    while True:
+        with await connect(port) as client, suppress(ConnectionError):
+            await loop.sock_sendall(client, REQUEST)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    server, _ = await loop.sock_accept(scene.server)
+                with server:
+                    assert await receive(server, len(REQUEST)) == REQUEST
+                    return
+        assert monotonic() < deadline
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# Begin and end.
+
+
+@on_loop()
+async def test_without_a_host_it_listens_on_all_of_them() -> None:
+    async with proxied(host="") as scene:
+        for host in ("127.0.0.1", "127.0.0.2", "::1"):
+            with await connect(scene.tap.port, host) as client:
+                await asyncio.get_running_loop().sock_sendall(client, REQUEST)
+                server = await scene.accept()
+                assert await receive(server, len(REQUEST)) == REQUEST
+
+
+@on_loop()
+async def test_a_port_in_use_is_a_problem_with_the_setting() -> None:
+    async with proxied() as scene:
+        spec = ProxySpec("127.0.0.1", scene.tap.port, "127.0.0.1", 1)
+        with pytest.raises(InvalidFile) as caught:
+            await ProxyTap(spec, Notes).start()
+    assert str(caught.value) == (
+        f"tokenslo exporter: tap: 127.0.0.1:{spec.listen_port} is in use by another program. "
+        "Fix: stop it, or choose another port."
+    )
+
+
+@on_loop()
+async def test_draining_lets_answers_end_and_closes_idle_connections_at_once() -> None:
+    async with proxied() as scene:
+        loop = asyncio.get_running_loop()
+        busy, busy_server = await scene.pair()
+        idle, idle_server = await scene.pair()
+        silent = await scene.client()
+        for client, server in ((busy, busy_server), (idle, idle_server)):
+            await loop.sock_sendall(server, ANSWER)
+            assert await receive(client, len(ANSWER)) == ANSWER
+        scene.observers[0].live = 1
+        draining = asyncio.create_task(scene.tap.drain(10))
+        assert await receive_all(idle) == (b"", "end")
+        assert await receive_all(idle_server) == (b"", "end")
+        assert await receive_all(silent) == (b"", "end")
+        with pytest.raises(ConnectionRefusedError):
+            await scene.client()
+        await loop.sock_sendall(busy_server, ANSWER)
+        assert await receive(busy, len(ANSWER)) == ANSWER
+        assert not draining.done()
+        scene.observers[0].live = 0
+        began = monotonic()
+        await draining
+        assert monotonic() - began < 1
+        assert await receive_all(busy) == (b"", "end")
+
+
+@on_loop()
+async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        client, server = await scene.pair()
+        began = monotonic()
+        await scene.tap.drain(0.3)
+        assert 0.25 < monotonic() - began < 1
+        assert scene.tap.traffic().connections == 1
+        await scene.tap.close()
+        assert await receive_all(client) == (b"", "reset")
+        assert await receive_all(server) == (b"", "reset")
+        assert scene.observers[0].told == ["server lost"]
+
+
+@on_loop()
+async def test_doing_nothing_costs_nothing() -> None:
+    async with proxied(lambda: Notes(live=1)) as scene:
+        clients = [await scene.pair() for _ in range(20)]
+        for client, _ in clients[:10]:
+            client.close()
+        await asyncio.sleep(0.1)
+        began = process_time()
+        await asyncio.sleep(0.5)
+        assert process_time() - began < 0.1

@@ -1,0 +1,476 @@
+"""A connection's bytes from its segments, in whatever order and however often these come."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.taps import reassembly
+from exporter.taps.reassembly import Circumstances, Connection
+from exporter.wire.events import CLIENT, SERVER, Direction
+from tests.segments import ACK, FIN, RST
+from tests.watching import Watcher
+
+MASK = 0xFFFFFFFF
+# Where sequence numbers wrap around in the midst of a test, and where they do not.
+STARTS = st.sampled_from([0, 1000, MASK - 30, MASK, 0x7FFFFFF0])
+
+
+@dataclass
+class Wire:
+    """A connection, and the segments of it by their places in the streams."""
+
+    client_start: int = 1000
+    server_start: int = MASK - 20
+    watcher: Watcher = field(default_factory=Watcher)
+    circumstances: Circumstances = field(default_factory=Circumstances)
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.connection = Connection(self.watcher, self.circumstances)
+        self.connection.client.begin(self.client_start, 0.0)
+        self.connection.server.begin(self.server_start, 0.0)
+        self.known = [0, 0]
+
+    def send(
+        self,
+        direction: Direction,
+        place: int,
+        data: bytes = b"",
+        *,
+        time: float | None = None,
+        ack: int | None = None,
+        flags: int = ACK,
+        window: int = 500,
+    ) -> None:
+        """``ack`` is a place in the other stream; without it, the furthest one seen in order."""
+        self.time = self.time + 1 if time is None else time
+        half, start, back = (
+            (self.connection.client, self.client_start, self.server_start)
+            if direction == CLIENT
+            else (self.connection.server, self.server_start, self.client_start)
+        )
+        known = (half.peer.expected - back) & MASK if ack is None else ack
+        seq = (start + place) & MASK
+        half.take(seq, (back + known) & MASK, flags, window, data, self.time)
+
+    def ask(self, place: int, data: bytes = b"", **other: float | None) -> None:
+        self.send(CLIENT, place, data, **other)
+
+    def answer(self, place: int, data: bytes = b"", **other: float | None) -> None:
+        self.send(SERVER, place, data, **other)
+
+
+# --- in order ----------------------------------------------------------------------------------
+
+
+def test_a_conversation() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.answer(0, b"data: 1")
+    wire.answer(7, b"data: 2")
+    wire.ask(4, flags=ACK | FIN)
+    wire.answer(14, b"end", flags=ACK | FIN)
+    assert wire.watcher.events == [
+        ("data", CLIENT, b"POST", 1.0),
+        ("data", SERVER, b"data: 1", 2.0),
+        ("data", SERVER, b"data: 2", 3.0),
+        ("closed", CLIENT, 4.0),
+        ("data", SERVER, b"end", 5.0),
+        ("closed", SERVER, 5.0),
+    ]
+    assert wire.connection.closed
+
+
+def test_nothing_is_told_after_the_end() -> None:
+    wire = Wire()
+    wire.ask(0, flags=ACK | FIN)
+    wire.answer(0, flags=ACK | FIN)
+    told = list(wire.watcher.events)
+    wire.ask(1, b"more")
+    wire.answer(1, b"more")
+    wire.ask(1, flags=RST)
+    wire.connection.forget(9.0)
+    assert wire.watcher.events == told
+
+
+@pytest.mark.parametrize(
+    ("direction", "told"), [(CLIENT, "aborted"), (SERVER, "server lost")], ids=["client", "server"]
+)
+def test_a_reset(direction: Direction, told: str) -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.answer(0, b"data")
+    wire.send(direction, 4, flags=RST, window=0)
+    assert wire.watcher.events[2:] == [(told, 3.0)]
+    assert wire.connection.closed
+
+
+def test_a_reset_after_the_client_closed_its_half() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.ask(4, flags=ACK | FIN)
+    wire.answer(0, b"data")
+    wire.ask(5, flags=RST, window=0)
+    assert wire.watcher.events[1:] == [
+        ("closed", CLIENT, 2.0),
+        ("data", SERVER, b"data", 3.0),
+        ("aborted", 4.0),
+    ]
+
+
+def test_data_after_a_fin_is_none() -> None:
+    wire = Wire()
+    wire.ask(0, flags=ACK | FIN)
+    wire.ask(1, b"more")
+    wire.answer(0, b"data")
+    assert wire.watcher.events == [("closed", CLIENT, 1.0), ("data", SERVER, b"data", 3.0)]
+
+
+def test_a_reset_from_the_past_is_none() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.ask(2, flags=RST)
+    wire.answer(0, b"data")
+    assert wire.watcher.answered == b"data"
+
+
+# --- out of order ------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_hole_to_be_filled_takes_the_time_of_that() -> None:
+    wire = Wire()
+    wire.ask(2, b"ST", time=1.0)
+    wire.ask(4, b" /", time=2.0)
+    wire.ask(0, b"PO", time=3.0)
+    assert wire.watcher.events == [
+        ("data", CLIENT, b"PO", 3.0),
+        ("data", CLIENT, b"ST", 3.0),
+        ("data", CLIENT, b" /", 3.0),
+    ]
+
+
+def test_a_fin_waits_too() -> None:
+    wire = Wire()
+    wire.ask(4, flags=ACK | FIN)
+    assert wire.watcher.events == []
+    wire.ask(0, b"POST")
+    assert wire.watcher.events == [("data", CLIENT, b"POST", 2.0), ("closed", CLIENT, 2.0)]
+
+
+def test_a_repeated_segment_is_told_once() -> None:
+    wire = Wire()
+    for _ in range(3):
+        wire.ask(0, b"POST")
+        wire.ask(3, b"T")
+        wire.ask(4, flags=ACK | FIN)
+    assert wire.watcher.events == [("data", CLIENT, b"POST", 1.0), ("closed", CLIENT, 3.0)]
+
+
+def test_a_fin_may_come_with_data_new_and_old() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST", flags=ACK | FIN)
+    wire.answer(0, b"data")
+    wire.answer(2, b"ta", flags=ACK | FIN)
+    assert wire.watcher.events == [
+        ("data", CLIENT, b"POST", 1.0),
+        ("closed", CLIENT, 1.0),
+        ("data", SERVER, b"data", 2.0),
+        ("closed", SERVER, 3.0),
+    ]
+
+
+def test_a_repetition_may_bring_the_fin() -> None:
+    wire = Wire()
+    wire.ask(4, b" /")
+    wire.ask(4, b" /", flags=ACK | FIN)
+    wire.ask(4, b" /")
+    wire.ask(0, b"POST")
+    assert wire.watcher.carried(CLIENT) == [b"POST /"]
+    assert wire.watcher.events[-1] == ("closed", CLIENT, 4.0)
+
+
+def test_of_an_overlap_the_new_part_is_told() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.ask(2, b"ST / ")
+    assert wire.watcher.carried(CLIENT) == [b"POST / "]
+
+
+def test_a_keepalive_is_nothing() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.ask(3, b"\x00")
+    wire.ask(4, b" /")
+    assert wire.watcher.carried(CLIENT) == [b"POST /"]
+
+
+def test_what_no_window_reaches_is_of_another_connection() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.ask(1 << 30 | 5, b"nonsense")
+    wire.ask(4, flags=RST, ack=0)
+    assert wire.watcher.events == [("data", CLIENT, b"POST", 1.0), ("aborted", 3.0)]
+
+
+STREAM = bytes(range(65, 65 + 60))
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
+    """STREAM in pieces that cover it all, some twice and across each other, in any order."""
+    cuts = sorted({0, len(STREAM), *draw(st.lists(st.integers(1, len(STREAM) - 1), max_size=8))})
+    spans = list(pairwise(cuts))
+    spans += draw(
+        st.lists(
+            st.tuples(st.integers(0, 59), st.integers(0, 59)).map(
+                lambda ends: (min(ends), max(ends) + 1)
+            ),
+            max_size=6,
+        )
+    )
+    return [(start, STREAM[start:end]) for start, end in draw(st.permutations(spans))]
+
+
+@given(deliveries(), STARTS, st.sampled_from([CLIENT, SERVER]))
+def test_any_order_repetition_and_overlap_gives_the_stream(
+    pieces: list[tuple[int, bytes]], start: int, direction: Direction
+) -> None:
+    wire = Wire(client_start=start, server_start=start)
+    for place, data in pieces:
+        wire.send(direction, place, data)
+    assert wire.watcher.carried(direction) == [STREAM]
+    assert wire.watcher.gaps(direction) == 0
+    assert wire.circumstances.held == 0
+    times = [event[3] for event in wire.watcher.events]
+    assert times == sorted(times)
+
+
+# --- lost --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=15), STARTS)
+def test_each_hole_is_one_gap_and_no_byte_is_wrong(seen: list[bool], start: int) -> None:
+    wire = Wire(server_start=start)
+    width = 4
+    for number, is_seen in enumerate(seen):
+        if is_seen:
+            place = number * width
+            wire.answer(place, STREAM[place : place + width])
+    wire.connection.give_up_holes(before=100.0)
+    runs = [b""]
+    for number, is_seen in enumerate(seen):
+        if is_seen:
+            runs[-1] += STREAM[number * width : (number + 1) * width]
+        elif runs[-1] or number == 0:
+            runs.append(b"")
+    expected = [run for run in runs if run]
+    assert wire.watcher.carried(SERVER) == expected
+    holes = "".join("x" if is_seen else " " for is_seen in seen)
+    assert wire.watcher.gaps(SERVER) == len(re.findall(" +x", holes))
+    assert wire.circumstances.held == 0
+
+
+def test_a_hole_is_given_up_in_time_and_what_is_behind_it_keeps_its_times() -> None:
+    wire = Wire()
+    wire.answer(0, b"one", time=1.0)
+    wire.answer(6, b"three", time=2.0)
+    wire.answer(11, b"four", time=3.0)
+    wire.connection.give_up_holes(before=2.0)
+    assert wire.watcher.events[1:] == []
+    wire.connection.give_up_holes(before=2.1)
+    assert wire.watcher.events[1:] == [
+        ("gap", SERVER, 2.0),
+        ("data", SERVER, b"three", 2.0),
+        ("data", SERVER, b"four", 3.0),
+    ]
+    wire.answer(3, b"two", time=4.0)  # too late
+    wire.answer(15, b"five", time=5.0)
+    assert wire.watcher.events[4:] == [("data", SERVER, b"five", 5.0)]
+
+
+def test_what_the_kernel_dropped_is_not_waited_for() -> None:
+    wire = Wire()
+    wire.answer(0, b"one", time=1.0)
+    wire.circumstances.dropped_at = 2.0
+    wire.answer(6, b"three", time=2.0)
+    wire.answer(14, b"five", time=2.5)  # nothing was dropped since
+    assert wire.watcher.events[1:] == [("gap", SERVER, 2.0), ("data", SERVER, b"three", 2.0)]
+
+
+def test_an_acknowledgement_of_what_was_not_seen_tells_of_the_loss_at_once() -> None:
+    wire = Wire()
+    wire.ask(0, b"ask")
+    wire.answer(0, b"one")
+    wire.ask(3, b"next", ack=6)
+    wire.answer(6, b"three")
+    assert wire.watcher.events[2:] == [
+        ("gap", SERVER, 3.0),
+        ("data", CLIENT, b"next", 3.0),
+        ("data", SERVER, b"three", 4.0),
+    ]
+
+
+def test_an_acknowledgement_gives_up_the_holes_it_passes() -> None:
+    wire = Wire()
+    wire.answer(0, b"one", time=1.0)
+    wire.answer(6, b"three", time=2.0)
+    wire.answer(15, b"five", time=3.0)
+    wire.ask(0, b"half way", ack=12, time=4.0)
+    wire.ask(8, b"all", ack=19, time=5.0)
+    assert wire.watcher.events[1:] == [
+        ("gap", SERVER, 2.0),
+        ("data", SERVER, b"three", 2.0),
+        ("data", CLIENT, b"half way", 4.0),
+        ("gap", SERVER, 4.0),
+        ("data", SERVER, b"five", 4.0),
+        ("data", CLIENT, b"all", 5.0),
+    ]
+
+
+def test_a_reset_gives_up_every_hole() -> None:
+    wire = Wire()
+    wire.answer(2, b"b")
+    wire.answer(4, b"d")
+    wire.ask(0, flags=RST, ack=0)
+    kinds = [event[0] for event in wire.watcher.events]
+    assert kinds == ["gap", "data", "gap", "data", "aborted"]
+
+
+def test_times_never_go_back() -> None:
+    wire = Wire()
+    wire.answer(3, b"two", time=1.0)
+    wire.ask(0, b"POST", time=2.0)
+    wire.connection.give_up_holes(before=9.0)
+    assert wire.watcher.events == [
+        ("data", CLIENT, b"POST", 2.0),
+        ("gap", SERVER, 2.0),
+        ("data", SERVER, b"two", 2.0),
+    ]
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_PIECES", 3), ("MOST_BYTES", 1000)])
+def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
+    monkeypatch.setattr(reassembly, bound, value)
+    wire = Wire()
+    for place in (2, 4, 6):
+        wire.answer(place, b"x")
+    assert wire.watcher.events == []
+    wire.answer(8, b"y")
+    assert wire.watcher.carried(SERVER) == [b"x"]
+    assert wire.watcher.gaps(SERVER) == 1
+    wire.answer(10, b"x")
+    assert wire.watcher.carried(SERVER) == [b"x", b"x"]
+
+
+def test_all_connections_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reassembly, "MOST_BYTES_HELD", 1000)
+    one = Wire()
+    other = Wire(circumstances=one.circumstances)
+    for place in (2, 4, 6):
+        one.answer(place, b"x")
+    other.answer(2, b"x")
+    assert (one.watcher.events, other.watcher.carried(SERVER)) == ([], [b"x"])
+    one.connection.forget(9.0)
+    assert one.circumstances.held == 0
+
+
+def test_repetitions_behind_a_hole_are_held_once() -> None:
+    wire = Wire()
+    for _ in range(1000):
+        wire.answer(5, b"again")
+    assert wire.circumstances.held < 1000
+    wire.answer(0, b"first")
+    assert wire.watcher.carried(SERVER) == [b"firstagain"]
+
+
+def test_a_forgotten_connection_has_lost_what_was_under_way() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.connection.forget(2.0)
+    assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)]
+    assert wire.connection.closed
+
+
+def test_what_is_dissolved_goes_without_being_looked_for() -> None:
+    wire = Wire()
+    there = weakref.ref(wire.watcher)
+    gc.disable()
+    try:
+        wire.connection.dissolve()
+        del wire
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+# --- clients that do not read --------------------------------------------------------------------
+
+
+def test_a_client_is_blocked_until_the_server_can_go_on() -> None:
+    wire = Wire()
+    wire.answer(0, b"one", time=1.0)
+    wire.ask(0, window=0, ack=3, time=2.0)
+    wire.ask(0, window=0, ack=3, time=3.0)  # the answer to a probe
+    wire.answer(3, b"two", time=4.5)
+    wire.answer(6, b"three", time=5.0)
+    assert wire.watcher.events[1:] == [
+        ("blocked", 2.5),
+        ("data", SERVER, b"two", 4.5),
+        ("data", SERVER, b"three", 5.0),
+    ]
+
+
+@pytest.mark.parametrize("flags", [ACK, RST])
+def test_a_client_is_blocked_until_it_says_otherwise_or_is_gone(flags: int) -> None:
+    wire = Wire()
+    wire.ask(0, window=0, time=1.0)
+    wire.answer(-3 & MASK, b"old", time=2.0)
+    wire.ask(0, b"x" if flags == ACK else b"", flags=flags, time=3.0)
+    assert wire.watcher.events[0] == ("blocked", 2.0)
+
+
+def test_a_server_without_room_is_not_a_slow_client() -> None:
+    wire = Wire()
+    wire.answer(0, b"one", window=0)
+    wire.answer(3, b"two")
+    wire.ask(0, b"POST", window=500)
+    assert [event[0] for event in wire.watcher.events] == ["data", "data", "data"]
+
+
+# --- anything ----------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([CLIENT, SERVER]),
+            st.one_of(st.integers(0, 40), st.integers(0, MASK)),
+            st.one_of(st.integers(0, 40), st.integers(0, MASK)),
+            st.sampled_from([ACK, ACK, ACK, ACK | FIN, RST, 0, 0xFF & ~2]),
+            st.sampled_from([500, 0]),
+            st.binary(max_size=20),
+        ),
+        max_size=40,
+    )
+)
+def test_no_segments_break_it(
+    segments: list[tuple[Direction, int, int, int, int, bytes]],
+) -> None:
+    wire = Wire()
+    for direction, place, ack, flags, window, data in segments:
+        wire.send(direction, place, data, ack=ack, flags=flags, window=window)
+    wire.connection.give_up_holes(before=1e9)
+    wire.connection.forget(1e9)
+    assert wire.circumstances.held == 0
+    times = [
+        event[-1] for event in wire.watcher.events if event[0] != "blocked" and event[-1] != 1e9
+    ]
+    assert times == sorted(times)
