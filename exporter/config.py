@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from exporter import gateway
 from exporter.gateway import GatewayMetric
+from exporter.taps.tap import ProxySpec, Spec
+from exporter.taps.tap import parse as _tap
 from slos.document import read_document
 from slos.durations import parse_duration
 from slos.errors import BadValue, InvalidFile, Problem, quoted
@@ -25,6 +27,7 @@ from slos.errors import BadValue, InvalidFile, Problem, quoted
 PREFIX = "TOKENSLO_"
 COMMAND_LINE = "command line"
 ENVIRONMENT = "environment"
+PERF_METRICS = "perf-metrics"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -75,6 +78,15 @@ class Config:
     otlp_endpoint: str
     otlp_interval: float
     gateway_metrics: tuple[tuple[GatewayMetric, ...], ...]
+    tap: tuple[Spec, ...]
+    tap_tenant_header: str
+    tap_drain: float
+    tap_connections: int
+    tap_tls_certificate: str
+    tap_tls_key: str
+    tap_upstream_tls: str
+    tap_upstream_ca: str
+    inject: str
     log_level: str
 
 
@@ -137,6 +149,24 @@ def _expected_model(text: str) -> ExpectedModel:
     return ExpectedModel(name, version) if colon else ExpectedModel(text)
 
 
+def _header(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", text):
+        raise BadValue(f"{quoted(text)} is not the name of a header", "write one, such as X-Tenant")
+    return text.lower()
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or not int(text):
+        raise BadValue(f"{quoted(text)} is not a number from 1", "write a number, such as 10000")
+    return int(text)
+
+
+def _inject(text: str) -> str:
+    if text != PERF_METRICS:
+        raise BadValue(f"{quoted(text)} is nothing to inject", f"write {PERF_METRICS}")
+    return text
+
+
 def _log_level(text: str) -> str:
     if text not in LOG_LEVELS:
         raise BadValue(f"{quoted(text)} is not a log level", f"write {_one_of(LOG_LEVELS)}")
@@ -147,7 +177,8 @@ def _log_level(text: str) -> str:
 class Option:
     """One setting; ``many`` ones may be given several times and take the place of others whole.
 
-    ``absent`` is the value of one that is neither given nor has a default.
+    In the environment ``between``, a regular expression, separates them.  ``absent`` is the value
+    of one that is neither given nor has a default.
     """
 
     name: str
@@ -156,6 +187,7 @@ class Option:
     parse: Callable[[str], object]
     default: str = ""
     many: bool = False
+    between: str = ","
     absent: object = ""
 
     @property
@@ -266,12 +298,75 @@ OPTIONS = (
         gateway.parse,
         many=True,
     ),
+    Option(
+        "tap",
+        "SPEC",
+        "Watch every stream: proxy=LISTEN=UPSTREAM, such as proxy=:9000=127.0.0.1:8000, stands "
+        "between clients and a server; capture=INTERFACE:PORTS, such as capture=eth0:8000,8001, "
+        "only looks on and needs CAP_NET_RAW; repeatable.",
+        _tap,
+        many=True,
+        between=r",(?=\s*[a-z]+=)",
+    ),
+    Option(
+        "tap-tenant-header",
+        "NAME",
+        "The header of requests that names a tenant, to count by; set it where clients cannot.",
+        _header,
+    ),
+    Option(
+        "tap-drain",
+        "TIME",
+        "Time that streams have to end when the sidecar is told to stop.",
+        _duration,
+        "30s",
+    ),
+    Option(
+        "tap-connections",
+        "NUMBER",
+        "Most connections that a proxy lets through at a time.",
+        _count,
+        "8000",
+    ),
+    Option(
+        "tap-tls-certificate",
+        "FILE",
+        "Speak TLS to clients of the proxy, with this certificate chain (PEM).",
+        _text,
+    ),
+    Option("tap-tls-key", "FILE", "The key of that certificate (PEM).", _text),
+    Option(
+        "tap-upstream-tls",
+        "NAME",
+        "Speak TLS to the server behind the proxy, whose certificate has this name.",
+        _text,
+    ),
+    Option(
+        "tap-upstream-ca",
+        "FILE",
+        "Who vouches for that certificate (PEM); without it, the system's CAs.",
+        _text,
+    ),
+    Option(
+        "inject",
+        "WHAT",
+        "perf-metrics: have the proxy ask engines for their own timing of each request, and take "
+        "it out of the answers again.",
+        _inject,
+    ),
     Option("log-level", "LEVEL", f"How much to log: {', '.join(LOG_LEVELS)}.", _log_level, "info"),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
-SOURCES = ("triton", "triton-metrics", "trtllm", "trtllm-iterations", "vllm", "otlp-traces")
+SOURCES = ("triton", "triton-metrics", "trtllm", "trtllm-iterations", "vllm", "otlp-traces", "tap")
 """Options of which one must be given."""
-FILES = ("slo", "trtllm-requests", "trtllm-iterations")
+FILES = (
+    "slo",
+    "trtllm-requests",
+    "trtllm-iterations",
+    "tap-tls-certificate",
+    "tap-tls-key",
+    "tap-upstream-ca",
+)
 """Options that name files."""
 
 
@@ -338,7 +433,8 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
     for option in OPTIONS:
         text = environ.get(option.variable, "")
         if text:
-            texts = [part.strip() for part in text.split(",")] if option.many else [text]
+            parts = re.split(option.between, text) if option.many else ()
+            texts = [part.strip() for part in parts] or [text]
             yield _Given(option, tuple(texts), ENVIRONMENT, option.variable)
 
 
@@ -407,6 +503,7 @@ def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Pro
             "there is no server to send the request to",
             "give --triton URL, --trtllm URL or --vllm URL as well",
         )
+    yield from _contradictions_of_taps(config, given)
     if config.stale_after <= config.interval:
         where = given["stale_after"]
         if where.file == "defaults":
@@ -416,6 +513,43 @@ def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Pro
             f"({config.interval:g} s)",
             "make stale-after longer than interval",
         )
+
+
+_WITH_TAPS = {
+    "tap_tenant_header": ("tap", "there are no streams to look at", "give --tap SPEC as well"),
+    "tap_tls_certificate": ("tap_tls_key", "its key is missing", "give --tap-tls-key FILE as well"),
+    "tap_tls_key": (
+        "tap_tls_certificate",
+        "its certificate is missing",
+        "give --tap-tls-certificate FILE as well",
+    ),
+    "tap_upstream_ca": (
+        "tap_upstream_tls",
+        "the server is not spoken to in TLS",
+        "give --tap-upstream-tls NAME as well",
+    ),
+}
+"""Settings that need another one: which, and what is wrong without it."""
+_WITH_PROXY = {
+    "tap_tls_certificate": "only a proxy speaks TLS",
+    "tap_upstream_tls": "only a proxy speaks TLS",
+    "inject": "only a proxy can change what clients ask",
+}
+
+
+def _contradictions_of_taps(config: Config, given: Mapping[str, _Given]) -> Iterator[Problem]:
+    for name, (needed, message, fix) in _WITH_TAPS.items():
+        if getattr(config, name) and not getattr(config, needed):
+            yield given[name].problem(message, fix)
+    proxies = [spec for spec in config.tap if isinstance(spec, ProxySpec)]
+    if proxies and len(proxies) < len(config.tap):
+        yield given["tap"].problem(
+            "a proxy and a capture would count the same streams twice",
+            "choose the proxy, or the capture, which nothing passes through",
+        )
+    for name, message in _WITH_PROXY.items():
+        if getattr(config, name) and not proxies:
+            yield given[name].problem(message, "give --tap proxy=LISTEN=UPSTREAM as well")
 
 
 def _one_of(words: Iterable[str]) -> str:

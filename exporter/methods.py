@@ -14,6 +14,7 @@ from exporter.readings import Quality
 # Where several methods give a signal the lowest rank is taken: bytes on the wire (10), then what
 # the engine or server says per request (20), the engine's own metrics (30), a sample of requests
 # (35), and what is derived from elsewhere (40).
+WIRE = 10
 PER_REQUEST = 20
 ENGINE = 30
 SAMPLE = 35
@@ -54,6 +55,49 @@ RESPONSES = (
 )
 
 METHODS: Mapping[str, Method] = {
+    "wire": Method(
+        WIRE,
+        "exact",
+        "the bytes between clients and server",
+        "as seen beside the server: the network to the client is not in it",
+    ),
+    # Where the engine counts tokens itself it knows better.
+    "wire_chunks": Method(
+        ENGINE + 1,
+        "estimate",
+        "the tokens that answers tell of, and one per token-bearing chunk of those that do not",
+        "a chunk may hold several tokens; answers in one piece that tell nothing are not in it",
+    ),
+    "wire_told": Method(
+        ENGINE + 1,
+        "estimate",
+        "the tokens that answers tell of",
+        "a lower bound: some answers do not tell; OpenAI's streams do with "
+        "stream_options.include_usage",
+    ),
+    "wire_stages": Method(
+        WIRE,
+        "exact",
+        "the engine's own timing of each request, carried in its answer",
+    ),
+    "wire_stages_sampled": Method(
+        SAMPLE,
+        "estimate",
+        "the engine's own timing of some requests, carried in their answers",
+        "shares and percentiles are those of the requests that ask for it",
+    ),
+    "wire_released": Method(
+        WIRE,
+        "estimate",
+        "the bytes that the server still sent after a client had left",
+        "a lower bound: what a server does after the connection was reset cannot be seen",
+    ),
+    "wire_retries": Method(
+        WIRE,
+        "estimate",
+        "requests with the same prompt within 30 s of one that failed or was left",
+        "somebody else may have asked the same; a retry with another prompt is not recognized",
+    ),
     "vllm_histogram": Method(
         ENGINE,
         "exact",

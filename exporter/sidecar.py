@@ -27,6 +27,7 @@ from exporter.readings import ModelInfo, SourceError, Survey
 from exporter.server import Facts, application, start
 from exporter.sources import Source
 from exporter.sources.configured import configured
+from exporter.sources.taps import TapsSource
 from exporter.status import Status
 from exporter.store import Store
 from exporter.view import View
@@ -68,6 +69,7 @@ async def watch(
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
     probes = tuple(_probes(config, store, progress))
+    taps = [source for source in sources if isinstance(source, TapsSource)]
     export = _otlp_export(config, version)
 
     def judged(view: View) -> Readiness:
@@ -79,7 +81,8 @@ async def watch(
 
     def own(view: View) -> tuple[Family, ...]:
         exported = (export.family(),) if export else ()
-        return (ready_family(judged(view)), *probe_families(probes), *exported)
+        tapped = chain.from_iterable(source.families() for source in taps)
+        return (ready_family(judged(view)), *probe_families(probes), *tapped, *exported)
 
     def on_metrics(view: View) -> tuple[Family, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
@@ -112,6 +115,19 @@ async def watch(
         for probe in probes:
             _beside(stack, probe.run())
         await stop.wait()
+        stop.clear()
+        await _drain(taps, stop)
+
+
+async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
+    """Let streams end, unless it is told to stop once more; all is served meanwhile."""
+    draining = [asyncio.create_task(source.drain()) for source in taps]
+    if draining:
+        LOG.info("streams may end now; tell it to stop once more to end them at once")
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((*draining, stopping), return_when=asyncio.FIRST_COMPLETED)
+        for task in (*draining, stopping):
+            await _cancel(task)
 
 
 def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]:
@@ -205,7 +221,7 @@ def _beside(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
     stack.push_async_callback(_cancel, asyncio.create_task(work))
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait([task])
 

@@ -28,7 +28,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from exporter.methods import METHODS
 from exporter.readings import (
@@ -46,6 +46,7 @@ from exporter.view import SignalState, SourceState, View
 from slos.signals import SIGNALS
 
 Model = tuple[str, str]
+Item = TypeVar("Item", Reading, Missing, ModelInfo)
 
 MAX_NAME = 256
 """Characters that the name of a model and its version may have: they are labels of every series."""
@@ -144,7 +145,12 @@ class Store:
         self._refused: dict[str, Mapping[Model, str]] = {}
 
     def update(self, survey: Survey, now: float, took: float) -> None:
-        """Take in what a source read at ``now``; ``took`` seconds were spent reading it."""
+        """Take in what a source read at ``now``; ``took`` seconds were spent reading it.
+
+        What a source without versions tells of a model is about the version that others know, if
+        that is the only one: it is one model, and must not be counted twice.
+        """
+        survey = _with_versions(survey, self._models)
         source = self._sources.setdefault(survey.source, _Source())
         before = self._surveys.get(survey.source)
         source.succeed(now, took)
@@ -353,6 +359,27 @@ class Store:
 
 def _model(item: Reading | Missing | ModelInfo) -> Model:
     return (item.model, item.version)
+
+
+def _with_versions(survey: Survey, known: Iterable[Model]) -> Survey:
+    versions: dict[str, list[str]] = {}
+    for name, version in known:
+        if version:
+            versions.setdefault(name, []).append(version)
+    bare = {name for name, version in _mentioned(survey) if not version}
+    only = {name: versions[name][0] for name in bare if len(versions.get(name, ())) == 1}
+    if not only:
+        return survey
+
+    def versioned(item: Item) -> Item:
+        return replace(item, version=item.version or only.get(item.model, ""))
+
+    return replace(
+        survey,
+        readings=tuple(map(versioned, survey.readings)),
+        missing=tuple(map(versioned, survey.missing)),
+        models=tuple(map(versioned, survey.models)),
+    )
 
 
 def _mentioned(survey: Survey) -> dict[Model, None]:

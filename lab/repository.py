@@ -26,9 +26,16 @@ model_transaction_policy {{ decoupled: true }}
 input [
   {{ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }},
   {{ name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] }},
-  {{ name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }}
+  {{ name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }},
+  {{ name: "return_perf_metrics" data_type: TYPE_BOOL dims: [ 1 ] optional: true }}
 ]
-output [ {{ name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }} ]
+output [
+  {{ name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }},
+  {{ name: "arrival_time_ns" data_type: TYPE_INT64 dims: [ 1 ] }},
+  {{ name: "first_scheduled_time_ns" data_type: TYPE_INT64 dims: [ 1 ] }},
+  {{ name: "first_token_time_ns" data_type: TYPE_INT64 dims: [ 1 ] }},
+  {{ name: "last_token_time_ns" data_type: TYPE_INT64 dims: [ 1 ] }}
+]
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 {parameters}
 """

@@ -1,9 +1,11 @@
 """The Triton model `tensorrt_llm`: a decoupled Python-backend model around the simulated engine.
 
 Inputs are ``text_input``, ``max_tokens`` and ``stream``; the output is ``text_output``, one
-response per token and an empty one with the final flag, as TensorRT-LLM's backends send them.  The
-length of a prompt is its number of words.  The request parameter ``fail_after`` makes the engine
-fail the request after that many tokens.
+response per token and an empty one with the final flag, as TensorRT-LLM's backends send them.  With
+``return_perf_metrics`` the last response with text also says when the request came, was scheduled
+and got its first and last token, in nanoseconds of a steady clock (docs/model_config.md of
+tensorrtllm_backend).  The length of a prompt is its number of words.  The request parameter
+``fail_after`` makes the engine fail the request after that many tokens.
 
 Triton runs this file as a model's ``model.py``, where :func:`lab.repository.write_repository` puts
 it.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,12 +25,14 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lab.driver import Driver
-from lab.engine import Engine, Event, Request
+from lab.engine import Engine, Event, Request, RequestMetrics
 from lab.published import Publisher
 from lab.repository import read_settings
 
 # The backends' stats_check_period_ms and cancellation_check_period_ms (config.pbtxt).
 _CHECK_SECONDS = 0.1
+
+_TIMES = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class _Stream:
 
     sender: Any
     streaming: bool
+    timed: bool
     input_tokens: int
     arrived: float
     words: list[str] = field(default_factory=list)
@@ -76,7 +82,8 @@ class TritonPythonModel:
         max_tokens = int(_input(request, "max_tokens", 0))
         fail_after = json.loads(request.parameters() or "{}").get("fail_after")
         sender, streaming = request.get_response_sender(), bool(_input(request, "stream", False))
-        stream = _Stream(sender, streaming, len(prompt), time.monotonic())
+        timed = bool(_input(request, "return_perf_metrics", False))
+        stream = _Stream(sender, streaming, timed, len(prompt), time.monotonic())
         try:
             with self._lock:
                 work = Request(prompt, max_tokens, fail_after)
@@ -90,7 +97,7 @@ class TritonPythonModel:
         if event.index is not None:
             stream.words.append(f"token{event.index} ")
             if stream.streaming:
-                self._answer(stream, _text(stream.words[-1]))
+                self._answer(stream, _text(stream.words[-1], self._times(stream, event)))
         if not event.final:
             return
         if event.finish_reason == "error":
@@ -100,10 +107,16 @@ class TritonPythonModel:
             self._publisher.request(stream.input_tokens, len(stream.words))
             # The executor answers a cancelled request without an error, and so do its backends.
             if event.finish_reason == "length" and not stream.streaming:
-                self._answer(stream, _text("".join(stream.words)))
+                self._answer(stream, _text("".join(stream.words), self._times(stream, event)))
         with self._lock:
             self._streams.pop(event.request_id, None)
             stream.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _times(self, stream: _Stream, event: Event) -> list[Any]:
+        """Return the tensors of ``return_perf_metrics``, if they are asked for and known."""
+        if not (stream.timed and event.metrics):
+            return []
+        return list(_time_tensors(event.metrics, self._driver.epoch))
 
     def _answer(self, stream: _Stream, response: Any) -> None:
         stream.sender.send(response)
@@ -151,6 +164,15 @@ def _input(request: Any, name: str, default: Any) -> Any:
     return default if tensor is None else tensor.as_numpy().reshape(-1)[0]
 
 
-def _text(text: str) -> Any:
+def _text(text: str, more: list[Any]) -> Any:
     tensor = pb_utils.Tensor("text_output", np.array([text], dtype=np.object_))
-    return pb_utils.InferenceResponse(output_tensors=[tensor])
+    return pb_utils.InferenceResponse(output_tensors=[tensor, *more])
+
+
+def _time_tensors(metrics: RequestMetrics, epoch: float) -> Iterator[Any]:
+    """Yield the times that are known; ``epoch`` is when the steady clock was 0."""
+    for name in _TIMES:
+        at = getattr(metrics, name)
+        if at is not None:
+            steady = np.array([round((at - epoch) * 1e9)], dtype=np.int64)
+            yield pb_utils.Tensor(f"{name}_ns", steady)

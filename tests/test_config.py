@@ -9,6 +9,7 @@ import pytest
 
 from exporter.config import OPTIONS, Config, ExpectedModel, Listen, load_config
 from exporter.gateway import GatewayMetric
+from exporter.taps.tap import CaptureSpec, ProxySpec
 from slos.errors import InvalidFile
 
 Write = Callable[[str], Path]
@@ -60,6 +61,15 @@ def test_defaults() -> None:
         otlp_endpoint="",
         otlp_interval=15.0,
         gateway_metrics=(),
+        tap=(),
+        tap_tenant_header="",
+        tap_drain=30.0,
+        tap_connections=8_000,
+        tap_tls_certificate="",
+        tap_tls_key="",
+        tap_upstream_tls="",
+        tap_upstream_ca="",
+        inject="",
         log_level="info",
     )
 
@@ -90,6 +100,15 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_OTLP_ENDPOINT": "http://collector:4318",
         "TOKENSLO_OTLP_INTERVAL": "1m",
         "TOKENSLO_GATEWAY_METRICS": "queued=waiting{kind=all}",
+        "TOKENSLO_TAP": "proxy=:9000=127.0.0.1:8000, proxy=[::1]:9001=[::1]:8001",
+        "TOKENSLO_TAP_TENANT_HEADER": "X-Tenant",
+        "TOKENSLO_TAP_DRAIN": "2m",
+        "TOKENSLO_TAP_CONNECTIONS": "500",
+        "TOKENSLO_TAP_TLS_CERTIFICATE": "chain.pem",
+        "TOKENSLO_TAP_TLS_KEY": "key.pem",
+        "TOKENSLO_TAP_UPSTREAM_TLS": "triton.internal",
+        "TOKENSLO_TAP_UPSTREAM_CA": "ca.pem",
+        "TOKENSLO_INJECT": "perf-metrics",
         "TOKENSLO_LOG_LEVEL": "debug",
     }
     assert set(environ) == {option.variable for option in OPTIONS}
@@ -118,6 +137,18 @@ def test_everything_from_the_environment() -> None:
         otlp_endpoint="http://collector:4318",
         otlp_interval=60.0,
         gateway_metrics=((GatewayMetric("queued", "waiting", (("kind", "all"),)),),),
+        tap=(
+            ProxySpec("", 9000, "127.0.0.1", 8000),
+            ProxySpec("::1", 9001, "::1", 8001),
+        ),
+        tap_tenant_header="x-tenant",
+        tap_drain=120.0,
+        tap_connections=500,
+        tap_tls_certificate="chain.pem",
+        tap_tls_key="key.pem",
+        tap_upstream_tls="triton.internal",
+        tap_upstream_ca="ca.pem",
+        inject="perf-metrics",
         log_level="debug",
     )
 
@@ -147,8 +178,8 @@ def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
 def test_nothing_to_read_from() -> None:
     assert problems({}) == [
         "command line: there is nothing to read from. Fix: give --triton URL, --triton-metrics "
-        "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL or --otlp-traces HOST:PORT (or as "
-        "TOKENSLO_TRITON and triton in --config FILE, for example)."
+        "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL, --otlp-traces HOST:PORT or --tap "
+        "SPEC (or as TOKENSLO_TRITON and triton in --config FILE, for example)."
     ]
 
 
@@ -235,3 +266,86 @@ def test_a_file_that_is_no_mapping(write: Write, text: str) -> None:
 def test_a_file_that_is_not_there() -> None:
     [problem] = problems(TRITON, {}, Path("nowhere.yaml"))
     assert problem.startswith("nowhere.yaml: cannot be read: No such file")
+
+
+PROXY = "proxy=:9000=127.0.0.1:8000"
+CAPTURE = "capture=eth0:8000,8001"
+
+
+def test_a_tap_alone_is_enough_and_commas_of_ports_do_not_separate_taps(write: Write) -> None:
+    eth, lo = CaptureSpec("eth0", (8000, 8001)), CaptureSpec("lo", (8000,))
+    assert load_config({"tap": [CAPTURE]}, {}).tap == (eth,)
+    assert load_config({}, {"TOKENSLO_TAP": f"{CAPTURE}, capture=lo:8000"}).tap == (eth, lo)
+    assert load_config({}, {}, str(write(f"tap: [{PROXY}]"))).tap == (
+        ProxySpec("", 9000, "127.0.0.1", 8000),
+    )
+
+
+def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: Write) -> None:
+    file = write(f"tap: {PROXY}\ntap-tls-certificate: chain.pem\ntap-tls-key: key.pem\n")
+    config = load_config({}, {}, str(file))
+    assert config.tap_tls_certificate == str(file.parent / "chain.pem")
+    assert config.tap_tls_key == str(file.parent / "key.pem")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (
+            {"tap": [PROXY, CAPTURE]},
+            "command line: --tap: a proxy and a capture would count the same streams twice. Fix: "
+            "choose the proxy, or the capture, which nothing passes through.",
+        ),
+        (
+            {"tap": ["eth0"]},
+            'command line: --tap: "eth0" is not a tap. Fix: write proxy=LISTEN=UPSTREAM, such as '
+            "proxy=:9000=127.0.0.1:8000, or capture=INTERFACE:PORTS.",
+        ),
+        (
+            {**TRITON, "tap-tenant-header": ["X-Tenant"]},
+            "command line: --tap-tenant-header: there are no streams to look at. "
+            "Fix: give --tap SPEC as well.",
+        ),
+        (
+            {"tap": [PROXY], "tap-tenant-header": ["X Tenant"]},
+            'command line: --tap-tenant-header: "X Tenant" is not the name of a header. '
+            "Fix: write one, such as X-Tenant.",
+        ),
+        (
+            {"tap": [PROXY], "tap-tls-certificate": ["chain.pem"]},
+            "command line: --tap-tls-certificate: its key is missing. "
+            "Fix: give --tap-tls-key FILE as well.",
+        ),
+        (
+            {"tap": [PROXY], "tap-tls-key": ["key.pem"]},
+            "command line: --tap-tls-key: its certificate is missing. "
+            "Fix: give --tap-tls-certificate FILE as well.",
+        ),
+        (
+            {"tap": [PROXY], "tap-upstream-ca": ["ca.pem"]},
+            "command line: --tap-upstream-ca: the server is not spoken to in TLS. "
+            "Fix: give --tap-upstream-tls NAME as well.",
+        ),
+        (
+            {"tap": [CAPTURE], "inject": ["perf-metrics"]},
+            "command line: --inject: only a proxy can change what clients ask. "
+            "Fix: give --tap proxy=LISTEN=UPSTREAM as well.",
+        ),
+        (
+            {"tap": [PROXY], "inject": ["timing"]},
+            'command line: --inject: "timing" is nothing to inject. Fix: write perf-metrics.',
+        ),
+        (
+            {"tap": [CAPTURE], "tap-upstream-tls": ["triton"]},
+            "command line: --tap-upstream-tls: only a proxy speaks TLS. "
+            "Fix: give --tap proxy=LISTEN=UPSTREAM as well.",
+        ),
+        (
+            {"tap": [PROXY], "tap-connections": ["0"]},
+            'command line: --tap-connections: "0" is not a number from 1. '
+            "Fix: write a number, such as 10000.",
+        ),
+    ],
+)
+def test_taps_that_cannot_be(flags: dict[str, list[str]], expected: str) -> None:
+    assert problems(flags) == [expected]

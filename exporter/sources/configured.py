@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporter.config import Config
+from exporter.probe import NAME
 from exporter.sources import Source
 from exporter.sources.fetch import Limits
+from exporter.sources.taps import TapsSource
 from exporter.sources.traces import TracesSource
 from exporter.sources.triton import TritonSource
 from exporter.sources.trtllm_iterations import IterationsFileSource, IterationsSource
 from exporter.sources.trtllm_serve import TrtllmServeSource
 from exporter.sources.vllm_server import VllmSource
+from exporter.taps.goodput import goals
+from exporter.taps.messages import Settings
+from exporter.taps.process import TapsProcess
 from slos.model import Service
 from slos.thresholds import thresholds
 
 
-def configured(config: Config, services: Iterable[Service] = ()) -> Iterator[Source]:
+def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Source]:
     """Make every source; none is opened yet.  Thresholds of ``services`` become bucket edges."""
     limits = Limits(config.timeout, config.max_bytes)
     edges = thresholds(services)
@@ -46,3 +51,36 @@ def configured(config: Config, services: Iterable[Service] = ()) -> Iterator[Sou
             alone=not (config.triton or config.triton_metrics),
             limits=limits,
         )
+    if config.tap:
+        # Last, as others may need more time to open, and from then on it stands in the way.
+        yield TapsSource(
+            TapsProcess(_tap_settings(config, services, edges)),
+            alone=not any(getattr(config, name) for name in _KNOW_MODELS),
+            timeout=config.timeout,
+        )
+
+
+_KNOW_MODELS = ("triton", "triton_metrics", "trtllm", "trtllm_iterations", "vllm", "otlp_traces")
+"""Settings of sources that tell what is missing of their models."""
+
+
+def _tap_settings(
+    config: Config, services: Iterable[Service], edges: Mapping[str, Sequence[float]]
+) -> Settings:
+    named = [service.selector["model"] for service in services if "model" in service.selector]
+    return Settings(
+        taps=[str(spec) for spec in config.tap],
+        tenant_header=config.tap_tenant_header,
+        drain=config.tap_drain,
+        connections=config.tap_connections,
+        certificate=config.tap_tls_certificate,
+        key=config.tap_tls_key,
+        upstream_name=config.tap_upstream_tls,
+        upstream_ca=config.tap_upstream_ca,
+        inject=bool(config.inject),
+        thresholds=edges,
+        goals=tuple(goals(services)),
+        expected=[*named, *(model.name for model in config.expect_model)],
+        probe=NAME,
+        log_level=config.log_level,
+    )

@@ -120,6 +120,18 @@ def tokens(count: int) -> list[object]:
     return [f"token{index} " for index in range(count)]
 
 
+def test_the_engine_s_times_come_with_the_last_text_if_they_are_asked_for(server: Triton) -> None:
+    with opened(server, return_perf_metrics=True) as response:
+        *before, last = events(response)
+    names = ["arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns"]
+    times = [last[name] for name in [*names, "last_token_time_ns"]]
+    assert times == sorted(times)
+    assert abs(time.monotonic_ns() - times[-1]) < PATIENCE * 1e9
+    assert not [event for event in before if set(names) & set(event)]
+    with opened(server) as response:
+        assert not [event for event in events(response) if set(names) & set(event)]
+
+
 def exposition(server: Triton) -> Iterable[Metric]:
     return text_string_to_metric_families(get(server.ports[2], "/metrics")[1])
 

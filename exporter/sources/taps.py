@@ -1,0 +1,239 @@
+"""The streams themselves, as the taps see them: what each client got, when, and how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from exporter.families import Family, own_family
+from exporter.readings import Distribution, Labels, Missing, ModelInfo, Reading, Survey, Value
+from exporter.recorder import Series
+from exporter.taps.messages import TapState
+from exporter.taps.model import GOES_ON_FROM
+from exporter.taps.process import TapsProcess
+from slos.signals import SIGNALS
+
+Counted = tuple[str, Labels]
+"""Metric and labels."""
+
+_READ_MORE = "give --triton URL, --trtllm URL or --vllm URL as well"
+_USAGE = "have clients ask for it: stream_options.include_usage, in OpenAI's API"
+_STAGES = (
+    "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
+    "X-TRTLLM-return-metrics: 1 from trtllm-serve"
+)
+_NO_STREAM = ("nobody has asked this model for a stream yet", "none needed")
+_NO_STAGES = ("no answer carried the engine's own timing", _STAGES)
+_NO_USAGE = ("no answer told how many there were", _USAGE)
+_GAPS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("ttft", "itl", "max_gap", "decode", "streams", "disconnects", "disconnect_age"),
+            *("partial_tokens", "wasted_tokens", "requests_without_first_token"),
+        ),
+        _NO_STREAM,
+    ),
+    "itl_normalized": (
+        "no stream told how many tokens each of its pieces has",
+        "have clients ask for it: stream_options.continuous_usage_stats, from vLLM and "
+        "trtllm-serve",
+    ),
+    "tpot": ("no stream of two pieces or more has ended well yet", "none needed"),
+    "queue": _NO_STAGES,
+    "prefill": _NO_STAGES,
+    "input_tokens": _NO_USAGE,
+    "cached_input_tokens": _NO_USAGE,
+    "output_tokens": _NO_USAGE,
+    "goodput": (
+        "no goodput objective is about this model",
+        "write one, with the clauses that a good request meets, and give --slo FILE",
+    ),
+}
+"""Why a signal that bytes on the wire can show is not there, and what would bring it."""
+_NOT_ON_THE_WIRE = ("bytes on the wire do not show it", _READ_MORE)
+
+
+_NOTES: Mapping[str, str] = {
+    **dict.fromkeys(("e2e", "decode", "tpot"), "of requests that ended well"),
+    "output_tokens": "what was sent after a client had left is among the wasted tokens instead",
+    "goodput": "a request whose client left counts only if a clause was broken by then",
+}
+"""What to keep in mind beside a method's own note."""
+
+
+class TapsSource:
+    """Runs the ``process`` of the taps and asks it what it has counted.
+
+    ``alone`` says that no other source knows the servers, so that this one says what is missing;
+    an answer may take ``timeout`` seconds.
+    """
+
+    def __init__(
+        self, process: TapsProcess, *, alone: bool = True, timeout: float = 2.0, name: str = "taps"
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._alone = alone
+        self._timeout = timeout
+        self._restarts = 0
+        self._told: set[Series] = set()
+        self._samples: dict[Series, Mapping[Labels, Value]] = {}
+        self._states: Sequence[TapState] = ()
+        self._live = 0
+        self._gone: Counter[Counted] = Counter()
+        self._lost = 0
+
+    @property
+    def where(self) -> str:
+        """The taps."""
+        return f"streams by {' and '.join(self._process.taps)}"
+
+    async def __aenter__(self) -> Self:
+        """Start the taps; raises InvalidFile if they cannot be had."""
+        await self._process.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._process.close()
+
+    async def drain(self) -> None:
+        """Let connections end, for as long as the settings say; it can be read meanwhile."""
+        await self._process.drain()
+
+    async def survey(self, now: float) -> Survey:
+        """Return what the taps have counted so far; raises SourceError."""
+        if self._process.restarts != self._restarts:
+            self._begin_again()
+        answer = await self._process.survey(self._timeout)
+        self._states, self._live = answer.taps, answer.live
+        readings = tuple(self._from_0(answer.readings))
+        return Survey(
+            source=self.name,
+            readings=tuple(
+                replace(reading, note=_NOTES.get(reading.signal, "")) for reading in readings
+            ),
+            missing=tuple(self._missing(readings)),
+            models=tuple(_models(readings)) if self._alone else (),
+            lost_records=self._lost + sum(state.lossy for state in self._states),
+        )
+
+    def families(self) -> tuple[Family, ...]:
+        """Return what is to be told of the taps themselves."""
+        counted = self._gone.copy()
+        for state in self._states:
+            counted.update(_counted(state))
+        by_name: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _COUNTERS}
+        for (name, labels), value in sorted(counted.items()):
+            by_name[name].append((dict(labels), value))
+        return (
+            own_family(
+                "tokenslo_tap_connections",
+                [({"tap": state.tap}, state.traffic.connections) for state in self._states],
+            ),
+            *(own_family(name, series) for name, series in by_name.items()),
+            own_family("tokenslo_tap_restarts", [({}, self._process.restarts)]),
+        )
+
+    def _begin_again(self) -> None:
+        """Keep what the process that ended had counted; what it had under way is lost."""
+        self._restarts = self._process.restarts
+        for state in self._states:
+            self._gone.update(_counted(state))
+            self._lost += state.lossy
+        self._lost += self._live
+        self._states, self._live = (), 0
+        self._told = set()
+
+    def _from_0(self, readings: Sequence[Reading]) -> Iterator[Reading]:
+        """Yield readings, those that are told for the first time without what they have counted.
+
+        What a method counted before it takes over from another one is not counted by the store.
+        So the other one is told in full before, and once more beside the new one, which is empty
+        then; from there on the new one is told alone.
+        """
+        before, there = frozenset(self._told), set(map(_series, readings))
+        ended = set(map(_older, before))
+        for reading in readings:
+            series = _series(reading)
+            older = _older(series)
+            if series in ended or (older in there and older not in before):
+                continue
+            self._told.add(series)
+            if series in before or SIGNALS[reading.signal].kind == "gauge":
+                self._samples[series] = reading.samples
+                yield reading
+            else:
+                # With those of a process that ended, which begin anew as well.
+                every = {**self._samples.get(series, {}), **reading.samples}
+                samples = {labels: _nothing(value) for labels, value in every.items()}
+                yield replace(reading, samples=samples)
+
+    def _missing(self, readings: Iterable[Reading]) -> Iterator[Missing]:
+        given: dict[tuple[str, str], set[str]] = {}
+        for reading in readings:
+            given.setdefault((reading.model, reading.version), set()).add(reading.signal)
+        for model, had in given.items():
+            for signal in SIGNALS:
+                if signal not in had and (self._alone or signal in _GAPS):
+                    yield Missing(signal, *model, *_GAPS.get(signal, _NOT_ON_THE_WIRE))
+
+
+_COUNTERS = (
+    "tokenslo_tap_connections_opened",
+    "tokenslo_tap_refused",
+    "tokenslo_tap_passed_over",
+    "tokenslo_tap_lossy_streams",
+    "tokenslo_tap_dropped_packets",
+)
+
+
+def _counted(state: TapState) -> Mapping[Counted, int]:
+    """Return what a tap has counted, by metric and labels."""
+    tap = ("tap", state.tap)
+    traffic = state.traffic
+    found: dict[Counted, int] = {
+        ("tokenslo_tap_connections_opened", (tap,)): traffic.opened,
+        ("tokenslo_tap_lossy_streams", (tap,)): state.lossy,
+    }
+    if traffic.dropped is not None:
+        found["tokenslo_tap_dropped_packets", (tap,)] = traffic.dropped
+    for reason, count in traffic.refused.items():
+        found["tokenslo_tap_refused", (("reason", reason), tap)] = count
+    for reason, count in state.passed.items():
+        found["tokenslo_tap_passed_over", (("reason", reason), tap)] = count
+    return found
+
+
+def _models(readings: Iterable[Reading]) -> Iterator[ModelInfo]:
+    """Yield the models that there are readings of; all that is known is whether they stream."""
+    streams: dict[tuple[str, str], bool] = {}
+    for reading in readings:
+        model = reading.model, reading.version
+        streams[model] = streams.get(model, False) or reading.signal == "streams"
+    for model, decoupled in streams.items():
+        yield ModelInfo(*model, decoupled=decoupled)
+
+
+def _series(reading: Reading) -> Series:
+    return reading.signal, reading.model, reading.version, reading.method
+
+
+def _older(series: Series) -> Series | None:
+    """Return the series that this one goes on from, if it does."""
+    signal, model, version, method = series
+    older = GOES_ON_FROM.get(method)
+    return (signal, model, version, older) if older else None
+
+
+def _nothing(value: Value) -> Value:
+    if isinstance(value, Distribution):
+        return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
+    return 0.0

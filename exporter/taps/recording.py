@@ -1,0 +1,319 @@
+"""What is made of the wire's events: counters and histograms by model.
+
+What is measured, and of whom:
+
+* ``ttft``, ``itl`` and ``itl_normalized`` of every stream, token by token as they come;
+* ``max_gap`` of every stream with two chunks or more, up to where its client left;
+* ``tpot`` and ``decode`` of streams, ``e2e`` of all requests, that ended well: what was cut off
+  says nothing of how long the whole would have taken;
+* outcomes and tokens of every request.  What came after the client had left is waste and nothing
+  else: it is in no latency and no other count of tokens.
+
+Requests of our own are left out of everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+
+from exporter.readings import Reading
+from exporter.taps.goodput import Goal, judge, times
+from exporter.taps.model import TENANT, Model, Pace
+from exporter.taps.retries import Retries
+from exporter.taps.roster import Roster
+from exporter.taps.words import OTHER, Words
+from exporter.wire.events import Outcome, Stream
+
+MAX_TENANTS = 100
+MAX_TENANT = 64
+"""Characters of a tenant's name."""
+
+FAILED = ("error", "rejected", "timeout", "disconnected")
+"""Outcomes after which clients try again."""
+
+# A name is proven by an answer of the model itself; these may come from whatever stands before it,
+# or were not decided by the server at all.
+_PROVING = ("ok", "error", "timeout")
+_NO_PROOF = ("408", "502", "503", "504", "deadline_exceeded", "reset", "truncated", "unavailable")
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request under way.
+
+    ``pace`` is where its tokens go: to its model's or, once its client may have left, apart.
+    ``left`` is what the stream was like then.
+    """
+
+    model: Model
+    pace: Pace | None
+    left: Stream | None = None
+
+
+class StreamRecorder:
+    """The listener of the observers of a tap; times are in seconds.
+
+    ``thresholds`` are SLO thresholds by signal.  ``expected`` are names of models that the server
+    is known to have.  Requests with the id ``probe`` are our own.  ``lossy`` counts streams of
+    which bytes were not seen, ``passed`` what was left out, by reason.
+    """
+
+    def __init__(
+        self,
+        thresholds: Mapping[str, Iterable[float]],
+        goals: Iterable[Goal] = (),
+        *,
+        expected: Collection[str] = (),
+        probe: str = "",
+    ) -> None:
+        self.lossy = 0
+        self.passed: Counter[str] = Counter()
+        goals = tuple(goals)
+        self._models = Roster(
+            lambda name, version: Model(name, version, thresholds, goals), expected
+        )
+        self._probe = probe
+        self._live: dict[Stream, _Live] = {}
+        self._tenants = Words(MAX_TENANTS)
+        self._retries = Retries()
+
+    def beside(self) -> StreamRecorder:
+        """Return a listener for another tap: with ``lossy`` and ``passed`` of its own, only."""
+        other = copy(self)
+        other.lossy, other.passed = 0, Counter()
+        return other
+
+    @property
+    def live(self) -> int:
+        """How many requests are under way at all taps."""
+        return len(self._live)
+
+    def readings(self) -> Iterator[tuple[Reading, ...]]:
+        """Yield everything so far, model by model; events may come in between."""
+        return (tuple(model.readings()) for model in self._models.told())
+
+    # Events
+
+    def started(self, stream: Stream, time: float) -> None:
+        """Begin to measure a request."""
+        if self._probe and stream.request_id == self._probe:
+            return
+        model = self._models.asked(stream.model, stream.version)
+        if model is None:
+            self.passed["models"] += 1
+            return
+        model.live += 1
+        self._live[stream] = _Live(model, model.pace if stream.streaming else None)
+        if self._retries.suspected(stream.prompt, time):
+            model.count("suspected_retries")
+
+    def chunk(self, stream: Stream, time: float, tokens: int) -> None:
+        """Measure a piece of a stream's answer."""
+        live = self._live.get(stream)
+        if live is None:
+            return
+        pace = live.pace
+        if not stream.chunks or pace is None:
+            self._first(stream, live, time)
+        else:
+            gap = time - stream.last
+            pace.itl.observe(gap)
+            if gap > stream.max_gap:
+                stream.max_gap = gap
+            if tokens and stream.choices == 1:
+                pace.itl_normalized.observe(gap / tokens, tokens)
+        stream.last = time
+        stream.chunks += 1
+        stream.tokens += tokens or 1
+
+    def closing(self, stream: Stream, time: float) -> None:
+        """Keep apart what comes from now on, until it is known whom it was for."""
+        live = self._live.get(stream)
+        if live is None:
+            return
+        _rejoin(live)
+        stream.closing_at = time
+        live.left = copy(stream)
+        live.pace = live.pace and live.pace.empty()
+        self._retries.failed(stream.prompt, time)
+
+    def ended(
+        self, stream: Stream, time: float, outcome: Outcome, reason: str, stopped: float | None
+    ) -> None:
+        """Count a request that is over."""
+        live = self._live.get(stream)
+        if live is None:
+            return
+        if outcome in _PROVING and reason.lower() not in _NO_PROOF:
+            self._answered(stream, live)
+        self._remember(stream, live, outcome, time)
+        model, delivered, end = self._over(stream, live), stream, time
+        tenant = self._tenant(stream.tenant, outcome)
+        if outcome == "disconnected":
+            delivered = live.left or stream
+            end = time if live.left is None else live.left.closing_at
+            _count_disconnect(model, delivered, end, tenant)
+            if stopped is not None:
+                model.observe("disconnect_release", max(0.0, stopped - end))
+            if stream.tokens > delivered.tokens:
+                model.count("wasted_tokens", amount=stream.tokens - delivered.tokens)
+        else:
+            _rejoin(live)
+        labels = {"outcome": outcome, "reason": model.reason(reason), TENANT: tenant}
+        model.count("requests", labels)
+        if outcome == "ok":
+            model.observe("e2e", max(0.0, end - stream.arrived))
+            model.staged(stream.stages)
+        elif stream.stages:
+            model.staged(stream.stages)
+        if stream.streaming:
+            _count_stream(model, delivered, outcome, tenant)
+        _count_tokens(model, delivered, outcome, tenant)
+        _judge(model, delivered, end, outcome, tenant)
+
+    def lost(self, stream: Stream) -> None:
+        """Forget a stream of which something was not seen."""
+        self.lossy += 1
+        live = self._live.get(stream)
+        if live:
+            self._over(stream, live)
+
+    def backpressure(self, stream: Stream, seconds: float) -> None:
+        """Count for how long a client did not read."""
+        live = self._live.get(stream)
+        if live:
+            live.model.count("client_backpressure", amount=seconds)
+
+    def passed_over(self, reason: str) -> None:
+        """Count what was not understood."""
+        self.passed[reason] += 1
+
+    # What they mean
+
+    def _first(self, stream: Stream, live: _Live, time: float) -> None:
+        self._answered(stream, live)
+        live.pace = live.pace or live.model.pace
+        live.pace.ttft.observe(max(0.0, time - stream.arrived))
+        stream.first = time
+
+    def _answered(self, stream: Stream, live: _Live) -> None:
+        """Take in that the server knows the model, and perhaps only now tells its version."""
+        model = self._models.answered(live.model, stream.model, stream.version)
+        if model is not live.model:
+            live.model.live -= 1
+            model.live += 1
+            live.model = model
+            if live.left is None and live.pace:
+                live.pace = model.pace
+
+    def _over(self, stream: Stream, live: _Live) -> Model:
+        del self._live[stream]
+        live.model.live -= 1
+        return live.model
+
+    def _remember(self, stream: Stream, live: _Live, outcome: Outcome, time: float) -> None:
+        """Keep in mind what may be tried again; clients that left may have done so already."""
+        if outcome not in FAILED:
+            if live.left:
+                self._retries.succeeded(stream.prompt)
+        elif live.left is None or outcome != "disconnected":
+            self._retries.failed(stream.prompt, time)
+
+    def _tenant(self, name: str, outcome: Outcome) -> str:
+        """Return a tenant as a label has it; who is refused for what it asks is nobody new."""
+        if not name:
+            return name
+        fits = len(name) <= MAX_TENANT and name.isprintable()
+        return self._tenants.admit(name, new=outcome != "invalid") if fits else OTHER
+
+
+def _rejoin(live: _Live) -> None:
+    """Count what came after the client had closed its half as all the rest."""
+    if live.left is not None and live.pace:
+        live.model.pace.add(live.pace)
+        live.pace = live.model.pace
+    live.left = None
+
+
+def _phase(stream: Stream, outcome: Outcome) -> str:
+    if outcome == "ok":
+        return "complete"
+    return "mid_stream" if stream.chunks else "before_first_token"
+
+
+def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
+    phase = _phase(stream, outcome)
+    model.count("streams", {"outcome": outcome, "phase": phase, TENANT: tenant})
+    if phase == "before_first_token":
+        model.count("requests_without_first_token", {"outcome": outcome})
+    if stream.chunks < 2:
+        return
+    model.observe("max_gap", stream.max_gap)
+    if outcome != "ok":
+        return
+    model.observe("decode", stream.last - stream.first)
+    tpot = _tpot(stream)
+    if tpot is not None:
+        if not stream.counted:
+            model.not_told("tpot")
+        model.observe("tpot", tpot)
+
+
+def _count_disconnect(model: Model, stream: Stream, left: float, tenant: str) -> None:
+    """Count that a client left; ``stream`` is what it was like then."""
+    if not stream.streaming:
+        return
+    model.count("disconnects", {"phase": _phase(stream, "disconnected"), TENANT: tenant})
+    model.observe("disconnect_age", max(0.0, left - stream.arrived))
+    tokens = _output_tokens(stream)
+    if tokens:
+        if not stream.counted:
+            model.not_told("partial_tokens")
+        model.count("partial_tokens", amount=tokens)
+
+
+def _count_tokens(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
+    tokens = _output_tokens(stream)
+    if not stream.counted and (tokens or outcome == "ok"):
+        model.not_told("output_tokens")
+    if tokens:
+        model.count("output_tokens", {TENANT: tenant}, tokens)
+    for signal, told in (
+        ("input_tokens", stream.input_tokens),
+        ("cached_input_tokens", stream.cached_tokens),
+    ):
+        if told is not None:
+            model.count(signal, {TENANT: tenant}, told)
+        elif outcome == "ok":
+            model.not_told(signal)
+
+
+def _judge(model: Model, stream: Stream, end: float, outcome: Outcome, tenant: str) -> None:
+    complete = outcome == "ok"
+    for goal in model.goals:
+        tpot = _tpot(stream) if complete else None
+        verdict = judge(goal, outcome, times(stream, end, tpot, complete=complete))
+        if verdict:
+            if "tpot" in goal.clauses and tpot and not stream.counted:
+                model.not_told("goodput")
+            model.judged(goal, verdict, tenant)
+
+
+def _output_tokens(stream: Stream) -> int:
+    """Return how many tokens the server says there are, else one for each token-bearing chunk."""
+    if stream.counted and stream.output_tokens is not None:
+        return stream.output_tokens
+    return stream.tokens
+
+
+def _tpot(stream: Stream) -> float | None:
+    """Return seconds per token after the first; None where nobody can say.
+
+    What is told of several answers to a request is the sum of their tokens.
+    """
+    if not stream.streaming or not stream.chunks or stream.choices > 1:
+        return None
+    return (stream.last - stream.first) / max(1, _output_tokens(stream) - 1)

@@ -1,0 +1,761 @@
+"""What is made of the wire's events, as the text that Prometheus gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.collector import expose
+from exporter.methods import METHODS
+from exporter.readings import Distribution, Reading
+from exporter.taps.goodput import Goal, goals
+from exporter.taps.model import GOES_ON_FROM, MAX_REASONS
+from exporter.taps.recording import MAX_TENANTS, StreamRecorder
+from exporter.taps.retries import MOST, WITHIN
+from exporter.taps.roster import MAX_MODELS, MAX_UNPROVEN
+from exporter.view import SignalState, View
+from exporter.wire.events import Listener, Outcome, Stages, Stream
+from slos.model import Objective
+from slos.signals import OUTCOMES, PHASES
+from tests.service_example import service
+
+OK = "stop"
+
+
+def stream(**fields: Any) -> Stream:
+    defaults = {"endpoint": "chat", "model": "llama", "streaming": True, "arrived": 100.0}
+    return Stream(**{**defaults, **fields})
+
+
+def play(recorder: Listener, one: Stream, *events: tuple[Any, ...]) -> Stream:
+    """Tell a recorder of a stream: start, and then each event as its name and arguments."""
+    recorder.started(one, one.arrived)
+    for name, *arguments in events:
+        getattr(recorder, name)(one, *arguments)
+    return one
+
+
+def chunks(*times: float, tokens: int = 0) -> Iterable[tuple[Any, ...]]:
+    return [("chunk", time, tokens) for time in times]
+
+
+def ended(time: float, outcome: str = "ok", reason: str = OK, stopped: float | None = None) -> Any:
+    return ("ended", time, outcome, reason, stopped)
+
+
+def readings(recorder: StreamRecorder) -> list[Reading]:
+    return [reading for model in recorder.readings() for reading in model]
+
+
+def text(recorder: StreamRecorder, *, buckets: bool = False) -> str:
+    """Return the exposition of everything that is not 0."""
+    states = tuple(
+        SignalState(
+            reading.signal,
+            reading.model,
+            reading.version,
+            reading.method,
+            METHODS[reading.method].quality,
+            reading.samples,
+        )
+        for reading in readings(recorder)
+    )
+    lines = expose(View(states, (), (), {}), "1.2.3").body.decode().splitlines(keepends=True)
+    return "".join(
+        line
+        for line in lines
+        if line.startswith("llm_") and not line.endswith(" 0.0\n")
+        if buckets or "_bucket" not in line
+    )
+
+
+def value(recorder: StreamRecorder, signal: str, **labels: str) -> float:
+    """Add up a counter, by whatever method, over the samples that have ``labels``."""
+    return sum(
+        value
+        for reading in readings(recorder)
+        if reading.signal == signal
+        for pairs, value in reading.samples.items()
+        if labels.items() <= dict(pairs).items() and not isinstance(value, Distribution)
+    )
+
+
+def spread(recorder: StreamRecorder, signal: str) -> tuple[float, float]:
+    """Return count and sum of a histogram, over all methods and models."""
+    found = [
+        value
+        for reading in readings(recorder)
+        if reading.signal == signal
+        for value in reading.samples.values()
+        if isinstance(value, Distribution)
+    ]
+    return sum(one.count for one in found), round(sum(one.sum for one in found), 6)
+
+
+def methods(recorder: StreamRecorder, signal: str) -> set[str]:
+    return {reading.method for reading in readings(recorder) if reading.signal == signal}
+
+
+def test_a_stream_that_tells_its_tokens() -> None:
+    recorder = StreamRecorder({"itl": (0.06,)})
+    one = stream(
+        tenant="acme", input_tokens=7, cached_tokens=2, output_tokens=4, counted=True, version="1"
+    )
+    play(recorder, one, *chunks(100.5, 100.75), *chunks(101.0, tokens=2), ended(101.25))
+    assert text(recorder) == (
+        """\
+llm_time_to_first_token_seconds_count{model="llama",version="1"} 1.0
+llm_time_to_first_token_seconds_sum{model="llama",version="1"} 0.5
+llm_inter_token_latency_seconds_count{model="llama",version="1"} 2.0
+llm_inter_token_latency_seconds_sum{model="llama",version="1"} 0.5
+llm_inter_token_latency_normalized_seconds_count{model="llama",version="1"} 2.0
+llm_inter_token_latency_normalized_seconds_sum{model="llama",version="1"} 0.25
+llm_time_per_output_token_seconds_count{model="llama",version="1"} 1.0
+llm_time_per_output_token_seconds_sum{model="llama",version="1"} 0.16666666666666666
+llm_request_duration_seconds_count{model="llama",version="1"} 1.0
+llm_request_duration_seconds_sum{model="llama",version="1"} 1.25
+llm_request_decode_seconds_count{model="llama",version="1"} 1.0
+llm_request_decode_seconds_sum{model="llama",version="1"} 0.5
+llm_requests_total{model="llama",outcome="ok",reason="stop",tenant="acme",version="1"} 1.0
+llm_tokens_total{direction="cached_input",model="llama",tenant="acme",version="1"} 2.0
+llm_tokens_total{direction="input",model="llama",tenant="acme",version="1"} 7.0
+llm_tokens_total{direction="output",model="llama",tenant="acme",version="1"} 4.0
+llm_streams_total{model="llama",outcome="ok",phase="complete",tenant="acme",version="1"} 1.0
+llm_stream_max_gap_seconds_count{model="llama",version="1"} 1.0
+llm_stream_max_gap_seconds_sum{model="llama",version="1"} 0.25
+"""
+    )
+    assert {reading.method for reading in readings(recorder)} == {
+        "wire",
+        "wire_released",
+        "wire_retries",
+    }
+
+
+def test_thresholds_are_exact_edges() -> None:
+    recorder = StreamRecorder({"itl": (0.0625,)})
+    play(recorder, stream(), *chunks(100.0, 100.0625, 100.5), ended(102.0))
+    lines = text(recorder, buckets=True).splitlines()
+    assert [line for line in lines if "inter_token" in line][:2] == [
+        'llm_inter_token_latency_seconds_bucket{le="0.0625",model="llama",version=""} 1.0',
+        'llm_inter_token_latency_seconds_bucket{le="0.075",model="llama",version=""} 1.0',
+    ]
+
+
+def test_an_answer_in_one_piece_has_neither_a_first_token_nor_gaps() -> None:
+    recorder = StreamRecorder({})
+    one = stream(streaming=False, input_tokens=7, output_tokens=4, counted=True)
+    play(recorder, one, ended(101.25))
+    assert text(recorder) == (
+        """\
+llm_request_duration_seconds_count{model="llama",version=""} 1.0
+llm_request_duration_seconds_sum{model="llama",version=""} 1.25
+llm_requests_total{model="llama",outcome="ok",reason="stop",version=""} 1.0
+llm_tokens_total{direction="input",model="llama",version=""} 7.0
+llm_tokens_total{direction="output",model="llama",version=""} 4.0
+"""
+    )
+    absent = {"ttft", "itl", "max_gap", "streams", "disconnects", "requests_without_first_token"}
+    assert absent.isdisjoint(reading.signal for reading in readings(recorder))
+
+
+def test_what_came_after_the_client_had_left_is_waste_and_nothing_else() -> None:
+    recorder = StreamRecorder({})
+    play(
+        recorder,
+        stream(),
+        *chunks(100.5, 101.0),
+        ("closing", 101.5),
+        *chunks(107.0, 108.0, 109.0),
+        ended(110.0, "disconnected", "", stopped=109.5),
+    )
+    assert text(recorder) == (
+        """\
+llm_time_to_first_token_seconds_count{model="llama",version=""} 1.0
+llm_time_to_first_token_seconds_sum{model="llama",version=""} 0.5
+llm_inter_token_latency_seconds_count{model="llama",version=""} 1.0
+llm_inter_token_latency_seconds_sum{model="llama",version=""} 0.5
+llm_requests_total{model="llama",outcome="disconnected",reason="",version=""} 1.0
+llm_tokens_total{direction="output",model="llama",version=""} 2.0
+llm_streams_total{model="llama",outcome="disconnected",phase="mid_stream",version=""} 1.0
+llm_streaming_disconnects_total{model="llama",phase="mid_stream",version=""} 1.0
+llm_disconnect_age_seconds_count{model="llama",version=""} 1.0
+llm_disconnect_age_seconds_sum{model="llama",version=""} 1.5
+llm_disconnect_release_seconds_count{model="llama",version=""} 1.0
+llm_disconnect_release_seconds_sum{model="llama",version=""} 8.0
+llm_wasted_tokens_total{model="llama",version=""} 3.0
+llm_partial_response_tokens_total{model="llama",version=""} 2.0
+llm_stream_max_gap_seconds_count{model="llama",version=""} 1.0
+llm_stream_max_gap_seconds_sum{model="llama",version=""} 0.5
+"""
+    )
+
+
+def test_a_client_that_only_closed_its_half_got_everything() -> None:
+    plain, half = StreamRecorder({}), StreamRecorder({})
+    events = (*chunks(100.5, 101.0), *chunks(103.0, 103.5, tokens=2))
+    for position in range(len(events) + 1):
+        play(plain, stream(), *events, ended(104.0))
+        closed = (*events[:position], ("closing", 100.1 + position), *events[position:])
+        play(half, stream(), *closed, ended(104.0))
+    assert text(half, buckets=True) == text(plain, buckets=True)
+
+
+def test_of_two_closings_the_last_is_when_the_client_left() -> None:
+    recorder = StreamRecorder({})
+    play(
+        recorder,
+        stream(),
+        ("closing", 100.2),
+        *chunks(100.5, 101.0),
+        ("closing", 101.5),
+        *chunks(102.0),
+        ended(103.0, "disconnected", ""),
+    )
+    assert spread(recorder, "disconnect_age") == (1, 1.5)
+    assert spread(recorder, "ttft") == (1, 0.5)
+    assert (value(recorder, "partial_tokens"), value(recorder, "wasted_tokens")) == (2, 1)
+
+
+def test_a_client_that_resets_leaves_at_the_end() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(), ended(130.0, "disconnected", ""))
+    assert spread(recorder, "disconnect_age") == (1, 30.0)
+    assert spread(recorder, "disconnect_release") == (0, 0)
+    assert value(recorder, "disconnects", phase="before_first_token") == 1
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_outcomes_and_phases(outcome: str) -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(), ended(101.0, outcome, "word"))
+    play(recorder, stream(), *chunks(101.0), ended(102.0, outcome, "word"))
+    play(recorder, stream(streaming=False), ended(102.0, outcome, "word"))
+    ok = outcome == "ok"
+    assert value(recorder, "requests") == value(recorder, "requests", outcome=outcome) == 3
+    assert value(recorder, "streams", phase="complete") == (2 if ok else 0)
+    assert value(recorder, "streams", phase="mid_stream") == (0 if ok else 1)
+    assert value(recorder, "streams", phase="before_first_token") == (0 if ok else 1)
+    assert value(recorder, "requests_without_first_token", outcome=outcome) == (0 if ok else 1)
+    assert value(recorder, "disconnects") == (2 if outcome == "disconnected" else 0)
+    assert spread(recorder, "e2e") == ((3, 5.0) if ok else (0, 0))
+    assert spread(recorder, "ttft") == (1, 1.0)
+
+
+def test_counters_of_what_may_go_wrong_are_there_before_it_does() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(), *chunks(101.0), ended(102.0))
+    told = {reading.signal: reading.samples for reading in readings(recorder)}
+    assert told["disconnects"] == {(("phase", phase),): 0.0 for phase in PHASES[:2]}
+    assert told["requests_without_first_token"] == {
+        (("outcome", outcome),): 0.0 for outcome in ("error", "rejected", "timeout")
+    }
+    for signal in ("wasted_tokens", "partial_tokens", "suspected_retries", "client_backpressure"):
+        assert told[signal] == {(): 0.0}
+
+
+def test_live_streams_and_back_pressure() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    one = play(recorder, stream())
+    play(recorder, stream(streaming=False), ("backpressure", 0.5))
+    assert value(recorder, "live_streams") == recorder.live == 2
+    play_on(recorder, one, ("backpressure", 1.25), ended(101.0))
+    assert value(recorder, "live_streams") == recorder.live == 1
+    assert value(recorder, "client_backpressure") == 1.75
+    play_on(recorder, one, ("backpressure", 1.0), ended(102.0), *chunks(103.0), ("closing", 104.0))
+    assert (value(recorder, "client_backpressure"), value(recorder, "requests")) == (1.75, 1)
+
+
+def play_on(recorder: Listener, one: Stream, *events: tuple[Any, ...]) -> None:
+    for name, *arguments in events:
+        getattr(recorder, name)(one, *arguments)
+
+
+def test_lossy_streams_are_forgotten_and_counted_for_their_tap() -> None:
+    recorder = StreamRecorder({})
+    other = recorder.beside()
+    one = play(other, stream(), *chunks(101.0, 102.0))
+    other.lost(one)
+    other.passed_over("websocket")
+    assert (other.lossy, other.passed, recorder.lossy, recorder.passed) == (
+        1,
+        {"websocket": 1},
+        0,
+        {},
+    )
+    assert recorder.live == value(recorder, "requests") == 0
+    assert spread(recorder, "max_gap") == (0, 0)
+
+
+def test_our_own_probe_is_in_nothing() -> None:
+    recorder = StreamRecorder({}, probe="tokenslo-probe")
+    mine = stream(request_id="tokenslo-probe", prompt=5)
+    play(recorder, mine, *chunks(101.0), ("closing", 102.0), ended(103.0, "error", "500"))
+    play(recorder, stream(prompt=5), *chunks(101.0), ended(104.0))
+    play(StreamRecorder({}), stream(request_id=""), ended(104.0))
+    assert (value(recorder, "requests"), value(recorder, "suspected_retries")) == (1, 0)
+
+
+# What the server says of tokens
+
+
+def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_them() -> None:
+    recorder = StreamRecorder({})
+    told = {"counted": True, "output_tokens": 12, "input_tokens": 7}
+    play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
+    assert methods(recorder, "output_tokens") == methods(recorder, "tpot") == {"wire"}
+    assert spread(recorder, "tpot") == (1, round(1 / 11, 6))
+
+    play(recorder, stream(), *chunks(101.0, 102.0, 103.0), ended(104.0))
+    for signal, method in (
+        ("output_tokens", "wire_chunks"),
+        ("tpot", "wire_chunks"),
+        ("input_tokens", "wire_told"),
+    ):
+        assert methods(recorder, signal) == {"wire", method}
+    assert value(recorder, "output_tokens") == 12 + 3
+    assert spread(recorder, "tpot") == (2, round(1 / 11 + 2 / 2, 6))
+
+    play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
+    last = {r.signal: r for r in readings(recorder) if r.method == "wire_chunks"}
+    assert last["output_tokens"].samples == {(): 3.0 + 12.0}
+    [by_wire] = [r for r in readings(recorder) if (r.signal, r.method) == ("tpot", "wire")]
+    [spread_by_wire] = by_wire.samples.values()
+    assert isinstance(spread_by_wire, Distribution)
+    assert spread_by_wire.count == 1
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_only_answers_that_are_whole_are_asked_for_their_tokens(outcome: str) -> None:
+    recorder = StreamRecorder({})
+    told = {"counted": True, "output_tokens": 12, "input_tokens": 7, "cached_tokens": 1}
+    play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
+    play(recorder, stream(), ended(103.0, outcome, "400"))
+    also = {"wire_told"} if outcome == "ok" else set()
+    assert methods(recorder, "input_tokens") == {"wire"} | also
+    assert methods(recorder, "cached_input_tokens") == {"wire"} | also
+    assert methods(recorder, "output_tokens") == {"wire"} | ({"wire_chunks"} if also else set())
+
+
+def test_what_no_answer_tells_is_not_there() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(streaming=False), ended(104.0))
+    signals = {reading.signal for reading in readings(recorder)}
+    assert signals.isdisjoint({"input_tokens", "cached_input_tokens", "output_tokens", "tpot"})
+
+
+def test_a_stream_left_without_its_count_makes_only_counts_an_estimate() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(counted=True, output_tokens=3), *chunks(101.0, 102.0), ended(103.0))
+    play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0, "disconnected", ""))
+    assert methods(recorder, "output_tokens") == {"wire", "wire_chunks"}
+    assert methods(recorder, "partial_tokens") == {"wire", "wire_chunks"}
+    assert methods(recorder, "tpot") == {"wire"}
+
+
+def test_with_continuous_usage_a_stream_left_has_its_count() -> None:
+    recorder = StreamRecorder({})
+    left = stream(counted=True, output_tokens=6)
+    events = (*chunks(101.0, 102.0, tokens=3), ("closing", 102.5), *chunks(103.0, tokens=3))
+    play(recorder, left, *events, ended(104.0, "disconnected", ""))
+    assert (value(recorder, "partial_tokens"), value(recorder, "wasted_tokens")) == (6, 3)
+    assert methods(recorder, "output_tokens") == methods(recorder, "partial_tokens") == {"wire"}
+
+
+def test_of_several_answers_only_the_sum_of_tokens_is_known() -> None:
+    recorder = StreamRecorder({})
+    one = stream(choices=2, counted=True, output_tokens=8)
+    play(recorder, one, *chunks(101.0, 102.0, tokens=4), ended(103.0))
+    assert value(recorder, "output_tokens") == 8
+    assert spread(recorder, "tpot") == spread(recorder, "itl_normalized") == (0, 0)
+    assert spread(recorder, "itl") == (1, 1.0)
+
+
+def test_the_engines_own_timing_is_a_sample_once_a_request_has_none() -> None:
+    recorder = StreamRecorder({})
+    staged = {"streaming": False, "stages": Stages(0.1, 0.2, 0.4)}
+    play(recorder, stream(**staged), ended(101.0))
+    stages = ("queue", "prefill", "decode")
+    assert [spread(recorder, one) for one in stages] == [(1, 0.1), (1, 0.2), (1, 0.4)]
+    assert {method for one in stages for method in methods(recorder, one)} == {"wire_stages"}
+    play(recorder, stream(streaming=False), ended(101.0, "error", "500"))
+    assert methods(recorder, "queue") == {"wire_stages"}
+    play(recorder, stream(streaming=False), ended(101.0))
+    play(recorder, stream(streaming=False, stages=Stages(queue=0.3)), ended(101.0))
+    assert methods(recorder, "queue") == {"wire_stages", "wire_stages_sampled"}
+    assert [spread(recorder, one) for one in stages] == [(2, 0.4), (1, 0.2), (1, 0.4)]
+
+
+# Retries
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_the_same_prompt_after_a_failure_is_a_suspected_retry(outcome: str) -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(prompt=9), ended(110.0, outcome, ""))
+    play(recorder, stream(prompt=8, arrived=111.0))
+    play(recorder, stream(prompt=9, arrived=112.0))
+    play(recorder, stream(prompt=9, arrived=113.0))
+    failed = outcome in ("error", "rejected", "timeout", "disconnected")
+    assert value(recorder, "suspected_retries") == float(failed), "one failure explains one retry"
+
+
+def test_a_retry_comes_soon_and_perhaps_before_the_server_has_noticed() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(prompt=9), ended(110.0, "error", "500"))
+    play(recorder, stream(prompt=9, arrived=110.5 + WITHIN))
+    assert value(recorder, "suspected_retries") == 0
+    slow = play(recorder, stream(prompt=7), ("closing", 101.0))
+    play(recorder, stream(prompt=7, arrived=102.0))
+    play_on(recorder, slow, ended(110.0, "disconnected", ""))
+    play(recorder, stream(prompt=7, arrived=111.0))
+    assert value(recorder, "suspected_retries") == 1
+
+
+def test_who_only_closed_its_half_has_not_failed_and_no_prompt_is_no_prompt() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(prompt=9), ("closing", 101.0), ended(102.0))
+    play(recorder, stream(prompt=9, arrived=103.0))
+    play(recorder, stream(prompt=0), ended(102.0, "error", "500"))
+    play(recorder, stream(prompt=0, arrived=103.0))
+    assert value(recorder, "suspected_retries") == 0
+
+
+def test_the_oldest_failure_is_forgotten() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    for prompt in range(1, MOST + 2):
+        play(recorder, stream(prompt=prompt), ended(101.0, "error", "500"))
+    play(recorder, stream(prompt=1, arrived=102.0))
+    assert value(recorder, "suspected_retries") == 0
+    play(recorder, stream(prompt=2, arrived=102.0))
+    assert value(recorder, "suspected_retries") == 1
+
+
+# Goodput
+
+CLAUSES = {"ttft": 0.5, "tpot": 0.25, "max_gap": 2.0, "e2e": 10.0}
+
+
+def judged(one: Stream, *events: tuple[Any, ...], **clauses: float) -> dict[tuple[str, str], float]:
+    """Return what there is of results and clauses that is not 0."""
+    mine = Goal("chat/good", "llama", clauses or CLAUSES)
+    recorder = StreamRecorder({}, [mine, Goal("other/good", "x", CLAUSES)], expected=["llama"])
+    play(recorder, one, *events)
+    [reading] = [one for one in readings(recorder) if one.signal == "goodput"]
+    found = {}
+    for labels, count in reading.samples.items():
+        (_, clause), (_, objective), (_, result) = labels
+        assert objective == "chat/good"
+        if count:
+            found[result, clause] = count
+    return found  # type: ignore[return-value]
+
+
+COUNTED = {"counted": True, "output_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("fields", "events", "expected"),
+    [
+        (COUNTED, (*chunks(100.5, 102.5), ended(103.0)), ("good", "")),
+        (COUNTED, (*chunks(100.75, 102.5), ended(103.0)), ("bad", "ttft")),
+        (COUNTED, (*chunks(100.5, 101.5, 102.75), ended(103.0)), ("bad", "tpot")),
+        (COUNTED, (*chunks(100.5, 103.0), ended(103.0)), ("bad", "tpot")),
+        (
+            {"counted": True, "output_tokens": 99},
+            (*chunks(100.5, 103.0), ended(103.0)),
+            ("bad", "max_gap"),
+        ),
+        (COUNTED, (*chunks(100.5, 102.5), ended(110.5)), ("bad", "e2e")),
+        ({}, (*chunks(100.5), ended(103.0)), ("good", "")),
+        ({}, (ended(100.1),), ("unknown", "")),
+        ({"choices": 2}, (*chunks(100.5, 101.0), ended(103.0)), ("unknown", "")),
+        ({"streaming": False}, (ended(101.0),), ("unknown", "")),
+        ({"streaming": False}, (ended(111.0),), ("bad", "e2e")),
+        ({}, (ended(100.1, "error", "500"),), ("bad", "outcome")),
+        ({}, (*chunks(100.1), ended(100.2, "timeout", "")), ("bad", "outcome")),
+        ({}, (ended(100.1, "rejected", "429"),), ("bad", "outcome")),
+        ({}, (ended(120.1, "invalid", "400"),), None),
+        ({}, (ended(120.1, "cancelled", ""),), None),
+        ({}, (ended(100.25, "disconnected", ""),), None),
+        ({}, (ended(100.75, "disconnected", ""),), ("bad", "ttft")),
+        ({}, (("closing", 100.25), ended(105.0, "disconnected", "")), None),
+        ({}, (*chunks(100.5, 101.0), ended(103.0, "disconnected", "")), None),
+        (
+            {},
+            (*chunks(100.5, 101.0), ended(103.25, "disconnected", "")),
+            ("bad", "max_gap"),
+        ),
+        (
+            {},
+            (*chunks(100.5), ("closing", 101.0), *chunks(109.0), ended(120.0, "disconnected", "")),
+            None,
+        ),
+    ],
+)
+def test_goodput(
+    fields: dict[str, Any],
+    events: tuple[tuple[Any, ...], ...],
+    expected: tuple[str, str] | None,
+) -> None:
+    assert judged(stream(**fields), *events) == ({expected: 1.0} if expected else {})
+
+
+def test_an_answer_without_any_token_has_no_first_one() -> None:
+    for end in (100.25, 101.0):
+        assert judged(stream(), ended(end), ttft=0.5) == {("unknown", ""): 1.0}
+
+
+def test_a_clause_about_the_queue_needs_the_engines_word() -> None:
+    known = stream(stages=Stages(queue=0.25))
+    assert judged(known, *chunks(101.0), ended(102.0), queue=0.5) == {("good", ""): 1.0}
+    assert judged(stream(), *chunks(101.0), ended(102.0), queue=0.5) == {("unknown", ""): 1.0}
+    late = stream(stages=Stages(queue=0.75))
+    assert judged(late, *chunks(101.0), ended(102.0), queue=0.5) == {("bad", "queue"): 1.0}
+
+
+def test_goodput_is_an_estimate_once_tokens_had_to_be() -> None:
+    for clauses, expected in (({"tpot": 1.0}, {"wire", "wire_chunks"}), ({"e2e": 1.0}, {"wire"})):
+        recorder = StreamRecorder({}, [Goal("chat/good", "", clauses)])
+        play(recorder, stream(**COUNTED), *chunks(101.0, 102.0), ended(103.0))
+        assert methods(recorder, "goodput") == {"wire"}
+        play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0))
+        assert methods(recorder, "goodput") == expected
+
+
+def test_goals_are_read_from_slo_files_in_their_order() -> None:
+    clauses = {"tpot": Decimal("0.06"), "ttft": Decimal("0.8")}
+    objective = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
+    other = Objective("first", "ttft", Decimal("0.95"), Decimal("0.8"))
+    [goal] = goals([service(other, objective)])
+    assert (goal.name, goal.model) == ("chat/good", "llama")
+    assert list(goal.clauses.items()) == [("tpot", 0.06), ("ttft", 0.8)]
+    [anywhere] = goals([service(objective, selector={"cluster": "eu"})])
+    assert anywhere.model == ""
+
+
+# What clients may write
+
+
+def names(recorder: StreamRecorder) -> set[tuple[str, str]]:
+    return {(reading.model, reading.version) for reading in readings(recorder)}
+
+
+def test_only_the_server_can_make_a_model_known() -> None:
+    recorder = StreamRecorder({})
+    for number, (outcome, reason) in enumerate(
+        [
+            ("invalid", "404"),
+            ("rejected", "503"),
+            ("error", "502"),
+            ("error", "reset"),
+            ("timeout", "DEADLINE_EXCEEDED"),
+            ("cancelled", ""),
+            ("disconnected", ""),
+        ]
+    ):
+        play(recorder, stream(model=f"invented-{number}"), ended(101.0, outcome, reason))
+    assert names(recorder) == set()
+    play(recorder, stream(model="broken"), ended(101.0, "error", "500"))
+    play(recorder, stream(model="slow"), *chunks(101.0))
+    play(recorder, stream(model="unary", streaming=False), ended(101.0))
+    assert names(recorder) == {("broken", ""), ("slow", ""), ("unary", "")}
+
+
+def test_what_happened_before_a_model_was_known_is_not_lost() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), *chunks(101.0), ended(102.0))
+    assert value(recorder, "requests", outcome="rejected") == 1
+
+
+def test_many_invented_names_push_out_one_another_only() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(model="real"), *chunks(101.0), ended(102.0))
+    waiting = play(recorder, stream(model="waiting"))
+    for number in range(MAX_UNPROVEN + 50):
+        play(recorder, stream(model=f"invented-{number}"), ended(101.0, "invalid", "404"))
+    play(recorder, stream(model="real"), *chunks(101.0), ended(102.0))
+    play_on(recorder, waiting, *chunks(102.0), ended(103.0))
+    assert value(recorder, "requests", outcome="ok") == 3
+    assert names(recorder) == {("real", ""), ("waiting", "")}
+    assert recorder.passed == {}
+
+
+def test_models_have_a_limit_and_what_is_left_out_is_counted() -> None:
+    recorder = StreamRecorder({})
+    for number in range(MAX_MODELS + 3):
+        play(recorder, stream(model=f"m{number}"), *chunks(101.0), ended(102.0))
+    assert len(names(recorder)) == MAX_MODELS
+    assert recorder.passed == {"models": 3}
+    unanswered = StreamRecorder({})
+    for number in range(MAX_UNPROVEN + 3):
+        play(unanswered, stream(model=f"m{number}"))
+    assert unanswered.passed == {"models": 3}
+
+
+def test_models_that_are_expected_need_no_proof_but_their_versions_do() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(version="77"), ended(101.0, "invalid", "404"))
+    assert names(recorder) == {("llama", "")}
+
+
+def test_an_answer_says_which_version_a_request_was_for() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, (other := stream()))
+    one = play(recorder, stream())
+    one.version = "1"
+    play_on(recorder, one, *chunks(101.0, 102.0), ended(103.0))
+    play_on(recorder, other, ended(103.0, "error", "500"))
+    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    assert names(recorder) == {("llama", "1")}
+    assert value(recorder, "requests") == 4
+    assert value(recorder, "live_streams") == 0
+
+    newer = play(recorder, stream())
+    newer.version = "2"
+    play_on(recorder, newer, ("closing", 100.5), *chunks(101.0, 102.0), ended(103.0))
+    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(version="1"), ended(101.0, "invalid", "400"))
+    requests = {
+        (reading.version, dict(labels)["outcome"]): count
+        for reading in readings(recorder)
+        if reading.signal == "requests"
+        for labels, count in reading.samples.items()
+    }
+    assert requests == {
+        ("1", "ok"): 1.0,
+        ("1", "rejected"): 2.0,
+        ("1", "error"): 1.0,
+        ("1", "invalid"): 1.0,
+        ("2", "ok"): 1.0,
+        ("2", "rejected"): 1.0,
+    }
+    assert spread(recorder, "itl") == (2, 2.0)
+    assert value(recorder, "live_streams") == 0
+
+    newest = play(recorder, stream())
+    newest.version = "3"
+    play_on(recorder, newest, *chunks(101.0, 102.0, 103.0), ended(104.0))
+    gaps = {
+        reading.version: value.count
+        for reading in readings(recorder)
+        if reading.signal == "itl"
+        for value in reading.samples.values()
+        if isinstance(value, Distribution)
+    }
+    assert gaps == {"1": 1.0, "2": 1.0, "3": 2.0}
+
+
+def test_reasons_are_few_and_plain() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(), *chunks(101.0), ended(102.0, "error", "DEADLINE_EXCEEDED"))
+    play(recorder, stream(), ended(102.0, "error", 'x"}\n'))
+    play(recorder, stream(), ended(102.0, "error", "a" * 41))
+    for number in range(MAX_REASONS + 5):
+        play(recorder, stream(), ended(102.0, "error", f"made_up_{number}"))
+    assert value(recorder, "requests", reason="deadline_exceeded") == 1
+    assert value(recorder, "requests", reason="other") == 2 + 6
+    [reading] = [one for one in readings(recorder) if one.signal == "requests"]
+    assert len(reading.samples) == MAX_REASONS + 1
+
+
+def test_tenants_are_few_and_nobody_becomes_one_by_being_refused() -> None:
+    recorder = StreamRecorder({})
+    play(recorder, stream(tenant="acme"), *chunks(101.0), ended(102.0))
+    play(recorder, stream(tenant="guest"), ended(102.0, "invalid", "401"))
+    for number in range(MAX_TENANTS + 5):
+        play(recorder, stream(tenant=f"t{number}"), ended(102.0, "error", "500"))
+    play(recorder, stream(tenant="a" * 65), ended(102.0, "error", "500"))
+    play(recorder, stream(tenant="\x00"), ended(102.0, "error", "500"))
+    play(recorder, stream(), ended(102.0, "error", "500"))
+    assert value(recorder, "requests", tenant="acme") == 1
+    assert value(recorder, "requests", tenant="guest") == 0
+    assert value(recorder, "requests", tenant="other") == 1 + 6 + 2
+    assert value(recorder, "requests") == 1 + 1 + MAX_TENANTS + 5 + 3
+
+
+# Invariants
+
+OUTCOME = st.sampled_from(get_args(Outcome))
+STEP = st.sampled_from(("chunk", "closing", "backpressure"))
+EVENTS = st.lists(st.tuples(st.integers(0, 5), STEP, st.integers(0, 4)), max_size=60)
+ENDS = st.lists(
+    st.tuples(OUTCOME, st.sampled_from(("", "500", "stop")), st.booleans()), min_size=6, max_size=6
+)
+
+
+@given(EVENTS, ENDS, st.lists(st.tuples(st.booleans(), st.booleans()), min_size=6, max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_whatever_happens_nothing_is_lost_or_counted_twice(
+    events: list[tuple[int, str, int]],
+    ends: list[tuple[str, str, bool]],
+    kinds: list[tuple[bool, bool]],
+) -> None:
+    recorder = StreamRecorder({}, [Goal("chat/good", "", CLAUSES)], expected=["llama"])
+    streams = [stream(streaming=streaming, tenant="t") for streaming, _ in kinds]
+    for one in streams:
+        recorder.started(one, 100.0)
+    pieces = dict.fromkeys(range(6), 0)
+    time = 100.0
+    for number, kind, tokens in events:
+        one, time = streams[number], time + 0.125
+        if kind == "backpressure":
+            recorder.backpressure(one, 0.5)
+        elif kind == "closing":
+            recorder.closing(one, time)
+        elif one.streaming:
+            pieces[number] += tokens or 1
+            recorder.chunk(one, time, tokens)
+    for one, (outcome, reason, told), (_, has_stages) in zip(streams, ends, kinds, strict=True):
+        time += 0.125
+        one.stages = Stages(0.1) if has_stages else None
+        if told and outcome != "disconnected":
+            one.counted, one.output_tokens = True, one.tokens
+        recorder.ended(one, time, outcome, reason, None)  # type: ignore[arg-type]
+
+    outcomes = [outcome for outcome, _, _ in ends]
+    of_streams = [end[0] for end, kind in zip(ends, kinds, strict=True) if kind[0]]
+    assert value(recorder, "requests") == 6
+    for outcome in OUTCOMES:
+        assert value(recorder, "requests", outcome=outcome) == outcomes.count(outcome)
+        assert value(recorder, "streams", outcome=outcome) == of_streams.count(outcome)
+    assert sum(value(recorder, "streams", phase=phase) for phase in PHASES) == len(of_streams)
+    assert value(recorder, "disconnects") == of_streams.count("disconnected")
+    for phase in PHASES:
+        left = value(recorder, "streams", phase=phase, outcome="disconnected")
+        assert value(recorder, "disconnects", phase=phase) == left
+    assert spread(recorder, "disconnect_age")[0] == of_streams.count("disconnected")
+    assert spread(recorder, "e2e")[0] == outcomes.count("ok")
+    died = value(recorder, "requests_without_first_token")
+    assert died == value(recorder, "streams", phase="before_first_token")
+    served = (
+        value(recorder, "streams")
+        - died
+        - sum(
+            1
+            for one, outcome in zip(streams, outcomes, strict=True)
+            if one.streaming and outcome == "ok" and not one.chunks
+        )
+    )
+    assert spread(recorder, "ttft")[0] == served
+    whole = value(recorder, "output_tokens") - value(recorder, "partial_tokens")
+    lasting = sum(n for number, n in pieces.items() if outcomes[number] != "disconnected")
+    assert whole == lasting
+    left = sum(n for number, n in pieces.items() if outcomes[number] == "disconnected")
+    assert value(recorder, "partial_tokens") + value(recorder, "wasted_tokens") == left
+    assert value(recorder, "live_streams") == recorder.live == 0
+    assert value(recorder, "goodput") <= 6
+    for reading in readings(recorder):
+        assert METHODS[reading.method]
+        for sample in reading.samples.values():
+            if isinstance(sample, Distribution):
+                assert list(sample.counts) == sorted(sample.counts)
+    assert GOES_ON_FROM.keys() | set(GOES_ON_FROM.values()) <= METHODS.keys()

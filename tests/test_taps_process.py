@@ -1,0 +1,653 @@
+"""The process of the taps: what it tells, how it ends, and what is left when it ends badly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.families import Family
+from exporter.readings import Distribution, Reading, SourceError, Survey
+from exporter.sources.taps import TapsSource
+from exporter.store import Store
+from exporter.taps import process as taps_process
+from exporter.taps.goodput import Goal
+from exporter.taps.messages import (
+    Settings,
+    read_readings,
+    read_settings,
+    readings_line,
+    settings_line,
+)
+from exporter.taps.process import Answer, TapsProcess
+from exporter.taps.recording import StreamRecorder
+from exporter.wire.events import Stream
+from slos.errors import InvalidFile
+from slos.signals import SIGNALS
+
+ROOT = Path(__file__).parent.parent
+START = re.compile(r"tokenslo 0\.\S+: metrics (http://127\.0\.0\.1:\d+)/metrics, status \1/\n")
+
+
+@dataclass
+class Upstream:
+    """A server that streams as many chunks as ``max_tokens`` says, each when ``go`` is set."""
+
+    port: int = 0
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+                body = json.loads(await reader.readexactly(int(length[1]) if length else 0))
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                    b"Transfer-Encoding: chunked\r\n\r\n"
+                )
+                for _ in range(body["max_tokens"]):
+                    self._event(writer, '{"choices":[{"index":0,"delta":{"content":"x"}}]}')
+                    await writer.drain()
+                    await self.go.wait()
+                self._event(writer, "[DONE]")
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+
+    def _event(self, writer: asyncio.StreamWriter, data: str) -> None:
+        event = f"data: {data}\n\n".encode()
+        writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    one = Upstream()
+    one.go.set()
+    server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
+    one.port = server.sockets[0].getsockname()[1]
+    yield one
+    one.go.set()
+    server.close()
+
+
+def tap(upstream: Upstream) -> str:
+    return f"proxy=127.0.0.1:0=127.0.0.1:{upstream.port}"
+
+
+def port_of(tap: str) -> int:
+    match = re.search(r"127\.0\.0\.1:(\d+)=", tap)
+    assert match, tap
+    return int(match[1])
+
+
+@asynccontextmanager
+async def streaming(port: int, tokens: int = 3) -> AsyncIterator[aiohttp.ClientResponse]:
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    body = {"model": "chat", "stream": True, "max_tokens": tokens, "messages": []}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json=body, headers={"X-Tenant": "acme"}) as answer,
+    ):
+        yield answer
+
+
+async def stream(port: int, tokens: int = 3) -> None:
+    async with streaming(port, tokens) as answer:
+        assert (await answer.read()).count(b"data:") == tokens + 1
+
+
+async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(400):
+        if await is_so():
+            return
+        await asyncio.sleep(0.025)
+    raise AssertionError("it never was so")
+
+
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended; a zombie nobody waits for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def has_ended(pid: int) -> bool:
+    return gone(pid)
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def child_of(pid: int) -> int:
+    found: list[int] = []
+
+    async def is_there() -> bool:
+        found[:] = children(pid)
+        return bool(found)
+
+    await eventually(is_there)
+    return found[0]
+
+
+# The source
+
+
+@asynccontextmanager
+async def source(upstream: Upstream, **more: object) -> AsyncIterator[tuple[TapsSource, int]]:
+    """Run taps; give the source and the port of the proxy."""
+    given = Settings([tap(upstream)], **more)  # type: ignore[arg-type]
+    async with TapsSource(TapsProcess(given)) as one:
+        yield one, port_of(one.where)
+
+
+def total(survey: Survey, signal: str) -> float:
+    values = [
+        value.count if isinstance(value, Distribution) else value
+        for reading in survey.readings
+        if reading.signal == signal
+        for value in reading.samples.values()
+    ]
+    return sum(values)
+
+
+async def until_streams(one: TapsSource, count: int) -> Survey:
+    """Read until the taps have told of so many streams."""
+    while True:
+        survey = await one.survey(0.0)
+        if total(survey, "streams") >= count:
+            return survey
+        await asyncio.sleep(0.02)
+
+
+def shown(families: tuple[Family, ...], tap: str) -> dict[str, float]:
+    """Return values by name and labels, those of ``tap`` without it."""
+    found = {}
+    for family in families:
+        for labels, value in family.series:
+            assert labels.pop("tap", tap) == tap
+            found[family.name.removeprefix("tokenslo_tap_") + "".join(labels.values())] = value
+    return found
+
+
+async def settled(one: TapsSource, tap: str) -> None:
+    """Wait until no connection is open."""
+
+    async def is_so() -> bool:
+        await one.survey(0.0)
+        return shown(one.families(), tap)["connections"] == 0
+
+    await eventually(is_so)
+
+
+async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstream) -> None:
+    async with source(upstream, tenant_header="x-tenant") as (one, port):
+        assert (await one.survey(0.0)).readings == ()
+        await stream(port)
+        await stream(port)
+        first = await one.survey(0.0)
+        assert total(first, "requests") == total(first, "itl") == 0
+        second = await until_streams(one, 2)
+        assert (total(second, "itl"), total(second, "output_tokens")) == (4, 6)
+        [info] = second.models
+        assert (info.model, info.version, info.decoupled) == ("chat", "", True)
+        assert {reading.signal for reading in second.readings} | {
+            gap.signal for gap in second.missing
+        } == set(SIGNALS)
+        gaps = {gap.signal: (gap.reason, gap.fix) for gap in second.missing}
+        assert gaps["kv_utilization"] == (
+            "bytes on the wire do not show it",
+            "give --triton URL, --trtllm URL or --vllm URL as well",
+        )
+        assert second.lost_records == 0
+        requests = next(r for r in second.readings if r.signal == "requests")
+        [labels] = requests.samples
+        assert dict(labels)["tenant"] == "acme"
+        name = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
+
+        await settled(one, name)
+        assert shown(one.families(), name) == {
+            "connections": 0,
+            "connections_opened": 2,
+            "lossy_streams": 0,
+            "restarts": 0,
+        }
+
+
+async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: Upstream) -> None:
+    async with TapsSource(TapsProcess(Settings([tap(upstream)])), alone=False) as one:
+        await stream(port_of(one.where))
+        survey = await one.survey(0.0)
+    assert survey.models == ()
+    assert {gap.signal for gap in survey.missing} == {
+        *("itl_normalized", "tpot", "queue", "prefill", "goodput"),
+        *("input_tokens", "cached_input_tokens"),
+    } - {reading.signal for reading in survey.readings}
+
+
+async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
+    goals = (Goal("chat/fast", "chat", {"e2e": 60.0}),)
+    async with source(upstream, goals=goals, thresholds={"ttft": (0.123,)}) as (one, port):
+        await stream(port)
+        survey = await until_streams(one, 0)
+        survey = await until_streams(one, 1)
+    told = {reading.signal: reading.samples for reading in survey.readings}
+    labels = (("clause", ""), ("objective", "chat/fast"), ("result", "good"))
+    assert told["goodput"] == {labels: 1.0}
+    [ttft] = told["ttft"].values()
+    assert isinstance(ttft, Distribution)
+    assert 0.123 in ttft.edges
+
+
+async def test_a_process_that_is_killed_is_started_again(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taps_process, "FIRST_PAUSE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    fixed = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
+    async with TapsSource(TapsProcess(Settings([fixed]))) as one:
+        await stream(port)
+        await until_streams(one, 0)
+        await until_streams(one, 1)
+        upstream.go.clear()
+        async with streaming(port):
+
+            async def is_live() -> bool:
+                return total(await one.survey(0.0), "live_streams") == 1
+
+            await eventually(is_live)
+            os.kill(await child_of(os.getpid()), signal.SIGKILL)
+
+            async def is_down() -> bool:
+                with suppress(SourceError):
+                    await one.survey(0.0)
+                    return False
+                return True
+
+            await eventually(is_down)
+            with pytest.raises(SourceError) as down:
+                await one.survey(0.0)
+            assert down.value.kind == "ended"
+            assert "the process of the taps was ended by SIGKILL" in str(down.value)
+            upstream.go.set()
+
+        async def is_back() -> bool:
+            with suppress(SourceError):
+                await one.survey(0.0)
+                return True
+            return False
+
+        await eventually(is_back)
+        await stream(port)
+        await until_streams(one, 0)
+        survey = await until_streams(one, 1)
+        assert survey.lost_records == 1
+        await settled(one, fixed)
+        assert shown(one.families(), fixed) == {
+            "connections": 0,
+            "connections_opened": 3,
+            "lossy_streams": 0,
+            "restarts": 1,
+        }
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "the process of the taps was ended by SIGKILL, and with it what it had under way; "
+        "starting it again"
+    ]
+
+
+async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Upstream) -> None:
+    async with TapsSource(TapsProcess(Settings([tap(upstream)])), timeout=0.2) as one:
+        await stream(port_of(one.where))
+        await one.survey(0.0)
+        child = await child_of(os.getpid())
+        os.kill(child, signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(SourceError, match=r"the taps did not answer within 0\.2 s"):
+                await one.survey(0.0)
+        os.kill(child, signal.SIGCONT)
+        survey = await one.survey(0.0)
+        assert total(survey, "streams") == 1
+        assert len(survey.readings) == len({reading.signal for reading in survey.readings})
+
+
+async def test_signals_of_a_terminal_are_for_the_sidecar(upstream: Upstream) -> None:
+    async with source(upstream) as (one, port):
+        child = await child_of(os.getpid())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(child, number)
+        await stream(port)
+        await one.survey(0.0)
+        await one.drain()
+        assert gone(child)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            Settings(["capture=nosuch0:8000"]),
+            r"tokenslo exporter: tap: .*nosuch0.* Fix: .*\.",
+        ),
+        (
+            Settings(["proxy=127.0.0.1:0=127.0.0.1:1"], certificate="/nowhere", key="/nowhere"),
+            r'tokenslo exporter: tap: "/nowhere" with "/nowhere" cannot be used: No such file or '
+            r"directory\. Fix: .*\.",
+        ),
+    ],
+)
+async def test_taps_that_cannot_be_had(given: Settings, expected: str) -> None:
+    process = TapsProcess(given)
+    with pytest.raises(InvalidFile) as failed:
+        await process.start()
+    [problem] = failed.value.problems
+    assert re.fullmatch(expected, str(problem))
+
+
+async def test_a_process_that_does_not_start_is_one_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(taps_process, "MODULE", "exporter.taps.tap")
+    with pytest.raises(InvalidFile) as failed:
+        await TapsProcess(Settings(["capture=lo:8000"])).start()
+    assert str(failed.value) == (
+        "tokenslo exporter: tap: the process of the taps could not be started: it ended with "
+        "status 0. Fix: see what it wrote before this line."
+    )
+
+
+def test_the_process_is_small() -> None:
+    heavy = ("aiohttp", "click", "grafanalib", "opentelemetry", "prometheus_client", "yaml")
+    code = (
+        "import sys, pathlib, exporter.taps.worker;"
+        f"print(*(name for name in {heavy!r} if name in sys.modules));"
+        "status = pathlib.Path('/proc/self/status').read_text();"
+        "print(status.partition('VmRSS:')[2].split()[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    loaded, kibibytes = done.stdout.splitlines()
+    assert (done.stderr, loaded) == ("", "")
+    assert int(kibibytes) < 40 * 1024
+
+
+# The sidecar
+
+
+@asynccontextmanager
+async def sidecar(upstream: Upstream, *more: str) -> AsyncIterator[tuple[Process, str, int]]:
+    """Run the command; give it, its URL and the port of the proxy."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tokenslo", "exporter", "--tap", tap(upstream), "--listen", "127.0.0.1:0"),
+        *("--interval", "50ms", *more),
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        assert process.stdout
+        line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+        match = START.fullmatch(line)
+        assert match, line or (await process.communicate())[1].decode()
+        found: list[str] = []
+
+        async def is_told() -> bool:
+            found[:] = re.findall(r'_connections\{tap="(.*)"\}', await get(f"{match[1]}/metrics"))
+            return bool(found)
+
+        await eventually(is_told)
+        yield process, match[1], port_of(found[0])
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def get(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return await answer.text()
+
+
+async def test_it_lets_streams_end_and_serves_metrics_meanwhile(upstream: Upstream) -> None:
+    upstream.go.clear()
+    async with sidecar(upstream) as (process, url, port):
+        child = await child_of(process.pid)
+        async with streaming(port) as answer:
+            await answer.content.readuntil(b"\n\n")
+            process.terminate()
+
+            async def is_closed() -> bool:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except ConnectionRefusedError:
+                    return True
+                writer.close()
+                return False
+
+            await eventually(is_closed)
+            live = 'llm_live_streams{model="chat",version=""} 1.0\n'
+
+            async def is_shown() -> bool:
+                return live in await get(f"{url}/metrics")
+
+            await eventually(is_shown)
+            upstream.go.set()
+            assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+        _, errors = await asyncio.wait_for(process.communicate(), 10)
+        assert process.returncode == 0
+        assert gone(child)
+        assert "level=error" not in errors.decode()
+
+
+async def test_who_asks_twice_does_not_wait(upstream: Upstream) -> None:
+    upstream.go.clear()
+    async with sidecar(upstream) as (process, _, port):
+        child = await child_of(process.pid)
+        with suppress(aiohttp.ClientError):
+            async with streaming(port) as answer:
+                await answer.content.readuntil(b"\n\n")
+                process.send_signal(signal.SIGINT)
+                await asyncio.sleep(0.3)
+                assert process.returncode is None
+                process.send_signal(signal.SIGINT)
+                await asyncio.wait_for(process.communicate(), 5)
+        assert process.returncode == 0
+        assert gone(child)
+
+
+async def test_streams_outlive_a_sidecar_that_is_killed(upstream: Upstream) -> None:
+    upstream.go.clear()
+    async with sidecar(upstream) as (process, _, port):
+        child = await child_of(process.pid)
+        async with streaming(port) as answer:
+            await answer.content.readuntil(b"\n\n")
+            process.kill()
+            await eventually(lambda: has_ended(process.pid))
+            await asyncio.sleep(0.3)
+            assert not gone(child)
+            upstream.go.set()
+            assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+        await eventually(lambda: has_ended(child))
+
+
+async def test_a_port_that_is_taken_is_one_line_and_exit_code_2(upstream: Upstream) -> None:
+    taken = f"proxy=127.0.0.1:{upstream.port}=127.0.0.1:1"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tokenslo", "exporter", "--tap", taken, "--listen", "127.0.0.1:0"),
+        *("--tap-connections", "100"),
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    out, errors = await process.communicate()
+    assert (process.returncode, out, errors.decode()) == (
+        2,
+        b"",
+        f"tokenslo exporter: tap: 127.0.0.1:{upstream.port} is in use by another program. "
+        "Fix: stop it, or choose another port.\n",
+    )
+
+
+# What is lost on the way to the store
+
+
+class Recorded:
+    """What a process would answer that has this recorder."""
+
+    restarts = 0
+    taps = ()
+
+    def __init__(self) -> None:
+        self.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+
+    async def survey(self, _: float) -> Answer:
+        lines = [readings_line(model) for model in self.recorder.readings()]
+        readings = tuple(reading for line in lines for reading in read_readings(json.loads(line)))
+        return Answer(readings, (), self.recorder.live)
+
+
+KINDS = ("told", "untold", "left", "survey", "restart")
+ENOUGH = ("survey",) * 3
+"""Readings after which everything is told: the old method from 0, the old in full, the new."""
+
+
+@given(st.lists(st.sampled_from(KINDS), max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
+    happenings: list[str],
+) -> None:
+    process, store = Recorded(), Store(stale_after=1e9)
+    one = TapsSource(process)  # type: ignore[arg-type]
+    sent, now = 0, 0.0
+
+    def survey() -> None:
+        nonlocal now
+        now += 1.0
+        store.update(asyncio.run(one.survey(now)), now, 0.0)
+
+    survey()
+    for happening in (*happenings, *ENOUGH):
+        if happening == "survey":
+            survey()
+        elif happening == "restart":
+            for _ in ENOUGH:
+                survey()
+            process.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+            process.restarts += 1
+        else:
+            seen = Stream("chat", "chat", streaming=True, arrived=1.0)
+            process.recorder.started(seen, 1.0)
+            for time in (2.0, 3.0):
+                process.recorder.chunk(seen, time, 0)
+            if happening == "told":
+                seen.counted, seen.output_tokens, seen.input_tokens = True, 5, 7
+            outcome = "disconnected" if happening == "left" else "ok"
+            process.recorder.ended(seen, 4.0, outcome, "", None)  # type: ignore[arg-type]
+            sent += 5 if happening == "told" else 2
+
+    count = {kind: happenings.count(kind) for kind in KINDS}
+    ended = count["told"] + count["untold"]
+    expected = {
+        "requests": ended + count["left"],
+        "itl": ended + count["left"],
+        "tpot": ended,
+        "goodput": ended,
+        "output_tokens": sent,
+        "input_tokens": 7 * count["told"],
+        "partial_tokens": 2 * count["left"],
+    }
+    for state in store.view(now).signals:
+        if state.signal in expected and state.quality != "unavailable":
+            values = state.samples.values()
+            told = sum(one.count if isinstance(one, Distribution) else one for one in values)
+            assert told == expected[state.signal], state.signal
+
+
+async def test_what_has_no_version_on_the_wire_is_the_only_one_that_triton_has() -> None:
+    process, store = Recorded(), Store(stale_after=1e9)
+    one = TapsSource(process, alone=False)  # type: ignore[arg-type]
+    seen = Stream("chat", "chat", streaming=True, arrived=1.0)
+    process.recorder.started(seen, 1.0)
+    process.recorder.chunk(seen, 2.0, 0)
+    process.recorder.ended(seen, 4.0, "ok", "stop", None)
+    ok = (("outcome", "ok"), ("reason", ""))
+
+    def by_triton(*versions: str, count: float) -> Survey:
+        told = (Reading("requests", "chat", v, "triton_counters", {ok: count}) for v in versions)
+        return Survey("triton", tuple(told))
+
+    for now, count in ((1.0, 5.0), (2.0, 6.0)):
+        store.update(by_triton("3", count=count), now, 0.0)
+        store.update(await one.survey(now), now, 0.0)
+    [state] = [state for state in store.view(2.0).signals if state.signal == "requests"]
+    assert (state.version, state.method) == ("3", "wire")
+    assert sum(value for value in state.samples.values() if isinstance(value, float)) == 1.0
+
+    store.update(by_triton("3", "4", count=6.0), 3.0, 0.0)
+    store.update(await one.survey(3.0), 3.0, 0.0)
+    told = {
+        (state.version, state.method)
+        for state in store.view(3.0).signals
+        if state.signal == "requests"
+    }
+    assert told == {("", "wire"), ("3", "triton_counters"), ("4", "triton_counters")}
+
+
+# Messages
+
+SECONDS = st.floats(0, 1e6)
+READING = st.builds(
+    Reading,
+    st.sampled_from(sorted(SIGNALS)),
+    st.just("a\n\ud800 model"),
+    st.just("1"),
+    st.sampled_from(("wire", "wire_chunks")),
+    st.dictionaries(
+        st.sampled_from(((), (("a", "x"),), (("a", '"\n'), ("b", "")))),
+        SECONDS
+        | st.builds(
+            lambda counts, total: Distribution((0.1, inf), counts, total),
+            st.tuples(SECONDS, SECONDS),
+            SECONDS,
+        ),
+    ),
+)
+
+
+@given(st.lists(READING, min_size=1))
+def test_readings_arrive_as_they_were_sent(readings: list[Reading]) -> None:
+    line = readings_line(readings)
+    assert line.index(b"\n") == len(line) - 1
+    assert read_readings(json.loads(line)) == tuple(readings)
+
+
+def test_settings_arrive_as_they_were_sent() -> None:
+    given = Settings(
+        ["capture=lo:8000"],
+        tenant_header="x-tenant",
+        thresholds={"ttft": [0.5]},
+        goals=(Goal("chat/good", "chat", {"tpot": 0.06, "ttft": 0.8}),),
+        expected=["chat"],
+        upstream_name="triton",
+    )
+    read = read_settings(settings_line(given))
+    assert read == given
+    assert list(read.goals[0].clauses) == ["tpot", "ttft"]
