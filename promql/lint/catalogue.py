@@ -1,0 +1,239 @@
+"""What servers emit, as the checks want to know it; the data is given by whoever runs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import lru_cache, reduce
+from math import isfinite
+from typing import Literal
+
+Spelling = Literal["", "1", "1.0"]
+Kind = Literal["counter", "gauge", "histogram", "summary", "untyped"]
+Unit = Literal["", "s", "ms", "us", "bytes", "ratio"]
+Part = Literal["", "bucket", "sum", "count", "created"]
+Labels = Mapping[str, str]
+
+_LONGEST_NAME = 100
+
+_KINDS: Mapping[str, Kind] = {
+    "counter": "counter",
+    "gauge": "gauge",
+    "histogram": "histogram",
+    "summary": "summary",
+}
+
+_PARTS: Mapping[str, tuple[Part, ...]] = {
+    "counter": ("", "created"),
+    "histogram": ("", "bucket", "sum", "count", "created"),  # "": a native histogram
+    "summary": ("", "sum", "count", "created"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric family.
+
+    ``name`` is that of its series; a histogram's or summary's is without ``_bucket``, ``_sum`` and
+    ``_count``.  ``labels`` leave out those that Prometheus adds to a target; None means that they
+    are not known.  ``values`` are all that a label can have, where that is known.  ``kinds`` is a
+    label that splits the family into quantities that cannot be added up: of different units, or
+    contained in each other.  ``growing`` are the values of that label whose gauge only grows, so
+    that its rate makes sense; ``ratios`` those that are ratios from 0 to 1.  ``edges`` are upper
+    bucket bounds, ``edges_from`` says how to change them (empty: they are fixed).  ``whole_edges``
+    is how the server writes the edge 1.  ``caution`` says why the metric is not what its name says.
+    """
+
+    name: str
+    kind: Kind
+    labels: frozenset[str] | None = frozenset()
+    values: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    kinds: str = ""
+    growing: frozenset[str] = frozenset()
+    ratios: frozenset[str] = frozenset()
+    unit: Unit = ""
+    edges: tuple[float, ...] = ()
+    edges_from: str = ""
+    whole_edges: Spelling = ""
+    caution: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """What a metric is called now, and why it is no more called what it was."""
+
+    now: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Metrics by name.
+
+    ``title`` says whose they are, in messages; ``prefixes`` begin the names that nobody else gives.
+    ``renamed`` holds families that are gone; ``vague`` begins names of which not all are known.
+    """
+
+    title: str
+    metrics: Mapping[str, Metric]
+    prefixes: tuple[str, ...] = ()
+    renamed: Mapping[str, Rename] = field(default_factory=dict)
+    vague: tuple[str, ...] = ()
+
+    def find(self, series: str) -> tuple[Metric, Part] | None:
+        """Return the family of a series, and which part of the family it is."""
+        if metric := self.metrics.get(series):
+            return metric, ""
+        family, _, last = series.rpartition("_")
+        for part in ("bucket", "sum", "count", "created"):
+            metric = self.metrics.get(family) if last == part else None
+            if metric and part in _PARTS.get(metric.kind, ()):
+                return metric, part
+        if last == "created" and (metric := self.metrics.get(f"{family}_total")):
+            return metric, "created"
+        return None
+
+    def became(self, series: str) -> Rename | None:
+        """Return what became of the family of a series, under the name of the same part."""
+        if found := self.renamed.get(series):
+            return found
+        family, _, part = series.rpartition("_")
+        if part in ("bucket", "sum", "count") and (found := self.renamed.get(family)):
+            return replace(found, now=f"{found.now}_{part}")
+        return None
+
+    @property
+    def series(self) -> Iterator[str]:
+        """The names of all series, but for the quantiles of summaries."""
+        for name, metric in self.metrics.items():
+            if metric.kind in ("histogram", "summary"):
+                parts = (
+                    ("bucket", "sum", "count") if metric.kind == "histogram" else ("sum", "count")
+                )
+                yield from (f"{name}_{part}" for part in parts)
+            else:
+                yield name
+
+    def covers(self, series: str) -> bool:
+        """Whether a series of this name can only come from the servers of the catalogue."""
+        return series.startswith(self.prefixes) and not series.startswith(self.vague)
+
+
+@lru_cache(maxsize=4096)
+def nearest(word: str, choices: tuple[str, ...]) -> str:
+    """Return the choice that is most like a word, "" if none is."""
+    if len(word) > _LONGEST_NAME:
+        return ""
+    return next(iter(get_close_matches(word, choices, 1, 0.7)), "")
+
+
+def union(catalogues: Iterable[Catalogue]) -> Catalogue:
+    """Return what any of the servers emits; a name is gone only where all of them lack it."""
+    given = tuple(catalogues)
+    metrics: dict[str, Metric] = {}
+    for each in given:
+        for name, metric in each.metrics.items():
+            metrics[name] = _either(metrics[name], metric) if name in metrics else metric
+    renamed = reduce(lambda all_, each: {**all_, **each.renamed}, given, dict[str, Rename]())
+    prefixes = {prefix for each in given for prefix in each.prefixes}
+    return Catalogue(
+        " or ".join(each.title for each in given),
+        metrics,
+        tuple(sorted(prefixes)),
+        {name: rename for name, rename in renamed.items() if name not in metrics},
+        tuple(sorted({prefix for each in given for prefix in each.vague})),
+    )
+
+
+def scraped(
+    title: str, families: Iterable[tuple[str, str, Iterable[Labels]]], known: Catalogue
+) -> Catalogue:
+    """Return the catalogue of one exposition: name, type and labels of the samples per family.
+
+    What an exposition cannot say (units, which labels are kinds) is taken from ``known``, and so
+    are the labels of families that have no sample yet.
+    """
+    metrics: dict[str, Metric] = {}
+    for name, kind, samples in families:
+        base = known.metrics.get(name) or Metric(name, "untyped", None, unit=unit_of(name))
+        labels = [*samples]
+        edges = {each["le"] for each in labels if "le" in each}
+        seen = frozenset(label for each in labels for label in each)
+        metrics[name] = replace(
+            base,
+            kind=base.kind if kind == "untyped" or base.growing else _KINDS.get(kind, "untyped"),
+            labels=seen | (base.labels or frozenset()) if labels else base.labels,
+            edges=tuple(sorted(edge for edge in map(_finite, edges) if edge is not None)),
+            edges_from="",
+            whole_edges=_spelling(edges),
+        )
+    return Catalogue(title, metrics, known.prefixes, known.renamed, known.vague)
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+def _spelling(edges: Iterable[str]) -> Spelling:
+    """Return how a server writes whole edges."""
+    for edge in edges:
+        if (value := _finite(edge)) is not None and value == int(value):
+            return "1" if "." not in edge else "1.0"
+    return ""
+
+
+def _either(one: Metric, other: Metric) -> Metric:
+    """Return what is true of a metric that may be either of two."""
+    if one == other:
+        return one
+    given = (one, other)
+    return Metric(
+        one.name,
+        one.kind if one.kind == other.kind else "untyped",
+        None if one.labels is None or other.labels is None else one.labels | other.labels,
+        {
+            label: one.values.get(label, frozenset()) | other.values.get(label, frozenset())
+            for label in {*one.values, *other.values}
+            if all(label in each.values or label not in (each.labels or ()) for each in given)
+        },
+        one.kinds if one.kinds == other.kinds else "",
+        one.growing | other.growing,
+        one.ratios | other.ratios,
+        one.unit if one.unit == other.unit else "",
+        tuple(sorted({*one.edges, *other.edges})) if one.edges and other.edges else (),
+        one.edges_from or other.edges_from,
+        one.whole_edges if one.whole_edges == other.whole_edges else "",
+        one.caution if one.caution == other.caution else "",
+    )
+
+
+_UNIT_SUFFIXES: Mapping[str, Unit] = {
+    "seconds": "s",
+    "ms": "ms",
+    "milliseconds": "ms",
+    "us": "us",
+    "microseconds": "us",
+    "bytes": "bytes",
+    "ratio": "ratio",
+}
+
+
+def guess(series: str) -> tuple[Metric, Part] | None:
+    """Return what the name alone says by Prometheus's conventions; None if that is nothing."""
+    match = re.fullmatch(r"(.+?)_(bucket|sum|count)", series)
+    if match and match[2] == "bucket":
+        return Metric(match[1], "histogram", unit=unit_of(match[1])), "bucket"
+    if series.endswith("_total"):
+        return Metric(series, "counter", unit=unit_of(series.removesuffix("_total"))), ""
+    return None
+
+
+def unit_of(name: str) -> Unit:
+    """Return the unit that a name ends with."""
+    return _UNIT_SUFFIXES.get(name.rpartition("_")[2], "")

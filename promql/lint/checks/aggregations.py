@@ -1,0 +1,175 @@
+"""Sums, averages and quantiles over series that they are not meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from promql.lint.checks.units import quantity
+from promql.lint.findings import Hit
+from promql.lint.queries import Query
+from promql.lint.surroundings import (
+    COUNTER_FUNCTIONS,
+    RATIO,
+    Surroundings,
+    calls,
+    merging,
+    only_existence,
+)
+from promql.parse import (
+    Aggregate,
+    Binary,
+    Call,
+    Node,
+    Selector,
+    Subquery,
+    bare,
+    selectors,
+    walk,
+)
+
+_ADDS = ("sum", "avg")
+_ONE_PROCESS = frozenset({"instance", "pod"})
+
+
+def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+    """Check every aggregation and every quantile."""
+    for node, around in walk(root):
+        if only_existence(around):
+            continue
+        match node:
+            case Selector():
+                yield from _unlike(node, around, known)
+            case Aggregate(op="sum"):
+                yield from _sum(node, around, known)
+            case Aggregate(op="avg"):
+                yield from _average(node, node.expr, known)
+            case Call(function="avg_over_time", args=(over,)):
+                yield from _over_time(node, over)
+            case Binary(op="/", left=left, right=right):
+                yield from _mean_over_time(node, bare(left), bare(right))
+            case Call(function="histogram_quantile", args=(_, buckets)):
+                yield from _quantile(node, buckets, around, known)
+
+
+def _unlike(node: Selector, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
+    found = known.metric(node)
+    if not found:
+        return
+    metric, part = found
+    if part == "bucket":
+        label = "le"
+        why = "each bucket holds those below it too, so the sum counts an event many times"
+        fix = 'keep le (sum by (le) …), or take the count: le="+Inf"'
+    elif metric.kinds and not part:
+        label = metric.kinds
+        kinds = ", ".join(sorted(metric.values.get(label, ()))) or "quantiles"
+        why = (
+            f"{metric.name} is a different quantity for each {label} ({kinds}): they do not add up"
+        )
+        fix = f"select one {label}, or keep it: sum by ({label}) …"
+    else:
+        return
+    if any(matcher.label == label for matcher in node.matchers):
+        return
+    merged = merging(around, label)
+    if merged and merged.op in _ADDS:
+        yield Hit("TL021", merged, why, fix)
+
+
+def _sum(node: Aggregate, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
+    inside = bare(node.expr)
+    if isinstance(inside, Call) and inside.function == "histogram_quantile":
+        why = "quantiles cannot be added up"
+        yield Hit("TL022", node, why, "take the quantile of sum by (le) (rate(…_bucket[5m]))")
+        return
+    if not node.without and (node.labels or frozenset()) & _ONE_PROCESS:
+        return
+    outer = around[-1] if around else None
+    if isinstance(outer, Binary) and outer.op == "/" and _counts(outer.right):
+        return  # an average, written out
+    found = quantity(node.expr, known)
+    if found and found[0] == "share":
+        why = "this adds up ratios: two pods at 40 % are shown as 80 %"
+        yield Hit(
+            "TL022", node, why, "take max, or avg; or divide the sum of what is used by that of all"
+        )
+
+
+def _counts(node: Node) -> bool:
+    return any(isinstance(part, Aggregate) and part.op == "count" for part, _ in walk(node))
+
+
+def _average(node: Aggregate, expr: Node, known: Surroundings) -> Iterator[Hit]:
+    match bare(expr):
+        case Call(function="histogram_quantile"):
+            what, fix = "quantiles", "take the quantile of sum by (le) (rate(…_bucket[5m]))"
+        case Selector(window=None) as selector if _is_quantile(selector, known):
+            what, fix = "quantiles", "take max of them, or a histogram"
+        case Binary(op="/", left=left, right=right) if all(
+            calls(side, COUNTER_FUNCTIONS) for side in (left, right)
+        ):
+            what, fix = "ratios", "divide the sum of the one by the sum of the other"
+        case _:
+            return
+    why = f"an average of {what} gives a pod that is almost idle the weight of a busy one"
+    yield Hit("TL023", node, why, fix)
+
+
+def _is_quantile(selector: Selector, known: Surroundings) -> bool:
+    found = known.metric(selector)
+    return found is not None and found[0].kind == "summary" and not found[1]
+
+
+def _over_time(node: Node, over: Node) -> Iterator[Hit]:
+    over = bare(over)
+    if (
+        isinstance(over, Selector)
+        and ":" in (over.metric or "")
+        and RATIO.search(over.metric or "")
+    ):
+        yield Hit(
+            "TL023",
+            node,
+            f"the average of {over.metric} over time gives a quiet hour the weight of a busy one",
+            "record both sides of the ratio, sum each over time, and divide",
+        )
+
+
+def _mean_over_time(node: Binary, left: Node, right: Node) -> Iterator[Hit]:
+    match left, right:
+        case (
+            Call(function="sum_over_time", args=(over,)),
+            Call(function="count_over_time", args=(counted,)),
+        ) if {each.metric for each in selectors(over)} == {
+            each.metric for each in selectors(counted)
+        }:
+            yield from _over_time(node, over)
+
+
+def _quantile(
+    node: Call, buckets: Node, outside: tuple[Node, ...], known: Surroundings
+) -> Iterator[Hit]:
+    for part, around in walk(buckets):
+        if not isinstance(part, Selector) or not (part.metric or "").endswith("_bucket"):
+            continue
+        if part.window is None and not any(isinstance(each, Subquery) for each in around):
+            why = "these buckets count since the start of each process: old traffic hides the new"
+            yield Hit("TL024", node, why, "take sum by (le) (rate(…_bucket[5m]))")
+            continue
+        aggregations = [each for each in around if isinstance(each, Aggregate)]
+        if any(not each.keeps("le") for each in aggregations):
+            why = "the aggregation drops le, without which there is no quantile"
+            yield Hit("TL024", node, why, "keep it: sum by (le) (rate(…_bucket[5m]))")
+        elif not aggregations and not _worst(outside):
+            why = "the buckets are not summed, so this is one quantile for each series of each pod"
+            yield Hit(
+                "TL026",
+                node,
+                why,
+                "take sum by (le) (rate(…_bucket[5m])), with more labels to keep",
+            )
+
+
+def _worst(outside: tuple[Node, ...]) -> bool:
+    """Whether what is around asks for the worst of several, or has a finding of its own."""
+    return any(isinstance(each, Aggregate) for each in outside)

@@ -1,0 +1,80 @@
+"""What shows only when all queries of a dashboard are looked at together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from promql.lint.findings import Hit
+from promql.lint.queries import Query
+from promql.lint.surroundings import COUNTER_FUNCTIONS, Surroundings, calls
+from promql.parse import Binary, Node, selectors, walk
+
+_OF_DEPLOYMENTS = ("cluster", "container", "instance", "namespace", "pod")
+
+
+def check(
+    dashboard: Iterable[tuple[Query, Node]], known: Surroundings
+) -> Iterator[tuple[Query, Hit]]:
+    """Check the queries of one dashboard."""
+    queries = tuple(dashboard)
+    yield from _only_averages(queries, known)
+    yield from _pinned(queries)
+
+
+def _only_averages(
+    queries: tuple[tuple[Query, Node], ...], known: Surroundings
+) -> Iterator[tuple[Query, Hit]]:
+    spread = {
+        found[0].name
+        for _, root in queries
+        for each in selectors(root)
+        if (found := known.metric(each)) and found[1] in ("bucket", "")
+    }
+    for query, root in queries:
+        for node, _ in walk(root):
+            name = _averaged(node, known)
+            if name and name not in spread:
+                spread.add(name)
+                why = (
+                    f"the average of {name} is all that is shown of it: it hides the slow requests"
+                )
+                fix = f"add histogram_quantile(0.99, sum by (le) (rate({name}_bucket[5m])))"
+                yield query, Hit("TL025", node, why, fix)
+
+
+def _averaged(node: Node, known: Surroundings) -> str:
+    """Return the histogram of times whose average this is, "" if it is none."""
+    if not isinstance(node, Binary) or node.op != "/":
+        return ""
+    if not all(calls(side, COUNTER_FUNCTIONS) for side in (node.left, node.right)):
+        return ""
+    families = [
+        {(found[0].name, found[1]) for each in selectors(side) if (found := known.metric(each))}
+        for side in (node.left, node.right)
+    ]
+    for name, part in families[0]:
+        metric = known.known.metrics.get(name)
+        if part != "sum" or (name, "count") not in families[1] or metric is None:
+            continue
+        if metric.kind == "histogram" and metric.unit in ("s", "ms", "us"):
+            return name
+    return ""
+
+
+def _pinned(queries: tuple[tuple[Query, Node], ...]) -> Iterator[tuple[Query, Hit]]:
+    matchers = [
+        (query, each, matcher)
+        for query, root in queries
+        if query.use == "panel"
+        for each in selectors(root)
+        for matcher in each.matchers
+        if matcher.label in _OF_DEPLOYMENTS
+    ]
+    chosen = {matcher.label for _, _, matcher in matchers if matcher.value is None}
+    for query, selector, matcher in matchers:
+        if matcher.op == "=" and matcher.value and matcher.label in chosen:
+            why = (
+                f"{matcher.label} is {matcher.value} here, while other queries of the dashboard "
+                "let one choose it"
+            )
+            yield query, Hit("TL042", selector, why, "use the variable here too")

@@ -1,0 +1,147 @@
+"""Metrics, labels and values that no server has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from promql.lint.catalogue import Metric, Part, nearest
+from promql.lint.findings import Hit
+from promql.lint.queries import Query
+from promql.lint.surroundings import Surroundings, alternatives
+from promql.parse import Aggregate, Binary, Call, Matcher, Node, Selector, walk
+
+# Labels of these servers that targets often have too, so that nothing follows from them.
+_ALSO_OF_TARGETS = frozenset(
+    {
+        "backend", "clause", "engine", "kind", "layer", "method", "namespace", "objective", "pid",
+        "quality", "rank", "reason", "result", "signal", "source", "stage", "state", "tap",
+        "tenant", "version",
+    }
+)  # fmt: skip
+_EITHER_SPELLING = re.compile(r"([0-9]+)\((?:\\\.|\[\.\])0\)\?")
+_WHOLE = re.compile(r"[0-9]{1,9}(\.0)?")
+
+
+def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+    """Check every selector, and the labels that its series are grouped by."""
+    for node, around in walk(root):
+        if not isinstance(node, Selector) or not node.metric or node.metric in known.recorded:
+            continue
+        yield from _name(node, known)
+        found = known.metric(node)
+        if found:
+            yield from _labels(node, around, found, known)
+            yield from _values(node, found[0])
+            yield from _edges(node, found)
+
+
+def _name(node: Selector, known: Surroundings) -> Iterator[Hit]:
+    name = node.metric or ""
+    emitted = known.emitted or known.known
+    if became := emitted.became(name):
+        why = f"{name} is not emitted by {emitted.title}: {became.why}"
+        yield Hit("TL002", node, why, f"write {became.now}")
+    elif found := emitted.find(name):
+        if found[0].caution:
+            why = f"{name} misleads here: {found[0].caution}"
+            yield Hit(
+                "TL007", node, why, "measure the queue where it is, in the engine or its clients"
+            )
+    elif known.known.covers(name):
+        near = nearest(name, tuple(emitted.series))
+        fix = f"write {near}, if that is meant" if near else "leave it out"
+        yield Hit("TL002", node, f"{name} is not emitted by {emitted.title}", fix)
+
+
+def _labels(
+    node: Selector, around: tuple[Node, ...], found: tuple[Metric, Part], known: Surroundings
+) -> Iterator[Hit]:
+    metric, part = found
+    if metric.labels is None or not known.known.find(node.metric or ""):
+        return
+    own = metric.labels - ({"le"} if part != "bucket" else set())
+    if part in ("sum", "count"):
+        own -= {"quantile"}
+    elsewhere = known.vocabulary - _ALSO_OF_TARGETS
+    used = {matcher.label for matcher in node.matchers}
+    for label in sorted((used & elsewhere) - own):
+        yield _no_label(node, node, label, own)
+    for outer in reversed(around):
+        if isinstance(outer, Binary | Call) and not _keeps_labels(outer):
+            return
+        if isinstance(outer, Aggregate) and not outer.without:
+            for label in sorted(((outer.labels or frozenset()) & elsewhere) - own):
+                yield _no_label(outer, node, label, own)
+
+
+def _keeps_labels(outer: Binary | Call) -> bool:
+    if isinstance(outer, Call):
+        return outer.function not in ("label_replace", "label_join", "info", "")
+    return not outer.matching and outer.op not in ("or", "and", "unless")
+
+
+def _no_label(part: Node, node: Selector, label: str, own: frozenset[str]) -> Hit:
+    near = {"model": "model_name", "model_name": "model"}.get(label, "")
+    if near not in own:
+        near = nearest(label, tuple(sorted(own)))
+    effect = "selects nothing" if part is node else "merges what it should keep apart"
+    has = f"its labels are {', '.join(sorted(own))}" if own else "it has no labels of its own"
+    fix = f"write {near}" if near else f"leave out {label}"
+    return Hit("TL003", part, f"{node.metric} has no label {label}, so this {effect}; {has}", fix)
+
+
+def _values(node: Selector, metric: Metric) -> Iterator[Hit]:
+    for matcher in node.matchers:
+        possible = metric.values.get(matcher.label)
+        asked = alternatives(matcher)
+        if not possible or not asked or possible & {*asked} or "" in asked:
+            continue
+        near = nearest(asked[0], tuple(sorted(possible)))
+        why = f"{matcher.label} of {metric.name} is never {' or '.join(asked)}"
+        fix = f"write {near}" if near else f"take one of {', '.join(sorted(possible))}"
+        yield Hit("TL004", node, why, fix)
+
+
+def _edges(node: Selector, found: tuple[Metric, Part]) -> Iterator[Hit]:
+    metric, part = found
+    if part != "bucket":
+        return
+    for matcher in node.matchers:
+        if matcher.label == "le" and matcher.op in ("=", "=~") and matcher.value is not None:
+            yield from _edge(node, matcher, metric)
+
+
+def _edge(node: Selector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
+    either = _EITHER_SPELLING.fullmatch(matcher.value or "")
+    spellings = (either[1], f"{either[1]}.0") if either else alternatives(matcher) or ()
+    values = {value for each in spellings if (value := _number(each)) is not None}
+    if metric.edges:
+        for value in sorted(values - {*metric.edges, float("inf")}):
+            below = max((edge for edge in metric.edges if edge < value), default=None)
+            above = min((edge for edge in metric.edges if edge > value), default=None)
+            near = " and ".join(f"{edge:g}" for edge in (below, above) if edge is not None)
+            why = f"{metric.name} has no bucket edge {value:g}, so this selects nothing"
+            change = f", or add the edge by {metric.edges_from}" if metric.edges_from else ""
+            yield Hit("TL005", node, why, f"take an edge it has: the nearest are {near}{change}")
+            return
+    for each in spellings:
+        if not _WHOLE.fullmatch(each):
+            continue
+        whole = each.removesuffix(".0")
+        if {whole, f"{whole}.0"} <= {*spellings}:
+            continue
+        if each == whole:
+            why = f'Prometheus 3 stores the edge {whole} as le="{whole}.0", so this selects nothing'
+        elif metric.whole_edges == "1":
+            why = f'Prometheus 2 stores the edge as the server writes it, le="{whole}"'
+        else:
+            continue
+        yield Hit("TL006", node, why, f'write le=~"{whole}(\\\\.0)?"')
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

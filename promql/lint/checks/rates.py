@@ -1,0 +1,241 @@
+"""Counters, gauges, and how they are made into rates and averages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+
+from promql.lint.checks.units import quantity
+from promql.lint.findings import Hit
+from promql.lint.queries import Query
+from promql.lint.surroundings import (
+    COUNTER_FUNCTIONS,
+    RATES,
+    TWO_SAMPLES,
+    Surroundings,
+    alternatives,
+    calls,
+    constant,
+)
+from promql.parse import (
+    SET_OPERATORS,
+    Aggregate,
+    Binary,
+    Call,
+    Negative,
+    Node,
+    Number,
+    Selector,
+    Subquery,
+    Window,
+    bare,
+    is_range,
+    selectors,
+    walk,
+)
+
+_SMALLEST_RATE = 0.001
+"""Events, or seconds of work, per second below which a divisor may be held up without bending
+anything: one event in a quarter of an hour."""
+_INTERVAL = re.compile(r"\$__interval(?:_ms)?|\$\{__interval(?:_ms)?\}|\[\[__interval\]\]")
+_PASSES_ON = frozenset(
+    {"abs", "ceil", "clamp", "clamp_max", "clamp_min", "floor", "label_join", "label_replace",
+     "round", "sort", "sort_desc", "vector", "scalar"}
+)  # fmt: skip
+
+
+def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+    """Check every rate, every counter and every division."""
+    averages = {
+        id(node)
+        for node, _ in walk(root)
+        if isinstance(node, Binary) and node.op == "/" and _since_boot(node, known)
+    }
+    for node, around in walk(root):
+        match node:
+            case Call(function=function, args=args) if function in TWO_SAMPLES and args:
+                yield from _rate(node, args[0], query, known)
+            case Selector(window=None) if known.accumulates(node):
+                if query.use != "variable" and not _accounted_for(node, around, averages):
+                    yield _raw(node, around, known)
+            case Binary(op="/") if id(node) in averages:
+                yield Hit(
+                    "TL013",
+                    node,
+                    "both sides count since the start of the process, so this is the average of "
+                    "its whole life: it hardly moves, and jumps at a restart",
+                    "divide rate(…[5m]) by rate(…[5m])",
+                )
+            case Binary(op="/"):
+                yield from _divisor(node, known)
+
+
+def _rate(node: Call, argument: Node, query: Query, known: Surroundings) -> Iterator[Hit]:
+    argument = bare(argument)
+    if node.function in COUNTER_FUNCTIONS:
+        inside = argument.expr if isinstance(argument, Subquery) else argument
+        if isinstance(bare(inside), Aggregate) and any(
+            known.accumulates(each) and not each.window for each in selectors(inside)
+        ):
+            yield Hit(
+                "TL015",
+                node,
+                "when one process restarts, the sum falls: that looks like a reset of all of them "
+                "and makes a spike",
+                f"take the {node.function} of every series, and sum those",
+            )
+            return
+    if not is_range(argument):
+        if not (isinstance(argument, Number) and argument.value is None):
+            why = f"{node.function} needs a range such as [5m]"
+            yield Hit("TL001", node, why, "add the range to the metric")
+        return
+    if isinstance(argument, Selector):
+        if node.function in COUNTER_FUNCTIONS and _is_gauge(argument, known):
+            yield Hit(
+                "TL011",
+                node,
+                f"{argument.metric} is a gauge: every fall of it is taken for a restart and "
+                "counted as a rise",
+                "show the gauge itself, or its deriv() or delta()",
+            )
+        if argument.window:
+            yield from _window(node, argument.window, query, known)
+
+
+def _is_gauge(selector: Selector, known: Surroundings) -> bool:
+    found = known.metric(selector)
+    if not found or found[1]:
+        return False
+    metric = found[0]
+    if metric.kind == "summary":
+        return True
+    if metric.kind != "gauge":
+        return False
+    for matcher in selector.matchers:
+        if metric.growing and matcher.label == metric.kinds:
+            chosen = alternatives(matcher)
+            return chosen is not None and not metric.growing.issuperset(chosen)
+    return True
+
+
+def _window(node: Call, window: Window, query: Query, known: Surroundings) -> Iterator[Hit]:
+    least = 2 * known.scrape_interval
+    if window.seconds is not None and window.seconds < least:
+        yield Hit(
+            "TL016",
+            node,
+            f"a window of {window.text} holds fewer than two samples at a scrape interval of "
+            f"{known.scrape_interval:g}s, and then there is no {node.function}",
+            f"take {2 * least:g}s or more" + (", or $__rate_interval" if query.dashboard else ""),
+        )
+    elif _INTERVAL.fullmatch(window.text) and (query.shortest or 0) < least:
+        yield Hit(
+            "TL016",
+            node,
+            "$__interval shrinks below two scrapes when one zooms in, and the panel goes empty",
+            "write $__rate_interval",
+        )
+
+
+def _accounted_for(node: Selector, around: tuple[Node, ...], averages: Container[int]) -> bool:
+    """Whether a counter without a window stands where that is right, or is another's finding."""
+    inner: Node = node
+    for outer in reversed(around):
+        match outer:
+            case Subquery():
+                return True
+            case Call(function=function) if function not in _PASSES_ON:
+                return True
+            case Aggregate(op="count" | "group" | "count_values" | ""):
+                return True
+            case Binary() if id(outer) in averages:
+                return True
+            case Binary(op=op, left=left, right=right):
+                other = right if inner is left else left
+                if op in SET_OPERATORS and op != "or" and inner is right:
+                    return True
+                if op in ("-", "unless", "and") and _earlier(node, other):
+                    return True
+                if op == "*" and constant(other) == 0:
+                    return True
+        inner = outer
+    return False
+
+
+def _earlier(node: Selector, other: Node) -> bool:
+    """Whether the other side of a difference is the same counter at another time."""
+    return any(
+        each.metric == node.metric and each.shifted != node.shifted for each in selectors(other)
+    )
+
+
+def _raw(node: Selector, around: tuple[Node, ...], known: Surroundings) -> Hit:
+    found = known.metric(node)
+    if found and found[1] == "bucket":
+        what = "these buckets count since the start of each process: old traffic hides the new"
+    elif known.guesses(node):
+        what = f"{node.metric} is named as counters are, which fall to 0 with their process"
+    else:
+        what = f"{node.metric} counts since the start of each process, and falls to 0 with it"
+    compared = any(
+        isinstance(each, Binary) and each.op in (">", ">=", "<", "<=") for each in around
+    )
+    more = "; compared with a number, it stays beyond it for ever" if compared else ""
+    return Hit("TL012", node, what + more, "take its rate(…[5m]) or increase(…[1h])")
+
+
+def _since_boot(node: Binary, known: Surroundings) -> bool:
+    """Whether a division is one of counters as they are."""
+    sides = ([*selectors(node.left)], [*selectors(node.right)])
+    return (
+        all(sides)
+        and all(
+            known.accumulates(each) and each.window is None and not each.shifted
+            for side in sides
+            for each in side
+        )
+        and not calls(node, ("histogram_quantile", *COUNTER_FUNCTIONS))
+    )
+
+
+def _divisor(node: Binary, known: Surroundings) -> Iterator[Hit]:
+    divisor = bare(node.right)
+    held: tuple[Node, Node] | None = None  # a rate, and what it is held above or added to
+    match divisor:
+        case Call(function="clamp_min", args=(expr, least)) if _is_rate(expr):
+            held = expr, least
+        case Binary(op="+", left=one, right=other) if _is_rate(one) or _is_rate(other):
+            held = (one, other) if _is_rate(one) else (other, one)
+        case Binary(op="or", left=expr, right=other) if _is_rate(expr):
+            fallback = bare(other)
+            time_ = any(
+                (found := known.metric(each)) and (found[1] == "sum" or found[0].unit in _TIMES)
+                for each in selectors(node.left)
+            )
+            if isinstance(fallback, Call) and fallback.function == "vector" and time_:
+                yield Hit(
+                    "TL014",
+                    divisor,
+                    "without traffic this reads 0, as if requests took no time",
+                    "divide by (… > 0), so that there is no value where there is no traffic",
+                )
+    if held is None:
+        return
+    bent, measured = constant(held[1]), quantity(held[0], known)
+    if bent is not None and bent * (measured[1] if measured else 1.0) > _SMALLEST_RATE:
+        yield Hit(
+            "TL014",
+            divisor,
+            f"at a rate of less than {bent:g} the divisor is too large and the result too small; "
+            "LLMs often serve less than one request per second",
+            "divide by (rate(…) > 0)",
+        )
+
+
+_TIMES = ("s", "ms", "us")
+
+
+def _is_rate(node: Node) -> bool:
+    node = bare(node)
+    return constant(node) is None and not isinstance(node, Negative) and calls(node, RATES)

@@ -1,0 +1,202 @@
+"""Recording rules, alerts and scalers: what can never fire, or fires without saying what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from promql.lint.checks.units import quantity
+from promql.lint.findings import Hit
+from promql.lint.queries import Query
+from promql.lint.surroundings import COUNTER_FUNCTIONS, RATIO, Surroundings, calls, constant
+from promql.parse import (
+    COMPARISONS,
+    Aggregate,
+    Binary,
+    Call,
+    Node,
+    Number,
+    Selector,
+    bare,
+    is_range,
+    selectors,
+    walk,
+)
+
+_OF_ERRORS = re.compile(r"err|bad|fail|sli")
+_NO_SHARE = re.compile(r"burn_rate|remaining")
+_PROMISE = re.compile(
+    r"slo\b|slo_|slo:|sli\b|sli_|sli:|availab|burn|error|objective", re.IGNORECASE
+)
+_OVER_TIME = frozenset({"avg_over_time", "sum_over_time"})
+_PASSES_ON = frozenset({"avg_over_time", "max_over_time", "min_over_time", "last_over_time"})
+_TEMPLATE_LABEL = re.compile(r"(?:\$labels|\.Labels)\.([a-zA-Z_][a-zA-Z0-9_]{0,60})")
+
+
+def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+    """Check what only matters in rules and scalers."""
+    if query.use in ("alert", "record"):
+        yield from _availability(query, root)
+    if query.use == "alert":
+        for node, around in walk(root):
+            if isinstance(node, Binary):
+                yield from _out_of_reach(node, around, known)
+        yield from _absent(query, root)
+    elif query.use == "record" and query.name in known.summed:
+        yield from _idle(query, root, known)
+    elif query.use == "trigger" and not _is_one(root):
+        yield Hit(
+            "TL035",
+            root,
+            "this has an element for every series that matches, of every pod and model, and the "
+            "scaler refuses more than one",
+            "select the model, and aggregate: sum(…) or max(…)",
+        )
+
+
+def summed(root: Node) -> Iterator[str]:
+    """Yield the metrics that an expression adds up over time."""
+    for node, _ in walk(root):
+        if isinstance(node, Call) and node.function in _OVER_TIME:
+            yield from (each.metric for each in selectors(node) if each.metric)
+
+
+def _out_of_reach(node: Binary, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
+    left, right, op = node.left, node.right, node.op
+    if op in ("<", "<=") and constant(left) is not None:
+        left, right, op = right, left, {"<": ">", "<=": ">="}[op]
+    limit = constant(right)
+    if op not in (">", ">=") or limit is None or limit < 1 or (limit == 1 and op == ">="):
+        return
+    core = _core(left)
+    measured = quantity(core, known)
+    if measured == ("share", 1.0):
+        why = f"this is a ratio from 0 to 1, which is never {op} {limit:g}"
+        yield Hit(
+            "TL031", node, why, f"compare it with {limit / 100:g}" if limit > 1 else "write >="
+        )
+    elif _is_error_ratio(core, right):
+        why = (
+            f"no ratio of errors is {op} {limit:g}: a total outage does not fire this, nor what is "
+            "joined to it by `and`"
+        )
+        fix = "take a smaller burn rate: it can be reached only below 1 / (1 - target)"
+        yield Hit("TL031", node, why, fix)
+
+
+def _core(node: Node) -> Node:
+    """Return what is compared, without what only picks among its series or values."""
+    while True:
+        node = bare(node)
+        match node:
+            case Aggregate(op="max" | "min" | "avg", expr=inner):
+                node = inner
+            case Call(function=function, args=(inner,)) if function in _PASSES_ON:
+                node = inner
+            case _:
+                return node
+
+
+def _is_error_ratio(core: Node, limit: Node) -> bool:
+    """Whether what is compared is a share of events, going by its name or by the limit's form."""
+    name = core.metric or "" if isinstance(core, Selector) else ""
+    if RATIO.search(name) and _OF_ERRORS.search(name) and not _NO_SHARE.search(name):
+        return True
+    limit = bare(limit)
+    if not (isinstance(limit, Binary) and limit.op == "*"):
+        return False
+    budget = min(constant(side) or 0.0 for side in (limit.left, limit.right))
+    if not 0 < budget < 1:
+        return False
+    if isinstance(core, Selector):
+        return bool(RATIO.search(name)) or "burnrate" in name or "burn_rate" in name
+    return isinstance(core, Binary) and core.op == "/"
+
+
+def _absent(query: Query, root: Node) -> Iterator[Hit]:
+    node = bare(root)
+    if isinstance(node, Binary) and node.op in COMPARISONS and isinstance(bare(node.right), Number):
+        node = bare(node.left)
+    if not isinstance(node, Call) or node.function not in ("absent", "absent_over_time"):
+        return
+    argument = bare(node.args[0]) if node.args else node
+    asked = {
+        matcher.label
+        for each in selectors(argument)
+        for matcher in each.matchers
+        if matcher.op == "=" and matcher.label != "__name__"
+    }
+    kept = asked if isinstance(argument, Selector) else set[str]()
+    wanted = {name for text in query.templates for name in _TEMPLATE_LABEL.findall(text)}
+    needed = wanted if query.labels.keys() - {"severity"} else wanted | asked
+    lost = sorted(needed - kept - query.labels.keys() - {"alertname"})
+    if lost:
+        names = ", ".join(lost)
+        why = f'the result has the labels of plain {{label="value"}} only, so {names} is lost'
+        fix = f"write {node.function}(metric{{…}}) with it, or set it under the rule's labels"
+        yield Hit("TL033", node, why, fix)
+
+
+def _idle(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+    for node, around in walk(root):
+        if not isinstance(node, Binary) or node.op != "/":
+            continue
+        divisor = bare(node.right)
+        guarded = (
+            (isinstance(divisor, Binary) and divisor.op in COMPARISONS | {"or"})
+            or (isinstance(divisor, Call) and divisor.function in ("clamp_min", "scalar"))
+            or any(
+                isinstance(each, Binary) and each.op in COMPARISONS | {"and", "unless"}
+                for each in around
+            )
+        )
+        if not guarded and calls(divisor, COUNTER_FUNCTIONS):
+            why = (
+                f"without traffic this is 0/0, and one NaN in {query.name} makes every sum and "
+                "average over it NaN for as long as the window is"
+            )
+            yield Hit("TL032", node, why, "divide by (… > 0)")
+
+
+def _availability(query: Query, root: Node) -> Iterator[Hit]:
+    named = " ".join((query.name, *query.labels.values(), *query.labels))
+    if not _PROMISE.search(named):
+        return
+    for node, _ in walk(root):
+        over_time = isinstance(node, Call) and node.function in _OVER_TIME
+        share = isinstance(node, Binary) and node.op == "/"
+        average = isinstance(node, Aggregate) and node.op == "avg"
+        if (over_time or share or average) and any(each.metric == "up" for each in selectors(node)):
+            yield Hit(
+                "TL034",
+                node,
+                "`up` says that a scrape succeeded, not that requests did: it is 1 while every "
+                "request fails",
+                "count requests: good ones divided by all",
+            )
+            return
+
+
+def _is_one(node: Node) -> bool:
+    """Whether an expression can have one element only."""
+    node = bare(node)
+    match node:
+        case Number() | Call(function="scalar" | "vector" | "time" | "absent" | "pi"):
+            return True
+        case Aggregate(op="topk" | "bottomk" | "count_values" | "limitk" | "limit_ratio"):
+            return False
+        case Aggregate():
+            return not node.labels and not node.without and not node.open_
+        case Call():
+            return all(_is_one(each) for each in node.args if not _is_text(each)) and bool(
+                node.args
+            )
+        case Binary(op="and" | "unless", left=left):
+            return _is_one(left)
+        case Binary(left=left, right=right):
+            return _is_one(left) and _is_one(right)
+    return _is_text(node)
+
+
+def _is_text(node: Node) -> bool:
+    return not is_range(node) and not any(selectors(node))

@@ -1,0 +1,189 @@
+"""What a query measures, and in what unit, as far as that is certain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from math import isclose
+
+from promql.lint.catalogue import Unit, unit_of
+from promql.lint.findings import Hit
+from promql.lint.queries import Query
+from promql.lint.surroundings import RATES, Surroundings, alternatives, constant
+from promql.parse import (
+    COMPARISONS,
+    Aggregate,
+    Binary,
+    Call,
+    Negative,
+    Node,
+    Paren,
+    Selector,
+    Subquery,
+    selectors,
+)
+
+Quantity = tuple[str, float]
+"""What is measured, and how much of its base unit 1 stands for: milliseconds are ("time", 0.001).
+"busy" is time per time, "events" a count, "frequency" a count per time."""
+
+_OF_METRICS: Mapping[Unit, Quantity] = {
+    "s": ("time", 1.0),
+    "ms": ("time", 1e-3),
+    "us": ("time", 1e-6),
+    "bytes": ("bytes", 1.0),
+    "ratio": ("share", 1.0),
+}
+# Grafana's names of units.
+_OF_PANELS: Mapping[str, Quantity] = {
+    "s": ("time", 1.0),
+    "dtdurations": ("time", 1.0),
+    "ms": ("time", 1e-3),
+    "dtdurationms": ("time", 1e-3),
+    "µs": ("time", 1e-6),
+    "ns": ("time", 1e-9),
+    "m": ("time", 60.0),
+    "h": ("time", 3600.0),
+    "percentunit": ("share", 1.0),
+    "percent": ("share", 0.01),
+    "bytes": ("bytes", 1.0),
+    "decbytes": ("bytes", 1.0),
+    "kbytes": ("bytes", 1024.0),
+    "mbytes": ("bytes", 1024.0**2),
+    "gbytes": ("bytes", 1024.0**3),
+}
+_NAMES: Mapping[Quantity, str] = {
+    ("time", 1.0): "seconds",
+    ("time", 1e-3): "milliseconds",
+    ("time", 1e-6): "microseconds",
+    ("time", 1e-9): "nanoseconds",
+    ("share", 1.0): "a ratio from 0 to 1",
+    ("share", 0.01): "percent from 0 to 100",
+    ("bytes", 1.0): "bytes",
+}
+_PER_TIME = {"time": "busy", "events": "frequency"}
+_SAME = frozenset(
+    {
+        "abs", "avg_over_time", "ceil", "clamp", "clamp_max", "clamp_min", "delta", "floor",
+        "idelta", "increase", "label_join", "label_replace", "last_over_time", "max_over_time",
+        "min_over_time", "round", "sort", "sort_desc",
+    }
+)  # fmt: skip
+_A_TIME = re.compile(r"\b(?:time|latency|duration)\b", re.IGNORECASE)
+
+
+def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+    """Compare a panel's unit with that of its query."""
+    if query.use != "panel":
+        return
+    measured, shown = quantity(root, known), _OF_PANELS.get(query.unit)
+    if measured is None:
+        return
+    unnamed = query.unit in ("", "none", "short") and _A_TIME.search(query.name)
+    as_time = unnamed or (shown is not None and shown[0] == "time")
+    if measured[0] == "busy" and as_time and _sums_requests(root, known):
+        yield Hit(
+            "TL017",
+            root,
+            "the rate of a sum of times is seconds per second (how many are at it at once), not "
+            "how long each takes",
+            "divide it by the rate of the …_count",
+        )
+    elif shown and shown[0] == measured[0] and not isclose(shown[1], measured[1], rel_tol=1e-6):
+        factor = measured[1] / shown[1]
+        yield Hit(
+            "TL041",
+            root,
+            f"the query gives {_name(measured)}, the panel shows {_name(shown)}: off by a factor "
+            f"of {max(factor, 1 / factor):g}",
+            f"set the panel's unit to that of the query, or multiply the query by {factor:g}",
+        )
+
+
+def _sums_requests(root: Node, known: Surroundings) -> bool:
+    """Whether the times added up are those of single events, unlike the time of a processor."""
+    return any(
+        (found := known.metric(each)) and (found[1] == "sum" or known.known.find(each.metric or ""))
+        for each in selectors(root)
+    )
+
+
+def _name(quantity_: Quantity) -> str:
+    for each, name in _NAMES.items():
+        if each[0] == quantity_[0] and isclose(each[1], quantity_[1], rel_tol=1e-6):
+            return name
+    base = _NAMES[quantity_[0], 1.0]
+    return f"{quantity_[1]:g} times {base}"
+
+
+def quantity(node: Node, known: Surroundings) -> Quantity | None:
+    """Return what an expression measures; None where that is not certain."""
+    match node:
+        case Paren() | Negative() | Subquery():
+            return quantity(node.expr, known)
+        case Selector():
+            return _of_selector(node, known)
+        case Aggregate(op="sum" | "avg" | "max" | "min" | "topk" | "bottomk" | "quantile"):
+            return quantity(node.expr, known)
+        case Call(function=function, args=(argument, *_)) if function in RATES:
+            inner = quantity(argument, known)
+            return (_PER_TIME[inner[0]], inner[1]) if inner and inner[0] in _PER_TIME else None
+        case Call(function=function, args=(argument, *_)) if function in _SAME:
+            return quantity(argument, known)
+        case Call(function="histogram_quantile", args=(_, buckets)):
+            units = {_of_buckets(each, known) for each in selectors(buckets)}
+            return units.pop() if len(units) == 1 else None
+        case Binary():
+            return _of_binary(node, known)
+    return None
+
+
+def _of_selector(node: Selector, known: Surroundings) -> Quantity | None:
+    name = node.metric or ""
+    found = known.metric(node)
+    if found is None:
+        return None if ":" in name else _OF_METRICS.get(unit_of(name.removesuffix("_sum")))
+    metric, part = found
+    if part in ("bucket", "count"):
+        return "events", 1.0
+    if part == "created":
+        return None
+    for matcher in node.matchers:
+        if metric.ratios and matcher.label == metric.kinds:
+            chosen = alternatives(matcher)
+            return ("share", 1.0) if chosen and metric.ratios.issuperset(chosen) else None
+    if metric.unit:
+        return _OF_METRICS[metric.unit]
+    return ("events", 1.0) if metric.kind == "counter" else None
+
+
+def _of_buckets(node: Selector, known: Surroundings) -> Quantity | None:
+    found = known.metric(node)
+    return _OF_METRICS.get(found[0].unit) if found else None
+
+
+def _of_binary(node: Binary, known: Surroundings) -> Quantity | None:
+    left, right = quantity(node.left, known), quantity(node.right, known)
+    if node.op in COMPARISONS:
+        return None if node.bool_ else left
+    if node.op in ("and", "unless"):
+        return left
+    if node.op == "or":
+        return left if right in (left, None) else None
+    if node.op in ("*", "/"):
+        return _product(node, left, right)
+    return left if node.op in ("+", "-") and left == right else None
+
+
+def _product(node: Binary, left: Quantity | None, right: Quantity | None) -> Quantity | None:
+    if (factor := constant(node.right)) and left and factor > 0:
+        return left[0], left[1] / factor if node.op == "*" else left[1] * factor
+    if (factor := constant(node.left)) and right and factor > 0 and node.op == "*":
+        return right[0], right[1] / factor
+    if node.op == "*" or not left or not right:
+        return None
+    if (left[0], right[0]) in (("time", "events"), ("busy", "frequency")):
+        return "time", left[1]
+    if left == right and left[0] in ("time", "busy", "bytes"):
+        return "share", 1.0
+    return None

@@ -1,0 +1,358 @@
+"""Find the queries of dashboards, rule files and manifests, whatever the files are called.
+
+Understood are Grafana dashboards (classic, with rows, nested, of the v2 schema; bare, as the API
+wraps them, or in a ConfigMap or GrafanaDashboard), Prometheus rule files (Mimir's and vmalert's are
+the same), PrometheusRule and its kin, and the triggers of KEDA's ScaledObject.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from promql.expr import quote
+from promql.lint.reading import Text, Unreadable, Value, parse
+from promql.parse import duration
+
+Use = Literal["panel", "annotation", "variable", "record", "alert", "trigger"]
+Path = tuple[str | int, ...]
+
+_PROMETHEUS = ("prometheus", "mimir", "thanos", "cortex", "victoriametrics")
+_MAX_QUERIES = 20_000
+_MAX_NESTING = 3  # of texts that hold files
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One PromQL expression of a file.
+
+    ``place`` is where it stands, for people; ``path`` the same as keys.  ``name`` is the title of
+    the panel, or what the rule records or alerts.  ``unit`` is how a panel shows it, in Grafana's
+    words, "" where that is not certain.  ``shortest`` is the least step in seconds that a panel
+    asks for, if any.  ``labels`` are those a rule sets; ``templates`` its annotations.
+    """
+
+    file: str
+    text: Text
+    use: Use
+    place: str
+    path: Path
+    name: str = ""
+    unit: str = ""
+    shortest: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    templates: tuple[str, ...] = ()
+    dashboard: int = 0
+    """Which of the dashboards of the file, from 1; 0 for rules."""
+
+    def line(self, offset: int = 0) -> int:
+        """Return the line of a character of the expression."""
+        return self.text.line + (self.text.count("\n", 0, offset) if self.text.block else 0)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a file holds: its queries, and what is in it that cannot be checked."""
+
+    queries: list[Query] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    understood: bool = False
+    dashboards: int = 0
+
+
+def find(file: str, documents: list[Value]) -> Found:
+    """Find all queries of a file; raises :class:`~promql.lint.reading.Unreadable` if it is none."""
+    found = Found()
+    for index, document in enumerate(documents):
+        _document(file, document, (index,) if len(documents) > 1 else (), found)
+    if not found.understood:
+        raise Unreadable(
+            0,
+            "is neither a Grafana dashboard nor a file of Prometheus rules",
+            "give dashboards as JSON, and rules as YAML with `groups`",
+        )
+    if len(found.queries) > _MAX_QUERIES:
+        raise Unreadable(0, f"has more than {_MAX_QUERIES} queries", "split it into several files")
+    return found
+
+
+def _document(file: str, value: Value, path: Path, found: Found, nesting: int = 0) -> None:
+    if not isinstance(value, dict):
+        return
+    spec = _mapping(value.get("spec"))
+    if isinstance(value.get("groups"), list):
+        found.understood = True
+        found.queries += _rules(file, value["groups"], (*path, "groups"))
+    elif isinstance(spec.get("groups"), list):
+        found.understood = True
+        found.queries += _rules(file, spec["groups"], (*path, "spec", "groups"))
+    elif isinstance(spec.get("triggers"), list):
+        found.understood = True
+        found.queries += _triggers(file, value, path)
+    elif isinstance(value.get("items"), list):
+        for index, item in enumerate(value["items"]):
+            _document(file, item, (*path, "items", index), found, nesting)
+    elif isinstance(value.get("dashboard"), dict):
+        _document(file, value["dashboard"], (*path, "dashboard"), found, nesting)
+    elif isinstance(spec.get("elements"), dict):
+        _dashboard(file, spec, (*path, "spec"), found)
+    elif any(isinstance(value.get(key), list) for key in ("panels", "rows")):
+        _dashboard(file, value, path, found)
+    elif nesting < _MAX_NESTING:
+        for keys, text in _inner_files(value, spec):
+            for document in _parsed(text):
+                _document(file, _moved(document, text), (*path, *keys), found, nesting + 1)
+
+
+def _inner_files(
+    value: Mapping[str, Value], spec: Mapping[str, Value]
+) -> Iterator[tuple[Path, Text]]:
+    """Yield the files that a manifest carries as text."""
+    for name, text in _mapping(value.get("data")).items():
+        if isinstance(text, Text) and name.endswith((".json", ".yaml", ".yml")):
+            yield ("data", name), text
+    if isinstance(text := spec.get("json"), Text):
+        yield ("spec", "json"), text
+
+
+def _parsed(text: Text) -> list[Value]:
+    try:
+        return parse(str(text))
+    except Unreadable as problem:
+        line = text.line + problem.line - 1 if text.block and problem.line else text.line
+        raise Unreadable(line, f"holds a file that {problem.message}", problem.fix) from None
+
+
+def _moved(value: Value, outer: Text) -> Value:
+    """Return a value of an inner file with the lines of the outer one."""
+    if isinstance(value, dict):
+        return {key: _moved(inner, outer) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_moved(inner, outer) for inner in value]
+    if isinstance(value, Text):
+        line = outer.line + value.line - 1 if outer.block else outer.line
+        return Text(value, line, value.block and outer.block)
+    return value
+
+
+def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
+    for at, group in enumerate(groups):
+        group = _mapping(group)
+        for index, rule in enumerate(_list(group.get("rules"))):
+            rule = _mapping(rule)
+            text = rule.get("expr")
+            use: Use = "alert" if "alert" in rule else "record"
+            name = _text(rule.get(use))
+            if isinstance(text, Text):
+                yield Query(
+                    file,
+                    text,
+                    use,
+                    f"group {_quoted(group.get('name'))}, {use} {_shown(name)}",
+                    (*path, at, "rules", index, "expr"),
+                    name,
+                    labels=_texts(rule.get("labels")),
+                    templates=(
+                        *_texts(rule.get("annotations")).values(),
+                        *_texts(rule.get("labels")).values(),
+                    ),
+                )
+
+
+def _triggers(file: str, value: Mapping[str, Value], path: Path) -> Iterator[Query]:
+    name = _text(_mapping(value.get("metadata")).get("name"))
+    for index, trigger in enumerate(_list(value["spec"]["triggers"])):
+        trigger = _mapping(trigger)
+        text = _mapping(trigger.get("metadata")).get("query")
+        if trigger.get("type") == "prometheus" and isinstance(text, Text):
+            where = (*path, "spec", "triggers", index, "metadata", "query")
+            yield Query(
+                file, text, "trigger", f"scaler {_shown(name)}, trigger {index}", where, name
+            )
+
+
+def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: Found) -> None:
+    found.understood = True
+    found.dashboards += 1
+    sources = _datasources(value)
+    for where, panel in _panels(value, path):
+        place = f"panel {_quoted(panel.get('title'))} (id {_shown(str(panel.get('id', '?')))})"
+        if "libraryPanel" in panel:
+            found.notes.append(
+                f"{file}: {place} is a library panel: its queries are kept in Grafana and were "
+                "not checked"
+            )
+        for target_path, target in _targets(panel):
+            text = _query_text(target)
+            if text is None or not _asks_prometheus(target, panel, sources):
+                continue
+            found.queries.append(
+                Query(
+                    file,
+                    text,
+                    "panel",
+                    f"{place}, target {_shown(_text(target.get('refId')) or '?')}",
+                    (*path, *where, *target_path),
+                    _text(panel.get("title")),
+                    _unit(panel),
+                    duration(_text(target.get("interval") or panel.get("interval")).lstrip(">")),
+                    dashboard=found.dashboards,
+                )
+            )
+    annotations = _mapping(value.get("annotations"))
+    for index, annotation in enumerate(_list(annotations.get("list") or value.get("annotations"))):
+        annotation = _mapping(annotation)
+        text = annotation.get("expr") or _mapping(annotation.get("target")).get("expr")
+        if isinstance(text, Text) and text.strip() and _asks_prometheus(annotation, {}, sources):
+            place = f"annotation {_quoted(annotation.get('name'))}"
+            where = (*path, "annotations", "list", index, "expr")
+            found.queries.append(
+                Query(file, text, "annotation", place, where, dashboard=found.dashboards)
+            )
+    for index, variable in enumerate(_variables(value)):
+        text = _variable_query(variable)
+        if text is not None and _asks_prometheus(variable, {}, sources):
+            place = f"variable {_quoted(variable.get('name'))}"
+            where = (*path, "templating", "list", index, "query")
+            found.queries.append(
+                Query(file, text, "variable", place, where, dashboard=found.dashboards)
+            )
+
+
+def _panels(value: Mapping[str, Value], path: Path) -> Iterator[tuple[Path, Mapping[str, Value]]]:
+    """Yield panels in order, those of rows and of collapsed rows too."""
+    for key in ("panels", "rows"):
+        for index, panel in enumerate(_list(value.get(key))):
+            panel = _mapping(panel)
+            yield (key, index), panel
+            for where, inner in _panels(panel, path):
+                yield (key, index, *where), inner
+    for name, element in _mapping(value.get("elements")).items():
+        spec = _mapping(_mapping(element).get("spec"))
+        yield ("elements", name, "spec"), spec
+
+
+def _targets(panel: Mapping[str, Value]) -> Iterator[tuple[Path, Mapping[str, Value]]]:
+    for index, target in enumerate(_list(panel.get("targets"))):
+        yield ("targets", index, "expr"), _mapping(target)
+    queries = _mapping(_mapping(panel.get("data")).get("spec")).get("queries")
+    for index, query in enumerate(_list(queries)):
+        spec = _mapping(_mapping(query).get("spec"))
+        inner = _mapping(spec.get("query"))
+        where = ("data", "spec", "queries", index, "spec", "query", "spec", "expr")
+        yield (
+            where,
+            {
+                "datasource": {"type": inner.get("group") or inner.get("kind")},
+                **_mapping(inner.get("spec")),
+                "refId": spec.get("refId"),
+            },
+        )
+
+
+def _query_text(target: Mapping[str, Value]) -> Text | None:
+    text = target.get("expr")
+    return text if isinstance(text, Text) and text.strip() else None
+
+
+def _variables(value: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
+    templating = _mapping(value.get("templating"))
+    for variable in _list(templating.get("list") or value.get("variables")):
+        variable = _mapping(variable)
+        yield _mapping(variable.get("spec")) or variable
+
+
+_LOOKUP = re.compile(
+    r"\s*(?P<function>label_values|query_result|metrics|label_names)\s*\((?P<inside>.*)\)\s*",
+    re.DOTALL,
+)
+
+
+def _variable_query(variable: Mapping[str, Value]) -> Text | None:
+    """Return the PromQL in the query of a variable: ``label_values(metric{…}, label)`` has one."""
+    if variable.get("type", "query") != "query":
+        return None
+    query = variable.get("query")
+    if isinstance(query, dict):
+        query = query.get("query") or query.get("expr")
+    found = _LOOKUP.fullmatch(query) if isinstance(query, Text) else None
+    if not found or not isinstance(query, Text):
+        return None
+    inside = found["inside"]
+    if found["function"] == "label_values":
+        inside = inside.rpartition(",")[0]
+    elif found["function"] != "query_result":
+        return None
+    return Text(inside, query.line) if inside.strip() else None
+
+
+def _datasources(value: Mapping[str, Value]) -> Mapping[str, str]:
+    """Return the type of the data source behind each variable and input of a dashboard."""
+    types = {}
+    for variable in _variables(value):
+        if variable.get("type") == "datasource":
+            types[_text(variable.get("name"))] = _text(variable.get("query"))
+    for entry in map(_mapping, _list(value.get("__inputs"))):
+        if entry.get("type") == "datasource":
+            types[_text(entry.get("name"))] = _text(entry.get("pluginId"))
+    return types
+
+
+def _asks_prometheus(
+    target: Mapping[str, Value], panel: Mapping[str, Value], sources: Mapping[str, str]
+) -> bool:
+    """Whether a query goes to a Prometheus, as far as the file tells; if it does not, it may."""
+    for source in (target.get("datasource"), panel.get("datasource")):
+        kind = ""
+        if isinstance(source, dict):
+            kind = _text(source.get("type"))
+            source = source.get("uid")
+        name = re.sub(r"^\$\{?|\[\[|\}$|\]\]$", "", _text(source))
+        kind = kind or sources.get(name, "")
+        if kind:
+            return any(each in kind.lower() for each in _PROMETHEUS)
+    return True
+
+
+def _unit(panel: Mapping[str, Value]) -> str:
+    """Return the unit a panel shows all of its queries in; "" if a query may have its own."""
+    config = _mapping(panel.get("fieldConfig"))
+    options = _mapping(_mapping(_mapping(panel.get("vizConfig")).get("spec")).get("fieldConfig"))
+    config = config or options
+    for override in _list(config.get("overrides")):
+        for each in _list(_mapping(override).get("properties")):
+            if _mapping(each).get("id") == "unit":
+                return ""
+    unit = _text(_mapping(config.get("defaults")).get("unit"))
+    if unit or config:
+        return unit
+    axes = [_mapping(axis) for axis in _list(panel.get("yaxes"))]
+    return _text(axes[0].get("format")) if axes else _text(panel.get("format"))
+
+
+def _mapping(value: Value) -> Mapping[str, Value]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Value) -> list[Value]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Value) -> str:
+    return str(value) if isinstance(value, str) else ""
+
+
+def _texts(value: Value) -> Mapping[str, str]:
+    return {key: _text(text) for key, text in _mapping(value).items()}
+
+
+def _shown(text: str) -> str:
+    """Return a name of a file as a message may show it: short, on one line."""
+    text = "".join(c if c.isprintable() else "�" for c in text)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _quoted(value: Value) -> str:
+    return quote(_shown(_text(value)))

@@ -1,0 +1,123 @@
+"""Findings as text, JSON and SARIF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from promql.lint.findings import CHECKS, Finding
+from promql.lint.linting import Report
+
+
+def as_text(report: Report, version: str) -> str:
+    """Return one paragraph per finding, then what was not checked, then how many."""
+    lines: list[str] = []
+    for each in report.findings:
+        lines += [
+            f"{each.file}:{each.line}: {each.severity} {each.check} {CHECKS[each.check].name}: "
+            f"{each.place}",
+            f"    {each.part}",
+            f"    {each.why}.",
+            f"    Fix: {each.fix}.",
+            "",
+        ]
+    lines += [f"note: {note}" for note in report.notes]
+    count = len(report.findings)
+    lines.append(
+        f"{_many(report.queries, 'query', 'queries')} checked, "
+        f"{_many(count, 'finding', 'findings') if count else 'no findings'}"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
+
+
+def as_json(report: Report, version: str) -> str:
+    """Return every field of every finding; ``path`` is a JSON pointer into its file."""
+    findings = [
+        {**asdict(each), "name": CHECKS[each.check].name, "path": _pointer(each)}
+        for each in report.findings
+    ]
+    return _dumped(
+        {
+            "tool": f"tokenslo {version}",
+            "queries": report.queries,
+            "findings": findings,
+            "notes": list(report.notes),
+        }
+    )
+
+
+def as_sarif(report: Report, version: str) -> str:
+    """Return SARIF 2.1.0, as code hosts read it."""
+    ids = list(CHECKS)
+    rules = [
+        {
+            "id": id_,
+            "name": "".join(part.capitalize() for part in check.name.split("-")),
+            "shortDescription": {"text": check.summary[0].upper() + check.summary[1:]},
+            "defaultConfiguration": {"level": check.severity},
+        }
+        for id_, check in CHECKS.items()
+    ]
+    run = {
+        "tool": {"driver": {"name": "tokenslo lint", "version": version, "rules": rules}},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(each, ids.index(each.check)) for each in report.findings],
+        "invocations": [
+            {
+                "executionSuccessful": True,
+                "toolExecutionNotifications": [
+                    {"level": "note", "message": {"text": note}} for note in report.notes
+                ],
+            }
+        ],
+    }
+    return _dumped(
+        {
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+            "version": "2.1.0",
+            "runs": [run],
+        }
+    )
+
+
+def _result(each: Finding, index: int) -> dict[str, Any]:
+    return {
+        "ruleId": each.check,
+        "ruleIndex": index,
+        "level": each.severity,
+        "message": {"text": f"{each.place}: {each.why}. Fix: {each.fix}."},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": quote(PurePath(each.file).as_posix())},
+                    "region": {"startLine": max(each.line, 1), "snippet": {"text": each.part}},
+                },
+                "logicalLocations": [{"fullyQualifiedName": _pointer(each)}],
+            }
+        ],
+    }
+
+
+def _pointer(each: Finding) -> str:
+    """Return a JSON pointer (RFC 6901)."""
+    keys = (str(key).replace("~", "~0").replace("/", "~1") for key in each.path)
+    return "".join(f"/{key}" for key in keys)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Report, str], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "sarif": as_sarif,
+}

@@ -1,0 +1,139 @@
+"""What a check knows beside the query itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from promql.lint.catalogue import Catalogue, Metric, Part, guess
+from promql.parse import (
+    Aggregate,
+    Binary,
+    Call,
+    Matcher,
+    Negative,
+    Node,
+    Number,
+    Selector,
+    bare,
+    walk,
+)
+
+RATES = frozenset({"rate", "irate"})
+COUNTER_FUNCTIONS = RATES | {"increase"}
+RATIO = re.compile(r"(?<![a-zA-Z])ratio(?![a-zA-Z])")
+"""In a name; a duration holds no ratio."""
+TWO_SAMPLES = COUNTER_FUNCTIONS | {"delta", "idelta", "deriv", "predict_linear"}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the servers emit, what any server emits, what the files themselves record.
+
+    ``emitted`` is None where nobody said which servers there are.  ``summed`` are the recorded
+    series that some query adds up over time.  ``scrape_interval`` is in seconds.
+    """
+
+    emitted: Catalogue | None
+    known: Catalogue
+    recorded: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
+    scrape_interval: float = 30.0
+    vocabulary: frozenset[str] = frozenset()
+    """The labels of all metrics known."""
+
+    def metric(self, selector: Selector) -> tuple[Metric, Part] | None:
+        """Return the family of what is selected, None where nothing is known about it."""
+        name = selector.metric
+        if not name or name in self.recorded:
+            return None
+        found = self.emitted.find(name) if self.emitted else None
+        found = found or self.known.find(name)
+        return found or (None if self.known.covers(name) else guess(name))
+
+    def guesses(self, selector: Selector) -> bool:
+        """Whether only its name says what a series is."""
+        return self.known.find(selector.metric or "") is None
+
+    def accumulates(self, selector: Selector) -> bool:
+        """Whether the series only grow from the start of their process on."""
+        match self.metric(selector):
+            case (_, "bucket" | "sum" | "count"):
+                return True
+            case (Metric(kind="counter"), ""):
+                return True
+        return False
+
+
+def constant(node: Node) -> float | None:
+    """Return the value of arithmetic on numbers, None if anything else is in it."""
+    node = bare(node)
+    match node:
+        case Number(value=value):
+            return value
+        case Negative(expr=expr):
+            value = constant(expr)
+            return None if value is None else -value
+        case Binary(op="+" | "-" | "*" | "/" as op, left=left, right=right):
+            one, other = constant(left), constant(right)
+            if one is None or other is None or (op == "/" and other == 0):
+                return None
+            return {"+": one + other, "-": one - other, "*": one * other}.get(
+                op, one / (other or 1.0)
+            )
+    return None
+
+
+def calls(node: Node, functions: Iterable[str]) -> bool:
+    """Whether any of the functions is called in an expression."""
+    names = frozenset(functions)
+    return any(isinstance(part, Call) and part.function in names for part, _ in walk(node))
+
+
+def alternatives(matcher: Matcher) -> tuple[str, ...] | None:
+    """Return the values that a positive matcher accepts; None where they cannot be listed."""
+    if matcher.value is None:
+        return None
+    if matcher.op == "=":
+        return (matcher.value,)
+    if matcher.op != "=~":
+        return None
+    literal = re.sub(r"\\([.+*?|()\[\]{}^$-])", "", matcher.value)
+    if re.search(r"[\\+*?()\[\]{}^$]", literal):
+        return None
+    return tuple(re.sub(r"\\(.)", r"\1", each) for each in matcher.value.split("|"))
+
+
+def only_existence(around: tuple[Node, ...]) -> bool:
+    """Whether it matters only that there is something, not what its value is."""
+    return any(
+        (isinstance(each, Call) and each.function in ("absent", "absent_over_time"))
+        or (isinstance(each, Aggregate) and each.op in ("count", "group"))
+        for each in around
+    )
+
+
+def merging(around: tuple[Node, ...], label: str) -> Aggregate | None:
+    """Return the aggregation that merges series which differ by ``label``, if one does.
+
+    ``around`` is what is around a selector.  Nothing is said across an operator between two
+    vectors or a function that writes labels: the label may have gone or come there.
+    """
+    for index in range(len(around) - 1, -1, -1):
+        match around[index]:
+            case Aggregate() as aggregate if not aggregate.keeps(label):
+                return aggregate
+            case Binary() as binary if not _scales(binary):
+                return None
+            case Call(function="label_replace" | "label_join" | "histogram_quantile" | ""):
+                return None
+    return None
+
+
+def _scales(binary: Binary) -> bool:
+    """Whether one side is a number or the sides are only put together."""
+    return binary.op == "or" or any(
+        constant(side) is not None or isinstance(bare(side), Number)
+        for side in (binary.left, binary.right)
+    )

@@ -1,0 +1,395 @@
+"""Each check finds what it is for, and leaves alone what only looks like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from promql.lint.findings import CHECKS
+from tests.linting import alert, dashboard, ids, panel, record, rules, run
+
+TTFT = "vllm:time_to_first_token_seconds"
+KV = "nv_trt_llm_kv_cache_block_metrics"
+TRITON, VLLM = ("--catalogue", "triton-25.04"), ("--catalogue", "vllm-0.33")
+OLD_TRITON = ("--catalogue", "triton-24.06")
+
+Case = tuple[str, tuple[str, ...]]
+
+WRONG: dict[str, list[Case]] = {
+    "TL001": [
+        ("sum(x", ()),
+        ("rate(x)", ()),
+        ('rate({__name__="x"})', ()),
+    ],
+    "TL002": [
+        ("vllm:gpu_cache_usage_perc", VLLM),
+        ("vllm:gpu_cache_usage_perc", ()),
+        ("vllm:num_request_running", VLLM),
+        ("nv_trt_llm_kv_cache_metrics", ()),
+        ("nv_inference_pending_request_count", ("--catalogue", "triton-23.08")),
+        ("trtllm_kv_cache_utilization", ("--catalogue", "trtllm-1.2")),
+        ("rate(request_success_total[5m])", ("--catalogue", "trtllm-1.4")),
+        ("nv_trt_llm_request_metrics", ("--catalogue", "triton-llmapi-25.04")),
+        ("vllm:num_requests_running", TRITON),
+        ("absent(nv_inference_load_ratio_count)", ()),
+    ],
+    "TL003": [
+        ('vllm:num_requests_running{model="a"}', VLLM),
+        ("sum by (model_name) (rate(nv_inference_count[5m]))", TRITON),
+        ('rate(vllm:prompt_tokens_total{finished_reason="stop"}[5m])', VLLM),
+        (f'rate({TTFT}_count{{le="0.1"}}[5m])', VLLM),
+    ],
+    "TL004": [
+        ('nv_trt_llm_request_metrics{request_type="running"}', TRITON),
+        (f'{KV}{{kv_cache_block_type=~"fraction|share"}}', OLD_TRITON),
+        ('rate(nv_inference_request_failure{reason="TIMEOUT"}[5m])', TRITON),
+        ('rate(llm_requests_total{outcome="success"}[5m])', ()),
+    ],
+    "TL005": [
+        (f'rate({TTFT}_bucket{{le="0.8"}}[5m])', VLLM),
+        (f'rate({TTFT}_bucket{{le=~"3(\\\\.0)?"}}[5m])', VLLM),
+        ('rate(nv_inference_first_response_histogram_ms_bucket{le="800"}[5m])', TRITON),
+    ],
+    "TL006": [
+        (f'rate({TTFT}_bucket{{le="1"}}[5m])', VLLM),
+        ('rate(nv_inference_first_response_histogram_ms_bucket{le="500.0"}[5m])', TRITON),
+        ('rate(http_request_duration_seconds_bucket{le="1"}[5m])', ()),
+    ],
+    "TL007": [("nv_inference_pending_request_count", ("--catalogue", "triton-llmapi-25.04"))],
+    "TL011": [
+        ("rate(vllm:num_requests_running[5m])", VLLM),
+        ("increase(nv_gpu_memory_used_bytes[5m])", ()),
+        ('rate(nv_trt_llm_request_metrics{request_type="active"}[5m])', TRITON),
+        (f'rate({KV}{{kv_cache_block_type=~"reused|used"}}[5m])', TRITON),
+        ("irate(nv_inference_request_summary_us[5m])", TRITON),
+    ],
+    "TL012": [
+        ("sum(vllm:prompt_tokens_total)", VLLM),
+        ("nv_inference_count > 100", TRITON),
+        ("http_requests_total", ()),
+        ("sum(vllm:generation_tokens_total) / 1000", VLLM),
+        (f"sum by (le) ({TTFT}_bucket)", VLLM),
+        ("vllm:prompt_tokens_total and vllm:num_requests_running", VLLM),
+    ],
+    "TL013": [
+        (f"{TTFT}_sum / {TTFT}_count", VLLM),
+        ("sum(errors_total) / (sum(errors_total) + sum(successes_total))", ()),
+        ("100 * sum(a_total) / sum(b_total)", ()),
+    ],
+    "TL014": [
+        ("rate(a_total[5m]) / clamp_min(rate(b_total[5m]), 1)", ()),
+        ("sum(rate(a_total[5m])) / clamp_min(sum(rate(b_total[5m])), 0.1)", ()),
+        ("rate(a_total[5m]) / (rate(b_total[5m]) + 1)", ()),
+        (
+            f"rate({TTFT}_sum[5m]) / (rate({TTFT}_count[5m]) > 0 or vector(1))",
+            VLLM,
+        ),
+    ],
+    "TL015": [
+        ("rate(sum(http_requests_total)[5m:1m])", ()),
+        ("rate(sum(http_requests_total))", ()),
+        ("increase(sum by (model) (nv_inference_count)[1h:])", TRITON),
+    ],
+    "TL016": [
+        ("rate(http_requests_total[30s])", ()),
+        ("rate(http_requests_total[1m])", ("--scrape-interval", "1m")),
+        ("rate(http_requests_total[$__interval])", ()),
+        ("deriv(temperature[59s])", ()),
+    ],
+    "TL021": [
+        ("sum(nv_trt_llm_request_metrics)", TRITON),
+        ("avg by (model) (nv_trt_llm_inflight_batcher_metrics)", TRITON),
+        ("sum without (state) (llm_sequences)", ()),
+        ("sum(rate(llm_tokens_total[5m]))", ()),
+        (f"sum(rate({TTFT}_bucket[5m]))", VLLM),
+        ("sum(max by (model, request_type) (nv_trt_llm_request_metrics))", TRITON),
+    ],
+    "TL022": [
+        ("sum(vllm:kv_cache_usage_perc)", VLLM),
+        ("sum(nv_gpu_utilization) * 100", ()),
+        (f'sum({KV}{{kv_cache_block_type="fraction"}})', TRITON),
+        ("sum(nv_gpu_memory_used_bytes / nv_gpu_memory_total_bytes)", ()),
+        (f"sum(histogram_quantile(0.9, sum by (le, pod) (rate({TTFT}_bucket[5m]))))", VLLM),
+    ],
+    "TL023": [
+        (f"avg(histogram_quantile(0.9, sum by (le, pod) (rate({TTFT}_bucket[5m]))))", VLLM),
+        ('avg(nv_inference_request_summary_us{quantile="0.99"})', TRITON),
+        ("avg(rate(a_total[5m]) / rate(b_total[5m]))", ()),
+        ("avg_over_time(job:errors:ratio_rate5m[30d])", ()),
+        ("sum_over_time(a:ratio[30d]) / ignoring (x) count_over_time(a:ratio[30d])", ()),
+    ],
+    "TL024": [
+        (f"histogram_quantile(0.9, {TTFT}_bucket)", VLLM),
+        (f"histogram_quantile(0.9, sum by (le) ({TTFT}_bucket))", VLLM),
+        (f"histogram_quantile(0.9, sum by (model_name) (rate({TTFT}_bucket[5m])))", VLLM),
+        (f"histogram_quantile(0.9, sum without (le) (rate({TTFT}_bucket[5m])))", VLLM),
+    ],
+    "TL026": [
+        (f"histogram_quantile(0.9, rate({TTFT}_bucket[5m]))", VLLM),
+        ("histogram_quantile(0.9, rate(x_bucket[5m]) * 2)", ()),
+    ],
+}  # fmt: skip
+
+RIGHT: list[Case] = [
+    ("sum(rate(http_requests_total[5m])) by (code)", ()),
+    (f"histogram_quantile(0.99, sum by (le, model_name) (rate({TTFT}_bucket[5m])))", VLLM),
+    (f"max(histogram_quantile(0.99, rate({TTFT}_bucket[5m])))", VLLM),
+    ("histogram_quantile(0.99, sum(rate(native_seconds[5m])))", ()),
+    (f'sum(rate({TTFT}_bucket{{le="+Inf"}}[5m]))', VLLM),
+    (f'1 - sum(rate({TTFT}_bucket{{le=~"1(\\\\.0)?"}}[5m])) / sum(rate({TTFT}_count[5m]))', VLLM),
+    (f'rate({TTFT}_bucket{{le=~"0.5|0.75"}}[5m])', VLLM),
+    ("sum(rate(a_total[5m])) / clamp_min(sum(rate(b_total[5m])), 1e-9)", ()),
+    ("sum(increase(a_total[1h])) / clamp_min(sum(increase(b_total[1h])), 1)", ()),
+    ("sum(rate(errors_total[5m])) / (sum(rate(b_total[5m])) > 0 or vector(1))", ()),
+    ("used / clamp_min(all, 1)", ()),
+    ("rate(a_total[5m]) / clamp_min(rate(nv_inference_queue_duration_us[5m]), 1)", ()),
+    ("avg_over_time(job:request_duration_seconds:mean5m[1h])", ()),
+    ("vllm:current_qps + vllm:semantic_cache_size", ()),
+    ('rate(vllm:time_per_output_token_seconds_sum{model_name="m"}[5m])', ()),
+    ("increase(http_requests_total[1h])", ()),
+    ("http_requests_total - http_requests_total offset 1h", ()),
+    ("http_requests_total unless http_requests_total offset 5m", ()),
+    ("count(http_requests_total)", ()),
+    ("up or on (job) http_requests_total * 0", ()),
+    ("absent(http_requests_total)", ()),
+    ("up and on (job) http_requests_total", ()),
+    ("changes(process_start_time_seconds[1h])", ()),
+    ("rate(http_requests_total[1m])", ()),
+    ("avg_over_time(temperature[30s])", ()),
+    ('rate(nv_trt_llm_general_metrics{general_type="iteration_counter"}[1m])', TRITON),
+    (f'increase({KV}{{kv_cache_block_type="reused"}}[1h])', TRITON),
+    (f'rate({KV}{{kv_cache_block_type="$kind"}}[5m])', TRITON),
+    ("rate(nv_cache_num_hits[5m])", TRITON),
+    ("nv_trt_llm_request_metrics", TRITON),
+    ("sum by (request_type) (nv_trt_llm_request_metrics)", TRITON),
+    ('sum(nv_trt_llm_request_metrics{request_type="active"})', TRITON),
+    ('sum(nv_trt_llm_request_metrics{request_type=~"$type"})', TRITON),
+    ("sum without (pod) (nv_trt_llm_request_metrics)", TRITON),
+    ("max(nv_trt_llm_request_metrics)", TRITON),
+    ("sum(nv_trt_llm_runtime_memory_metrics)", TRITON),
+    (f'{KV}{{kv_cache_block_type=~"used|other"}}', TRITON),
+    ('nv_trt_llm_request_metrics{request_type=~".*"}', TRITON),
+    ('nv_trt_llm_request_metrics{request_type!="running"}', TRITON),
+    ('nv_trt_llm_request_metrics{request_type=~"|running"}', TRITON),
+    ("sum(nv_trt_llm_request_metrics * on (request_type) group_left () weights)", TRITON),
+    ("avg(vllm:kv_cache_usage_perc)", VLLM),
+    ("sum by (pod) (vllm:kv_cache_usage_perc)", VLLM),
+    ("sum(vllm:kv_cache_usage_perc) / count(vllm:kv_cache_usage_perc)", VLLM),
+    ("sum(nv_gpu_memory_used_bytes) / sum(nv_gpu_memory_total_bytes)", ()),
+    ("vllm:prefix_cache_hits_created", VLLM),
+    ("rate(vllm:iteration_tokens_total_sum[5m])", VLLM),
+    ("vllm:kv_block_lifetime_seconds_count offset 5m", VLLM),
+    ("node_load1{model=\"a\"} / node_cpus", VLLM),
+    ('vllm:num_requests_running{namespace="a",pod="b",service="c"}', VLLM),
+    ('nv_inference_pending_request_count{_team="nlp"}', TRITON),
+    ('sum by (model) (label_replace(vllm:num_requests_running,"model","$1","pod","(.*)"))', VLLM),
+    ("sum by (model) (vllm:num_requests_running * on (pod) group_left (model) kube_labels)", VLLM),
+    ("rate(x[$__rate_interval]) + rate(y[$window])", ()),
+    ("rate(nv_inference_count[5m]) > 3", TRITON),
+    ("sum(rate(x_total[5m])) * 60", ()),
+    ("vector(1)", ()),
+    ("$anything", ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "case"), [(check, case) for check, cases in WRONG.items() for case in cases]
+)
+def test_what_is_wrong_is_found(check: str, case: Case, tmp_path: Path) -> None:
+    query, options = case
+    assert check in ids(tmp_path, dashboard(panel(query)), *options)
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_what_is_right_is_left_alone(case: Case, tmp_path: Path) -> None:
+    query, options = case
+    assert run(tmp_path, dashboard(panel(query)), *options) == []
+
+
+def test_every_check_of_queries_is_tried_here() -> None:
+    of_others = {"TL017", "TL025", "TL031", "TL032", "TL033", "TL034", "TL035", "TL041", "TL042"}
+    assert WRONG.keys() | of_others == CHECKS.keys()
+
+
+RATIO = "sum(rate(errors_total[5m])) / sum(rate(all_total[5m]))"
+
+
+@pytest.mark.parametrize(
+    ("expr", "found"),
+    [
+        ("slo:sli_error:ratio_rate1h > (14.4 * 0.1)", True),
+        ("max(slo:sli_error:ratio_rate1h{a=\"b\"} > (14.4 * 0.01)) without (w)", False),
+        ("max(slo:sli_error:ratio_rate1h{a=\"b\"} > (14.4 * 0.1)) without (w)", True),
+        ("slo:error_ratio:rate1h > 1", True),
+        ("slo:error_ratio:rate1h >= 1", False),
+        ("1.2 < slo:error_ratio:rate1h", True),
+        ("http:burnrate5m > (14 * (1-0.9)) and http:burnrate1h > (14 * (1-0.9))", True),
+        ("http_requests:burnrate5m > (14 * (1-0.99))", False),
+        ("http_requests:burnrate5m > 14", False),
+        ("slo:current_burn_rate:ratio > 14", False),
+        (f"{RATIO} > 14.4 * 0.1", True),
+        (f"{RATIO} > 14.4 * 0.01", False),
+        (f"{RATIO} > 2", False),
+        ("max(vllm:kv_cache_usage_perc) > 90", True),
+        ("max by (pod) (max_over_time(vllm:kv_cache_usage_perc[5m])) > 0.9", False),
+        ("vllm:kv_cache_usage_perc * 100 > 90", False),
+        ("vllm:kv_cache_usage_perc > 2 / 0", False),
+        ("triton:queue_compute:ratio > 2", False),
+        ("job:error_duration_seconds:p99 > 2", False),
+    ],
+)  # fmt: skip
+def test_alerts_that_cannot_fire(expr: str, found: bool, tmp_path: Path) -> None:
+    assert ids(tmp_path, rules(alert(expr))) == (["TL031"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "used", "found"),
+    [
+        (RATIO, "sum_over_time(a:b[30d])", True),
+        (RATIO, "avg_over_time(a:b[30d])", True),
+        (RATIO, "a:b > 0.1", False),
+        (RATIO, "sum_over_time(other[30d])", False),
+        (f"{RATIO} >= 0", "sum_over_time(a:b[30d])", False),
+        (f"{RATIO} and on () sum(rate(all_total[5m])) > 0", "sum_over_time(a:b[30d])", False),
+        (RATIO.replace("/ ", "/ (") + " > 0)", "sum_over_time(a:b[30d])", False),
+        (RATIO.replace("/ ", "/ clamp_min(") + ", 1e-9)", "sum_over_time(a:b[30d])", False),
+        ("used / all", "sum_over_time(a:b[30d])", False),
+    ],
+)
+def test_nan_that_is_recorded_and_summed(
+    recorded: str, used: str, found: bool, tmp_path: Path
+) -> None:
+    file = rules(record(recorded, "a:b"), record(used, "c:d"))
+    assert ids(tmp_path, file) == (["TL032"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "lost"),
+    [
+        (alert('absent(x{job="a"})'), ""),
+        (alert('absent(x{job="a"}) == 1'), ""),
+        (alert('absent(sum(x{job="a"}))'), "job"),
+        (alert('absent(sum(x{job="a"}))', labels={"severity": "page"}), "job"),
+        (alert('absent(sum(x{job="a"}))', labels={"job": "a"}), ""),
+        (alert('absent(sum(x{job="a"}))', labels={"service": "a"}), ""),
+        (alert('absent(x{job=~"a"})', annotations={"summary": "{{ $labels.job }}"}), "job"),
+        (alert('absent(x{job="a"})', annotations={"summary": "{{ $labels.job }}"}), ""),
+        (alert('absent_over_time(x{job="a"}[5m])'), ""),
+        (alert('absent(rate(x_total{job="a"}[5m]))'), "job"),
+        (alert("absent(x)", annotations={"a": "{{ .Labels.pod }} {{ $labels.alertname }}"}), "pod"),
+    ],
+)  # fmt: skip
+def test_labels_of_what_is_absent(rule: dict[str, str], lost: str, tmp_path: Path) -> None:
+    findings = run(tmp_path, rules(rule))
+    assert [finding["check"] for finding in findings] == (["TL033"] if lost else [])
+    assert all(f"so {lost} is lost" in finding["why"] for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        (record("avg_over_time(up[5m])", "slo:availability:5m"), True),
+        (record("1 - sum(up) / count(up)", "x", sli="errors"), True),
+        (record("avg_over_time(up[5m])", "job:up:avg"), False),
+        (alert("up == 0", labels={"slo": "availability"}), False),
+        (alert('avg(up{job="x"}) < 0.9', labels={"slo": "availability"}), True),
+    ],
+)
+def test_availability_from_up(rule: dict[str, str], found: bool, tmp_path: Path) -> None:
+    assert ids(tmp_path, rules(rule)) == (["TL034"] if found else [])
+
+
+MEAN = "rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_success[5m])"
+
+
+@pytest.mark.parametrize(
+    ("query", "unit", "found"),
+    [
+        (f"histogram_quantile(0.9, sum by (le) (rate({TTFT}_bucket[5m])))", "s", []),
+        (f"histogram_quantile(0.9, sum by (le) (rate({TTFT}_bucket[5m])))", "ms", ["TL041"]),
+        (f"1000 * histogram_quantile(0.9, sum by (le) (rate({TTFT}_bucket[5m])))", "ms", []),
+        (f"1000 * histogram_quantile(0.9, sum by (le) (rate({TTFT}_bucket[5m])))", "s", ["TL041"]),
+        (MEAN, "ms", ["TL041"]),
+        (MEAN, "µs", []),
+        (f"{MEAN} / 1000", "ms", []),
+        ("rate(nv_inference_request_duration_us[5m])", "µs", ["TL017"]),
+        ("rate(process_cpu_seconds_total[5m])", "s", []),
+        ("vllm:kv_cache_usage_perc", "percent", ["TL041"]),
+        ("vllm:kv_cache_usage_perc", "percentunit", []),
+        ("vllm:kv_cache_usage_perc * 100", "percent", []),
+        ("nv_gpu_memory_used_bytes / 1024 / 1024", "mbytes", []),
+        ("nv_gpu_memory_used_bytes", "mbytes", ["TL041"]),
+        ("time() - process_start_time_seconds", "ms", []),
+        ("nv_gpu_power_usage", "ms", []),
+        ("vllm:num_requests_running", "percent", []),
+    ],
+)  # fmt: skip
+def test_units(query: str, unit: str, found: list[str], tmp_path: Path) -> None:
+    assert ids(tmp_path, dashboard(panel(query, unit=unit))) == found
+
+
+def test_a_unit_that_some_query_may_change_says_nothing(tmp_path: Path) -> None:
+    shown = panel("vllm:kv_cache_usage_perc", unit="percent")
+    override = {"matcher": {"id": "byName"}, "properties": [{"id": "unit", "value": "percentunit"}]}
+    shown["fieldConfig"]["overrides"].append(override)
+    assert ids(tmp_path, dashboard(shown)) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "one"),
+    [
+        ("sum(x)", True),
+        ("sum by (pod) (x)", False),
+        ("max(x) or vector(0)", True),
+        ("sum(x) / sum(y)", True),
+        ("sum(x) / y", False),
+        ("sum(rate(x_total[5m]))", True),
+        ("avg(x) and on () up", True),
+        ("ceil(sum(x) * 2)", True),
+        ("topk(1, x)", False),
+        ("scalar(x)", True),
+        ("x", False),
+        ("histogram_quantile(0.9, sum by (le) (rate(x_bucket[5m])))", False),
+    ],
+)
+def test_scalers_want_one_series(query: str, one: bool, tmp_path: Path) -> None:
+    scaler = f"""
+        kind: ScaledObject
+        metadata: {{name: s}}
+        spec:
+          triggers:
+            - type: cpu
+            - type: prometheus
+              metadata:
+                query: |
+                  {query}
+    """
+    assert ids(tmp_path, scaler) == ([] if one else ["TL035"])
+
+
+def test_the_finest_step_of_a_panel_makes_interval_right(tmp_path: Path) -> None:
+    shown = panel("rate(x_total[$__interval])", interval="1m")
+    assert ids(tmp_path, dashboard(shown)) == []
+    shown["interval"] = ">1m"
+    assert ids(tmp_path, dashboard(shown)) == []
+    shown["interval"] = ">30s"
+    assert ids(tmp_path, dashboard(shown)) == ["TL016"]
+
+
+def test_a_label_may_be_pinned_where_nothing_chooses_it(tmp_path: Path) -> None:
+    chosen = panel('up{namespace=~"$namespace"}')
+    for pinned, found in (
+        ('up{namespace="a"}', ["TL042"]),
+        ('up{namespace!="kube-system"}', []),
+        ('up{namespace=""}', []),
+        ('up{pod="a"}', []),
+    ):
+        assert ids(tmp_path, dashboard(chosen, panel(pinned))) == found
+    assert ids(tmp_path, dashboard(panel('up{namespace="a"}'))) == []
+
+
+def test_what_the_files_record_is_not_looked_up(tmp_path: Path) -> None:
+    mine = record("sum(rate(vllm:prompt_tokens_total[5m]))", "vllm:mine")
+    assert ids(tmp_path, rules(mine, alert("vllm:mine > 1"))) == []
+    assert ids(tmp_path, rules(alert("vllm:mine > 1"))) == ["TL002"]

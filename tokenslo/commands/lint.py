@@ -1,0 +1,132 @@
+"""``tokenslo lint``: whether dashboards and rule files say what they seem to say."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from exporter.reader import ExpositionError, read
+from promql.lint.catalogue import Catalogue, scraped, union
+from promql.lint.findings import CHECKS
+from promql.lint.linting import lint as lint_files
+from promql.lint.report import FORMATS
+from promql.parse import duration
+from slos.catalogues.named import NAMES, everything, named
+from slos.errors import BadValue
+
+_MAX_BYTES = 32 << 20
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="URL|FILE",
+    help="Metrics that a server serves, to check names, labels and buckets against; repeatable.",
+)
+@click.option(
+    "--catalogue",
+    multiple=True,
+    metavar="NAME",
+    help=f"The same for a release: {', '.join(NAMES)}; repeatable, and added to --metrics.",
+)
+@click.option(
+    "--scrape-interval", default="30s", metavar="TIME", help="How often servers are scraped."
+)
+@click.option(
+    "--disable", multiple=True, metavar="ID", help="Leave a check out, such as TL012; repeatable."
+)
+@click.option(
+    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
+)
+def lint(
+    files: tuple[str, ...],
+    metrics: tuple[str, ...],
+    catalogue: tuple[str, ...],
+    scrape_interval: str,
+    disable: tuple[str, ...],
+    format_: str,
+) -> int:
+    """Check the queries of Grafana dashboards, Prometheus rule files and Kubernetes manifests.
+
+    Without --metrics and --catalogue, names are checked against all catalogues. The exit code is 1
+    if there are findings, and 2 if a file cannot be read.
+    """
+    interval = duration(scrape_interval)
+    if not interval:
+        raise click.BadParameter("give a duration such as 30s.", param_hint="--scrape-interval")
+    if unknown := sorted({*disable} - CHECKS.keys()):
+        raise click.BadParameter(f"there is no check {', '.join(unknown)}.", param_hint="--disable")
+    known = everything()
+    chosen = [*map(_named, catalogue), *(_scraped(place, known) for place in metrics)]
+    report = lint_files(
+        files,
+        known,
+        union(chosen) if chosen else None,
+        scrape_interval=interval,
+        disabled=disable,
+    )
+    for file, problem in report.unreadable:
+        where = f"{file}:{problem.line}" if problem.line else file
+        click.echo(f"{where}: {problem.message}. Fix: {problem.fix}.", err=True)
+    click.echo(FORMATS[format_](report, version("tokenslo")), nl=False)
+    if report.unreadable:
+        return 2
+    return 1 if report.findings else 0
+
+
+def _named(name: str) -> Catalogue:
+    try:
+        return named(name)
+    except BadValue as problem:
+        raise click.BadParameter(
+            f"{problem.message}; {problem.fix}.", param_hint="--catalogue"
+        ) from None
+
+
+def _scraped(place: str, known: Catalogue) -> Catalogue:
+    """Return what one exposition holds."""
+    try:
+        families = read(_body(place))
+    except ExpositionError as error:
+        raise click.BadParameter(
+            f"{place} does not hold metrics as Prometheus reads them: {error}.",
+            param_hint="--metrics",
+        ) from None
+    if not families:
+        raise click.BadParameter(f"{place} holds no metrics.", param_hint="--metrics")
+    return scraped(
+        place,
+        (
+            (name, family.type, [labels for _, labels, _ in family.samples])
+            for name, family in families.items()
+        ),
+        known,
+    )
+
+
+def _body(place: str) -> bytes:
+    if not place.startswith(("http://", "https://")):
+        try:
+            with Path(place).open("rb") as file:
+                return file.read(_MAX_BYTES)
+        except OSError as error:
+            raise click.BadParameter(
+                f"{place} cannot be read: {error.strerror}.", param_hint="--metrics"
+            ) from None
+    from exporter.readings import SourceError
+    from exporter.sources.fetch import Limits, fetch, new_session
+
+    async def get() -> bytes:
+        async with new_session() as session:
+            answer = await fetch(session, "GET", place, limits=Limits(10.0, _MAX_BYTES))
+            return answer.body
+
+    try:
+        return asyncio.run(get())
+    except SourceError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--metrics") from None
