@@ -264,7 +264,8 @@ OPTIONS = (
         "probe",
         "MODEL",
         "Send a request for one token to this model now and then, and be not ready if it fails; "
-        "the server counts it like any other; repeatable.",
+        "the server's own counters have it like any other request, taps and traces leave it out; "
+        "repeatable.",
         _text,
         many=True,
     ),

@@ -13,8 +13,9 @@ from exporter.readings import Distribution
 from exporter.view import SignalState, View
 from promql.expr import decimal_text
 from slos.durations import format_duration
-from slos.indicators import INDICATORS, good_sentence
+from slos.indicators import INDICATORS, Verdicts, good_sentence
 from slos.model import Objective, Service
+from slos.names import goodput_objective
 from slos.signals import SIGNALS
 
 Quality = Literal["exact", "estimate", "unavailable"]
@@ -66,6 +67,7 @@ def judge(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]
         _state(service, objective, model, verdict)
         for service in services
         for objective in service.objectives
+        if not objective.queries  # of which only Prometheus can tell
         for model, verdict in _verdicts(service, objective, by_model)
     )
 
@@ -119,13 +121,13 @@ def _chooses(service: Service, model: tuple[str, str]) -> bool:
 
 def _verdict(service: Service, objective: Objective, signals: dict[str, SignalState]) -> _Verdict:
     indicator = INDICATORS[objective.indicator]
-    if indicator.unsupported:
-        return _Verdict("unavailable", indicator.unsupported, "wait for a release that can")
     found = [_signal_verdict(key, signals.get(key)) for key in indicator.signals]
     if indicator.threshold == "seconds":
         found[0] = _edge_verdict(service, objective, signals.get(indicator.signals[0]), found[0])
         # The others only complete a latency indicator: without them it is still an estimate.
         found[1:] = map(_as_shortcoming, found[1:])
+    if indicator.verdicts and indicator.verdicts.unknown:
+        found = [_judged_verdict(service, objective, indicator.verdicts, signals, found[0])]
     worst = min(found, key=lambda one: WORST_FIRST.index(one.quality))
     if worst.quality == "unavailable":
         return worst
@@ -142,6 +144,34 @@ def _signal_verdict(key: str, state: SignalState | None) -> _Verdict:
 def _as_shortcoming(verdict: _Verdict) -> _Verdict:
     if verdict.quality == "unavailable":
         return _Verdict("estimate", f"not counted: {verdict.note}")
+    return verdict
+
+
+def _judged_verdict(
+    service: Service,
+    objective: Objective,
+    verdicts: Verdicts,
+    signals: dict[str, SignalState],
+    verdict: _Verdict,
+) -> _Verdict:
+    """Judge a counter of verdicts, which says nothing while all of them are that nobody knows."""
+    state = signals.get(verdicts.signal)
+    if state is None or verdict.quality == "unavailable":
+        return verdict
+    own = goodput_objective(service.service, objective.name)
+    counts: dict[str, float] = {}
+    for labels, value in state.samples.items():
+        if dict(labels).get("objective") == own and not isinstance(value, Distribution):
+            result = dict(labels).get(verdicts.label, "")
+            counts[result] = counts.get(result, 0.0) + value
+    known = sum(counts.get(result, 0.0) for result in (*verdicts.good, *verdicts.bad))
+    if counts.get(verdicts.unknown) and not known:
+        return _Verdict(
+            "unavailable",
+            f"no request so far told all of {', '.join(objective.clauses)}",
+            "leave out the clause that the server does not tell: queue needs its own timing, and "
+            "ttft, tpot and max_gap need streaming requests",
+        )
     return verdict
 
 

@@ -31,7 +31,20 @@ def in_words(signal: Signal, history: Iterable[Snapshot], latest: Snapshot) -> s
         return ""
     if signal.kind == "histogram":
         return _spread(signal, earlier, values, seconds)
-    return _rates(earlier, values, seconds)
+    return _rates(of_all_tenants(earlier), of_all_tenants(values), seconds)
+
+
+def of_all_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
+    """Add up what tenants have, who may be too many to be read."""
+    found: dict[Labels, Value] = {}
+    for labels, value in samples.items():
+        key = tuple(pair for pair in labels if pair[0] != "tenant")
+        before = found.get(key, 0.0)
+        if isinstance(value, Distribution) or isinstance(before, Distribution):
+            found[key] = value
+        else:
+            found[key] = before + value
+    return found
 
 
 def quantile(q: float, distribution: Distribution) -> float:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from socket import gaierror
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -16,6 +14,7 @@ from aiohttp import web
 from exporter.collector import expose
 from exporter.config import Listen
 from exporter.families import Family
+from exporter.listening import cannot_listen
 from exporter.status import (
     CONTENT_SECURITY_POLICY,
     Status,
@@ -24,7 +23,7 @@ from exporter.status import (
     status_json,
 )
 from exporter.view import View
-from slos.errors import InvalidFile, Problem
+from slos.errors import InvalidFile
 
 T = TypeVar("T")
 
@@ -175,21 +174,6 @@ async def start(
         await web.TCPSite(runner, listen.host, listen.port).start()
     except OSError as error:
         await runner.cleanup()
-        raise InvalidFile([_cannot_listen(setting, listen, error)]) from None
+        raise InvalidFile([cannot_listen(setting, str(listen), error)]) from None
     host, port = runner.addresses[0][:2]
     return f"http://{Listen(host, port)}", runner.cleanup
-
-
-def _cannot_listen(setting: str, listen: Listen, error: OSError) -> Problem:
-    reasons = {
-        errno.EADDRINUSE: ("is in use by another program", "stop it, or choose another port"),
-        errno.EADDRNOTAVAIL: ("is no address of this machine", "choose one that is"),
-        errno.EACCES: ("needs privileges", "choose a port from 1024"),
-    }
-    unknown = ("is not a host that can be resolved", "choose an address such as 127.0.0.1")
-    message, fix = (
-        unknown
-        if isinstance(error, gaierror)
-        else reasons.get(error.errno or 0, (f"cannot be had: {error.strerror}", "choose another"))
-    )
-    return Problem("tokenslo exporter", 0, setting, f"{listen} {message}", fix)

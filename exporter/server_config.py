@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from slos.durations import format_duration
 from slos.errors import InvalidFile, Problem
-from slos.indicators import INDICATORS
+from slos.indicators import indicator_of
 from slos.model import Objective, Service
 from slos.signals import FIRST_TOKEN_BUCKETS
 
@@ -107,7 +107,7 @@ def _thresholds(services: Iterable[Service]) -> dict[str, frozenset[int]]:
 
 def _first_token(service: Service) -> Iterator[tuple[int, Objective, Decimal]]:
     for position, objective in enumerate(service.objectives):
-        is_first_token = "ttft" in INDICATORS[objective.indicator].signals
+        is_first_token = "ttft" in indicator_of(objective).signals
         if is_first_token and objective.threshold is not None:
             yield position, objective, objective.threshold
 

@@ -14,6 +14,7 @@ from exporter.methods import METHODS
 from exporter.objectives import ObjectiveState
 from exporter.readiness import Readiness
 from exporter.readings import Distribution, Labels, ModelInfo, Value
+from exporter.recent import of_all_tenants
 from exporter.view import SignalState, SourceState, View
 from slos.signals import SIGNALS, Signal
 
@@ -373,7 +374,7 @@ def _now(signal: Signal, samples: Mapping[Labels, Value]) -> str:
     """Say what a signal's samples are now: ``ok 120, error backend 3`` or ``0.62``."""
     return ", ".join(
         " ".join([*(text for _, text in labels if text), _amount(signal, value)])
-        for labels, value in sorted(samples.items())
+        for labels, value in sorted(of_all_tenants(samples).items())
     )
 
 

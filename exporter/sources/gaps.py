@@ -12,11 +12,19 @@ from exporter.readings import Missing, ModelInfo
 from exporter.sources.triton_core import Kind, kind_of
 from exporter.sources.trtllm_backend import GAUGES
 
-OBSERVE = "none yet: it needs stream observation, which this release of tokenslo does not have yet"
+OBSERVE = (
+    "observe the streams: give the sidecar --tap proxy=:9000=127.0.0.1:8000 and send clients to "
+    "port 9000, or --tap capture=eth0:8000 where it may have CAP_NET_RAW"
+)
 TRACE = (
     "let Triton send its traces: give the sidecar --otlp-traces 127.0.0.1:4318, and start Triton "
     "with --trace-config mode=opentelemetry --trace-config level=TIMESTAMPS --trace-config rate=1 "
     "--trace-config opentelemetry,url=http://127.0.0.1:4318/v1/traces"
+)
+OBSERVE_OR_TRACE = f"{OBSERVE}; or {TRACE}"
+ASK_THE_ENGINE = (
+    "with TensorRT-LLM's backends let a tap ask the engine for it: --tap "
+    "proxy=:9000=127.0.0.1:8000 --inject perf-metrics, and send clients to port 9000"
 )
 STEPS = "look at the steps of the ensemble"
 
@@ -42,14 +50,36 @@ PUBLISH = (
     "pb_utils.MetricFamily"
 )
 
+OBSERVED = (
+    "itl_normalized",
+    "streams",
+    "live_streams",
+    "disconnects",
+    "disconnect_age",
+    "disconnect_release",
+    "wasted_tokens",
+    "partial_tokens",
+    "suspected_retries",
+    "client_backpressure",
+    "goodput",
+)
+"""Signals that nobody has who does not see the streams."""
+UNSEEN = Gap("no server metric knows single streams and their clients", OBSERVE, never=True)
+
 _STREAMS = {
-    "itl": Gap("Triton has no metric of single tokens", TRACE, never=True),
+    "itl": Gap("Triton has no metric of single tokens", OBSERVE_OR_TRACE, never=True),
     "tpot": Gap("Triton has no metric of single tokens", OBSERVE, never=True),
-    "prefill": Gap("Triton does not know when the engine starts a request", OBSERVE, never=True),
-    "decode": Gap("no metric of Triton says when the last token was made", TRACE, never=True),
-    "disconnects": Gap("Triton counts no client that leaves a stream", OBSERVE, never=True),
-    "max_gap": Gap("no server metric knows single streams", TRACE, never=True),
-    "goodput": Gap("no server metric knows single requests", OBSERVE, never=True),
+    "prefill": Gap(
+        "Triton does not know when the engine starts a request", ASK_THE_ENGINE, never=True
+    ),
+    "cached_input_tokens": Gap(
+        "Triton does not tell how much of a prompt the prefix cache had", OBSERVE, never=True
+    ),
+    "decode": Gap(
+        "no metric of Triton says when the last token was made", OBSERVE_OR_TRACE, never=True
+    ),
+    "max_gap": Gap("no server metric knows single streams", OBSERVE_OR_TRACE, never=True),
+    **dict.fromkeys(OBSERVED, UNSEEN),
 }
 _FIRST_RESPONSE = Gap("Triton publishes no first-response histogram for this model", FIRST_RESPONSE)
 _NO_COUNTERS = Gap(
@@ -112,7 +142,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
         "e2e": Gap(f"{_EARLY}, and vLLM's metrics are off", CUSTOM_METRICS),
         "requests": Gap(
             f"{_EARLY}; failures alone would read as 100 % bad, so they are left out too",
-            CUSTOM_METRICS,
+            f"{CUSTOM_METRICS}; or {OBSERVE}",
         ),
         "input_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
         "output_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
@@ -134,7 +164,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
         "requests": Gap(
             f"{_PERHAPS_EARLY}; failures alone would read as 100 % bad, so they are left out too",
             "call it through an ensemble, which Triton counts at the end of the stream, or publish "
-            "nv_llm_output_token_len from model.py",
+            f"nv_llm_output_token_len from model.py; or {OBSERVE}",
         ),
         **dict.fromkeys(
             TOKENS,

@@ -1,8 +1,8 @@
 """The sidecar as the OTLP/HTTP endpoint to which Triton sends its traces.
 
 An export is answered as soon as it is understood; nothing of a body is kept but names of models and
-times.  Reported on are models that were seen to stream: from the spans of a model that answers at
-once nobody can tell whether it has tokens at all.
+times.  Requests of our own are left out.  Reported on are models that were seen to stream: from the
+spans of a model that answers at once nobody can tell whether it has tokens at all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from exporter.readings import Distribution, Missing, ModelInfo, Reading, SourceE
 from exporter.recorder import Recorder
 from exporter.server import add_headers, start
 from exporter.sources.fetch import CHUNK, Limits
+from exporter.sources.gaps import OBSERVE, OBSERVED
 from exporter.sources.http_source import HttpSource
 from exporter.sources.trace_forwarding import Forwarder
 from exporter.sources.trace_setting import PATH as SETTING_PATH
@@ -355,7 +356,8 @@ def _gaps(models: Iterable[Model]) -> Iterator[Missing]:
     for model in models:
         for signal in SIGNALS:
             if signal not in GIVEN:
-                yield Missing(signal, *model, "Triton's traces do not show it", ASK_TRITON)
+                fix = OBSERVE if signal in OBSERVED else ASK_TRITON
+                yield Missing(signal, *model, "Triton's traces do not show it", fix)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

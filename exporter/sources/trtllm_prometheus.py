@@ -34,6 +34,7 @@ HISTOGRAMS = {
 }
 COUNTERS = {
     "input_tokens": ("trtllm_serve_counter", "prompt_tokens_total"),
+    "cached_input_tokens": ("trtllm_serve_counter", "prompt_cached_tokens_total"),
     "output_tokens": ("trtllm_serve_counter", "generation_tokens_total"),
     "kv_reused_blocks": ("trtllm_serve_iterations", "kv_cache_reused_blocks_total"),
     "kv_missed_blocks": ("trtllm_serve_iterations", "kv_cache_missed_blocks_total"),

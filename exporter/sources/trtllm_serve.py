@@ -20,7 +20,7 @@ from exporter.sources import trtllm_prometheus
 from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits, public
 from exporter.sources.followed_files import FollowedFiles
-from exporter.sources.gaps import OBSERVE, Gap
+from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, served
 from exporter.sources.iterations.splitter import Splitter
 from exporter.sources.request_feed import RequestFeed
@@ -56,9 +56,7 @@ _NO_SINGLE_TOKENS = Gap(
 )
 GAPS: Mapping[str, Gap] = {
     "itl": _NO_SINGLE_TOKENS,
-    "max_gap": Gap("no server metric knows single streams", OBSERVE),
-    "goodput": Gap("no server metric knows single requests", OBSERVE),
-    "disconnects": Gap("trtllm-serve forgets a stream whose client leaves", OBSERVE),
+    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
     "requests_without_first_token": Gap(
         "trtllm-serve does not tell which requests ended before their first token", OBSERVE
     ),

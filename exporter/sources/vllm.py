@@ -33,6 +33,7 @@ HISTOGRAMS = (
 )
 COUNTERS = (
     ("input_tokens", "vllm:prompt_tokens_total"),
+    ("cached_input_tokens", "vllm:prompt_tokens_cached_total"),
     ("output_tokens", "vllm:generation_tokens_total"),
     ("preemptions", "vllm:num_preemptions_total"),
     ("draft_tokens", "vllm:spec_decode_num_draft_tokens_total"),

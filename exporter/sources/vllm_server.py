@@ -10,7 +10,7 @@ from exporter.readings import Missing, Reading, SourceError, Survey
 from exporter.sources import vllm
 from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits
-from exporter.sources.gaps import OBSERVE, Gap
+from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, served
 from slos.signals import SIGNALS
 
@@ -47,9 +47,7 @@ GAPS: Mapping[str, Gap] = {
     "memory_gpu": _NO_MEMORY,
     "memory_cpu": _NO_MEMORY,
     "memory_pinned": _NO_MEMORY,
-    "disconnects": Gap("vLLM does not count in which phase clients leave", OBSERVE),
-    "max_gap": Gap("no server metric knows single streams", OBSERVE),
-    "goodput": Gap("no server metric knows single requests", OBSERVE),
+    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
 }
 """Signals that vLLM does not have, or not always."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from exporter.wire.events import Outcome, Stream
 from slos.model import Service
+from slos.names import goodput_objective
 
 FAILED = ("error", "rejected", "timeout")
 OUTCOME = "outcome"
@@ -44,7 +45,7 @@ def goals(services: Iterable[Service]) -> Iterator[Goal]:
         for objective in service.objectives:
             if objective.indicator == "goodput":
                 yield Goal(
-                    f"{service.service}/{objective.name}",
+                    goodput_objective(service.service, objective.name),
                     service.selector.get("model", ""),
                     {signal: float(seconds) for signal, seconds in objective.clauses.items()},
                 )

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic
 
+from exporter.listening import BACKLOG, listen
 from exporter.log import LOG
-from exporter.taps.listening import BACKLOG, listen
 from exporter.taps.model_inputs import ModelInputs
 from exporter.taps.proxy_connection import Connection, Limits, Shared
 from exporter.taps.proxy_tls import HTTP1, Certificate, Verification, for_clients, for_server

@@ -26,9 +26,9 @@ from time import monotonic
 from traceback import extract_tb
 from typing import ParamSpec, cast
 
+from exporter.listening import tune
 from exporter.log import Episodes
 from exporter.taps import proxy_answers as answers
-from exporter.taps.listening import tune
 from exporter.taps.proxy_tls import HTTP1, HTTP2
 from exporter.taps.resets import Resets
 from exporter.taps.tap import NewObserver, ProxySpec

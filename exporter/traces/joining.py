@@ -44,6 +44,7 @@ class Request:
 class Joiner:
     """Gives each request once, when both of its halves are there.
 
+    Requests of our own are not given.
     ``lost`` counts requests that were traced and could not be told, or not completely: a half that
     never came, times that contradict each other, or events that were cut off.
     """
@@ -83,6 +84,9 @@ class Joiner:
     def _model(self, span: Span, now: float) -> Request | None:
         key = span.trace + span.parent
         if key in self._done:
+            return None
+        if span.probe:
+            self._forget(key)
             return None
         if key not in self._roots:
             self._models.setdefault(key, (now, span.model, span.version))

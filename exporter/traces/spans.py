@@ -3,7 +3,8 @@
 Triton (server, tracer.cc) exports per traced request a root span ``InferRequest`` with the events
 of the front end and no attributes, a child named after the model that was asked, and below that
 ``compute`` or the steps of an ensemble.  Only roots and models are kept; attributes other than the
-model's name, version and whether it is a step are dropped here.
+model's name, version and whether it is a step are dropped here, the client's id of the request
+after it was seen whether the request is a probe.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from exporter.probe import NAME as PROBE
+
 T = TypeVar("T")
 
 ROOT = "InferRequest"
 NAME, VERSION, STEP_OF = "triton.model_name", "triton.model_version", "triton.trace_parent_id"
-ATTRIBUTES = (NAME, VERSION, STEP_OF)
+REQUEST = "triton.request_id"
+ATTRIBUTES = (NAME, VERSION, STEP_OF, REQUEST)
 
 RESPONSE = "INFER_RESPONSE_COMPLETE"
 HTTP_RECEIVED, HTTP_SENT = "HTTP_RECV_START", "HTTP_SEND_END"
@@ -43,8 +47,8 @@ class MalformedSpanError(ValueError):
 class Span:
     """A root (``model`` is empty) or the span of a model; times are nanoseconds since the epoch.
 
-    ``step`` says that another model asked for it.  ``cut`` is how many events its exporter left
-    out.
+    ``step`` says that another model asked for it, ``probe`` that it is a request of our own.
+    ``cut`` is how many events its exporter left out.
     """
 
     trace: bytes
@@ -55,6 +59,7 @@ class Span:
     model: str = ""
     version: str = ""
     step: bool = False
+    probe: bool = False
     events: tuple[Event, ...] = ()
     cut: int = 0
 
@@ -106,7 +111,8 @@ def as_span(
         raise MalformedSpanError("a name too long")
     if model:
         step = attributes.get(STEP_OF, "0") != "0"
-        return Span(trace, own, parent, *times, model, version, step)
+        probe = attributes.get(REQUEST) == PROBE
+        return Span(trace, own, parent, *times, model, version, step, probe)
     if name != ROOT:
         return None
     kept = tuple(event for event in events if event[0] in EVENTS)

@@ -67,7 +67,6 @@ class Stream:
     chunks: int = 0
     tokens: int = 0
     closing_at: float = 0.0
-    closing_tokens: int = 0
 
 
 class Listener(Protocol):

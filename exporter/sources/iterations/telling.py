@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from exporter.readings import UNLABELLED, Distribution, Missing, Reading, Value
-from exporter.sources.gaps import OBSERVE
+from exporter.sources.gaps import OBSERVE, OBSERVED
 from exporter.sources.iterations.engine import GAPS_METHOD, Engine, Lane
 from exporter.sources.iterations.records import KvCache, Record
 from slos.signals import SIGNALS
@@ -44,14 +44,14 @@ class _Gap:
 _NO_REQUESTS = _Gap("iteration records know no single request", PER_REQUEST)
 _NO_STREAMS = _Gap("iteration records know no stream and no client", OBSERVE)
 _NEVER = {
-    **dict.fromkeys(("ttft", "tpot", "e2e", "prefill", "decode"), _NO_REQUESTS),
+    **dict.fromkeys(
+        ("ttft", "tpot", "e2e", "prefill", "decode", "cached_input_tokens"), _NO_REQUESTS
+    ),
     "requests": _Gap(
         "iteration records count completed requests, cancelled and failed ones among them",
         PER_REQUEST,
     ),
-    **dict.fromkeys(
-        ("requests_without_first_token", "disconnects", "max_gap", "goodput"), _NO_STREAMS
-    ),
+    **dict.fromkeys(("requests_without_first_token", "max_gap", *OBSERVED), _NO_STREAMS),
 }
 _ABSENT = _Gap("the iteration records do not hold it", "upgrade TensorRT-LLM")
 _NO_RECORD = _Gap("no iteration record was read yet", ENABLE)

@@ -43,7 +43,7 @@ def listen(host: str, port: int, setting: str) -> list[socket.socket]:
     except OSError as error:
         for each in sockets:
             each.close()
-        raise InvalidFile([_cannot_listen(setting, where, error)]) from None
+        raise InvalidFile([cannot_listen(setting, where, error)]) from None
     return sockets
 
 
@@ -64,7 +64,8 @@ def _addresses(host: str, port: int) -> Iterator[tuple[socket.AddressFamily, str
         yield socket.AF_INET, ""
 
 
-def _cannot_listen(setting: str, where: str, error: OSError) -> Problem:
+def cannot_listen(setting: str, where: str, error: OSError) -> Problem:
+    """Say why there can be no listening at an address that a setting names."""
     if isinstance(error, socket.gaierror):
         reason = ("is not a host that can be resolved", "choose an address such as 127.0.0.1")
     else:
