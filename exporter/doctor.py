@@ -11,13 +11,14 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from itertools import chain
 from textwrap import wrap
 from time import monotonic
 
 from exporter.config import Config, load_config
 from exporter.methods import METHODS
 from exporter.objectives import ObjectiveState, judge
-from exporter.readings import ModelInfo, SourceError
+from exporter.readings import ModelInfo, Reading, SourceError
 from exporter.server_config import FLAG, first_response_settings
 from exporter.sources import Source
 from exporter.sources.by_model import NAMED_BY
@@ -58,7 +59,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found; ``settings`` are those that the sidecar needs, by name."""
+    """What was found; ``settings`` are those that the sidecar needs, by name.
+
+    ``readings`` are as the servers count, since they started; the view is since the first look.
+    """
 
     version: str
     servers: tuple[Server, ...]
@@ -66,6 +70,7 @@ class Diagnosis:
     view: View
     objectives: tuple[ObjectiveState, ...]
     first_response: Mapping[str, str]
+    readings: tuple[Reading, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -89,7 +94,7 @@ async def diagnose(
     servers = await _recognised(urls, limits)
     settings = _settings(servers, urls)
     given = {name: [url] for name, url in settings.items()}
-    view = await _view(load_config({**options, **given}, {}), services)
+    view, readings = await _view(load_config({**options, **given}, {}), services)
     return Diagnosis(
         version,
         servers,
@@ -97,6 +102,7 @@ async def diagnose(
         view,
         judge(services, view),
         _first_response(view, services),
+        readings,
     )
 
 
@@ -208,24 +214,25 @@ def _problem(server: Server, message: str, fix: str) -> Problem:
     return Problem("tokenslo doctor", 0, server.url, f"{message} ({server.what})", fix)
 
 
-async def _view(config: Config, services: Sequence[Service]) -> View:
+async def _view(config: Config, services: Sequence[Service]) -> tuple[View, tuple[Reading, ...]]:
     store = Store(stale_after=60.0)
     async with AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(one) for one in configured(config, services)]
         await asyncio.gather(*(_read(source, store) for source in sources))
         await asyncio.sleep(WAIT)
-        await asyncio.gather(*(_read(source, store) for source in sources))
-    return store.view(monotonic())
+        read = await asyncio.gather(*(_read(source, store) for source in sources))
+    return store.view(monotonic()), tuple(chain.from_iterable(read))
 
 
-async def _read(source: Source, store: Store) -> None:
+async def _read(source: Source, store: Store) -> tuple[Reading, ...]:
     began = monotonic()
     try:
         survey = await source.survey(began)
     except SourceError as error:
         store.fail(source.name, error, monotonic(), monotonic() - began)
-    else:
-        store.update(survey, monotonic(), monotonic() - began)
+        return ()
+    store.update(survey, monotonic(), monotonic() - began)
+    return survey.readings
 
 
 def _first_response(view: View, services: Sequence[Service]) -> dict[str, str]:

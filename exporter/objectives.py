@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -59,7 +59,7 @@ class _Verdict:
 
 
 def judge(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]:
-    """Judge every objective on every model that its file's selector chooses, in file order."""
+    """Judge every objective on every model that its selector chooses, in file order."""
     by_model: dict[tuple[str, str], dict[str, SignalState]] = {}
     for state in view.signals:
         by_model.setdefault((state.model, state.version), {})[state.signal] = state
@@ -95,10 +95,11 @@ def _verdicts(
     objective: Objective,
     by_model: dict[tuple[str, str], dict[str, SignalState]],
 ) -> Iterator[tuple[tuple[str, str], _Verdict]]:
-    chosen = [model for model in by_model if _chooses(service, model)]
+    selector = service.selects(objective)
+    chosen = [model for model in by_model if _chooses(selector, model)]
     if not chosen:
         known = ", ".join(sorted({name for name, _ in by_model})) or "none"
-        wanted = ", ".join(f"{key}={value}" for key, value in service.selector.items())
+        wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
         yield (
             ("", ""),
             _Verdict(
@@ -113,10 +114,10 @@ def _verdicts(
         yield model, _verdict(service, objective, by_model[model])
 
 
-def _chooses(service: Service, model: tuple[str, str]) -> bool:
+def _chooses(selector: Mapping[str, str], model: tuple[str, str]) -> bool:
     """Match what is known here; other labels (namespace, cluster, …) are added by Prometheus."""
     labels = dict(zip(("model", "version"), model, strict=True))
-    return all(service.selector.get(key, value) == value for key, value in labels.items())
+    return all(selector.get(key, value) == value for key, value in labels.items())
 
 
 def _verdict(service: Service, objective: Objective, signals: dict[str, SignalState]) -> _Verdict:

@@ -326,7 +326,7 @@ class Store:
             why = source.error or (gap.reason if gap else "")
             fix = gap.fix if gap and not source.error else f"see the source {raw.source}"
             return (f"{reason}: {why}" if why else reason), fix
-        for gap in track.missing.values():
+        for gap in reversed(track.missing.values()):  # taps come last, and see most
             return gap.reason, gap.fix
         return "the server does not report on this model any more", "load the model"
 

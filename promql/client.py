@@ -26,6 +26,14 @@ class Sample:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series of a range query: values by time, in seconds since the epoch."""
+
+    labels: Mapping[str, str]
+    values: Mapping[float, float]
+
+
 def query(base: str, expr: str, *, timeout: float = 5.0) -> list[Sample]:
     """Evaluate ``expr`` now on the Prometheus at ``base``; a scalar is one sample without labels.
 
@@ -38,6 +46,22 @@ def query(base: str, expr: str, *, timeout: float = 5.0) -> list[Sample]:
     if data["resultType"] != "vector":
         raise PrometheusError(f"expected an instant vector, got a {data['resultType']}: {expr}")
     return [Sample(element["metric"], float(element["value"][1])) for element in result]
+
+
+def query_range(
+    base: str, expr: str, start: float, end: float, step: float, *, timeout: float = 60.0
+) -> list[Series]:
+    """Evaluate ``expr`` at ``start`` and every ``step`` seconds after it, up to ``end``.
+
+    Times are in seconds since the epoch; Prometheus gives at most 11,000 points at once.  Raises
+    :class:`PrometheusError`.
+    """
+    params = {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)}
+    result = _get(base, "query_range", params, timeout)["result"]
+    return [
+        Series(one["metric"], {float(time): float(value) for time, value in one["values"]})
+        for one in result
+    ]
 
 
 def _get(base: str, endpoint: str, params: Mapping[str, str], timeout: float) -> dict[str, Any]:

@@ -86,6 +86,16 @@ class Matcher:
     def __str__(self) -> str:
         return f"{self.label}{self.op}{quote(self.value)}"
 
+    def accepts(self, value: str) -> bool:
+        """Whether a label of this value is selected; regular expressions are Python's here."""
+        if "~" not in self.op:
+            return (value == self.value) is (self.op == "=")
+        try:
+            found = re.fullmatch(self.value, value) is not None
+        except re.error:  # RE2 knows what Python does not
+            return False
+        return found is (self.op == "=~")
+
 
 def equal(labels: Mapping[str, str]) -> tuple[Matcher, ...]:
     """Return an equality matcher for each label, in the order given."""
@@ -155,10 +165,15 @@ class Number(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Text(Expr):
-    """PromQL given as text; taken whole, so it is parenthesised inside anything else."""
+    """PromQL given as text; parenthesised inside anything else, unless it is known to be whole."""
 
     text: str
-    strength = 0
+    whole: bool = False
+
+    @property
+    def strength(self) -> int:  # type: ignore[override]
+        """An atom if whole, such as a call; else nobody knows."""
+        return _ATOM if self.whole else 0
 
     def __str__(self) -> str:
         return self.text

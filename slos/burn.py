@@ -8,6 +8,7 @@ Workbook, chapter 5), for the period of this SLO instead of the usual 30 days.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 from typing import Literal
@@ -30,6 +31,11 @@ _SHAPES: tuple[tuple[TierName, str, str, Decimal], ...] = (
 _ABSENT_SHARE = Decimal("0.1")
 _ABSENT_SECONDS = (Decimal(300), Decimal(1800))
 _MINUTE = Decimal(60)
+# A day's budget is soon gone by a share that is nothing of a month's: shorter periods get the burn
+# rates of a week, or every blip would page.
+_WEEK = Decimal(7 * 86_400)
+_FEW = 3
+"""How many failures are no accident, where nearly nothing else happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +76,57 @@ def pairs(period: Decimal, target: Decimal) -> tuple[Pair, ...]:
     longer than the period, or when a faster one already asks for no more.
     """
     budget = 1 - target
-    highest = (1 + budget) / 2
+    highest = _halfway(budget)
     chosen: list[Pair] = []
     for tier, long, short, share in _SHAPES:
         seconds = parse_duration(long)
-        wanted = max(_rounded(share * period / seconds), Decimal(1))
+        wanted = max(_rounded(share * max(period, _WEEK) / seconds), Decimal(1))
         threshold = min(wanted * budget, highest)
         if seconds > period or (chosen and threshold >= chosen[-1].threshold):
             continue
         burn_rate = _rounded(threshold / budget)
         chosen.append(Pair(tier, long, short, burn_rate, Decimal(decimal_text(threshold))))
     return tuple(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Trickle:
+    """When too little happens for any pair: most of at least ``events`` bad within ``window``.
+
+    "Most" is a share above ``threshold``, halfway from the budget to everything being bad.
+    """
+
+    window: str
+    threshold: Decimal
+    events: int
+
+    @property
+    def least(self) -> Decimal:
+        """What the recorded number must reach: rates hold a number of events but for a hair."""
+        return self.events - Decimal("0.5")
+
+    @property
+    def seconds_to_fire(self) -> Decimal:
+        """How long everything must fail, after a good spell at the same steady trickle."""
+        return self.threshold * parse_duration(self.window) + parse_duration(BASE_WINDOW)
+
+
+def trickle(chosen: Sequence[Pair], target: Decimal, least_bad_events: int) -> Trickle | None:
+    """Return what sees the failures that ``least_bad_events`` hides from the pairs; None: nothing.
+
+    One request an hour, or a day, is too little for the pairs even if every one of them fails.  So
+    that one failure is still nothing, three are asked for; and so that three of a thousand are
+    still nothing, most must be bad.
+    """
+    if least_bad_events <= _FEW:
+        return None
+    window = max((pair.long for pair in chosen), key=parse_duration)
+    return Trickle(window, _halfway(1 - target), _FEW)
+
+
+def _halfway(budget: Decimal) -> Decimal:
+    """Return the error ratio between the budget and everything being bad."""
+    return Decimal(decimal_text((1 + budget) / 2))
 
 
 def absent_seconds(period: Decimal, target: Decimal) -> Decimal:

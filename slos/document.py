@@ -18,7 +18,7 @@ import os
 import re
 import select
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,16 +78,27 @@ class Document:
     """The value of a file, and where its parts stand.
 
     ``lines`` maps the path of a value, such as ``("objectives", 1, "target")``, to the 1-based line
-    of its key or list entry; it is empty for Jsonnet.
+    of its key or list entry; it is empty for Jsonnet.  ``names`` are what the values are called in
+    the file where that is not their path: in what was made from another one.
     """
 
     file: str
     value: Value
     lines: Mapping[Keys, int] = field(default_factory=dict)
+    names: Mapping[Keys, str] = field(default_factory=dict)
 
     def line(self, path: Keys) -> int:
         """Return the line of the value at ``path``, 0 if the file has no lines."""
         return self.lines.get(path, 0)
+
+    def name(self, path: Keys) -> str:
+        """Return what people call the value at ``path``."""
+        known = len(path)
+        while known and path[:known] not in self.names:
+            known -= 1
+        whole = field_name(path[known:])
+        base = self.names.get(path[:known], "") if self.names else ""
+        return f"{base}.{whole}".strip(".").replace(".[", "[")
 
 
 def read_document(path: str | Path, libraries: Sequence[Path] = ()) -> Document:
@@ -110,10 +121,21 @@ def scan_document(
     For callers that check the values too and want to name all problems at once.  Raises
     :class:`~slos.errors.InvalidFile` where nothing can be read.
     """
+    (document, *more), problems = scan_documents(path, libraries)
+    if more:
+        message, fix = "a second document starts", "put each document into its own file"
+        problems.append(Problem(document.file, more[0].line(()), "", message, fix))
+    return document, problems
+
+
+def scan_documents(
+    path: str | Path, libraries: Sequence[Path] = ()
+) -> tuple[list[Document], list[Problem]]:
+    """Do the same with a file of several YAML documents; empty ones beside others do not count."""
     file = str(path)
     text = _read_text(Path(path), file)
     if Path(path).suffix in JSONNET:
-        return _from_jsonnet(file, text, libraries), []
+        return [_from_jsonnet(file, text, libraries)], []
     if odd := _UNPRINTABLE.search(text):
         _refuse(
             file,
@@ -231,28 +253,30 @@ class _Composer:
         self.anchors: dict[str, _Node] = {}
         self.nodes = 0
 
-    def compose(self, text: str) -> tuple[Document, list[Problem]]:
+    def compose(self, text: str) -> tuple[list[Document], list[Problem]]:
         try:
-            root, line = self._single_document(yaml.parse(text, Loader=_Loader))
+            roots = list(self._documents(yaml.parse(text, Loader=_Loader)))
         except yaml.MarkedYAMLError as error:
             self._syntax(error)
         except yaml.YAMLError as error:
             _refuse(self.file, 0, f"is not valid YAML: {' '.join(str(error).split())}", _SYNTAX_FIX)
-        lines: dict[Keys, int] = {(): line}
-        return Document(self.file, _plain(root, (), lines), lines), self.problems
+        if not roots:
+            _refuse(self.file, 0, "is empty", "write the settings into it")
+        documents = []
+        for root, line in roots:
+            lines: dict[Keys, int] = {(): line}
+            documents.append(Document(self.file, _plain(root, (), lines), lines))
+        filled = [document for document in documents if document.value is not None]
+        return filled or documents[:1], self.problems
 
-    def _single_document(self, events: Iterable[_Event]) -> tuple[_Node, int]:
+    def _documents(self, events: Iterable[_Event]) -> Iterator[tuple[_Node, int]]:
         self.events = iter(events)
         self._next()  # the stream starts
-        if isinstance(self._next(), yaml.StreamEndEvent):
-            _refuse(self.file, 0, "is empty", "write the settings into it")
-        first = self._next()
-        root, line = self._node(first, 1), self._line(first)
-        self._next()  # the document ends
-        after = self._next()
-        if isinstance(after, yaml.DocumentStartEvent):
-            self._problem(after, "a second document starts", "put each document into its own file")
-        return root, line
+        while isinstance(self._next(), yaml.DocumentStartEvent):
+            first = self._next()
+            self.anchors.clear()
+            yield self._node(first, 1), self._line(first)
+            self._next()  # the document ends
 
     def _next(self) -> _Event:
         return next(self.events)

@@ -33,6 +33,10 @@ _DURATION = re.compile(rf"(?:[0-9]{{1,8}}(?:ms|[ywdhms]))*{_NUMBER}(?:ms|[ywdhms
 _BARE = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _SHARE = re.compile(rf"({_NUMBER})%")
 
+DURATION_PATTERN = rf"^{_DURATION.pattern}$"
+SHARE_PATTERN = rf"^{_NUMBER}%$"
+"""What durations and shares look like, as regular expressions that editors understand."""
+
 
 def parse_duration(text: str) -> Decimal:
     """Read a duration such as ``800ms``, ``28d`` or ``1h30m``; return seconds.

@@ -10,7 +10,7 @@ objective cannot be measured: nothing is made up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
@@ -19,7 +19,6 @@ from promql.expr import (
     Binary,
     Expr,
     Matcher,
-    Subquery,
     Vector,
     aggregate,
     call,
@@ -29,19 +28,43 @@ from promql.expr import (
     one_of,
     vector,
 )
-from slos.durations import format_duration
-from slos.model import Objective
-from slos.names import BASE_WINDOW
+from slos.durations import format_duration, parse_duration
+from slos.events import (
+    SLICE,
+    Counting,
+    Events,
+    absent,
+    bucket,
+    bucketed,
+    in_slices,
+    native,
+    slices,
+)
+from slos.generic import edge_text, generic_events
+from slos.model import Objective, Service
+from slos.names import TOTAL_RATE, goodput_objective, series_labels
 from slos.signals import SIGNALS
 
-SLICE = "30s"
-"""Length of a time slice: headroom objectives ask in each slice whether there was room."""
-_BASE_SECONDS = 300
-
-# Who failed whom.  A client that cancels or leaves has not been failed by the service, so it is in
-# neither count; streams left halfway are the business of `stream_completion`.
-SERVED = ("ok", "error", "rejected", "timeout")
+# Who failed whom.  A client that cancels, leaves, or asks for what cannot be (`invalid`) has not
+# been failed by the service, so it is in neither count.
 FAILED = ("error", "rejected", "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Which values of a counter's ``label`` are good events and which are bad.
+
+    What has another value is in neither count.  ``signal`` is a key of
+    :data:`slos.signals.SIGNALS`, and ``among`` narrows it down.  ``unknown`` is the value of events
+    that nobody could judge, empty where there are none.
+    """
+
+    signal: str
+    label: str
+    good: tuple[str, ...]
+    bad: tuple[str, ...]
+    among: tuple[Matcher, ...] = ()
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +73,9 @@ class Indicator:
 
     ``good`` completes the sentence "an event is good if …" (``{threshold}`` is filled in);
     ``events`` is what is counted; ``signals`` are keys of :data:`slos.signals.SIGNALS`.
-    ``unsupported`` is why this release cannot measure it, empty if it can.
+    ``verdicts`` are those of indicators that count events by what came of them.  ``slice`` is how
+    many seconds each event lasts where events are slices of time instead of something that clients
+    cause.
     """
 
     key: str
@@ -58,37 +83,35 @@ class Indicator:
     good: str
     signals: tuple[str, ...]
     threshold: Literal["seconds", "ratio"] | None = None
-    unsupported: str = ""
+    verdicts: Verdicts | None = None
+    slice: Decimal | None = None
 
     @property
     def in_slices(self) -> bool:
-        """Whether events are slices of time instead of something that clients cause."""
-        return self.threshold == "ratio"
+        """Whether events are slices of time."""
+        return self.slice is not None
+
+    @property
+    def by_tenant(self) -> bool:
+        """Whether it can be asked of one tenant."""
+        return all("tenant" in SIGNALS[key].labels for key in self.signals)
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """How an objective is measured; every expression gives one element without labels, or none.
-
-    ``bad`` and ``total`` are events per second over the base window.  ``missing`` has an element
-    while the objective cannot be measured at all, ``uncovered`` while some servers report in a way
-    that leaves them out of both rates (``None`` where that cannot happen).
-    """
-
-    bad: Expr
-    total: Expr
-    missing: Expr
-    uncovered: Expr | None = None
-
-
-_NEEDS_STREAMS = (
-    "it needs every stream to be observed, which this release of tokenslo cannot do yet"
-)
 _SLICES = f"{SLICE} slices"
+_SLICE = parse_duration(SLICE)
 
 
 def _latency(key: str, events: str, good: str, *also: str) -> Indicator:
     return Indicator(key, events, good, (key, *also), "seconds")
+
+
+def _counted_by(key: str, events: str, good: str, verdicts: Verdicts) -> Indicator:
+    return Indicator(key, events, good, (verdicts.signal,), verdicts=verdicts)
+
+
+def among(label: str, values: Sequence[str]) -> Matcher:
+    """Match any of ``values``; one alone needs no regular expression."""
+    return Matcher(label, "=", values[0]) if len(values) == 1 else one_of(label, values)
 
 
 INDICATORS: Mapping[str, Indicator] = {
@@ -105,11 +128,39 @@ INDICATORS: Mapping[str, Indicator] = {
         _latency("e2e", "requests", "its response is complete within {threshold}"),
         _latency("queue", "requests", "it is scheduled within {threshold}"),
         _latency("max_gap", "streams", "no gap between its tokens is longer than {threshold}"),
-        Indicator(
+        _counted_by(
             "availability",
             "requests",
             "it is neither failed, rejected nor timed out",
-            ("requests",),
+            Verdicts("requests", "outcome", ("ok",), FAILED),
+        ),
+        # Whoever saw a beginning was promised an end.  Before it, it is a matter of availability;
+        # and where the client left, nobody knows whether the end would have come.
+        _counted_by(
+            "stream_completion",
+            "streams",
+            "it runs to its end, once it has begun",
+            Verdicts(
+                "streams",
+                "outcome",
+                ("ok",),
+                FAILED,
+                among=(among("phase", ("mid_stream", "complete")),),
+            ),
+        ),
+        # What the server failed, refused or cut off gave its client no choice: it would only make
+        # an incident look like patience.
+        _counted_by(
+            "disconnects",
+            "streams",
+            "its client stays to the end",
+            Verdicts("streams", "outcome", ("ok",), ("disconnected",)),
+        ),
+        _counted_by(
+            "goodput",
+            "requests",
+            "it does not fail and meets every clause",
+            Verdicts("goodput", "result", ("good",), ("bad",), unknown="unknown"),
         ),
         Indicator(
             "kv_headroom",
@@ -117,6 +168,7 @@ INDICATORS: Mapping[str, Indicator] = {
             "KV-cache utilization is {threshold} or less",
             ("kv_utilization",),
             "ratio",
+            slice=_SLICE,
         ),
         Indicator(
             "sequence_headroom",
@@ -124,143 +176,160 @@ INDICATORS: Mapping[str, Indicator] = {
             "active sequences are {threshold} of the maximum or less",
             ("sequences_active", "sequences_max"),
             "ratio",
-        ),
-        Indicator(
-            "stream_completion",
-            "streams",
-            "it runs to its end",
-            ("requests", "disconnects"),
-            unsupported=_NEEDS_STREAMS,
-        ),
-        Indicator(
-            "goodput",
-            "requests",
-            "it meets every clause",
-            ("goodput",),
-            unsupported=_NEEDS_STREAMS,
-        ),
-        Indicator(
-            "disconnects",
-            "streams",
-            "its client stays",
-            ("disconnects",),
-            unsupported=_NEEDS_STREAMS,
+            slice=_SLICE,
         ),
     )
 }
 
+GENERIC: Mapping[str, Indicator] = {
+    kind: Indicator(kind, events, good, (), slice=_SLICE if events == _SLICES else None)
+    for kind, events, good in (
+        ("bad_events", "events", "the query of bad ones does not count it"),
+        ("good_events", "events", "the query of good ones counts it"),
+        ("error_ratio", _SLICES, "its error ratio is 0; above, it is bad in that proportion"),
+        ("weighted_ratio", "events", "it is not in the error ratio's share of them"),
+        ("histogram", "observations", "it is {threshold} or less"),
+        ("gauge", _SLICES, "the gauge is not 0"),
+    )
+}
+"""Indicators of queries that an SLO file brings along, by kind."""
+
+CLAUSES = ("ttft", "tpot", "max_gap", "e2e", "queue")
+"""Indicators that a single request has one value of, so that goodput can ask for it."""
+
+
+def indicator_of(objective: Objective) -> Indicator:
+    """Return what an objective is about; with time slices, that is they."""
+    known = (GENERIC if objective.queries else INDICATORS)[objective.indicator]
+    if objective.slices is None:
+        return known
+    window = objective.slices.window
+    return replace(known, events=f"{format_duration(window)} slices", slice=window)
+
 
 def good_sentence(objective: Objective) -> str:
     """Say when an event of this objective is good."""
-    return INDICATORS[objective.indicator].good.format(threshold=threshold_text(objective))
+    if slices_ := objective.slices:
+        counted = replace(objective, slices=None)
+        return (
+            f"at least {decimal_text(slices_.target * 100)}% of the {indicator_of(counted).events} "
+            f"in it are good (each if {good_sentence(counted)}), or there are none"
+        )
+    if objective.clauses:
+        parts = [
+            INDICATORS[clause].good.format(threshold=format_duration(threshold))
+            for clause, threshold in objective.clauses.items()
+        ]
+        return f"{', '.join(('it does not fail', *parts[:-1]))} and {parts[-1]}"
+    return indicator_of(objective).good.format(threshold=threshold_text(objective))
 
 
 def threshold_text(objective: Objective) -> str:
-    """Write the threshold as people do: ``800ms``, ``90%``; empty if there is none."""
+    """Write the threshold as people do: ``800ms``, ``90%``; empty if there is none.
+
+    Clauses are written with their names: ``ttft 800ms, tpot 60ms``.
+    """
     if objective.threshold is None:
-        return ""
+        clauses = objective.clauses.items()
+        return ", ".join(f"{name} {format_duration(threshold)}" for name, threshold in clauses)
+    if "histogram" in objective.queries:
+        return edge_text(objective)
     if INDICATORS[objective.indicator].threshold == "ratio":
         return f"{decimal_text(objective.threshold * 100)}%"
     return format_duration(objective.threshold)
 
 
-def edge_matcher(threshold: Decimal) -> Matcher:
-    """Match the bucket whose upper bound is ``threshold`` seconds, however it is spelled.
-
-    Whole numbers are ``le="1"`` from Triton's serializer and ``le="1.0"`` from Python's, and
-    Prometheus 3 rewrites the first into the second.  Python writes tiny ones as ``1e-05``.
-    """
-    text, python = decimal_text(threshold), repr(float(threshold))
-    if "." not in text:
-        return Matcher("le", "=~", text + r"(\.0)?")
-    return Matcher("le", "=", text) if text == python else one_of("le", (text, python))
+def events(objective: Objective, service: Service) -> Events:
+    """Return how an objective is measured on the servers that its selector chooses."""
+    if objective.slices is None:
+        return _events(objective, service, Counting(by=objective.group_by))
+    one = Counting(format_duration(objective.slices.window), objective.group_by)
+    return in_slices(_events(objective, service, one), objective.slices)
 
 
-def events(objective: Objective, selector: Mapping[str, str]) -> Events:
-    """Return how an objective is measured on the servers that ``selector`` chooses."""
-    chosen = equal(selector)
+def _events(objective: Objective, service: Service, counting: Counting) -> Events:
+    if objective.queries:
+        return generic_events(objective, service.service, counting, service.native(objective))
+    chosen = equal(service.selects(objective))
     indicator = INDICATORS[objective.indicator]
     if indicator.threshold == "seconds":
-        return _latency_events(objective, chosen)
-    if indicator.in_slices:
-        return _slice_events(objective, chosen)
-    return _outcome_events(chosen)
+        if service.native(objective):
+            return _native_events(objective, service.service, chosen, counting)
+        return _latency_events(objective, chosen, counting)
+    if indicator.verdicts:
+        of = (*chosen, *own_matchers(objective, service.service))
+        return _verdict_events(indicator.verdicts, of, counting)
+    return _slice_events(objective, chosen)
 
 
-def _latency_events(objective: Objective, chosen: tuple[Matcher, ...]) -> Events:
+def own_matchers(objective: Objective, service: str) -> tuple[Matcher, ...]:
+    """Match the events of this objective alone, where a counter has those of several."""
+    if objective.indicator != "goodput":
+        return ()
+    return (Matcher("objective", "=", goodput_objective(service, objective.name)),)
+
+
+def _latency_events(
+    objective: Objective, chosen: tuple[Matcher, ...], counting: Counting
+) -> Events:
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     metric = SIGNALS[objective.indicator].metric
-    every = vector(f"{metric}_count", chosen)
-    within = vector(f"{metric}_bucket", (*chosen, edge_matcher(objective.threshold)))
-    # A server without this edge cannot tell slow from fast: it must not make all of them slow.
-    total = aggregate("sum", _rate(every).and_(_rate(within), "ignoring (le)"))
+    if objective.indicator != "ttft":
+        return bucketed(metric, chosen, objective.threshold, counting)
+    # The histogram forgets requests that never got a first token; the objective must not.
+    died = vector(SIGNALS["requests_without_first_token"].metric, chosen)
+    deaths = counting.counted(died, vector(f"{metric}_count", chosen), "ignoring (outcome)")
+    asked = counting.rate(bucket(metric, chosen, objective.threshold))
+    forgotten = counting.sum(deaths.and_(asked, "ignoring (outcome, le)"))
+    return bucketed(metric, chosen, objective.threshold, counting, forgotten)
+
+
+def _native_events(
+    objective: Objective, service: str, chosen: tuple[Matcher, ...], counting: Counting
+) -> Events:
+    assert objective.threshold is not None  # noqa: S101  (load.py requires it)
+    histogram = vector(SIGNALS[objective.indicator].metric, chosen)
+    forgotten = None
     if objective.indicator == "ttft":
-        # The histogram forgets requests that never got a first token; the objective must not.
         died = vector(SIGNALS["requests_without_first_token"].metric, chosen)
-        deaths = _counted(died, every, "ignoring (outcome)")
-        total += aggregate("sum", deaths.and_(_rate(within), "ignoring (outcome, le)"))
-    in_time = aggregate("sum", _rate(within))
-    missing = _absent(within)
+        deaths = counting.seen(died, histogram, "ignoring (outcome)")
+        forgotten = counting.sum(deaths.and_(counting.rate(histogram), "ignoring (outcome)"))
+    unmeasured = call("absent", vector(TOTAL_RATE, series_labels(service, objective.name)))
+    return native(histogram, objective.threshold, counting, unmeasured, forgotten)
+
+
+def _verdict_events(verdicts: Verdicts, chosen: tuple[Matcher, ...], counting: Counting) -> Events:
+    signal = SIGNALS[verdicts.signal]
+    every = vector(signal.metric, chosen)
+    one_server = f"ignoring ({', '.join(signal.labels)})"
+
+    def judged(values: tuple[str, ...]) -> Vector:
+        return vector(signal.metric, (*chosen, *verdicts.among, among(verdicts.label, values)))
+
+    def rate(values: tuple[str, ...]) -> Expr:
+        return counting.sum(counting.counted(judged(values), every, one_server))
+
+    bad, total = rate(verdicts.bad), rate((*verdicts.good, *verdicts.bad))
+    if not verdicts.unknown:
+        return Events(bad, total, absent(every))
+    # A server that can judge none of its events must not look like one that has none.
+    known, unknown = judged((*verdicts.good, *verdicts.bad)), judged((verdicts.unknown,))
+    missing = absent(known)
+    rates = (counting.rate(of) for of in (known, unknown))
+    some_known, some_unknown = (rate.compare(">", number(0)) for rate in rates)
     return Events(
-        # The rates are extrapolated separately, so their difference may be a hair below zero.
-        bad=call("clamp_min", total - in_time, number(0)),
-        total=total,
-        missing=missing,
-        uncovered=aggregate("count", every.unless(within, "ignoring (le)"))
-        .compare(">", number(0))
-        .unless(missing),
+        bad,
+        total,
+        missing,
+        uncovered=aggregate("count", some_unknown.unless(some_known, one_server)).unless(missing),
     )
-
-
-def _outcome_events(chosen: tuple[Matcher, ...]) -> Events:
-    metric = SIGNALS["requests"].metric
-    every = vector(metric, chosen)
-
-    def requests(outcomes: tuple[str, ...]) -> Expr:
-        some = vector(metric, (*chosen, one_of("outcome", outcomes)))
-        return aggregate("sum", _counted(some, every, "ignoring (outcome, reason)"))
-
-    return Events(requests(FAILED), requests(SERVED), _absent(every))
 
 
 def _slice_events(objective: Objective, chosen: tuple[Matcher, ...]) -> Events:
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     usage = usage_ratio(objective.indicator, chosen)
     over = Binary(usage, ">", number(objective.threshold), bool_=True)
-
-    def per_second(function: str, of: Expr) -> Expr:
-        slices = call(function, Subquery(of, BASE_WINDOW, SLICE))
-        return aggregate("sum", slices) / number(_BASE_SECONDS)
-
-    return Events(
-        per_second("sum_over_time", over),
-        per_second("count_over_time", usage),
-        _absent(usage),
-    )
-
-
-def _rate(series: Vector) -> Expr:
-    return call("rate", replace(series, window=BASE_WINDOW))
-
-
-def _counted(some: Vector, known: Vector, matching: str) -> Expr:
-    """Return the rate, by series, of ``some`` of the events that ``known`` counters tell of.
-
-    A counter that appears with its first failure has nothing to rise from, so ``rate`` never sees
-    that failure.  But while it is younger than the window, and the ``known`` counter beside it is
-    not, its value *is* what happened in the window.  Before that first failure there is no series
-    at all: while ``known`` is there, that means zero.
-    """
-    newborn = some.unless(replace(some, offset=BASE_WINDOW)).and_(
-        replace(known, offset=BASE_WINDOW), matching
-    )
-    none = _rate(known) * number(0)
-    return (newborn / number(_BASE_SECONDS)).or_(_rate(some)).or_(none)
-
-
-def _absent(expr: Expr) -> Expr:
-    """Say that ``expr`` is empty; the sum keeps its matchers from becoming labels."""
-    return call("absent", aggregate("sum", expr))
+    return slices(usage, over, objective.group_by)
 
 
 def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:

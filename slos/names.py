@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from zlib import crc32
+
+from promql.expr import decimal_text
 
 # Recorded series.  All carry the labels `service` and `slo`, and no others: a label that may change
 # would split the long windows.
@@ -20,6 +23,13 @@ BASE_WINDOW = "5m"
 BURN = "BudgetBurn"
 EXHAUSTED = "BudgetExhausted"
 ABSENT = "SignalAbsent"
+IMPOSSIBLE = "RatioImpossible"
+TRICKLE = "FailingTrickle"
+POLICY = "BudgetPolicy"
+CAUSE_LABEL = "cause"
+"""The label that cause alerts have instead of ``slo``."""
+STEP_LABEL = "step"
+"""The label of a budget policy's alerts that tells its steps apart."""
 
 
 def error_ratio(window: str) -> str:
@@ -30,6 +40,11 @@ def error_ratio(window: str) -> str:
 def series_labels(service: str, objective: str) -> dict[str, str]:
     """Return the labels that identify an objective on every recorded series."""
     return {"service": service, "slo": objective}
+
+
+def goodput_objective(service: str, objective: str) -> str:
+    """Return what goodput counters call an objective in their label ``objective``."""
+    return f"{service}/{objective}"
 
 
 def camel(name: str) -> str:
@@ -50,6 +65,31 @@ def exhausted_alert(service: str, objective: str) -> str:
 def absent_alert(service: str, objective: str) -> str:
     """Return the alert that says the objective cannot be measured."""
     return f"{camel(service)}{camel(objective)}{ABSENT}"
+
+
+def impossible_alert(service: str, objective: str) -> str:
+    """Return the alert that says the objective counts what cannot be."""
+    return f"{camel(service)}{camel(objective)}{IMPOSSIBLE}"
+
+
+def trickle_alert(service: str, objective: str) -> str:
+    """Return the alert that says most of very few events fail."""
+    return f"{camel(service)}{camel(objective)}{TRICKLE}"
+
+
+def policy_alert(service: str, objective: str) -> str:
+    """Return the alert that says a step of the budget policy is due."""
+    return f"{camel(service)}{camel(objective)}{POLICY}"
+
+
+def policy_step(spent: Decimal) -> str:
+    """Name a step of a budget policy by the share of the budget that is spent: ``50%``."""
+    return f"{decimal_text(spent * 100)}%"
+
+
+def cause_alert(service: str, cause: str) -> str:
+    """Return the alert that says why objectives of a service may burn."""
+    return f"{camel(service)}{cause}"
 
 
 def dashboard_uid(service: str) -> str:

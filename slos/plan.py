@@ -5,15 +5,17 @@ Rules, dashboards and runbooks only write down what a plan says; that is why the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from slos import names
-from slos.burn import Pair, absent_seconds, pairs
+from slos.burn import Pair, TierName, Trickle, absent_seconds, pairs, trickle
+from slos.causes import CAUSE_ALERTS, CauseAlert, conditions
 from slos.durations import parse_duration
-from slos.indicators import INDICATORS, SLICE, Events, Indicator, events
-from slos.model import Objective, Service
+from slos.events import Events
+from slos.indicators import Indicator, events, indicator_of
+from slos.model import Alerting, Objective, PolicyStep, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class PlannedAlert:
 class PlannedObjective:
     """One objective with its events, windows and alerts.
 
-    No budget alert fires for fewer than ``min_bad_events`` in its window.
+    No budget alert fires for fewer than ``min_bad_events`` in its window; ``trickle`` sees what
+    that hides.  ``alerting`` and ``labels`` are the service's with what the objective adds.
     """
 
     objective: Objective
@@ -41,6 +44,28 @@ class PlannedObjective:
     burn: PlannedAlert
     exhausted: PlannedAlert
     absent: PlannedAlert
+    impossible: PlannedAlert
+    failing_trickle: PlannedAlert
+    policy: PlannedAlert
+    trickle: Trickle | None
+    policy_steps: tuple[PolicyStep, ...]
+    alerting: Alerting = field(hash=False)
+    labels: Mapping[str, str] = field(hash=False)
+
+    @property
+    def measures_latency(self) -> bool:
+        """Whether it is counted from a histogram."""
+        return self.indicator.threshold == "seconds" or "histogram" in self.objective.queries
+
+    @property
+    def alerting_pairs(self) -> tuple[Pair, ...]:
+        """The pairs that alert: those whose tier is not disabled."""
+        return tuple(pair for pair in self.pairs if pair.tier not in self.alerting.disable)
+
+    @property
+    def absent_tier(self) -> TierName:
+        """Who is told of missing signals: nobody is paged who does not want pages."""
+        return "ticket" if "page" in self.alerting.disable else "page"
 
     @property
     def windows(self) -> tuple[str, ...]:
@@ -50,8 +75,18 @@ class PlannedObjective:
 
     @property
     def alerts(self) -> tuple[PlannedAlert, ...]:
-        """All alerts of this objective, the most urgent first."""
-        return (self.burn, self.exhausted, self.absent)
+        """All alerts that this objective has, the most urgent first."""
+        disabled = self.alerting.disable
+        has = {
+            self.burn: bool(self.alerting_pairs),
+            self.failing_trickle: self.trickle is not None and "ticket" not in disabled,
+            self.exhausted: "exhausted" not in disabled,
+            self.policy: bool(self.policy_steps) and "policy" not in disabled,
+            self.absent: "absent" not in disabled,
+            # A signal that lies is as good as none.
+            self.impossible: self.events.impossible is not None and "absent" not in disabled,
+        }
+        return tuple(alert for alert, wanted in has.items() if wanted)
 
     def seconds_to_fire(self, pair: Pair, error_ratio: Decimal) -> Decimal | None:
         """How long ``error_ratio`` must last until the alert of ``pair`` fires; None: never.
@@ -59,8 +94,20 @@ class PlannedObjective:
         Requests come at a pace nobody knows, so enough of them are assumed; time slices come at
         their own, of one server here, and there the least number of bad ones counts too.
         """
-        slices = self.min_bad_events if self.indicator.in_slices else 0
-        return pair.seconds_to_fire(error_ratio, guard=slices * parse_duration(SLICE))
+        slice_ = self.indicator.slice or Decimal(0)
+        seconds = pair.seconds_to_fire(error_ratio, guard=self.min_bad_events * slice_)
+        if seconds is None or self.objective.slices is None:
+            return seconds
+        return seconds + slice_  # what goes wrong in a slice shows at its end
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCause:
+    """An alert that says why the objectives that it ``explains``, at least one, may burn."""
+
+    cause: CauseAlert
+    alert: PlannedAlert
+    explains: tuple[PlannedObjective, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +116,7 @@ class Plan:
 
     service: Service
     objectives: tuple[PlannedObjective, ...]
+    causes: tuple[PlannedCause, ...]
     dashboard_url: str
 
     def alerts(self) -> Iterator[tuple[PlannedObjective, PlannedAlert]]:
@@ -79,17 +127,34 @@ class Plan:
 
 
 # Slices come at a steady pace, so what the file says about low traffic does not concern them; but
-# five full minutes are needed to tell a fresh server's first spike from a trend.
-_MIN_BAD_SLICES = 10
+# five full minutes are needed to tell a fresh server's first spike from a trend, and two slices.
+_LEAST_SECONDS = 300
+_LEAST_SLICES = 2
 
 
 def plan(service: Service) -> Plan:
     """Work out what an SLO file implies."""
+    objectives = tuple(_objective(service, objective) for objective in service.objectives)
     return Plan(
         service,
-        tuple(_objective(service, objective) for objective in service.objectives),
+        objectives,
+        tuple(_causes(service, objectives)),
         names.dashboard_url(service.dashboards, service.service),
     )
+
+
+def _causes(service: Service, objectives: tuple[PlannedObjective, ...]) -> Iterator[PlannedCause]:
+    """Yield the causes of what this service promises; others would explain nothing."""
+    if "causes" in service.alerting.disable:
+        return
+    for cause in CAUSE_ALERTS:
+        explains = tuple(
+            planned for planned in objectives if planned.objective.indicator in cause.symptoms
+        )
+        if explains and conditions(cause, service.selector):
+            name = names.cause_alert(service.service, cause.name)
+            url = names.runbook_url(service.runbooks, name)
+            yield PlannedCause(cause, PlannedAlert(name, "cause", url), explains)
 
 
 def _objective(service: Service, objective: Objective) -> PlannedObjective:
@@ -97,15 +162,29 @@ def _objective(service: Service, objective: Objective) -> PlannedObjective:
         return PlannedAlert(name, kind, names.runbook_url(service.runbooks, name))
 
     of = (service.service, objective.name)
-    indicator = INDICATORS[objective.indicator]
+    indicator = indicator_of(objective)
+    alerting = objective.alerting.of(service.alerting)
+    chosen = pairs(service.window, objective.target)
+    least = alerting.min_bad_events
     return PlannedObjective(
         objective=objective,
         indicator=indicator,
-        events=events(objective, service.selector),
-        pairs=pairs(service.window, objective.target),
+        events=events(objective, service),
+        pairs=chosen,
         absent_seconds=absent_seconds(service.window, objective.target),
-        min_bad_events=_MIN_BAD_SLICES if indicator.in_slices else service.alerting.min_bad_events,
+        min_bad_events=_least_slices(indicator.slice) if indicator.slice else least,
         burn=alert("burn", names.burn_alert(*of)),
         exhausted=alert("exhausted", names.exhausted_alert(*of)),
         absent=alert("absent", names.absent_alert(*of)),
+        impossible=alert("impossible", names.impossible_alert(*of)),
+        failing_trickle=alert("trickle", names.trickle_alert(*of)),
+        policy=alert("policy", names.policy_alert(*of)),
+        trickle=None if indicator.in_slices else trickle(chosen, objective.target, least),
+        policy_steps=service.policy,
+        alerting=alerting,
+        labels={**service.labels, **objective.labels},
     )
+
+
+def _least_slices(seconds: Decimal) -> int:
+    return max(int(_LEAST_SECONDS / seconds), _LEAST_SLICES)

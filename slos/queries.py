@@ -7,7 +7,7 @@ averaged over servers, because one full server hurts while its neighbours idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -20,11 +20,11 @@ from promql.expr import (
     call,
     equal,
     number,
-    one_of,
     vector,
 )
 from slos import names
-from slos.indicators import FAILED, SERVED, edge_matcher, usage_ratio
+from slos.events import edge_matcher
+from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
 from slos.model import Objective
 from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS
 
@@ -79,6 +79,11 @@ class Scope:
         )
         return vector(metric, (*scope, *matchers), window, offset)
 
+    def foreign(self) -> tuple[Matcher, ...]:
+        """Return the matchers that fit series of others: those of labels that Prometheus adds."""
+        every = (*equal(self.selector), *self.also)
+        return tuple(matcher for matcher in every if matcher.label not in _OUR_LABELS)
+
     def gauge(self, key: str, *matchers: Matcher) -> Vector:
         """Select a gauge signal."""
         signal = SIGNALS[key]
@@ -119,20 +124,31 @@ class Scope:
         matchers = (among("outcome", outcomes),) if outcomes else ()
         return self.rate(SIGNALS["requests"].metric, *matchers, by=by, offset=offset)
 
-    def share_served(self, by: Iterable[str] = ()) -> Expr:
-        """Return the share of requests that were served, of those the service answers for."""
-        good = tuple(outcome for outcome in SERVED if outcome not in FAILED)
-        return self.requests(*good, by=by) / self.requests(*SERVED, by=by)
+    def share_good(self, objective: Objective, service: str, by: Iterable[str] = ()) -> Expr:
+        """Return the share of good events of an objective that does not count time slices."""
+        indicator = INDICATORS[objective.indicator]
+        if (verdicts := indicator.verdicts) is None:
+            assert objective.threshold is not None  # noqa: S101  (load.py requires it)
+            return self.share_within(objective.indicator, objective.threshold, by)
+        metric = SIGNALS[verdicts.signal].metric
+        of = (*own_matchers(objective, service), *verdicts.among)
+
+        def rate(*values: str) -> Expr:
+            return self.rate(metric, *of, among(verdicts.label, values), by=by)
+
+        return rate(*verdicts.good) / rate(*verdicts.good, *verdicts.bad)
+
+    def goodput(
+        self, objective: Objective, service: str, *results: str, by: Iterable[str] = ()
+    ) -> Expr:
+        """Return requests per second of a goodput objective with one of these results."""
+        of = (*own_matchers(objective, service), among("result", results))
+        return self.rate(SIGNALS["goodput"].metric, *of, by=by)
 
     def fullest(self, indicator: str) -> Expr:
         """Return the used share of a headroom indicator on each server's fullest model."""
         chosen = (*equal(self.selector), *self.also)
         return aggregate("max", usage_ratio(indicator, chosen), (INSTANCE,))
-
-
-def among(label: str, values: Sequence[str]) -> Matcher:
-    """Match any of ``values``; one alone needs no regular expression."""
-    return Matcher(label, "=", values[0]) if len(values) == 1 else one_of(label, values)
 
 
 def recorded(series: str, service: str, objective: Objective | None = None) -> Vector:
@@ -146,4 +162,4 @@ def burn_rate(window: str, service: str, objective: Objective | None = None) -> 
     """Return how many times faster than allowed the budget burns; 1 spends it exactly."""
     budget = number(1) - recorded(names.OBJECTIVE, service, objective)
     ratio = recorded(names.error_ratio(window), service, objective)
-    return Binary(ratio, "/", budget, matching="on (service, slo)")
+    return Binary(ratio, "/", budget, matching="on (service, slo) group_left ()")

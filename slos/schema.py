@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from typing import Any
 from unicodedata import category
 
-from slos.document import Document, Keys, field_name
+from slos.document import Document, Keys
+from slos.durations import DURATION_PATTERN, SHARE_PATTERN
 from slos.errors import BadValue, Problem
 
 MAX_TEXT = 1_000
-_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LONGEST_WORD = 100  # difflib's time grows with the square of a word
 
 
@@ -35,6 +36,11 @@ class Place:
         """The 1-based line; 0 if the file has no lines."""
         return self.document.line(self.path)
 
+    @property
+    def name(self) -> str:
+        """What people call it, such as ``objectives[1].target``."""
+        return self.document.name(self.path)
+
     def at(self, key: str | int) -> Place:
         """Return the place of a part."""
         return Place(self.document, self.problems, (*self.path, key))
@@ -43,19 +49,62 @@ class Place:
         """Note what is wrong here, or with a ``key`` that should stand here."""
         path = self.path if key is None else (*self.path, key)
         file = self.document.file
-        self.problems.append(Problem(file, self.line, field_name(path), message, fix))
+        self.problems.append(Problem(file, self.line, self.document.name(path), message, fix))
 
 
 Reader = Callable[[object, Place], Any]
+Shape = Mapping[str, object]
+"""What a value looks like, in the words of JSON Schema; whatever a reader takes has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a mapping; ``required`` is a value to start from, empty if the key is optional."""
+    """One key of a mapping; ``required`` is a value to start from, empty if the key is optional.
+
+    ``about`` and ``shape`` tell editors what it says and looks like.
+    """
 
     name: str
     read: Reader
     required: str = ""
+    _: KW_ONLY
+    about: str
+    shape: Shape
+
+
+DURATION: Shape = {"type": "string", "pattern": DURATION_PATTERN}
+SHARE: Shape = {"type": "string", "pattern": SHARE_PATTERN}
+LINE: Shape = {"type": "string", "pattern": r"\S"}
+
+
+def mapping_of(fields: Iterable[Field]) -> Shape:
+    """Return the shape of what :func:`read_mapping` reads with the same fields."""
+    table = list(fields)
+    required = [field.name for field in table if field.required]
+    return {
+        "type": "object",
+        "properties": {field.name: {"description": field.about, **field.shape} for field in table},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def list_of(items: Shape, least: int = 0, most: int | None = None) -> Shape:
+    """Return the shape of a list with so many items."""
+    bounds = {"minItems": least or None, "maxItems": most}
+    told = {key: bound for key, bound in bounds.items() if bound is not None}
+    return {"type": "array", "items": items, **told}
+
+
+def names_to_text(reserved: Iterable[str]) -> Shape:
+    """Return the shape of what :func:`label_map` and :func:`text_map` read."""
+    free = {"pattern": rf"^(?!__){LABEL_NAME.pattern}$"}
+    taken = sorted(reserved)
+    return {
+        "type": "object",
+        "propertyNames": {**free, "not": {"enum": taken}} if taken else free,
+        "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
+    }
 
 
 def read_value(reader: Reader, value: object, place: Place) -> Any:
@@ -186,7 +235,7 @@ def _names_to_text(
 ) -> dict[str, str]:
     found = {}
     for name, text in expect(dict, "a mapping of names to text", value).items():
-        if not _LABEL_NAME.fullmatch(name):
+        if not LABEL_NAME.fullmatch(name):
             place.at(name).refuse("is not a valid name", "use letters, digits and _")
         elif name.startswith("__"):
             place.at(name).refuse("is reserved for Prometheus itself", "use another name")

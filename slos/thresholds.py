@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from slos.indicators import INDICATORS
+from slos.indicators import INDICATORS, indicator_of
 from slos.model import Service
 
 
@@ -13,7 +13,9 @@ def thresholds(services: Iterable[Service]) -> Mapping[str, tuple[float, ...]]:
     found: dict[str, set[float]] = {}
     for service in services:
         for objective in service.objectives:
-            indicator = INDICATORS[objective.indicator]
+            indicator = indicator_of(objective)
             if indicator.threshold == "seconds" and objective.threshold is not None:
                 found.setdefault(indicator.signals[0], set()).add(float(objective.threshold))
+            for clause, threshold in objective.clauses.items():
+                found.setdefault(INDICATORS[clause].signals[0], set()).add(float(threshold))
     return {signal: tuple(sorted(edges)) for signal, edges in found.items()}

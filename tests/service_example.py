@@ -1,4 +1,4 @@
-"""A service with an objective for every indicator that can be measured."""
+"""A service with an objective for every indicator."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from slos.model import Objective, Service
 from slos.plan import Plan, plan
 
 THRESHOLDS = {"seconds": Decimal("0.8"), "ratio": Decimal("0.9"), None: None}
-SUPPORTED = [indicator for indicator in INDICATORS.values() if not indicator.unsupported]
+CLAUSES = {"ttft": Decimal("0.8"), "tpot": Decimal("0.06")}
 
 
 def objective(indicator: str, target: str = "0.99") -> Objective:
     threshold = THRESHOLDS[INDICATORS[indicator].threshold]
-    return Objective(indicator.replace("_", "-"), indicator, Decimal(target), threshold)
+    clauses = CLAUSES if indicator == "goodput" else {}
+    name = indicator.replace("_", "-")
+    return Objective(name, indicator, Decimal(target), threshold, clauses=clauses)
 
 
 def service(*objectives: Objective, **fields: object) -> Service:
-    chosen = objectives or tuple(objective(indicator.key) for indicator in SUPPORTED)
+    chosen = objectives or tuple(objective(indicator.key) for indicator in INDICATORS.values())
     settings = {
         "window": Decimal(28 * 86_400),
         "selector": {"model": "llama", "namespace": "prod"},

@@ -26,11 +26,17 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
+  backtest       Say which alerts would have fired on stored history.
+  convert        Turn SLO files of other tools into ours, or into OpenSLO.
   demo           Show everything on a real Triton with a simulated engine.
   doctor         Say what can be measured on a live server, and how well.
+  explain        Say what SLO files promise, and how soon which alert fires.
   exporter       Run the sidecar: serve token-level metrics about a model
                  server.
   generate       Generate rules, dashboards and runbooks from SLO files.
+  init           Write a first SLO file from a live server.
+  lint           Check the queries of dashboards and rule files.
+  schema         Print the JSON Schema of SLO files, for editors.
   server-config  Print the Triton settings that SLO files need.
   signals        Print every metric of the sidecar and how it is obtained.
   validate       Check SLO files.

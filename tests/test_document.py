@@ -138,7 +138,7 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         ),
         (
             "---\na: 1\n---\nb: 1\n",
-            ["a.yaml:3: a second document starts. Fix: put each document into its own file."],
+            ["a.yaml:4: a second document starts. Fix: put each document into its own file."],
         ),
         ("a: *b\n", ["a.yaml:1: the alias *b has no value. Fix: write &b at its value."]),
         (

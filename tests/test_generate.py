@@ -54,6 +54,7 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     written = tree()
     assert [path for path in written if not path.startswith("runbooks/")] == [
         "alerts/chat.inhibit.yaml",
+        "alerts/chat.route.yaml",
         "alerts/chat.rules.yaml",
         "alerts/chat.test.yaml",
         "dashboards/chat.json",
@@ -61,16 +62,29 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     assert [path.removeprefix("runbooks/chat/") for path in written if "runbooks/" in path] == [
         "ChatAvailabilityBudgetBurn.md",
         "ChatAvailabilityBudgetExhausted.md",
+        "ChatAvailabilityFailingTrickle.md",
         "ChatAvailabilitySignalAbsent.md",
+        "ChatBadRollout.md",
+        "ChatDecodeStuck.md",
+        "ChatDisconnectsAtOneAge.md",
         "ChatFirstTokenBudgetBurn.md",
         "ChatFirstTokenBudgetExhausted.md",
+        "ChatFirstTokenFailingTrickle.md",
+        "ChatFirstTokenRatioImpossible.md",
         "ChatFirstTokenSignalAbsent.md",
+        "ChatGpuMemoryNearFull.md",
+        "ChatKvCachePressure.md",
+        "ChatModelNotReady.md",
+        "ChatQueueGrowing.md",
+        "ChatRetryStorm.md",
+        "ChatSidecarBlind.md",
+        "ChatWorkWasted.md",
         "README.md",
     ]
     out, err = capsys.readouterr()
     *lines, summary = out.splitlines()
     assert sorted(lines) == [f"wrote out/{path}" for path in written]
-    assert summary == "11 files: 11 written"
+    assert summary == "25 files: 25 written"
     assert err == ""
 
 
@@ -95,7 +109,7 @@ def test_a_second_run_writes_nothing(capsys):
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out") == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-    assert capsys.readouterr().out == "11 files: 11 current\n"
+    assert capsys.readouterr().out == "25 files: 25 current\n"
 
 
 def test_only_what_changed_is_written(capsys):
@@ -105,7 +119,7 @@ def test_only_what_changed_is_written(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     assert capsys.readouterr().out.splitlines() == [
         "wrote out/dashboards/chat.json",
-        "11 files: 10 current, 1 written",
+        "25 files: 24 current, 1 written",
     ]
 
 
@@ -160,7 +174,7 @@ def test_two_files_about_the_same_service_are_refused(capsys):
     assert run("chat.yaml", "again.yaml", "-o", "out") == 2
     assert capsys.readouterr().err == (
         'again.yaml:2: service: "chat" is also the service of chat.yaml. '
-        "Fix: give every SLO file a service of its own.\n"
+        "Fix: give every service a name of its own.\n"
     )
     assert not Path("out").exists()
 
@@ -176,8 +190,18 @@ def test_pages_of_alerts_that_are_gone_are_removed_but_not_those_of_people(capsy
     assert run("chat.yaml", "-o", "out") == 0
     removed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("removed")]
     assert removed == [
-        f"removed out/runbooks/chat/ChatFirstToken{kind}.md"
-        for kind in ("BudgetBurn", "BudgetExhausted", "SignalAbsent")
+        f"removed out/runbooks/chat/Chat{alert}.md"
+        for alert in (
+            "DisconnectsAtOneAge",
+            "FirstTokenBudgetBurn",
+            "FirstTokenBudgetExhausted",
+            "FirstTokenFailingTrickle",
+            "FirstTokenRatioImpossible",
+            "FirstTokenSignalAbsent",
+            "KvCachePressure",
+            "QueueGrowing",
+            "WorkWasted",
+        )
     ]
     assert {"runbooks/chat/Ours.md", "runbooks/chat/notes.txt"} <= set(tree())
 
@@ -186,7 +210,7 @@ def test_check_is_content_with_current_files(capsys):
     run("chat.yaml", "-o", "out")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 0
-    assert capsys.readouterr().out == "11 files: 11 current\n"
+    assert capsys.readouterr().out == "25 files: 25 current\n"
 
 
 def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
@@ -198,7 +222,7 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     assert run("chat.yaml", "-o", "out", "--check") == 1
     out, err = capsys.readouterr()
     assert tree() == before
-    assert err == "8 files: 1 current, 7 to write, 3 to remove\n"
+    assert err == "16 files: 3 current, 13 to write, 9 to remove\n"
     headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
     page = "out/runbooks/chat/ChatFirstTokenBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"

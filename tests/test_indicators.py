@@ -7,17 +7,19 @@ from decimal import Decimal
 
 import pytest
 from promql_tree import selectors, unknown
-from service_example import SUPPORTED, objective
+from service_example import objective, service
 
-from slos.indicators import INDICATORS, edge_matcher, events, good_sentence
+from slos.events import edge_matcher
+from slos.indicators import INDICATORS, events, good_sentence, threshold_text
 from slos.model import Objective
+from slos.signals import SIGNALS
 
-SELECTOR = {"model": "llama", "cluster": "eu"}
-KEYS = [indicator.key for indicator in SUPPORTED]
+SERVICE = service(selector={"model": "llama", "cluster": "eu"})
+KEYS = list(INDICATORS)
 
 
 def expressions(key: str) -> list[str]:
-    made = events(objective(key), SELECTOR)
+    made = events(objective(key), SERVICE)
     return [str(expr) for expr in (made.bad, made.total, made.missing, made.uncovered) if expr]
 
 
@@ -34,7 +36,7 @@ def test_only_what_the_sidecar_serves_is_asked_for(key: str) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_counters_are_read_by_their_rates_before_they_are_summed(key: str) -> None:
-    made = events(objective(key), SELECTOR)
+    made = events(objective(key), SERVICE)
     for expression in (made.bad, made.total):
         for each in selectors(str(expression)):
             if each.metric.endswith(("_total", "_count", "_bucket")) and each.window:
@@ -49,15 +51,50 @@ def test_dead_requests_count_against_the_first_token_only() -> None:
 
 
 def test_clients_who_leave_have_not_been_failed() -> None:
-    made = events(objective("availability"), SELECTOR)
+    made = events(objective("availability"), SERVICE)
     assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.bad))) == {"error|rejected|timeout"}
     assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.total))) == {
         "ok|error|rejected|timeout"
     }
 
 
+def values_of(label: str, expression: str) -> set[str]:
+    return set(re.findall(rf'{label}=~?"([^"]*)"', expression))
+
+
+def test_a_stream_counts_as_cut_off_only_once_it_had_begun_and_its_client_stayed() -> None:
+    made = events(objective("stream_completion"), SERVICE)
+    assert values_of("phase", str(made.bad)) == {"mid_stream|complete"}
+    assert values_of("phase", str(made.total)) == {"mid_stream|complete"}
+    assert values_of("outcome", str(made.bad)) == {"error|rejected|timeout"}
+    assert values_of("outcome", str(made.total)) == {"ok|error|rejected|timeout"}
+
+
+def test_only_what_ran_to_its_end_is_held_against_disconnects() -> None:
+    made = events(objective("disconnects"), SERVICE)
+    assert values_of("outcome", str(made.bad)) == {"disconnected"}
+    assert values_of("outcome", str(made.total)) == {"ok|disconnected"}
+
+
+def test_goodput_is_that_of_its_own_objective() -> None:
+    made = events(objective("goodput"), SERVICE)
+    for expression in (made.bad, made.total, made.missing, made.uncovered):
+        selected = selectors(str(expression))
+        assert all("objective" in each.labels for each in selected)
+        assert values_of("objective", str(expression)) == {"chat/goodput"}
+    assert values_of("result", str(made.total)) == {"good|bad"}
+
+
+def test_every_label_that_one_server_may_change_is_ignored() -> None:
+    for key in KEYS:
+        for signal in INDICATORS[key].signals:
+            labels = SIGNALS[signal].labels
+            if labels:
+                assert f"ignoring ({', '.join(labels)})" in " ".join(expressions(key))
+
+
 def test_headroom_asks_every_half_minute() -> None:
-    made = events(objective("sequence_headroom"), {"model": "llama"})
+    made = events(objective("sequence_headroom"), service(selector={"model": "llama"}))
     assert str(made.bad) == (
         'sum(sum_over_time((llm_sequences{model="llama",state="active"} '
         '/ ignoring (state) llm_sequences_max{model="llama"} > bool 0.9)[5m:30s])) / 300'
@@ -90,6 +127,7 @@ def test_an_edge_is_found_however_it_is_spelled(
         ("e2e", "90", "its response is complete within 1m30s"),
         ("kv_headroom", "0.925", "KV-cache utilization is 92.5% or less"),
         ("availability", None, "it is neither failed, rejected nor timed out"),
+        ("disconnects", None, "its client stays to the end"),
     ],
 )
 def test_good_is_said_in_words(key: str, threshold: str | None, sentence: str) -> None:
@@ -97,6 +135,31 @@ def test_good_is_said_in_words(key: str, threshold: str | None, sentence: str) -
     assert good_sentence(Objective("x", key, Decimal("0.9"), value)) == sentence
 
 
-def test_what_cannot_be_measured_yet_says_why() -> None:
-    for indicator in INDICATORS.values():
-        assert indicator in SUPPORTED or "cannot" in indicator.unsupported
+@pytest.mark.parametrize(
+    ("clauses", "sentence", "text"),
+    [
+        (
+            {"ttft": "0.8"},
+            "it does not fail and its first token comes within 800ms",
+            "ttft 800ms",
+        ),
+        (
+            {"tpot": "0.06", "max_gap": "2"},
+            "it does not fail, its tokens take 60ms or less on average and no gap between its "
+            "tokens is longer than 2s",
+            "tpot 60ms, max_gap 2s",
+        ),
+        (
+            {"queue": "1", "ttft": "0.8", "e2e": "90"},
+            "it does not fail, it is scheduled within 1s, its first token comes within 800ms and "
+            "its response is complete within 1m30s",
+            "queue 1s, ttft 800ms, e2e 1m30s",
+        ),
+    ],
+)
+def test_clauses_are_said_in_the_files_order(
+    clauses: dict[str, str], sentence: str, text: str
+) -> None:
+    of = {name: Decimal(most) for name, most in clauses.items()}
+    goodput = Objective("x", "goodput", Decimal("0.9"), clauses=of)
+    assert (good_sentence(goodput), threshold_text(goodput)) == (sentence, text)

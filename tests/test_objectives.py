@@ -85,6 +85,30 @@ def test_a_selector_that_chooses_nothing_is_said() -> None:
     assert state.fix == "compare the selector with the models reported on: llama"
 
 
+@pytest.mark.parametrize(
+    ("results", "quality"),
+    [
+        ({"good": 0.0}, "exact"),
+        ({"good": 0.0, "unknown": 3.0}, "unavailable"),
+        ({"good": 1.0, "unknown": 3.0}, "exact"),
+        ({"bad": 1.0, "unknown": 3.0}, "exact"),
+    ],
+)
+def test_goodput_is_not_measured_while_no_request_can_be_judged(
+    results: dict[str, float], quality: str
+) -> None:
+    def labels(of: str, result: str) -> tuple[tuple[str, str], ...]:
+        return (("clause", ""), ("objective", of), ("result", result))
+
+    samples = {labels("chat/goodput", result): count for result, count in results.items()}
+    others = {labels("chat/other", "bad"): 9.0, labels("chat/other", "unknown"): 9.0}
+    state = judged(view(measured("goodput", {**samples, **others})), objective("goodput"))
+    assert state.quality == quality
+    if quality == "unavailable":
+        assert state.note == "no request so far told all of ttft, tpot"
+        assert state.fix.startswith("leave out the clause")
+
+
 def test_every_chosen_model_is_judged() -> None:
     shown = view(*(measured("kv_utilization", 0.1, model=name) for name in ("a", "b")))
     states = judge([service(objective("kv_headroom"), selector={"cluster": "eu"})], shown)

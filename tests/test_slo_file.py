@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from promql.expr import decimal_text
 from slos.durations import format_duration
 from slos.errors import InvalidFile
-from slos.indicators import INDICATORS
-from slos.load import ALERTING, OBJECTIVE, SERVICE, TIER, load
+from slos.indicators import CLAUSES, INDICATORS
+from slos.load import ALERTING, CLAUSE, OBJECTIVE, SERVICE, STEP, TIER, TIME_SLICES, load
 from slos.model import Alerting, Objective, Service, Tier
 
 DAY = 86_400
@@ -64,6 +64,7 @@ objectives:
     description: Users see the first word within a second
   - {name: up, indicator: availability, target: 99.95%}
   - {name: kv, indicator: kv_headroom, threshold: 90%, target: 99%}
+  - {name: good, indicator: goodput, clauses: {tpot: 60ms, ttft: 1.5s}, target: 9%}
 alerting:
   page: {labels: {severity: page, pager: "1"}, annotations: {note: "{{ $value }}\\nsecond"}}
   ticket: {labels: {queue: llm}}
@@ -89,6 +90,13 @@ alerting:
             ),
             Objective("up", "availability", Decimal("0.9995"), line=18),
             Objective("kv", "kv_headroom", Decimal("0.99"), Decimal("0.9"), line=19),
+            Objective(
+                "good",
+                "goodput",
+                Decimal("0.09"),
+                line=20,
+                clauses={"tpot": Decimal("0.06"), "ttft": Decimal("1.5")},
+            ),
         ),
         alerting=Alerting(
             page=Tier({"severity": "page", "pager": "1"}, {"note": "{{ $value }}\nsecond"}),
@@ -115,14 +123,14 @@ def test_what_a_file_leaves_out_has_a_default():
     )
 
 
-SUPPORTED = "ttft, itl, tpot, e2e, queue, max_gap, availability, kv_headroom, sequence_headroom"
-KEYS = "name, indicator, threshold, target, description"
+KEYS = ", ".join(field.name for field in OBJECTIVE)
 WRITE_NAME = 'in lower-case letters, digits and "-", at most 63, a letter first'
 WRITE_TARGET = "write a percentage below 100%, such as 99.9%"
 WRITE_SECONDS = "write at most 2h, such as 800ms (m is minutes)"
-WRITE_WINDOW = "write a rolling window from 7d to 90d, such as 28d"
+WRITE_WINDOW = "write a rolling window from 1d to 90d, such as 28d"
 WRITE_URL = "write one, such as https://example.com/chat"
-UNSEEN = "it needs every stream to be observed, which this release of tokenslo cannot do yet"
+WRITE_CLAUSES = "{ttft: 800ms, tpot: 60ms}"
+USE_INDICATOR = f"use one of {', '.join(INDICATORS)}"
 CLASH = "give every objective a name of its own"
 
 # An objective's entries: what is said about it, after "f.yaml:4: objectives[0]".
@@ -159,12 +167,7 @@ BAD_OBJECTIVES = {
         f"{{name: a, indicator: {indicator}, target: 9%}}": [f".indicator: {said}."]
         for indicator, said in {
             "availabilty": '"availabilty" is not an indicator. Fix: write availability',
-            "speed": f'"speed" is not an indicator. Fix: use one of {SUPPORTED}',
-            "goodput": f"goodput cannot be measured: {UNSEEN}. Fix: use one of {SUPPORTED}",
-            "stream_completion": f"stream_completion cannot be measured: {UNSEEN}. "
-            f"Fix: use one of {SUPPORTED}",
-            "{bad: x, total: y}": "queries of your own are not supported in this release. "
-            f"Fix: use one of {SUPPORTED}",
+            "speed": f'"speed" is not an indicator. Fix: {USE_INDICATOR}',
         }.items()
     },
     **{
@@ -221,9 +224,36 @@ BAD_OBJECTIVES = {
     "{name: a, indicator: ttft, target: 9%}": [
         ".threshold: is missing, but ttft needs it. Fix: add threshold: 800ms."
     ],
-    "{name: a, indicator: availability, threshold: 1s, target: 9%}": [
-        ".threshold: availability has no threshold. Fix: delete it."
+    **{
+        f"{{name: a, indicator: {indicator}, threshold: 1s, target: 9%}}": [
+            f".threshold: {indicator} has no threshold. Fix: delete it."
+        ]
+        for indicator in ("availability", "stream_completion", "disconnects")
+    },
+    "{name: a, indicator: goodput, threshold: 1s, target: 9%}": [
+        f".clauses: is missing, but goodput needs it. Fix: add clauses: {WRITE_CLAUSES}.",
+        ".threshold: goodput has no threshold. Fix: delete it.",
     ],
+    "{name: a, indicator: availability, clauses: {ttft: 1s}, target: 9%}": [
+        ".clauses: availability has no clauses. Fix: delete it."
+    ],
+    **{
+        f"{{name: a, indicator: goodput, clauses: {clauses}, target: 9%}}": [f".clauses{said}."]
+        for clauses, said in {
+            "{}": f": holds no clause. Fix: write at least one, such as {WRITE_CLAUSES}",
+            "~": f": is empty. Fix: write a mapping such as {WRITE_CLAUSES}",
+            "800ms": f": is text. Fix: write a mapping such as {WRITE_CLAUSES}",
+            "[ttft]": f": is a list. Fix: write a mapping such as {WRITE_CLAUSES}",
+            "{itl: 60ms}": ".itl: is about a share of all gaps, which a single request does not "
+            "have. Fix: use max_gap for its longest gap, or tpot for its mean one",
+            "{kv_headroom: 90%}": ".kv_headroom: is not a known key. "
+            "Fix: use one of ttft, tpot, max_gap, e2e, queue",
+            "{tfft: 1s}": ".tfft: is not a known key. Fix: write ttft",
+            "{ttft: 800}": f".ttft: 800 has no unit. Fix: {WRITE_SECONDS}",
+            "{ttft: 1s, e2e: 3h}": f".e2e: 3h is above 2h. Fix: {WRITE_SECONDS}",
+            "{ttft: 1s, e2e: ~}": f".e2e: is empty. Fix: {WRITE_SECONDS}",
+        }.items()
+    },
 }  # fmt: skip
 
 
@@ -246,8 +276,8 @@ BAD_LINES = {
     'description: "a {{ b }}"': 'description: holds "{{", which starts a template in alerts. '
     "Fix: write it without braces",
     "window: 28": f"window: 28 has no unit. Fix: {WRITE_WINDOW}",
-    "window: 6d": f"window: 6d is not within 7d and 90d. Fix: {WRITE_WINDOW}",
-    "window: 91d": f"window: 91d is not within 7d and 90d. Fix: {WRITE_WINDOW}",
+    "window: 12h": f"window: 12h is not within 1d and 90d. Fix: {WRITE_WINDOW}",
+    "window: 91d": f"window: 91d is not within 1d and 90d. Fix: {WRITE_WINDOW}",
     "window: 30d12h": f"window: 30d12h is not a number of whole days. Fix: {WRITE_WINDOW}",
     **{
         f"window: {window}": "window: calendar windows are not supported, as Prometheus only looks "
@@ -296,7 +326,7 @@ BAD_LINES = {
     "dashboards: https://example.com/{alert}": "dashboards: is not an http or https URL. "
     f"Fix: {WRITE_URL}",
     "alerting: []": "alerting: is a list. "
-    "Fix: write a mapping with the keys page, ticket, min_bad_events",
+    "Fix: write a mapping with the keys page, ticket, cause, min_bad_events, disable",
     "alerting: {pages: {}}": "alerting.pages: is not a known key. Fix: write page",
     "alerting: {min_bad_events: -1}": "alerting.min_bad_events: -1 is out of bounds. "
     "Fix: write a whole number from 0 to 1,000,000",
@@ -322,9 +352,8 @@ def test_a_bad_line_is_refused(line, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- a\n", ["1: is a list. Fix: write a mapping with the keys apiVersion, service, owner, "
-                   "description, selector, window, labels, runbooks, dashboards, objectives, "
-                   "alerting."]),
+        ("- a\n", ["1: is a list. Fix: write a mapping with the keys "
+                   f"{', '.join(field.name for field in SERVICE)}."]),
         ("# chat\napiVersion: v1\nservice: chat\nobjectives: []\n",
          ['2: apiVersion: "v1" is not a version tokenslo knows. Fix: write tokenslo/v1.',
           "4: objectives: holds no objective. Fix: add one."]),
@@ -409,13 +438,15 @@ quantities = {"seconds": st.decimals("0.001", "7200", places=3), "ratio": shares
 
 @st.composite
 def objectives(draw):
-    indicator = draw(st.sampled_from([i for i in INDICATORS.values() if not i.unsupported]))
+    indicator = draw(st.sampled_from(list(INDICATORS.values())))
+    clauses = st.dictionaries(st.sampled_from(CLAUSES), quantities["seconds"], min_size=1)
     return Objective(
         name=draw(names),
         indicator=indicator.key,
         target=draw(shares),
         threshold=draw(quantities.get(indicator.threshold, st.none())),
         description=draw(lines | st.just("")),
+        clauses=draw(clauses) if indicator.key == "goodput" else {},
     )
 
 
@@ -424,7 +455,7 @@ services = st.builds(
     Service,
     file=st.just("f.json"),
     service=names,
-    window=st.integers(7, 90).map(lambda days: Decimal(days * DAY)),
+    window=st.integers(1, 90).map(lambda days: Decimal(days * DAY)),
     objectives=st.lists(
         objectives(), min_size=1, max_size=5, unique_by=lambda o: o.name.replace("-", "")
     ).map(tuple),
@@ -464,6 +495,8 @@ def as_file(service):
                 "name": each.name,
                 "indicator": each.indicator,
                 "threshold": written[INDICATORS[each.indicator].threshold](each.threshold),
+                "clauses": {name: format_duration(most) for name, most in each.clauses.items()}
+                or None,
                 "target": share(each.target),
                 "description": each.description,
             }
@@ -498,10 +531,31 @@ def test_a_service_is_read_back_as_it_was_written(service):
     found = read(as_file(service), "f.json")
     lineless = tuple(replace(objective, line=0) for objective in found.objectives)
     assert replace(found, objectives=lineless) == service
+    for one, other in zip(found.objectives, service.objectives, strict=True):
+        assert list(one.clauses) == list(other.clauses), "clauses stay in the file's order"
+
+
+def test_a_tenants_promises_are_about_what_is_counted_by_tenant():
+    text = """\
+apiVersion: tokenslo/v1
+service: chat
+selector: {tenant: acme}
+objectives:
+  - {name: up, indicator: availability, target: 99%}
+  - {name: fast, indicator: ttft, threshold: 1s, target: 99%}
+  - {name: good, indicator: goodput, clauses: {ttft: 1s}, target: 99%}
+  - {name: whole, indicator: stream_completion, target: 99%}
+  - {name: stay, indicator: disconnects, target: 99%}
+"""
+    assert refusals(text) == [
+        "f.yaml:6: objectives[1].indicator: ttft is not counted by tenant, but the selector asks "
+        "for one. Fix: use one of availability, stream_completion, disconnects, goodput."
+    ]
+    assert read(text.replace("ttft, threshold: 1s", "availability")).selector == {"tenant": "acme"}
 
 
 words = st.sampled_from(
-    [field.name for table in (SERVICE, OBJECTIVE, ALERTING, TIER) for field in table]
+    [field.name for table in (SERVICE, OBJECTIVE, CLAUSE, ALERTING, TIER) for field in table]
     + ["ttft", "kv_headroom", "goodput", "800ms", "95%", "tokenslo/v1", "28d", "https://x"]
 )
 leaves = (
@@ -542,6 +596,8 @@ def test_the_reference_names_every_key_and_its_examples_are_right(folder):
     keys = {field.name for field in SERVICE} | {f"objectives.{field.name}" for field in OBJECTIVE}
     keys |= {f"alerting.{field.name}" for field in ALERTING}
     keys |= {f"alerting.page.{field.name}" for field in TIER}
+    keys |= {f"budget_policy.{field.name}" for field in STEP}
+    keys |= {f"objectives.time_slices.{field.name}" for field in TIME_SLICES}
     assert documented == keys | set(INDICATORS)
     examples = re.findall(r"^```(yaml|jsonnet)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(examples) >= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from slos.model import Objective, Service
@@ -29,6 +30,14 @@ def test_seconds_by_signal_in_ascending_order_from_all_files() -> None:
         "tpot": (0.06,),
         "max_gap": (2.0,),
     }
+
+
+def test_clauses_are_thresholds_of_their_signals() -> None:
+    file = service(("ttft", "0.8"))
+    clauses = {"ttft": Decimal("1.5"), "tpot": Decimal("0.06"), "queue": Decimal(1)}
+    goodput = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
+    both = replace(file, objectives=(*file.objectives, goodput))
+    assert thresholds([both]) == {"ttft": (0.8, 1.5), "tpot": (0.06,), "queue": (1.0,)}
 
 
 def test_ratios_and_outcomes_have_none() -> None:

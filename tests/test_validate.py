@@ -30,7 +30,7 @@ def run(*files):
 
 def test_the_example_is_right():
     example = Path(__file__).parent.parent / "examples" / "chat" / "slo.yaml"
-    assert run(str(example)) == (0, "ok: chat: 4 objectives\n", "")
+    assert run(str(example)) == (0, "ok: chat: 6 objectives\n", "")
 
 
 def test_every_file_is_checked_whatever_is_wrong_with_the_others(folder):
@@ -59,3 +59,18 @@ def test_without_a_file_there_is_nothing_to_say():
     code, out, err = run()
     assert (code, out) == (2, "")
     assert "Missing argument 'FILE...'" in err
+
+
+def test_jsonnet_imports_from_folders_that_are_given(tmp_path):
+    library = tmp_path / "lib"
+    library.mkdir()
+    (library / "targets.libsonnet").write_text('{ high: "99.9%" }')
+    file = tmp_path / "files/slo.jsonnet"
+    file.parent.mkdir()
+    file.write_text(
+        "local targets = import 'targets.libsonnet';\n"
+        "{ apiVersion: 'tokenslo/v1', service: 'chat', objectives: [\n"
+        "  { name: 'up', indicator: 'availability', target: targets.high } ] }\n"
+    )
+    assert run(str(file))[0] == 2
+    assert run("-J", str(library), str(file)) == (0, "ok: chat: 1 objective\n", "")

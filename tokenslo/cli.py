@@ -13,6 +13,14 @@ from importlib import import_module
 import click
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "backtest": (
+        "tokenslo.commands.backtest:backtest_",
+        "Say which alerts would have fired on stored history.",
+    ),
+    "convert": (
+        "tokenslo.commands.convert:convert",
+        "Turn SLO files of other tools into ours, or into OpenSLO.",
+    ),
     "demo": (
         "tokenslo.commands.demo:demo",
         "Show everything on a real Triton with a simulated engine.",
@@ -21,6 +29,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.doctor:doctor",
         "Say what can be measured on a live server, and how well.",
     ),
+    "explain": (
+        "tokenslo.commands.explain:explain",
+        "Say what SLO files promise, and how soon which alert fires.",
+    ),
     "exporter": (
         "tokenslo.commands.exporter:exporter",
         "Run the sidecar: serve token-level metrics about a model server.",
@@ -28,6 +40,18 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "generate": (
         "tokenslo.commands.generate:generate",
         "Generate rules, dashboards and runbooks from SLO files.",
+    ),
+    "init": (
+        "tokenslo.commands.init:init",
+        "Write a first SLO file from a live server.",
+    ),
+    "lint": (
+        "tokenslo.commands.lint:lint",
+        "Check the queries of dashboards and rule files.",
+    ),
+    "schema": (
+        "tokenslo.commands.schema:schema",
+        "Print the JSON Schema of SLO files, for editors.",
     ),
     "server-config": (
         "tokenslo.commands.server_config:server_config",

@@ -67,7 +67,10 @@ _KNOW_MODELS = ("triton", "triton_metrics", "trtllm", "trtllm_iterations", "vllm
 def _tap_settings(
     config: Config, services: Iterable[Service], edges: Mapping[str, Sequence[float]]
 ) -> Settings:
-    named = [service.selector["model"] for service in services if "model" in service.selector]
+    selectors = [
+        service.selects(objective) for service in services for objective in service.objectives
+    ]
+    named = dict.fromkeys(selector["model"] for selector in selectors if "model" in selector)
     return Settings(
         taps=[str(spec) for spec in config.tap],
         tenant_header=config.tap_tenant_header,

@@ -46,7 +46,7 @@ def goals(services: Iterable[Service]) -> Iterator[Goal]:
             if objective.indicator == "goodput":
                 yield Goal(
                     goodput_objective(service.service, objective.name),
-                    service.selector.get("model", ""),
+                    service.selects(objective).get("model", ""),
                     {signal: float(seconds) for signal, seconds in objective.clauses.items()},
                 )
 

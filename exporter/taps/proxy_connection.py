@@ -559,10 +559,11 @@ class Server(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on a piece of an answer, which may be a token: nothing is faster than this."""
-        now = monotonic()
-        self.answer(data)
+        # What is in a slot is found sooner if it is not called in the same breath.
+        now, answer, feed = monotonic(), self.answer, self.feed
+        answer(data)
         try:
-            self.feed(SERVER, data, now)
+            feed(SERVER, data, now)
         except Exception as error:
             self._connection.observer_failed(error)
         self._connection.unanswered = False

@@ -35,9 +35,12 @@ FAILED = ("error", "rejected", "timeout", "disconnected")
 """Outcomes after which clients try again."""
 
 # A name is proven by an answer of the model itself; these may come from whatever stands before it,
-# or were not decided by the server at all.
+# or were not decided by the server at all, or are what a server says of a name it does not know.
 _PROVING = ("ok", "error", "timeout")
-_NO_PROOF = ("408", "502", "503", "504", "deadline_exceeded", "reset", "truncated", "unavailable")
+_NO_PROOF = (
+    *("408", "502", "503", "504"),
+    *("deadline_exceeded", "in_band", "reset", "truncated", "unavailable"),
+)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from exporter.taps.model import Model
 
 MAX_MODELS = 256
-"""Models that are told of, versions counted."""
+"""Models that are told of, versions counted; those that are expected may be more."""
 MAX_UNPROVEN = 64
 
 
@@ -33,9 +33,10 @@ class Roster:
         usual = self._served.get(name, "")
         key = name, version or usual
         model = self._models.get(key)
-        if model is None and self._has_room():
+        expected = name in self._expected and key[1] == usual
+        if model is None and (expected or self._has_room()):
             model = self._models[key] = self._new(*key)
-            model.proven = name in self._expected and key[1] == usual
+            model.proven = expected
         return model
 
     def answered(self, asked: Model, name: str, version: str) -> Model:
@@ -47,7 +48,8 @@ class Roster:
         model = asked
         if version and (name, version) != (asked.name, asked.version):
             self._served[name] = version
-            if name == asked.name and not asked.proven and (name, version) not in self._models:
+            settled = asked.proven and asked.version
+            if name == asked.name and not settled and (name, version) not in self._models:
                 del self._models[name, asked.version]
                 asked.version = version
                 self._models[name, version] = asked

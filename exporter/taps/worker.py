@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
@@ -78,6 +79,7 @@ async def _serve(link: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=link, limit=MAX_LINE)
     settings = read_settings(await reader.readline())
     set_up(settings.log_level)
+    logging.getLogger("hpack").setLevel(logging.INFO)  # below that it logs headers, keys included
     recorder = StreamRecorder(
         settings.thresholds, settings.goals, expected=settings.expected, probe=settings.probe
     )

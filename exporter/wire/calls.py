@@ -196,7 +196,11 @@ class Call:
         """Take in the status at the end of the call."""
         self._begin_cut_off(time)
         for asked in self._under_way():
-            self._complete(asked, outcome, reason, self._ended_at(asked, time))
+            if asked.closing and outcome != "ok":
+                # Servers of gRPC's C core answer the client's FIN by UNAVAILABLE, "Socket closed".
+                self._end(asked, "disconnected", "", time, time)
+            else:
+                self._complete(asked, outcome, reason, self._ended_at(asked, time))
         self._drop_all()
 
     def broken_off(self, outcome: Outcome, reason: str, time: float) -> None:

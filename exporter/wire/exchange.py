@@ -36,6 +36,7 @@ class Exchange:
         "_closing",
         "_digest",
         "_ended",
+        "_failed_late",
         "_has_body",
         "_listener",
         "_marked",
@@ -51,6 +52,7 @@ class Exchange:
         self.method = request.method
         self._listener = listener
         self._started = self._closing = self._ended = self._has_body = self._marked = False
+        self._failed_late = False
         self._status = 0
         self._answer: Answer | None = None
         self._scanner: Scanner | None = None
@@ -103,6 +105,10 @@ class Exchange:
         timing = values(head.fields, openai.TIMING_HEADER)
         stream.stages = openai.stages(b",".join(timing)) or stream.stages
         if not 200 <= head.status < 300:
+            # Triton says 400 for whatever goes wrong in a model too, but only of requests that it
+            # refuses it knows the length of what it has to say (http_server.cc).
+            late = head.status == 400 and body in (Body.CHUNKED, Body.UNTIL_CLOSE)
+            self._failed_late = late and self._api is KSERVE
             return None
         self._answer = Answer(self._api, stream, self._listener)
         kind = b",".join(values(head.fields, b"content-type")).lower()
@@ -131,7 +137,8 @@ class Exchange:
     def complete(self, time: float) -> None:
         """Take in the end of the answer."""
         if not self._answer:
-            self._end(time, of_status(self._status), str(self._status))
+            outcome = "error" if self._failed_late else of_status(self._status)
+            self._end(time, outcome, str(self._status))
         elif self._marked and not self._answer.done:
             self.broken_off(time, "truncated")
         else:

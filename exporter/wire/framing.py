@@ -78,6 +78,8 @@ _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: [^\x00-\x08\x0a-\
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*)")
 _STRAY = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+_SIZES: Final = {b"%x\r\n" % size: size for size in range(1, 1024)}
+"""The lines of small chunks, as servers write them."""
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
 
 
@@ -170,13 +172,13 @@ class Messages:
         """Take in the next bytes."""
         at, end = 0, len(data)
         if self._awaits is _Awaits.CHUNK_LINE and not self._held:
-            # Mostly a segment is one chunk, or a few.
-            while line := _CHUNK_LINE.match(data, at):
-                start = line.end()
-                after = start + int(line[1], 16)
-                if after == start or not data.startswith(b"\r\n", after):
+            # Mostly a segment is one chunk, or a few, and not large.
+            take_body = self.take_body
+            while size := _SIZES.get(data[at : (start := data.find(b"\n", at) + 1)]):
+                after = start + size
+                if not data.startswith(b"\r\n", after):
                     break
-                self.take_body(data[start:after], time)
+                take_body(data[start:after], time)
                 at = after + 2
         while at < end:
             at = self._step(data, at, time)

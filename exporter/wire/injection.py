@@ -193,12 +193,16 @@ class _Messages:
     """One direction: heads and bodies one after the other.
 
     The work runs as far as the bytes reach, and waits for more of them at each ``yield``.
+    ``_begun`` is what it has taken and will pass on once more is there: a head whose body is to be
+    changed, or the line before a chunk.
     """
 
     def __init__(self, side: _Requests | _Answers) -> None:
         self._side = side
         self._held = bytearray()
+        self._begun = b""
         self._changing: _Events | _Document | None = None
+        self._changing_chunks: _Events | _Document | None = None
         self._out: list[bytes] = []
         self._work = self._run()
         next(self._work)
@@ -211,8 +215,12 @@ class _Messages:
         return out
 
     def ended(self) -> bytes:
-        """Give back what is held."""
-        return (self._changing.end() if self._changing else b"") + self._take(len(self._held))
+        """Give back what is held, as it came: cut off, but not to be read as anything else."""
+        if self._changing_chunks:
+            self._chunk(self._changing_chunks.end())
+        elif self._changing:
+            self._out.append(self._changing.end())
+        return b"".join((*self._out, self._begun, self._take(len(self._held))))
 
     def _take(self, size: int) -> bytes:
         taken = bytes(self._held[:size])
@@ -221,7 +229,7 @@ class _Messages:
 
     def _run(self) -> Waiting:
         while True:
-            while (end := self._held.find(b"\r\n\r\n")) < 0:
+            while (end := self._head_end()) < 0:
                 if len(self._held) > MAX_HEAD:
                     yield from self._rest()
                 yield
@@ -238,6 +246,12 @@ class _Messages:
                 self._changing = plan.changing
                 yield from self._rest()
 
+    def _head_end(self) -> int:
+        """Return where the head ends that comes next, -1 if it is not whole."""
+        while self._held.startswith(b"\r\n"):  # empty lines before it (RFC 9112, section 2.2)
+            self._out.append(self._take(2))
+        return self._held.find(b"\r\n\r\n")
+
     def _rest(self) -> Waiting:
         while True:
             held = self._take(len(self._held))
@@ -245,8 +259,10 @@ class _Messages:
             yield
 
     def _whole(self, plan: _Plan, change: Callable[[bytes], bytes]) -> Waiting:
+        self._begun = plan.head + b"\r\n\r\n"
         while len(self._held) < plan.length:
             yield
+        self._begun = b""
         before = self._take(plan.length)
         after = change(before)
         self._side.done(before != after)
@@ -268,24 +284,30 @@ class _Messages:
         return self._take(end + 2)
 
     def _chunks(self, changing: _Events | _Document | None) -> Waiting:
+        self._changing_chunks = changing
         while True:
             line = yield from self._line()
             try:
                 size = int(line.split(b";")[0], 16)
             except ValueError:  # not for us to judge: whoever reads it will
+                if changing:
+                    self._chunk(changing.end())
                 self._out.append(line)
                 yield from self._rest()
             if not size:
                 break
             if changing and size <= MAX_ANSWER:
+                self._begun = line
                 while len(self._held) < size + 2:
                     yield
+                self._begun = b""
                 self._chunk(changing.feed(self._take(size + 2)[:-2]))
             else:
                 self._out.append(line)
                 yield from self._passed(size + 2)
         if changing:
             self._chunk(changing.end())
+        self._changing_chunks = None
         while True:
             self._out.append(line)
             if line == b"\r\n":

@@ -66,10 +66,11 @@ class Splitter:
             and piece.startswith(b"data: ")
             and piece.endswith(b"\n\n")
             and piece.find(b"\n") == len(piece) - 2
-            and piece.find(b"\r") < 0
+            and b"\r" not in piece
             and _SHORTEST < len(piece) <= EVENT_BYTES
         ):
-            self._take(b"", piece[6:-2], time)
+            take = self._take
+            take(b"", piece[6:-2], time)
         elif piece:
             self._feed(piece, time)
 

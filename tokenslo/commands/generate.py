@@ -10,9 +10,13 @@ from pathlib import Path
 
 import click
 
+from alerts import mixin as mixins
+from alerts.formats import FORMATS, RELEASES, Format, Options, Release, unsupported
+from slos.errors import InvalidFile
 from slos.plan import Plan, plan
 from tokenslo import output
-from tokenslo.files import load_all
+from tokenslo.files import libraries_option, load_all
+from tokenslo.scraped import check_served, metrics_option, series
 
 # What can be generated: each is a package with a function `files`, and its libraries are loaded
 # only when it is asked for.
@@ -27,8 +31,25 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in asked)
 
 
+def _formats(_: click.Context, __: click.Parameter, text: str) -> tuple[Format, ...]:
+    asked = [name.strip() for name in text.split(",")]
+    for name in asked:
+        if name not in FORMATS:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(FORMATS)}")
+    return tuple(name for name in FORMATS if name in asked)
+
+
+def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE, such as release=prometheus")
+    return {name: value for name, _, value in pairs}
+
+
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@libraries_option
 @click.option(
     "-o",
     "--output",
@@ -48,16 +69,65 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
     help="What to generate, separated by commas.",
 )
 @click.option(
+    "--format",
+    "formats",
+    default=FORMATS[0],
+    show_default=True,
+    metavar="FORMATS",
+    callback=_formats,
+    help=f"Formats of rule files, separated by commas: {', '.join(FORMATS)}. vmalert and Thanos "
+    "read that of Prometheus.",
+)
+@click.option(
+    "--min-prometheus",
+    type=click.Choice(RELEASES),
+    default=RELEASES[0],
+    show_default=True,
+    help="The oldest Prometheus that shall read the rules.",
+)
+@click.option(
+    "--namespace", default="", metavar="NAME", help="Namespace of the operator's resource."
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_labels,
+    help="Label of the operator's resource, such as release=prometheus; repeatable.",
+)
+@click.option("--mixin", is_flag=True, help=f"Write {mixins.PATH} too, for those who use Jsonnet.")
+@metrics_option
+@click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 with a diff if files are not current."
 )
-def generate(files: tuple[str, ...], folder: Path, kinds: tuple[str, ...], check: bool) -> None:
+def generate(
+    files: tuple[str, ...],
+    libraries: tuple[Path, ...],
+    folder: Path,
+    kinds: tuple[str, ...],
+    formats: tuple[Format, ...],
+    min_prometheus: Release,
+    namespace: str,
+    labels: dict[str, str],
+    mixin: bool,
+    metrics: tuple[str, ...],
+    check: bool,
+) -> None:
     """Generate Prometheus rules, a Grafana dashboard and runbooks from SLO files.
 
     Nothing is written unless all files are right. Only what changed is written, each file whole or
     not at all. Runbook pages of alerts that no longer exist are removed, if tokenslo wrote them.
     """
-    plans = [plan(service) for service in load_all(files)]
-    wanted = {path: text for each in plans for path, text in _files(each, kinds)}
+    services = load_all(files, libraries)
+    check_served(services, series(metrics))
+    plans = [plan(service) for service in services]
+    options = Options(formats, min_prometheus, namespace, labels)
+    if problems := [problem for each in plans for problem in unsupported(each, options)]:
+        raise InvalidFile(problems)
+    wanted = {path: text for each in plans for path, text in _files(each, kinds, options)}
+    if mixin:
+        wanted[mixins.PATH] = _mixin(plans, wanted)
     with _reporting(folder):
         changes = output.changes(folder, wanted, _stale(folder, plans, kinds))
     if check:
@@ -75,10 +145,21 @@ def _reporting(path: Path) -> Iterator[None]:
         raise click.ClickException(f"{error.filename or path}: {error.strerror}") from None
 
 
-def _files(plan: Plan, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _files(plan: Plan, kinds: Iterable[str], options: Options) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
-        yield from importlib.import_module(kind).files(plan, **about).items()
+        more = {"options": options} if kind == "alerts" else {}
+        yield from importlib.import_module(kind).files(plan, **about, **more).items()
+
+
+def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
+    paths = sorted(files)
+    return mixins.text(
+        [plan.service.service for plan in plans],
+        [path for path in paths if path.endswith(".rules.yaml")],
+        [path for path in paths if path.startswith("dashboards/")],
+        version=version("tokenslo"),
+    )
 
 
 def _source(file: str) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from importlib.metadata import version
-from pathlib import Path
 
 import click
 
-from exporter.reader import ExpositionError, read
 from promql.lint.catalogue import Catalogue, scraped, union
 from promql.lint.findings import CHECKS
 from promql.lint.linting import lint as lint_files
@@ -16,8 +13,7 @@ from promql.lint.report import FORMATS
 from promql.parse import duration
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue
-
-_MAX_BYTES = 32 << 20
+from tokenslo.scraped import families
 
 
 @click.command()
@@ -90,43 +86,11 @@ def _named(name: str) -> Catalogue:
 
 def _scraped(place: str, known: Catalogue) -> Catalogue:
     """Return what one exposition holds."""
-    try:
-        families = read(_body(place))
-    except ExpositionError as error:
-        raise click.BadParameter(
-            f"{place} does not hold metrics as Prometheus reads them: {error}.",
-            param_hint="--metrics",
-        ) from None
-    if not families:
-        raise click.BadParameter(f"{place} holds no metrics.", param_hint="--metrics")
     return scraped(
         place,
         (
             (name, family.type, [labels for _, labels, _ in family.samples])
-            for name, family in families.items()
+            for name, family in families(place).items()
         ),
         known,
     )
-
-
-def _body(place: str) -> bytes:
-    if not place.startswith(("http://", "https://")):
-        try:
-            with Path(place).open("rb") as file:
-                return file.read(_MAX_BYTES)
-        except OSError as error:
-            raise click.BadParameter(
-                f"{place} cannot be read: {error.strerror}.", param_hint="--metrics"
-            ) from None
-    from exporter.readings import SourceError
-    from exporter.sources.fetch import Limits, fetch, new_session
-
-    async def get() -> bytes:
-        async with new_session() as session:
-            answer = await fetch(session, "GET", place, limits=Limits(10.0, _MAX_BYTES))
-            return answer.body
-
-    try:
-        return asyncio.run(get())
-    except SourceError as error:
-        raise click.BadParameter(f"{error}.", param_hint="--metrics") from None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 
 from exporter.server_config import server_config as settings
-from tokenslo.files import load_all
+from tokenslo.files import libraries_option, load_all
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def server_config(files: tuple[str, ...]) -> None:
+@libraries_option
+def server_config(files: tuple[str, ...], libraries: tuple[Path, ...]) -> None:
     """Print the Triton flags and the config.pbtxt stanzas that SLO files need.
 
     With them Triton's first-response histogram exists and has the objectives' thresholds as bucket
     edges, so that what is within a threshold is counted exactly.
     """
-    click.echo(settings(load_all(files), version("tokenslo")), nl=False)
+    click.echo(settings(load_all(files, libraries), version("tokenslo")), nl=False)

@@ -1,0 +1,337 @@
+"""What goes wrong in LLM serving, as conditions on signals: alerts that say why, not that.
+
+A cause alert explains a symptom, which is an objective that burns.  Alone it wakes nobody; while a
+page of its service fires, it is not sent at all, because then it is on the page's runbook.
+
+Every condition has no element, rather than a NaN, where nothing happens or nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+
+from promql.expr import Binary, Expr, Matcher, aggregate, call, equal, number, vector
+from slos.events import edge_matcher
+from slos.indicators import FAILED, INDICATORS
+from slos.queries import INSTANCE, Scope
+from slos.signals import AGE_BUCKETS, MODEL_LABELS, SIGNALS
+
+WINDOW = "10m"
+"""The window of rates: causes build up over minutes, and five would make every burst one."""
+_WINDOW_SECONDS = 600
+_SPIKE_WINDOW = "30m"
+_LEAST = number(10)
+"""Events below which a share says nothing."""
+_FEW_STREAMS = number(5)
+_PER_MINUTE = number(60)
+
+# Gauges of one engine that differ in this label, or lack it.
+_STATES = "ignoring (state)"
+
+# Each usual timeout has a bucket of its own; these are the edges around it.
+TIMEOUTS: Mapping[str, tuple[Decimal, Decimal]] = {
+    f"{low:g}s": (Decimal(repr(low)), Decimal(repr(high)))
+    for low, high in pairwise(AGE_BUCKETS)
+    if low >= 5 and high <= low * 1.06
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """When a cause holds; ``labels`` tell several conditions of one cause apart."""
+
+    expr: Expr
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CauseAlert:
+    """A cause and how it is recognised.
+
+    ``runbook`` is the key of the cause in the runbooks; ``symptoms`` are the indicators whose
+    objectives it explains.  ``why`` is why this condition means that cause.
+    """
+
+    name: str
+    runbook: str
+    summary: str
+    why: str
+    symptoms: tuple[str, ...]
+    lasting: str
+    conditions: Callable[[Scope], tuple[Condition, ...]]
+
+
+def conditions(alert: CauseAlert, selector: Mapping[str, str]) -> tuple[Condition, ...]:
+    """Return when a cause holds on the servers that ``selector`` chooses."""
+    return alert.conditions(Scope(selector, WINDOW))
+
+
+def _one(expr: Callable[[Scope], Expr]) -> Callable[[Scope], tuple[Condition, ...]]:
+    return lambda scope: (Condition(expr(scope), {}),)
+
+
+def _kv_pressure(scope: Scope) -> Expr:
+    """Without eviction room is kept for whole answers, so the last blocks are never in use."""
+    active, waiting = scope.gauge("sequences_active"), scope.gauge("sequences_waiting")
+    full = scope.gauge("kv_utilization").compare(">", number(Decimal("0.8")))
+    # TensorRT-LLM counts waiting sequences among the active ones.
+    running = Binary(active, "-", waiting, matching=_STATES)
+    batch_full = running.compare(">=", scope.gauge("sequences_max"))
+    held_up = full.and_(waiting.compare(">", number(0)), _STATES)
+    return held_up.unless(batch_full).unless(_preempting(scope), _STATES)
+
+
+def _preempting(scope: Scope) -> Expr:
+    paused = call("rate", scope.series(SIGNALS["preemptions"].metric, window=WINDOW))
+    often = (paused * _PER_MINUTE).compare(">", number(1))
+    return Binary(
+        often, "or", scope.gauge("sequences_paused").compare(">", number(0)), matching=_STATES
+    )
+
+
+def _queue_growing(scope: Scope) -> Expr:
+    waiting, most = scope.gauge("sequences_waiting"), scope.gauge("sequences_max")
+    long = Binary(waiting, ">", most * number(Decimal("0.25")), matching=_STATES)
+    more = call("deriv", _over(scope, "sequences_waiting")) * _PER_MINUTE
+    return long.and_(more.compare(">", number(1)), _STATES)
+
+
+def _stuck(scope: Scope) -> Expr:
+    # Not the gauges: the sidecar withdraws what stands still while sequences are active.
+    return scope.series("tokenslo_ready", *equal({"layer": "decode"})).compare("==", number(0))
+
+
+def _age_spikes(scope: Scope) -> tuple[Condition, ...]:
+    metric = SIGNALS["disconnect_age"].metric
+
+    def below(edge: Decimal) -> Expr:
+        ranged = scope.series(f"{metric}_bucket", edge_matcher(edge), window=_SPIKE_WINDOW)
+        return aggregate("sum", call("increase", ranged))
+
+    every = aggregate(
+        "sum", call("increase", scope.series(f"{metric}_count", window=_SPIKE_WINDOW))
+    )
+
+    def spike(low: Decimal, high: Decimal) -> Expr:
+        around = below(high) - below(low)
+        most = around.compare(">", every * number(Decimal("0.5")))
+        return most.and_(around.compare(">=", _LEAST))
+
+    return tuple(
+        Condition(spike(low, high), {"timeout": timeout})
+        for timeout, (low, high) in TIMEOUTS.items()
+    )
+
+
+def _share(part: Expr, whole: Expr, above: str, events: Expr) -> Expr:
+    """Say that ``part`` is more than a share of ``whole``, of enough events per second."""
+    many = (events * number(_WINDOW_SECONDS)).compare(">=", _LEAST)
+    return (part / whole).compare(">", number(Decimal(above))).and_(many)
+
+
+def _retry_storm(scope: Scope) -> Expr:
+    retries = scope.rate(SIGNALS["suspected_retries"].metric)
+    return _share(retries, scope.requests(), "0.1", retries)
+
+
+def _slow_clients(scope: Scope) -> Expr:
+    waited = scope.rate(SIGNALS["client_backpressure"].metric)
+    live = aggregate("sum", call("avg_over_time", _over(scope, "live_streams")))
+    several = live.compare(">=", _FEW_STREAMS)
+    return (waited / several).compare(">", number(Decimal("0.1")))
+
+
+def _wasted(scope: Scope) -> Expr:
+    wasted = scope.rate(SIGNALS["wasted_tokens"].metric)
+    left = scope.rate(SIGNALS["disconnects"].metric)
+    return _share(wasted, wasted + scope.tokens("output"), "0.1", left)
+
+
+def _over(scope: Scope, key: str) -> Expr:
+    signal = SIGNALS[key]
+    return scope.series(signal.metric, *equal(signal.fixed), window=WINDOW)
+
+
+def _records_lost(scope: Scope) -> Expr:
+    lost = scope.series("tokenslo_source_lost_records_total", window=WINDOW)
+    return call("increase", lost).compare(">", number(0))
+
+
+def _blind(scope: Scope) -> Expr:
+    down = scope.series("tokenslo_source_up").compare("==", number(0))
+    if not any(label in scope.selector for label in MODEL_LABELS):
+        return down
+    # A sidecar that cannot read its source still knows, for an hour, which models it has.
+    return down.and_(scope.series("tokenslo_model_info"), f"on ({INSTANCE})")
+
+
+def _not_ready(scope: Scope) -> Expr:
+    return scope.series("tokenslo_ready", *equal({"layer": "model"})).compare("==", number(0))
+
+
+def _memory(scope: Scope) -> Expr:
+    # Triton's own metrics, which Prometheus scrapes beside the sidecar: one per GPU.
+    used, whole = (
+        vector(f"nv_gpu_memory_{part}_bytes", scope.foreign()) for part in ("used", "total")
+    )
+    full = (used / whole).compare(">", number(Decimal("0.98")))
+    chosen = [label for label in MODEL_LABELS if label in scope.selector]
+    if not chosen:
+        return full
+    # Triton has no model on its GPUs' metrics; these tell on which servers the model is.
+    serving = (*scope.foreign(), *(Matcher(each, "=", scope.selector[each]) for each in chosen))
+    there = vector("nv_inference_pending_request_count", serving)
+    return full.and_(there, f"on ({INSTANCE})")
+
+
+def _bad_rollout(scope: Scope) -> tuple[Condition, ...]:
+    if "version" in scope.selector:  # then there is no other to compare it with
+        return ()
+    by = ("version",)
+    ok, bad, all_ = (
+        scope.requests(*outcomes, by=by) for outcomes in (("ok",), FAILED, ("ok", *FAILED))
+    )
+    # By what succeeds, as a version that never failed has no series of failures.
+    best = number(1) - aggregate("max", ok / all_)
+    far = best * number(3) + number(Decimal("0.01"))
+    worse = Binary(bad / all_, ">", far, matching="on () group_left ()")
+    enough = (bad * number(_WINDOW_SECONDS)).compare(">=", _LEAST)
+    return (Condition(worse.and_(enough), {}),)
+
+
+CAUSE_ALERTS: tuple[CauseAlert, ...] = (
+    CauseAlert(
+        "KvCachePressure",
+        "kv_pressure",
+        "sequences wait for room in the KV cache",
+        "The batch has room and the KV cache has little. TensorRT-LLM's default policy "
+        "(GUARANTEED_NO_EVICT) starts a sequence only when there is room for all of its answer: "
+        "so it makes others wait, and pauses nobody.",
+        ("ttft", "e2e", "queue", "goodput", "kv_headroom"),
+        "10m",
+        _one(_kv_pressure),
+    ),
+    CauseAlert(
+        "SequencesPaused",
+        "kv_pressure",
+        "sequences are paused to make room in the KV cache",
+        "With the policy MAX_UTILIZATION a full cache pauses sequences that have begun, and so "
+        "does vLLM: their streams stall, and what they had is computed again.",
+        ("itl", "tpot", "e2e", "max_gap", "goodput", "kv_headroom"),
+        "5m",
+        _one(_preempting),
+    ),
+    CauseAlert(
+        "QueueGrowing",
+        "overload",
+        "more requests come than the engine takes in",
+        "As many sequences wait as a quarter of what the engine takes at once, and there is one "
+        "more of them each minute: the time to first token grows without limit.",
+        ("ttft", "e2e", "queue", "goodput", "sequence_headroom"),
+        "10m",
+        _one(_queue_growing),
+    ),
+    CauseAlert(
+        "DecodeStuck",
+        "stuck_decode",
+        "sequences are active and no token comes",
+        "An engine with work iterates many times a second, and the sidecar has seen neither a "
+        "token nor an iteration nor a finished request. Health endpoints go on saying 200.",
+        ("ttft", "itl", "e2e", "max_gap", "availability", "stream_completion", "goodput"),
+        "1m",
+        _one(_stuck),
+    ),
+    CauseAlert(
+        "DisconnectsAtOneAge",
+        "gateway_timeout",
+        "most clients that leave do so after the same time",
+        "People leave at any time; a timeout of a gateway or a client library cuts off at one, "
+        "which the label timeout names.",
+        ("ttft", "disconnects", "goodput"),
+        "5m",
+        _age_spikes,
+    ),
+    CauseAlert(
+        "RetryStorm",
+        "retry_storm",
+        "requests come again that failed or were left shortly before",
+        "More than a tenth of all requests are retries. They add to the load that made the first "
+        "attempt fail, and keep it up when the reason for that has gone.",
+        ("ttft", "queue", "availability", "goodput", "sequence_headroom"),
+        "5m",
+        _one(_retry_storm),
+    ),
+    CauseAlert(
+        "SlowClients",
+        "slow_clients",
+        "clients do not read what is there for them",
+        "Streams wait for their readers a tenth of the time, so gaps between tokens are those of "
+        "clients and networks, not of the server.",
+        ("itl", "tpot", "e2e", "max_gap", "goodput"),
+        "10m",
+        _one(_slow_clients),
+    ),
+    CauseAlert(
+        "WorkWasted",
+        "wasted_work",
+        "the server goes on for clients that have left",
+        "More than a tenth of all tokens are sent after their client has gone: the GPU works for "
+        "nobody while others wait.",
+        ("ttft", "queue", "disconnects", "kv_headroom", "sequence_headroom"),
+        "10m",
+        _one(_wasted),
+    ),
+    CauseAlert(
+        "EngineStatsLost",
+        "records_lost",
+        "records of the engine are lost before they are read",
+        "A second reader takes them, or the queue they wait in is too short: counts and estimates "
+        "from them are too low.",
+        ("itl", "kv_headroom", "sequence_headroom"),
+        "15m",
+        _one(_records_lost),
+    ),
+    CauseAlert(
+        "SidecarBlind",
+        "server_gone",
+        "the sidecar cannot read one of its sources",
+        "What this source gives is withdrawn, so that nobody takes old numbers for new ones; "
+        "objectives that need it cannot be measured.",
+        tuple(INDICATORS),
+        "5m",
+        _one(_blind),
+    ),
+    CauseAlert(
+        "ModelNotReady",
+        "server_gone",
+        "a model is not ready to serve",
+        "The server runs and says that this model or version is not loaded.",
+        ("ttft", "availability", "goodput"),
+        "5m",
+        _one(_not_ready),
+    ),
+    CauseAlert(
+        "GpuMemoryNearFull",
+        "engine_death",
+        "the memory of a GPU is nearly full",
+        "Engines take most of it when they start. The last 2% are for activations and other "
+        "processes; without them the engine dies in the middle of its streams.",
+        ("availability", "stream_completion", "goodput"),
+        "15m",
+        _one(_memory),
+    ),
+    CauseAlert(
+        "BadRollout",
+        "bad_rollout",
+        "one version fails more often than the best one",
+        "It fails three times as often, and more than a percent of its requests in addition. The "
+        "versions share one kind of traffic, so what differs is the version.",
+        ("availability", "stream_completion", "goodput"),
+        "5m",
+        _bad_rollout,
+    ),
+)
+"""In the order of the generated file."""

@@ -1,0 +1,268 @@
+"""What an SLO promises and what its alerts will do, in numbers that people can argue about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from typing import Any
+
+from promql.expr import decimal_text
+from slos.burn import Pair
+from slos.durations import format_duration
+from slos.indicators import good_sentence
+from slos.model import Service
+from slos.plan import Plan, PlannedObjective
+
+FAILURES = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
+"""Error ratios of which people want to know how long they last before somebody is told."""
+
+_MILLION = Decimal(1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertTimes:
+    """One pair of windows: ``fires`` is seconds until it alerts by error ratio, None for never.
+
+    ``least_events`` is how many events a pair's long window must hold for a total outage to alert
+    at all; None where events come at a pace of their own (time slices).
+    """
+
+    pair: Pair
+    fires: Mapping[Decimal, Decimal | None]
+    least_events: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An objective's budget and alerts.
+
+    ``outage`` is how many seconds of everything being bad the budget is, in the whole window.
+    ``bad_events`` of ``total_events`` is the same in events: of a million, or of those that a given
+    traffic brings in the window.
+    """
+
+    planned: PlannedObjective
+    outage: Decimal
+    bad_events: Decimal
+    total_events: Decimal
+    alerts: tuple[AlertTimes, ...]
+
+    def first(self, tier: str, ratio: Decimal) -> Decimal | None:
+        """Return after how many seconds the first alert of a tier fires; None for never."""
+        times = [alert.fires[ratio] for alert in self.alerts if alert.pair.tier == tier]
+        return min((time for time in times if time is not None), default=None)
+
+
+def explain(plan: Plan, events_per_second: Decimal | None = None) -> tuple[Explanation, ...]:
+    """Explain every objective of a plan, at a traffic if one is given."""
+    return tuple(_explained(plan, planned, events_per_second) for planned in plan.objectives)
+
+
+def _explained(
+    plan: Plan, planned: PlannedObjective, events_per_second: Decimal | None
+) -> Explanation:
+    window = plan.service.window
+    budget = 1 - planned.objective.target
+    total = _MILLION
+    if planned.indicator.slice:
+        total = window / planned.indicator.slice
+    elif events_per_second is not None:
+        total = events_per_second * window
+    return Explanation(
+        planned,
+        outage=budget * window,
+        bad_events=(budget * total).to_integral_value(ROUND_FLOOR),
+        total_events=total.to_integral_value(ROUND_HALF_UP),
+        alerts=tuple(_times(planned, pair) for pair in planned.alerting_pairs),
+    )
+
+
+def _times(planned: PlannedObjective, pair: Pair) -> AlertTimes:
+    return AlertTimes(
+        pair,
+        {ratio: planned.seconds_to_fire(pair, ratio) for ratio in FAILURES},
+        None if planned.indicator.in_slices else planned.min_bad_events,
+    )
+
+
+# For people
+
+
+def as_text(plan: Plan, explanations: Iterable[Explanation]) -> str:
+    """Write explanations as a text for terminals."""
+    service = plan.service
+    owner = f", owned by {service.owner}" if service.owner else ""
+    title = f"{service.service}: over {format_duration(service.window)}{owner}"
+    lines = (line for each in explanations for line in _lines(service, each))
+    return "\n".join([title, *lines, *_policy(service)]) + "\n"
+
+
+def _policy(service: Service) -> Iterator[str]:
+    if service.policy:
+        yield ""
+        yield "budget policy, for each objective:"
+        rows = [(f"{_percent(step.spent)} spent", step.do) for step in service.policy]
+        yield from (f"  {line}".rstrip() for line in _table(rows[0], rows[1:]))
+
+
+def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
+    planned = explanation.planned
+    objective, indicator = planned.objective, planned.indicator
+    yield ""
+    yield (
+        f"{objective.name}: {_percent(objective.target)} of {indicator.events} are good, that is: "
+        f"{good_sentence(objective)}"
+    )
+    yield (
+        f"  budget: {_percent(1 - objective.target)}, {_count(explanation.bad_events)} of "
+        f"{_count(explanation.total_events)} {indicator.events}, or {_time(explanation.outage)} of "
+        "total outage"
+    )
+    if objective.group_by:
+        yield f"  kept for each {' and '.join(objective.group_by)} by itself: budget and alerts"
+    if objective.owner:
+        yield f"  owned by {service.owns(objective)}"
+    heads = [
+        "tier",
+        "windows",
+        "burn rate",
+        "above",
+        *(f"{_percent(ratio)} bad" for ratio in FAILURES),
+        "least traffic",
+    ]
+    rows = [_row(alert) for alert in explanation.alerts]
+    yield from (f"  {line}".rstrip() for line in _table(heads, rows))
+    yield f"  {_verdict(explanation)}"
+    trickle = planned.trickle
+    if trickle is not None and planned.failing_trickle in planned.alerts:
+        yield (
+            f"  less traffic than that, over {_percent(trickle.threshold)} bad and at least "
+            f"{trickle.events} in {trickle.window}: {planned.failing_trickle.name} opens a ticket, "
+            f"within {_time(trickle.seconds_to_fire)} of total failure"
+        )
+    if planned.absent in planned.alerts:
+        told = "pages" if planned.absent_tier == "page" else "opens a ticket"
+        lasting = _time(planned.absent_seconds)
+        yield f"  nothing measured for {lasting}: {planned.absent.name} {told}"
+
+
+def _row(alert: AlertTimes) -> list[str]:
+    pair = alert.pair
+    least = "" if alert.least_events is None else f"{alert.least_events} in {pair.long}"
+    return [
+        pair.tier,
+        f"{pair.long} and {pair.short}",
+        decimal_text(pair.burn_rate),
+        _percent(pair.threshold),
+        *(_time(alert.fires[ratio]) for ratio in FAILURES),
+        least,
+    ]
+
+
+def _verdict(explanation: Explanation) -> str:
+    outage = FAILURES[0]
+    page, ticket = (explanation.first(tier, outage) for tier in ("page", "ticket"))
+    if page is not None:
+        return f"a total outage pages after {_time(page)}"
+    if ticket is not None:
+        return f"a total outage pages nobody; it is a ticket after {_time(ticket)}"
+    return "a total outage alerts nobody before the budget is spent"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    lines = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+
+
+def _percent(ratio: Decimal) -> str:
+    return f"{decimal_text(ratio * 100)}%"
+
+
+def _count(number: Decimal) -> str:
+    return f"{number:,.0f}"
+
+
+def _time(seconds: Decimal | None) -> str:
+    """Write a time to the second below an hour, and to the minute above."""
+    if seconds is None:
+        return "never"
+    unit = Decimal(1) if seconds < 3600 else Decimal(60)
+    return format_duration((seconds / unit).to_integral_value(ROUND_HALF_UP) * unit)
+
+
+# For programs
+
+
+def as_json(plans: Iterable[tuple[Plan, Iterable[Explanation]]]) -> str:
+    """Write explanations as JSON: durations in seconds, shares as ratios, all of them numbers."""
+    services = [
+        {
+            "service": plan.service.service,
+            "file": plan.service.file,
+            "window_seconds": _number(plan.service.window),
+            "budget_policy": [
+                {"spent": _number(step.spent), "do": step.do} for step in plan.service.policy
+            ],
+            "objectives": [_object(plan.service, each) for each in explanations],
+        }
+        for plan, explanations in plans
+    ]
+    return json.dumps(services, indent=2) + "\n"
+
+
+def _object(service: Service, explanation: Explanation) -> dict[str, Any]:
+    planned = explanation.planned
+    return {
+        "name": planned.objective.name,
+        "indicator": planned.objective.indicator,
+        "owner": service.owns(planned.objective),
+        "group_by": list(planned.objective.group_by),
+        "good": good_sentence(planned.objective),
+        "target": _number(planned.objective.target),
+        "budget": {
+            "ratio": _number(1 - planned.objective.target),
+            "outage_seconds": _number(explanation.outage),
+            "bad_events": _number(explanation.bad_events),
+            "total_events": _number(explanation.total_events),
+        },
+        "alerts": [
+            {
+                "name": planned.burn.name,
+                "tier": alert.pair.tier,
+                "long": alert.pair.long,
+                "short": alert.pair.short,
+                "burn_rate": _number(alert.pair.burn_rate),
+                "error_ratio_above": _number(alert.pair.threshold),
+                "seconds_to_fire": {
+                    decimal_text(ratio): _number(time) for ratio, time in alert.fires.items()
+                },
+                "least_bad_events": alert.least_events,
+            }
+            for alert in explanation.alerts
+        ],
+        "trickle": _trickle(planned),
+        "absent_seconds": _number(planned.absent_seconds),
+    }
+
+
+def _trickle(planned: PlannedObjective) -> dict[str, Any] | None:
+    trickle = planned.trickle
+    if trickle is None or planned.failing_trickle not in planned.alerts:
+        return None
+    return {
+        "name": planned.failing_trickle.name,
+        "window": trickle.window,
+        "error_ratio_above": _number(trickle.threshold),
+        "least_bad_events": trickle.events,
+        "seconds_to_fire": _number(trickle.seconds_to_fire),
+    }
+
+
+def _number(value: Decimal | None) -> float | int | None:
+    if value is None:
+        return None
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -1,0 +1,315 @@
+"""A first SLO file for a server, with thresholds that what it showed so far would have met.
+
+It promises what is kept now, which is where a talk with a service's users begins; every number has
+its reason beside it.  Pure text: who reads servers gives the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import pairwise
+from math import inf
+from textwrap import wrap
+
+from promql.expr import decimal_text
+from slos.durations import format_duration
+from slos.indicators import FAILED, INDICATORS
+from slos.load import API_VERSION, DEFAULT_WINDOW
+from slos.yaml_text import entry
+
+WIDTH = 96
+_FEW = 100
+"""Events of which a share says little."""
+_TARGETS = tuple(map(Decimal, ("0.999", "0.995", "0.99", "0.95", "0.9")))
+_WANTED = ("ttft", "itl", "availability", "kv_headroom", "sequence_headroom")
+_TAPPED = ("stream_completion", "disconnects", "goodput")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One signal of one model since its server started.
+
+    ``counts[i]`` observations were at most ``edges[i]`` seconds (histograms; the last edge is
+    ``inf``).  ``values`` are a counter's by outcome, or a gauge's under "".  A signal that cannot
+    be had has the quality ``unavailable``; ``note`` and ``fix`` say why and what would bring it.
+    """
+
+    quality: str
+    note: str = ""
+    fix: str = ""
+    edges: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenModel:
+    """A model that is served, and its signals by key of :data:`slos.signals.SIGNALS`."""
+
+    name: str
+    signals: Mapping[str, Seen]
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    """An objective about time: its usual threshold serves where nothing was seen yet."""
+
+    name: str
+    indicator: str
+    target: Decimal
+    usual: float
+    why: str
+
+
+_FIRST_TOKEN = _Latency(
+    "first-token",
+    "ttft",
+    Decimal("0.95"),
+    1.0,
+    "95%: long prompts take longer, and should not page.",
+)
+_TOKEN_PACE = _Latency(
+    "token-pace",
+    "itl",
+    Decimal("0.99"),
+    0.1,
+    "99%: an answer has hundreds of gaps, so one in a hundred is several in each.",
+)
+_MEAN_PACE = _Latency(
+    "mean-pace",
+    "tpot",
+    Decimal("0.95"),
+    0.1,
+    "95%: it is about whole requests; the token gaps themselves are not measured here.",
+)
+_WHOLE_ANSWER = _Latency(
+    "whole-answer",
+    "e2e",
+    Decimal("0.95"),
+    30.0,
+    "95%: long answers take longer, and should not page.",
+)
+
+
+def text(models: Iterable[SeenModel], *, about: str) -> str:
+    """Return an SLO file with one service for each model; ``about`` says where it comes from.
+
+    Empty if nothing can be promised of any.
+    """
+    taken: set[str] = set()
+    documents = []
+    for model in models:
+        objectives = [line for part in _objectives(model) for line in ("", *part)]
+        if objectives:
+            lines = _service(model, _name(model.name, taken))
+            documents.append("\n".join([*lines, *objectives[1:], *_rest(model)]))
+    if not documents:
+        return ""
+    head = [*_comment(about), *_comment(_ADVICE), "", ""]
+    return "\n".join(head) + "\n---\n".join(documents) + "\n"
+
+
+_ADVICE = (
+    "The thresholds are what this server keeps now, not what its users need: talk to them, and "
+    "tighten or loosen. Read it again under the usual load if there was little."
+)
+
+
+def _service(model: SeenModel, name: str) -> Iterator[str]:
+    yield from entry("apiVersion", API_VERSION)
+    yield from entry("service", name)
+    yield from entry("selector", {"model": model.name})
+    yield from entry("window", DEFAULT_WINDOW)
+    yield "objectives:"
+
+
+def _name(model: str, taken: set[str]) -> str:
+    """Return a name for a model's service that no other one has, not even in its alerts."""
+    near = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:50].strip("-")
+    base = near if near[:1].isalpha() else f"model-{near}".strip("-")
+    name, number = base, 2
+    while name.replace("-", "") in taken:
+        name, number = f"{base}-{number}", number + 1
+    taken.add(name.replace("-", ""))
+    return name
+
+
+# Objectives
+
+
+def _objectives(model: SeenModel) -> Iterator[list[str]]:
+    found: dict[str, Decimal] = {}
+    for first, otherwise in ((_FIRST_TOKEN, _WHOLE_ANSWER), (_TOKEN_PACE, _MEAN_PACE)):
+        for each in (first, otherwise):
+            if (threshold := _threshold(model, each)) is not None:
+                found[each.indicator] = threshold
+                yield _latency(model, each, threshold)
+                break
+    if "requests" in _measured(model):
+        yield _availability(model.signals["requests"].values)
+    if "streams" in _measured(model):
+        yield _completion(model.signals["streams"].values)
+        yield from _goodput(model, found)
+    yield from _headroom(model)
+
+
+def _measured(model: SeenModel) -> frozenset[str]:
+    signals = model.signals.items()
+    return frozenset(key for key, seen in signals if seen.quality != "unavailable")
+
+
+def _threshold(model: SeenModel, of: _Latency) -> Decimal | None:
+    """Return a bucket edge within which the target's share was, or the nearest there is."""
+    seen = model.signals.get(of.indicator)
+    if seen is None or seen.quality == "unavailable":
+        return None
+    edges = [edge for edge in seen.edges if 0 < edge < inf]
+    if not edges:
+        return None
+    total = seen.counts[-1]
+    kept = zip(seen.edges, seen.counts, strict=True)
+    enough = [
+        edge
+        for edge, count in kept
+        if edge in edges and (count >= float(of.target) * total if total else edge >= of.usual)
+    ]
+    return Decimal(repr(min(enough, default=max(edges)))).normalize()
+
+
+def _latency(model: SeenModel, of: _Latency, threshold: Decimal) -> list[str]:
+    seen, events = model.signals[of.indicator], INDICATORS[of.indicator].events
+    total = seen.counts[-1]
+    if not total:
+        said = f"No {events} seen yet: a usual threshold, to be read again under load."
+    else:
+        within = seen.counts[seen.edges.index(float(threshold))] / total
+        share = decimal_text(of.target * 100)
+        quantile = _quantile(float(of.target), seen.edges, seen.counts)
+        now = f"about {quantile:.3g} s" if quantile < inf else "beyond the last bucket edge"
+        said = f"p{share} now {now}, {_count(total)} {events}{_little(total)}"
+        said += f": {within:.1%} were within {format_duration(threshold)}, the next bucket edge."
+        if within < float(of.target):
+            said += " That is less than the target, and there is no higher edge."
+    estimate = f" An estimate: {seen.note}." if seen.quality == "estimate" and seen.note else ""
+    about = {"threshold": format_duration(threshold), "target": of.target}
+    return _objective(f"{said} {of.why}{estimate}", of.name, of.indicator, about)
+
+
+def _availability(requests: Mapping[str, float]) -> list[str]:
+    good, bad = requests.get("ok", 0.0), sum(requests.get(outcome, 0.0) for outcome in FAILED)
+    return _shares("availability", "availability", good, bad, "requests were served")
+
+
+def _completion(streams: Mapping[str, float]) -> list[str]:
+    good, bad = streams.get("ok", 0.0), sum(streams.get(outcome, 0.0) for outcome in FAILED)
+    return _shares("completion", "stream_completion", good, bad, "streams ran to their end")
+
+
+def _shares(name: str, indicator: str, good: float, bad: float, what: str) -> list[str]:
+    """Promise the highest usual target that is kept; of few events, none that one would break."""
+    total = good + bad
+    if total < _FEW:
+        target = Decimal("0.99")
+        noun = what.partition(" ")[0]
+        said = f"{_count(total)} {noun} so far are too few to judge by: a usual target."
+        return _objective(said, name, indicator, {"target": target})
+    share = good / total
+    target = next((one for one in _TARGETS if share >= one), _TARGETS[-1])
+    said = f"{share:.2%} of {_count(total)} {what}: the highest usual target that is kept."
+    if share < target:
+        said = f"{share:.2%} of {_count(total)} {what}, which is less than this usual target."
+    return _objective(said, name, indicator, {"target": target})
+
+
+def _goodput(model: SeenModel, found: Mapping[str, Decimal]) -> Iterator[list[str]]:
+    clauses = {key: found[key] for key in ("ttft", "tpot") if key in found}
+    if "tpot" not in clauses and (pace := _threshold(model, _MEAN_PACE)) is not None:
+        clauses["tpot"] = pace
+    if clauses:
+        written = {key: format_duration(threshold) for key, threshold in clauses.items()}
+        said = "Requests that keep all of it at once; the clauses are as above, where there is one."
+        yield _objective(said, "goodput", "goodput", {"clauses": written, "target": _TARGETS[-1]})
+
+
+def _headroom(model: SeenModel) -> Iterator[list[str]]:
+    measured = _measured(model)
+    if "kv_utilization" in measured:
+        used = max(model.signals["kv_utilization"].values.values(), default=None)
+        now = "" if used is None else f"{used:.0%} of the KV cache is used now. "
+        said = f"{now}99%: bursts may fill it for a moment, a long prompt then waits."
+        about = {"threshold": "90%", "target": Decimal("0.99")}
+        yield _objective(said, "kv-headroom", "kv_headroom", about)
+    if {"sequences_active", "sequences_max"} <= measured:
+        active, most = (
+            sum(model.signals[key].values.values()) for key in ("sequences_active", "sequences_max")
+        )
+        said = f"{active:g} of {most:g} sequences are active now. 99%: as above."
+        about = {"threshold": "95%", "target": Decimal("0.99")}
+        yield _objective(said, "sequence-headroom", "sequence_headroom", about)
+
+
+def _objective(said: str, name: str, indicator: str, about: Mapping[str, object]) -> list[str]:
+    def written(value: object) -> str:
+        if isinstance(value, Decimal):
+            return f"{decimal_text(value * 100)}%"
+        if isinstance(value, Mapping):
+            return "{" + ", ".join(f"{key}: {part}" for key, part in value.items()) + "}"
+        return str(value)
+
+    parts = {"name": name, "indicator": indicator, **about}
+    line = ", ".join(f"{key}: {written(value)}" for key, value in parts.items())
+    return [*(f"  {line}" for line in _comment(said)), f"  - {{{line}}}"]
+
+
+# What is not there
+
+
+def _rest(model: SeenModel) -> Iterator[str]:
+    """Say what cannot be promised, and what would change that."""
+    gaps: dict[tuple[str, str], list[str]] = {}
+    for indicator in _WANTED:
+        seen = model.signals.get(INDICATORS[indicator].signals[0])
+        if seen is not None and seen.quality == "unavailable":
+            gaps.setdefault((seen.note, seen.fix), []).append(indicator)
+    if gaps or "streams" not in _measured(model):
+        yield ""
+        yield "  # Not measured here:"
+    for (note, fix), keys in gaps.items():
+        said = f"{', '.join(keys)}: {note}{f'; {fix}' if fix else ''}"
+        yield from _bullet(said)
+    if "streams" not in _measured(model):
+        yield from _bullet(
+            f"{', '.join(_TAPPED)}: only who watches the streams sees them; run the sidecar with "
+            "--tap (docs/slo-files.md)"
+        )
+
+
+def _bullet(said: str) -> list[str]:
+    first, *more = wrap(" ".join(said.split()), WIDTH - 6, break_on_hyphens=False)
+    return [f"  # - {first}", *(f"  #   {line}" for line in more)]
+
+
+def _comment(said: str) -> list[str]:
+    lines = wrap(" ".join(said.split()), WIDTH - 4, break_on_hyphens=False)
+    return [f"# {line}" for line in lines]
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def _little(total: float) -> str:
+    return " (too few to say much)" if total < _FEW else ""
+
+
+def _quantile(q: float, edges: Sequence[float], counts: Sequence[float]) -> float:
+    """Return the interpolated quantile; ``inf`` where it lies beyond the last finite edge."""
+    rank = q * counts[-1]
+    below = pairwise(zip((0.0, *edges), (0.0, *counts), strict=True))
+    for (low, before), (high, upto) in below:
+        if upto >= rank and upto > before:
+            return inf if high == inf else low + (high - low) * (rank - before) / (upto - before)
+    return inf

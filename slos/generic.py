@@ -1,0 +1,392 @@
+"""Indicators that an SLO file brings along: queries and metrics of any service.
+
+Their PromQL is used as it stands, with ``{window}`` replaced by the base window; nothing is added
+to it, the file's ``selector`` neither.  A query of events gives events per second.  A plain counter
+may stand for its rate: then errors that a series is born with count as well, which no query of the
+form ``rate(…)`` can see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from promql.expr import Binary, Expr, Text, Vector, aggregate, call, decimal_text, number, vector
+from promql.query import MAX_LENGTH, InvalidQuery, Query, one_line, read_query
+from slos.durations import format_duration, parse_duration
+from slos.errors import BadValue
+from slos.events import (
+    SLICE,
+    Counting,
+    Events,
+    absent,
+    bucket,
+    bucketed,
+    exceeds,
+    native,
+    outside,
+    slices,
+)
+from slos.model import Objective
+from slos.names import BASE_WINDOW, TOTAL_RATE, series_labels
+from slos.schema import (
+    DURATION,
+    Field,
+    Place,
+    Reader,
+    Shape,
+    expect,
+    mapping_of,
+    read_mapping,
+    read_value,
+)
+
+WINDOW = "{window}"
+
+FORMS: Mapping[frozenset[str], str] = {
+    frozenset({"bad", "total"}): "bad_events",
+    frozenset({"good", "total"}): "good_events",
+    frozenset({"ratio"}): "error_ratio",
+    frozenset({"ratio", "weight"}): "weighted_ratio",
+    frozenset({"histogram", "threshold"}): "histogram",
+    frozenset({"gauge"}): "gauge",
+}
+"""Which keys make up which indicator."""
+
+# What a counter is called.  A gauge or a recorded rate of the same form would be misread.
+_COUNTER = re.compile(r"[^:]*_(?:total|count|bucket|sum)")
+_PART = re.compile(r"_(?:bucket|count|sum)$")
+# Counters of one target, whatever other labels they have: Prometheus gives these to all of them.
+_ONE_TARGET = "on (job, instance)"
+# How many of a metric's units a second is, by how the metric's name ends.
+_UNITS = {"_seconds": Decimal(1), "_milliseconds": Decimal(1000), "_ms": Decimal(1000)}
+
+
+@dataclass(frozen=True, slots=True)
+class Generic:
+    """An indicator as read: its kind, which is one of :data:`FORMS`, and its queries by role.
+
+    ``threshold`` is a bucket edge of a histogram, in the unit of its metric.
+    """
+
+    kind: str
+    queries: Mapping[str, str]
+    threshold: Decimal | None
+
+
+def is_counter(selector: Vector) -> bool:
+    """Whether a selector may stand for the rate of what it selects, judged by its name."""
+    return bool(_COUNTER.fullmatch(selector.metric))
+
+
+def parsed(text: str, window: str = BASE_WINDOW) -> Query:
+    """Read a query of an SLO file; raises :class:`~promql.query.InvalidQuery`."""
+    return read_query(text.replace(WINDOW, window))
+
+
+def can_be_grouped(indicator: Generic) -> bool:
+    """Whether labels can be told apart in all queries: where what they sum up is plain to see."""
+    return all(_counter(parsed(text)) for text in indicator.queries.values())
+
+
+def can_be_sliced(indicator: Generic) -> bool:
+    """Whether all queries can be asked about one slice of time alone."""
+    return all(WINDOW in text or parsed(text).selector for text in indicator.queries.values())
+
+
+def unit_of(metric: str) -> Decimal | None:
+    """Return how many of a metric's units a second is; None if its name does not tell."""
+    return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), None)
+
+
+def edge_text(objective: Objective) -> str:
+    """Write the threshold of a histogram: a duration if its unit is known."""
+    assert objective.threshold is not None  # noqa: S101  (read_generic requires it)
+    unit = unit_of(objective.queries["histogram"].partition("{")[0])
+    seconds = objective.threshold / unit if unit else None
+    return decimal_text(objective.threshold) if seconds is None else format_duration(seconds)
+
+
+# Reading
+
+
+def read_generic(value: object, place: Place) -> Generic | None:
+    """Read an indicator; None after noting what is wrong with its parts."""
+    before = len(place.problems)
+    read = read_mapping(GENERIC, value, place)
+    if len(place.problems) > before:
+        return None
+    kind = FORMS.get(frozenset(read))
+    if kind is None:
+        known = " or ".join(f"{{{', '.join(sorted(keys))}}}" for keys in FORMS)
+        raise BadValue(f"is no indicator with {', '.join(read) or 'nothing'}", f"give {known}")
+    edge = read.pop("threshold", None)
+    if edge is not None:
+        metric = read["histogram"].partition("{")[0]
+        edge = read_value(_edge_of(metric), edge, place.at("threshold"))
+    return Generic(kind, read, edge)
+
+
+def _query(value: object, _: Place) -> str:
+    text: str = expect(str, "a PromQL query", value)
+    if "{{" in text:
+        raise BadValue('holds "{{", a template that is not filled in', f"write {WINDOW}")
+    try:
+        parsed(text)
+    except InvalidQuery as error:
+        raise BadValue(str(error), "correct the query") from None
+    return one_line(text)
+
+
+def _events(value: object, place: Place) -> str:
+    text = _query(value, place)
+    selector = parsed(text).selector
+    if selector and not is_counter(selector):
+        raise BadValue(
+            f"selects {selector.metric}, which is neither a rate nor, by its name, a counter",
+            f"write sum(rate({text}[{WINDOW}])) if it is a counter, or sum({text}) if it is a rate",
+        )
+    return text
+
+
+def _histogram(value: object, place: Place) -> str:
+    text = _query(value, place)
+    selector = parsed(text).selector
+    if selector is None:
+        raise BadValue("is no plain selector", "write one, such as http_request_duration_seconds")
+    if _PART.search(selector.metric):
+        name = _PART.sub("", selector.metric)
+        raise BadValue(f"{selector.metric} is a part of a histogram", f"write {name}")
+    if any(matcher.label == "le" for matcher in selector.matchers):
+        raise BadValue("selects by le, which the threshold says", "delete it")
+    return text
+
+
+def _threshold(value: object, _: Place) -> Any:
+    return expect((str, int, float), "a duration such as 400ms, or a bucket edge", value)
+
+
+def _edge_of(metric: str) -> Reader:
+    """Read a bucket edge of ``metric``, given in its own unit or as a duration."""
+    unit = unit_of(metric)
+
+    def read(value: object, _: Place) -> Decimal:
+        if not isinstance(value, str):
+            edge = Decimal(repr(value))
+        elif unit is None:
+            why = f"the unit of {metric} is unknown, as its name does not end in _seconds or _ms"
+            raise BadValue(why, "write the bucket edge as a bare number")
+        else:
+            edge = parse_duration(value) * unit
+        if not edge.is_finite() or edge <= 0:
+            raise BadValue("is not above 0", "write a bucket edge of the histogram")
+        return edge.normalize()
+
+    return read
+
+
+_EVENTS = "A PromQL query of {what} events per second with [{window}], or a plain counter."
+_QUERY: Shape = {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH}
+GENERIC = (
+    Field("bad", _events, about=_EVENTS.replace("{what}", "bad"), shape=_QUERY),
+    Field("good", _events, about=_EVENTS.replace("{what}", "good"), shape=_QUERY),
+    Field("total", _events, about=_EVENTS.replace("{what}", "all"), shape=_QUERY),
+    Field("ratio", _query, about="A PromQL query of the error ratio, 0 to 1.", shape=_QUERY),
+    Field("weight", _events, about=_EVENTS.replace("{what}", "the ratio's"), shape=_QUERY),
+    Field("histogram", _histogram, about="A histogram, without _bucket.", shape=_QUERY),
+    Field(
+        "threshold",
+        _threshold,
+        about="One of the histogram's bucket edges: a duration, or a number in its unit.",
+        shape={"anyOf": [DURATION, {"type": "number"}]},
+    ),
+    Field(
+        "gauge", _query, about="A PromQL query that gives 0 while all is not well.", shape=_QUERY
+    ),
+)
+GENERIC_SHAPE: Shape = {
+    **mapping_of(GENERIC),
+    "oneOf": [{"required": sorted(keys), "maxProperties": len(keys)} for keys in FORMS],
+}
+"""What an indicator that a file brings along looks like."""
+
+
+# Measuring
+
+
+def generic_events(
+    objective: Objective, service: str, counting: Counting, is_native: bool = False
+) -> Events:
+    """Return how an objective with queries of its own is measured."""
+    recorded = vector(TOTAL_RATE, series_labels(service, objective.name))
+    queries = {role: parsed(text, counting.window) for role, text in objective.queries.items()}
+    asked = _Asked(objective.threshold, queries, counting, call("absent", recorded))
+    if is_native and "histogram" in queries:
+        return _native_observations(asked)
+    return MEASURES[objective.indicator](asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an objective asks: ``queries`` by role, and ``edge``, which only a histogram has.
+
+    ``unmeasured`` says that nothing was recorded.
+    """
+
+    edge: Decimal | None
+    queries: Mapping[str, Query]
+    counting: Counting
+    unmeasured: Expr
+
+    def per_second(self, query: Query) -> Expr:
+        """Return events per second, as a sum."""
+        counter = query.selector or (query.rated if self.counting.by else None)
+        if counter:
+            return self.counting.sum(self.counting.rate(counter))
+        return query.sum if query.rated else _number(query.sum)
+
+    def sum_of(self, some: Vector, every: Vector) -> Expr:
+        """Return the rate of ``some`` of the events that counters of ``every`` one tell of."""
+        return self.counting.sum(self.counting.counted(some, every, _ONE_TARGET))
+
+    def missing(self, total: Query) -> Expr:
+        """Say that nobody counts."""
+        counter = _counter(total)
+        return absent(counter) if counter else self.unmeasured
+
+
+def _bad_events(of: _Asked) -> Events:
+    bad, total = of.queries["bad"], of.queries["total"]
+    if total.selector and bad.selector:
+        some, every = bad.selector, total.selector
+        bad_, all_ = of.sum_of(some, every), of.sum_of(every, every)
+        return Events(bad_, all_, absent(every), impossible=_contradicted(some, every, bad_, all_))
+    all_ = of.per_second(total)
+    # Queries for what is not there yet give nothing; while others are counted, that means none.
+    known = of.per_second(bad)
+    some_, every_ = _counter(bad), _counter(total)
+    impossible = _contradicted(some_, every_, known, all_)
+    if not some_:  # a difference of rates may be a hair below zero
+        known = call("clamp_min", known, number(0))
+    return Events(known.or_(all_ * number(0)), all_, of.missing(total), impossible=impossible)
+
+
+def _good_events(of: _Asked) -> Events:
+    good, total = of.queries["good"], of.queries["total"]
+    if total.selector and good.selector:
+        some, every = good.selector, total.selector
+        good_, all_ = of.sum_of(some, every), of.sum_of(every, every)
+        return Events(
+            call("clamp_min", all_ - good_, number(0)),
+            all_,
+            absent(every),
+            impossible=_contradicted(some, every, good_, all_),
+        )
+    all_ = of.per_second(total)
+    # No series of good events at all, while others are counted: all of those are bad.
+    good_ = of.per_second(good)
+    return Events(
+        call("clamp_min", all_ - good_, number(0)).or_(all_),
+        all_,
+        of.missing(total),
+        impossible=_contradicted(_counter(good), _counter(total), good_, all_),
+    )
+
+
+def _contradicted(
+    some: Vector | None, every: Vector | None, part: Expr, whole: Expr
+) -> Expr | None:
+    """Say that a part is more than the whole; of one and the same counter it cannot be."""
+    same = some is not None and every is not None and some.metric == every.metric
+    return None if same else exceeds(part, whole)
+
+
+def _error_ratio(of: _Asked) -> Events:
+    """Take every moment of every series for a slice that is bad in part."""
+    ratio = _expr(of.queries["ratio"])
+    share = _number(call("clamp", ratio, number(0), number(1)))
+    bad, total = (
+        aggregate(op, share, of.counting.by) / number(parse_duration(SLICE))
+        for op in ("sum", "count")
+    )
+    return Events(bad, total, of.unmeasured, impossible=outside(ratio))
+
+
+def _weighted_ratio(of: _Asked) -> Events:
+    ratio, weight = _expr(of.queries["ratio"]), of.queries["weight"]
+    all_ = of.per_second(weight)
+    share = call("clamp", aggregate("avg", ratio, of.counting.by), number(0), number(1))
+    return Events(
+        _number(share * all_).or_(all_ * number(0)),
+        all_,
+        of.missing(weight),
+        impossible=outside(ratio),
+    )
+
+
+def _observations(of: _Asked) -> Events:
+    histogram = of.queries["histogram"].selector
+    assert histogram is not None  # noqa: S101  (read_generic requires it)
+    assert of.edge is not None  # noqa: S101  (likewise)
+    return bucketed(histogram.metric, histogram.matchers, of.edge, of.counting)
+
+
+def _native_observations(of: _Asked) -> Events:
+    histogram = of.queries["histogram"].selector
+    assert histogram is not None  # noqa: S101  (read_generic requires it)
+    assert of.edge is not None  # noqa: S101  (likewise)
+    return native(histogram, of.edge, of.counting, of.unmeasured)
+
+
+def _gauge(of: _Asked) -> Events:
+    gauge = of.queries["gauge"]
+    asked = _expr(gauge)
+    made = slices(asked, Binary(asked, "==", number(0), bool_=True), of.counting.by)
+    return made if gauge.selector else Events(made.bad, made.total, of.unmeasured)
+
+
+MEASURES: Mapping[str, Callable[[_Asked], Events]] = {
+    "bad_events": _bad_events,
+    "good_events": _good_events,
+    "error_ratio": _error_ratio,
+    "weighted_ratio": _weighted_ratio,
+    "histogram": _observations,
+    "gauge": _gauge,
+}
+"""The events of an objective, by kind."""
+
+
+def bad_share(objective: Objective, by: Iterable[str]) -> Expr | None:
+    """Return the share of bad events by labels; None where a query has none to tell apart by."""
+
+    def rate(counter: Vector) -> Expr:
+        return aggregate("sum", Counting().rate(counter), by)
+
+    queries = {role: parsed(text) for role, text in objective.queries.items()}
+    match {role: _counter(query) for role, query in queries.items()}:
+        case {"bad": Vector() as bad, "total": Vector() as total}:
+            return rate(bad) / rate(total)
+        case {"good": Vector() as good, "total": Vector() as total}:
+            return number(1) - rate(good) / rate(total)
+        case {"histogram": Vector() as of} if objective.threshold is not None:
+            within = bucket(of.metric, of.matchers, objective.threshold)
+            return number(1) - rate(within) / rate(vector(f"{of.metric}_count", of.matchers))
+        case {"gauge": Vector() as gauge}:
+            return aggregate("avg", Binary(gauge, "==", number(0), bool_=True), by)
+    return None
+
+
+def _expr(query: Query) -> Expr:
+    return query.selector or Text(query.text)
+
+
+def _number(expr: Expr) -> Expr:
+    """Leave out what is not a number: recorded once, it would spoil every longer window."""
+    return expr.compare(">=", number(0))
+
+
+def _counter(query: Query) -> Vector | None:
+    return query.selector or query.rated

@@ -1,0 +1,145 @@
+"""SLO files of other tools, told in our own language.
+
+Each module reads one format and gives drafts: what :mod:`slos.load` then reads and checks as if it
+had stood in the file itself.  What cannot be told is noted, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from slos.document import Document, Keys, field_name
+from slos.errors import Problem, quoted
+from slos.imports.foreign import Notes
+from slos.schema import Place
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """A format by how its documents begin; ``kinds`` are those of its Kubernetes resources."""
+
+    tool: str
+    module: str
+    key: str
+    group: str
+    versions: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+
+
+_FORMATS = (
+    _Format("Sloth", "sloth", "version", "prometheus/", ("prometheus/v1",)),
+    _Format(
+        "Sloth",
+        "sloth",
+        "apiVersion",
+        "sloth.slok.dev/",
+        ("sloth.slok.dev/v1",),
+        ("PrometheusServiceLevel",),
+    ),
+    _Format("OpenSLO", "openslo", "apiVersion", "openslo/", ("openslo/v1", "openslo/v1alpha")),
+    _Format("OpenSLO", "openslo", "apiVersion", "openslo.com/", ("openslo.com/v2alpha",)),
+    _Format(
+        "Pyrra",
+        "pyrra",
+        "apiVersion",
+        "pyrra.dev/",
+        ("pyrra.dev/v1alpha1",),
+        ("ServiceLevelObjective",),
+    ),
+)
+
+
+def in_our_language(
+    documents: Iterable[Document], problems: list[Problem], notes: Notes
+) -> Iterator[Document]:
+    """Yield the documents of a file, those of other tools as drafts; lists of them are spread.
+
+    Objects that are about something else are noted if there is anything beside them.
+    """
+    foreign: dict[str, list[Document]] = {}
+    others: list[Document] = []
+    for document in (each for whole in documents for each in _spread(whole)):
+        found = _format(document)
+        if found is None:
+            others.append(document)
+        elif _is_known(found, Place(document, problems)):
+            foreign.setdefault(found.module, []).append(document)
+    for document in others:
+        kind = _kind_of_something_else(document)
+        if kind and (len(others) > 1 or foreign):
+            notes.left_out(Place(document, problems), f"{quoted(kind)} is no SLO", "move it out")
+        else:
+            yield document
+    for module, group in foreign.items():
+        for draft in import_module(f"slos.imports.{module}").drafts(group, problems, notes):
+            yield draft.document()
+
+
+def _format(document: Document) -> _Format | None:
+    value = document.value
+    if not isinstance(value, dict):
+        return None
+    for each in _FORMATS:
+        if each.key == "version" and "apiVersion" in value:
+            continue
+        if str(value.get(each.key, "")).startswith(each.group):
+            return each
+    return None
+
+
+def _is_known(found: _Format, place: Place) -> bool:
+    """Refuse versions and kinds of a tool that cannot be read."""
+    value = place.document.value
+    assert isinstance(value, dict)  # noqa: S101  (as _format has seen)
+    known = {found.key: found.versions} | ({"kind": found.kinds} if found.kinds else {})
+    before = len(place.problems)
+    for key, good in known.items():
+        if value.get(key) not in good:
+            given = quoted(str(value.get(key)))
+            message = f"{given} of {found.tool} cannot be read"
+            place.at(key).refuse(message, f"give {' or '.join(good)}")
+    return len(place.problems) == before
+
+
+def _kind_of_something_else(document: Document) -> str:
+    """Return the kind of a Kubernetes object that is not about SLOs; "" if it may be."""
+    value = document.value
+    if not isinstance(value, dict) or "tokenslo" in str(value.get("apiVersion")):
+        return ""
+    kind = value.get("kind")
+    return kind if isinstance(kind, str) and "apiVersion" in value else ""
+
+
+def _spread(document: Document) -> Iterator[Document]:
+    """Yield the objects of a list, or of a Kubernetes ``List``; anything else as it is."""
+    value = document.value
+    path: Keys = ()
+    if isinstance(value, dict) and value.get("kind") == "List":
+        path, value = ("items",), value.get("items")
+    parts = value if isinstance(value, list) else []
+    if not any(isinstance(part, dict) and "apiVersion" in part for part in parts):
+        yield document
+        return
+    for index, part in enumerate(parts):
+        yield _part(document, part, (*path, index))
+
+
+def _part(document: Document, value: object, prefix: Keys) -> Document:
+    length = len(prefix)
+    lines: Mapping[Keys, int] = {
+        path[length:]: line for path, line in document.lines.items() if path[:length] == prefix
+    }
+    names = {path: field_name((*prefix, *path)) for path in _paths(value)}
+    return Document(document.file, value, lines, names)  # type: ignore[arg-type]
+
+
+def _paths(value: object, path: Keys = ()) -> Iterator[Keys]:
+    yield path
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _paths(part, (*path, key))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _paths(part, (*path, index))

@@ -1,0 +1,295 @@
+"""Sloth's files: ``version: prometheus/v1``, and the same as a Kubernetes resource.
+
+The keys are those of Sloth v0.16 (``pkg/prometheus/api/v1/v1.go`` and
+``pkg/kubernetes/api/sloth/v1/types.go``).  A Sloth file does not say its period, which is an option
+of Sloth's command line; its default, 30 days, is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slos.document import Document
+from slos.errors import Problem
+from slos.imports.foreign import (
+    OF_TIERS,
+    At,
+    Draft,
+    Notes,
+    anything,
+    as_rate,
+    disabled,
+    divided,
+    items,
+    labels,
+    name,
+    one_line,
+    percent,
+    take,
+    taken,
+    text,
+    texts,
+    truth,
+    unless_empty,
+    windowed,
+)
+from slos.schema import Place, Reader
+
+PERIOD = "30d"
+
+_PLUGINS = "they would change Sloth's rules, which are not used here"
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What the keys are called whose names the two forms spell differently."""
+
+    error: str
+    total: str
+    ratio: str
+    page: str
+    ticket: str
+    plugins: str
+
+
+_FILE = _Keys(
+    "error_query", "total_query", "error_ratio_query", "page_alert", "ticket_alert", "slo_plugins"
+)
+_RESOURCE = _Keys(
+    "errorQuery", "totalQuery", "errorRatioQuery", "pageAlert", "ticketAlert", "sloPlugins"
+)
+
+
+def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> Iterator[Draft]:
+    """Tell every service of a file."""
+    for document in documents:
+        place = Place(document, problems)
+        value = document.value
+        if isinstance(value, dict) and "apiVersion" in value:
+            yield from _resource(value, place, notes)
+        else:
+            yield from _service(value, place, _FILE, notes, version=anything)
+
+
+def _resource(value: object, place: Place, notes: Notes) -> Iterator[Draft]:
+    readers = dict.fromkeys(("apiVersion", "kind", "metadata", "spec", "status"), anything)
+    spec = taken(value, place, readers, notes).get("spec")
+    if spec is None:
+        place.refuse("is missing", "add spec: {service: …, slos: […]}", "spec")
+    else:
+        yield from _service(spec.value, spec.place, _RESOURCE, notes)
+
+
+def _service(
+    value: object, place: Place, keys: _Keys, notes: Notes, **more: Reader
+) -> Iterator[Draft]:
+    readers = {"service": text, "labels": texts, "slos": anything, keys.plugins: anything, **more}
+    found = taken(value, place, readers, notes)
+    for key in ("service", "slos"):
+        if key not in found:
+            place.refuse("is missing", f"add {key}", key)
+    if not found.keys() >= {"service", "slos"}:
+        return
+    service = name(found["service"], notes)
+    notes.about(str(service.value))
+    if keys.plugins in found:
+        notes.left_out(found[keys.plugins].place, f"is left out: {_PLUGINS}", "delete it")
+    objectives = [
+        At(objective, here)
+        for item, here in items(found["slos"].value, found["slos"].place)
+        if (objective := _objective(item, here, str(service.value), keys, notes))
+    ]
+    if not objectives:
+        if not found["slos"].value:
+            found["slos"].place.refuse("holds no SLO", "add one")
+        return
+    notes.about(str(service.value))
+    own = labels(found["labels"].value if "labels" in found else {}, notes, OF_TIERS)
+    if own:
+        _said_about_labels(found["labels"].place, notes)
+    tree = {
+        "apiVersion": "tokenslo/v1",
+        "service": service,
+        "window": PERIOD,
+        **unless_empty(labels=own),
+        "objectives": At(objectives, found["slos"].place),
+    }
+    yield Draft(tree, place)
+
+
+def _said_about_labels(place: Place, notes: Notes) -> None:
+    notes.left_out(
+        place,
+        "stand on slo:info and on alerts, but not on every recorded series, where a label that "
+        "changes would split the long windows",
+        "join slo:info by service and slo where a query needs them",
+    )
+
+
+def _objective(
+    value: object, place: Place, service: str, keys: _Keys, notes: Notes
+) -> dict[str, object] | None:
+    readers: dict[str, Reader] = {
+        "name": text,
+        "description": text,
+        "objective": percent,
+        "labels": texts,
+        "sli": anything,
+        "alerting": anything,
+        "plugins": anything,
+    }
+    notes.about(service)
+    found = taken(value, place, readers, notes)
+    given = value if isinstance(value, dict) else {}
+    for key, example in (("name", "requests"), ("objective", "99.9"), ("sli", "{events: …}")):
+        if given.get(key) is None:
+            place.refuse("is missing", f"add {key}: {example}", key)
+    own_name = name(found["name"], notes) if "name" in found else At("", place)
+    notes.about(service, str(own_name.value))
+    if "plugins" in found:
+        notes.left_out(found["plugins"].place, f"are left out: {_PLUGINS}", "delete them")
+    indicator = _indicator(found["sli"], keys, notes) if "sli" in found else None
+    alerting = _alerting(found.get("alerting"), keys, notes)
+    own = labels(found["labels"].value if "labels" in found else {}, notes, OF_TIERS)
+    if own:
+        _said_about_labels(found["labels"].place, notes)
+    if indicator is None or not found.keys() >= {"name", "objective"}:
+        return None
+    return {
+        "name": own_name,
+        "indicator": indicator,
+        "target": found["objective"],
+        **one_line(found.get("description")),
+        **unless_empty(labels=own),
+        **alerting,
+    }
+
+
+def _indicator(sli: At, keys: _Keys, notes: Notes) -> At | None:
+    """Return the indicator; None after saying why there is none."""
+    kinds = taken(sli.value, sli.place, dict.fromkeys(("events", "raw", "plugin"), anything), notes)
+    if "plugin" in kinds:
+        notes.lost(
+            kinds["plugin"].place,
+            "is an SLI plugin, whose queries only Sloth can make",
+            "put the queries that Sloth generates for it under events",
+        )
+        return None
+    if "events" in kinds:
+        return _events(kinds["events"], keys, notes)
+    if "raw" in kinds:
+        return _raw(kinds["raw"], keys, notes)
+    sli.place.refuse("is missing", f"add events: {{{keys.error}: …, {keys.total}: …}}", "events")
+    return None
+
+
+def _queries(of: At, wanted: tuple[str, ...], notes: Notes) -> dict[str, At] | None:
+    found = taken(of.value, of.place, dict.fromkeys(wanted, text), notes)
+    for key in wanted:
+        if key not in found:
+            of.place.refuse("is missing", f"add {key} with a PromQL query", key)
+    if len(found) < len(wanted):
+        return None
+    queries = {key: windowed(query, notes) for key, query in found.items()}
+    return {key: query for key, query in queries.items() if query} or None
+
+
+def _events(events: At, keys: _Keys, notes: Notes) -> At | None:
+    queries = _queries(events, (keys.error, keys.total), notes)
+    if queries is None or len(queries) < 2:
+        return None
+    told = {
+        role: At(as_rate(str(queries[key].value)), queries[key].place)
+        for role, key in (("bad", keys.error), ("total", keys.total))
+    }
+    _warn_of_counts(told, notes)
+    return At(told, events.place)
+
+
+def _warn_of_counts(queries: Mapping[str, At], notes: Notes) -> None:
+    """Say where events are counted in a window: the ratio is the same, their number is not."""
+    query = queries["total"]
+    if any(f"{function}(" in str(query.value) for function in _PER_WINDOW):
+        notes.left_out(
+            query.place,
+            "counts events in the window instead of in a second, so that min_bad_events is "
+            "reached too early",
+            "use rate instead of increase, or divide all queries by 300",
+        )
+
+
+_PER_WINDOW = ("increase", "count_over_time", "sum_over_time")
+
+
+def _raw(raw: At, keys: _Keys, notes: Notes) -> At | None:
+    queries = _queries(raw, (keys.ratio,), notes)
+    if queries is None:
+        return None
+    (ratio,) = queries.values()
+    parts = divided(str(ratio.value))
+    if parts is None:
+        notes.left_out(
+            ratio.place,
+            "is no quotient of two sums, so longer windows average it over time, whatever "
+            "the traffic",
+            "give events if there are any, or a weight beside ratio",
+        )
+        return At({"ratio": ratio}, raw.place)
+    told = {role: At(query, ratio.place) for role, query in parts.items()}
+    _warn_of_counts(told, notes)
+    return At(told, raw.place)
+
+
+def _alerting(alerting: At | None, keys: _Keys, notes: Notes) -> dict[str, object]:
+    if alerting is None:
+        return {}
+    tier = {"labels": texts, "annotations": texts, "disable": truth}
+    readers: dict[str, Reader] = {
+        "name": text,
+        "labels": texts,
+        "annotations": texts,
+        keys.page: lambda value, place: take(value, place, tier, notes),
+        keys.ticket: lambda value, place: take(value, place, tier, notes),
+    }
+    found = taken(alerting.value, alerting.place, readers, notes)
+    off = [key for key in (keys.page, keys.ticket) if _is_off(found.get(key))]
+    if "name" in found and len(off) < 2:
+        notes.left_out(
+            found["name"].place,
+            "is left out: alerts are named after service and objective, and tell their window "
+            "and burn_rate in labels instead of sloth_severity",
+            "change routes and silences that match the old name",
+        )
+    told = {
+        tier_name: At(part, alerting.place)
+        for tier_name, key in (("page", keys.page), ("ticket", keys.ticket))
+        if key not in off and (part := _tier(found, key, notes))
+    }
+    kinds = [kind for key in off for kind in ("page",) * (key == keys.page) or _NOT_A_TICKET]
+    if len(off) == 2:
+        kinds.append("absent")
+    return unless_empty(alerting={**told, **unless_empty(disable=disabled(*kinds))})
+
+
+# Sloth has no alert on a spent budget; who wants no tickets does not want that one either.
+_NOT_A_TICKET = ("ticket", "exhausted")
+
+
+def _is_off(tier: At | None) -> bool:
+    return tier is not None and "disable" in tier.value and tier.value["disable"].value
+
+
+def _tier(found: Mapping[str, At], key: str, notes: Notes) -> dict[str, object]:
+    """Return labels and annotations of a tier, the common ones first."""
+    own = found[key].value if key in found else {}
+    both = {
+        part: {
+            **(found[part].value if part in found else {}),
+            **(own[part].value if part in own else {}),
+        }
+        for part in ("labels", "annotations")
+    }
+    return unless_empty(
+        labels=labels(both["labels"], notes), annotations=labels(both["annotations"], notes, ())
+    )

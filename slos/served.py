@@ -1,0 +1,155 @@
+"""Whether servers give what SLO files ask for: metrics, and a bucket edge at each threshold.
+
+A classic histogram answers "how many were within t" exactly only at a bucket edge.  Without one at
+the threshold, an objective has no result, and that shows only when somebody needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from math import inf
+
+from promql.expr import Matcher, Vector, decimal_text, vector
+from slos.durations import format_duration
+from slos.errors import Problem
+from slos.generic import parsed, unit_of
+from slos.indicators import INDICATORS
+from slos.model import Objective, Service
+from slos.signals import SIGNALS
+
+Labels = Mapping[str, str]
+Served = Mapping[str, Sequence[Labels]]
+"""The labels of every series by its name, as one or several servers show them."""
+
+
+def unserved(service: Service, served: Served) -> Iterator[Problem]:
+    """Yield what the objectives of a service ask for in vain, in file order."""
+    for index, objective in enumerate(service.objectives):
+        for field, message, fix in _missing(objective, service, served):
+            where = f"objectives[{index}]" + (f".{field}" if field else "")
+            yield Problem(service.file, objective.line, where, message, fix)
+
+
+_Found = tuple[str, str, str]
+
+
+def _missing(objective: Objective, service: Service, served: Served) -> Iterator[_Found]:
+    histogram = _histogram(objective, service)
+    if histogram is not None and service.native(objective):
+        return  # expositions in text hold no native histograms
+    if histogram is None:
+        yield from _absent(objective, service, served)
+        return
+    every = _selected(histogram, served)
+    if not every:
+        yield _not_there(histogram, served, own=bool(objective.queries))
+        return
+    assert objective.threshold is not None  # noqa: S101  (every histogram has one)
+    without = [edges for edges in _edges(every) if objective.threshold not in edges]
+    if without:
+        yield "threshold", *_no_edge(objective, histogram, without)
+
+
+def _histogram(objective: Objective, service: Service) -> Vector | None:
+    """Return the buckets that an objective is counted from."""
+    if "histogram" in objective.queries:
+        selector = parsed(objective.queries["histogram"]).selector
+        assert selector is not None  # noqa: S101  (read_generic requires it)
+        return vector(f"{selector.metric}_bucket", selector.matchers)
+    if not objective.queries and INDICATORS[objective.indicator].threshold == "seconds":
+        metric = SIGNALS[objective.indicator].metric
+        return vector(f"{metric}_bucket", service.selects(objective))
+    return None
+
+
+def _absent(objective: Objective, service: Service, served: Served) -> Iterator[_Found]:
+    if objective.queries:
+        read = (parsed(text).metrics for text in objective.queries.values())
+        # Names with a colon are those of recording rules, which no server has.
+        names = sorted(name for name in frozenset().union(*read) if ":" not in name)
+        wanted = [Vector(name) for name in names]
+    else:
+        keys = INDICATORS[objective.indicator].signals
+        chosen = service.selects(objective)
+        wanted = [vector(SIGNALS[key].metric, {**chosen, **SIGNALS[key].fixed}) for key in keys]
+    for selector in wanted:
+        if not _selected(selector, served):
+            yield _not_there(selector, served, own=bool(objective.queries))
+
+
+def _not_there(selector: Vector, served: Served, *, own: bool) -> _Found:
+    others = served.get(selector.metric, ())
+    if others:
+        shown = ", ".join(sorted({_shown(labels, selector.matchers) for labels in others})[:3])
+        fix = "correct the selector" + ("" if own else ", which is the service's")
+        return "", f"asks for {selector}, but there is only {shown}", fix
+    fix = (
+        "correct its name, or give --metrics of the server that has it as well"
+        if own
+        else "give --metrics of the sidecar; `tokenslo doctor` says what brings the signal, and "
+        "some series come with the first request"
+    )
+    return "", f"{selector.metric} is not served", fix
+
+
+def _shown(labels: Labels, matchers: Iterable[Matcher]) -> str:
+    """Write the labels that a selector asks for as they are."""
+    asked = dict.fromkeys(each.label for each in matchers if each.label in labels)
+    return "{" + ",".join(f'{label}="{labels[label]}"' for label in asked) + "}"
+
+
+def _selected(selector: Vector, served: Served) -> list[Labels]:
+    return [labels for labels in served.get(selector.metric, ()) if _fits(labels, selector)]
+
+
+def _fits(labels: Labels, selector: Vector) -> bool:
+    """Whether a series may be selected: labels it lacks may be those that Prometheus adds."""
+    return all(
+        matcher.label not in labels or matcher.accepts(labels[matcher.label])
+        for matcher in selector.matchers
+    )
+
+
+def _edges(buckets: Iterable[Labels]) -> list[list[Decimal]]:
+    """Return the edges of each histogram, however they are spelled."""
+    found: dict[tuple[tuple[str, str], ...], list[Decimal]] = {}
+    for labels in buckets:
+        one = tuple(sorted((name, value) for name, value in labels.items() if name != "le"))
+        edge = _edge(labels.get("le", ""))
+        found.setdefault(one, []).extend([] if edge is None else [edge])
+    return list(found.values())
+
+
+def _edge(text: str) -> Decimal | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return Decimal(repr(value)) if abs(value) < inf else None
+
+
+def _no_edge(
+    objective: Objective, histogram: Vector, without: Sequence[Sequence[Decimal]]
+) -> tuple[str, str]:
+    threshold = objective.threshold
+    assert threshold is not None  # noqa: S101  (every histogram has one)
+    below = max((edge for edges in without for edge in edges if edge < threshold), default=None)
+    above = min((edge for edges in without for edge in edges if edge > threshold), default=None)
+    unit = unit_of(histogram.metric.removesuffix("_bucket"))
+
+    def text(edge: Decimal) -> str:
+        return decimal_text(edge) if unit is None else format_duration(edge / unit)
+
+    near = " and ".join(text(edge) for edge in (below, above) if edge is not None)
+    message = (
+        f"{text(threshold)} is no bucket edge of {histogram}; the nearest are {near}"
+        if near
+        else f"{histogram} has no bucket edges"
+    )
+    if objective.queries:
+        return message, "use one of these, or give the server's histogram this edge"
+    return message, (
+        "start the sidecar with --slo and this file, which makes it an edge where the sidecar "
+        "measures; where the histogram is the server's own, use one of its edges"
+    )

@@ -1,0 +1,121 @@
+"""Whatever stands in a file of another tool: it is refused with a line and a fix, or it is read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_foreign_openslo import SEARCH, SLIS
+from test_foreign_pyrra import GATEWAY
+from test_foreign_sloth import CHECKOUT, RESOURCE
+
+from slos.errors import InvalidFile
+from slos.load import load_file
+from tokenslo.commands.convert import convert
+
+TEXTS = [CHECKOUT, RESOURCE, GATEWAY, SEARCH, *(text for text, _ in SLIS.values())]
+FILES = [list(yaml.safe_load_all(dedent(text))) for text in TEXTS]
+ODD = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        0,
+        1e300,
+        10**30,
+        "",
+        " ",
+        "x",
+        "sum(",
+        "{{",
+        "up",
+        "99",
+        "1w",
+        "5M",
+        "$",
+        "é\n",
+    ]
+) | st.sampled_from([[], {}, [None], [[]], {"a": None}, {"name": 3}, [{"x": 1}], {"metric": "up"}])
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value."""
+    if not isinstance(value, dict | list):
+        return [path]
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return [path, *(each for key, part in parts for each in paths(part, (*path, key)))]
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> list[Any]:
+    """Return a file's documents with some values replaced by others, or gone."""
+    documents = copy.deepcopy(draw(st.sampled_from(FILES)))
+    for _ in range(draw(st.integers(1, 3))):
+        known = [path for path in paths(documents) if path]
+        *where, last = draw(st.sampled_from(known))
+        parent = documents
+        for key in where:
+            parent = parent[key]
+        if draw(st.booleans()):
+            parent[last] = copy.deepcopy(draw(ODD))
+        else:
+            del parent[last]
+        if not documents:
+            break
+    return documents
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(spoilt())
+def test_nothing_crashes_and_every_problem_says_where_and_what_to_do(
+    tmp_path: Path, documents: list[Any]
+) -> None:
+    path = tmp_path / "slo.yaml"
+    path.write_text("---\n".join(f"{json.dumps(each)}\n" for each in documents))
+    try:
+        loaded = load_file(path, partly=True)
+    except InvalidFile as refused:
+        problems = refused.problems
+    else:
+        problems = ()
+    for problem in problems:
+        assert problem.message
+        assert problem.fix
+        assert "\n" not in str(problem)
+    if problems:
+        return
+    for note in loaded.notes:
+        assert note.problem.line
+        assert "\n" not in str(note)
+    done = CliRunner().invoke(convert, [str(path)])
+    assert done.exit_code == any(note.lost for note in loaded.notes)
+    if loaded.services:
+        path.write_text(done.stdout)
+        again = load_file(path)
+        assert [each.service for each in again.services] == [
+            each.service for each in loaded.services
+        ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: prometheus/v1\nservice: a\nslos: &a [{name: *a}]\n",
+        "apiVersion: openslo/v1\n" + "---\n" * 60_000,
+        "- " * 40 + "{apiVersion: openslo/v1}\n",
+        "\n---\n".join(["apiVersion: pyrra.dev/v1alpha1\nkind: ServiceLevelObjective"] * 20_000),
+    ],
+)
+def test_files_that_grow_without_bound_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "slo.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidFile):
+        load_file(path)

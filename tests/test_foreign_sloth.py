@@ -1,0 +1,321 @@
+"""Sloth's files are told in our language, and what is not is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from foreign import Folder
+
+from slos.errors import InvalidFile
+from slos.load import load_file
+from tokenslo.commands.validate import validate
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+CHECKOUT = """\
+    version: prometheus/v1
+    service: Checkout_API
+    labels: {owner: shop, tier: 2}
+    slos:
+      - name: requests
+        objective: 99.9
+        description: |
+          Requests are answered,
+          whatever the answer.
+        labels: {category: availability}
+        sli:
+          events:
+            error_query: |
+              sum(rate(http_requests_total{job="checkout", code=~"5.."}[{{.window}}]))
+            total_query: sum(rate(http_requests_total{job="checkout"}[{{ .window }}]))
+        alerting:
+          name: CheckoutErrors
+          labels: {routing: shop}
+          annotations: {summary: "{{ $value }} of requests fail"}
+          page_alert: {labels: {severity: pager}}
+          ticket_alert: {disable: true}
+      - name: satisfaction
+        objective: 95
+        sli:
+          raw:
+            error_ratio_query: 1 - avg(avg_over_time(satisfaction[{{.window}}]))
+        alerting:
+          page_alert: {disable: true}
+          ticket_alert: {disable: true}
+    """
+
+OURS = """\
+# Converted by tokenslo 0.1.0 from slo.yaml.
+# Line 2, service: "Checkout_API" is written checkout-api. Fix: expect checkout-api in labels, \
+alerts and file names.
+# Line 3, labels: stand on slo:info and on alerts, but not on every recorded series, where a label \
+that changes would split the long windows. Fix: join slo:info by service and slo where a query \
+needs them.
+apiVersion: tokenslo/v1
+service: checkout-api
+window: 30d
+labels:
+  owner: shop
+  tier: '2'
+objectives:
+  # Line 10, slos[0].labels: stand on slo:info and on alerts, but not on every recorded series, \
+where a label that changes would split the long windows. Fix: join slo:info by service and slo \
+where a query needs them.
+  # Line 17, slos[0].alerting.name: is left out: alerts are named after service and objective, \
+and tell their window and burn_rate in labels instead of sloth_severity. Fix: change routes and \
+silences that match the old name.
+  - name: requests
+    indicator:
+      bad: sum(rate(http_requests_total{job="checkout", code=~"5.."}[{window}]))
+      total: sum(rate(http_requests_total{job="checkout"}[{window}]))
+    target: '99.9%'
+    description: Requests are answered, whatever the answer.
+    labels:
+      category: availability
+    alerting:
+      page:
+        labels:
+          routing: shop
+          severity: pager
+        annotations:
+          summary: '{{ $value }} of requests fail'
+      disable:
+        - ticket
+        - exhausted
+  # Line 26, slos[1].sli.raw.error_ratio_query: is no quotient of two sums, so longer windows \
+average it over time, whatever the traffic. Fix: give events if there are any, or a weight beside \
+ratio.
+  - name: satisfaction
+    indicator:
+      ratio: '1 - avg(avg_over_time(satisfaction[{window}]))'
+    target: '95%'
+    alerting:
+      disable:
+        - page
+        - ticket
+        - exhausted
+        - absent
+"""
+
+
+def test_a_file_in_whole(folder: Folder) -> None:
+    done = folder.convert(CHECKOUT)
+    assert done.stdout == OURS
+    assert done.exit_code == 0
+
+
+def test_warnings_say_where_and_what_to_do_in_the_order_of_the_file(folder: Folder) -> None:
+    lines = folder.warnings(CHECKOUT)
+    assert [line.partition(": warning: ")[0] for line in lines] == [
+        f"slo.yaml:{number}" for number in (2, 3, 10, 17, 26)
+    ]
+    assert all(". Fix: " in line for line in lines)
+    assert lines[0] == (
+        'slo.yaml:2: warning: service: "Checkout_API" is written checkout-api. '
+        "Fix: expect checkout-api in labels, alerts and file names."
+    )
+
+
+RESOURCE = """\
+    apiVersion: v1
+    kind: ConfigMap
+    metadata: {name: other}
+    ---
+    apiVersion: sloth.slok.dev/v1
+    kind: PrometheusServiceLevel
+    metadata: {name: a, namespace: monitoring}
+    spec:
+      service: a
+      slos:
+        - name: requests
+          objective: 99.9
+          sli:
+            events: {errorQuery: 'errors:rate5m{job="a"}', totalQuery: 'sum(all:rate5m)'}
+          alerting: {pageAlert: {labels: {severity: pager}}}
+    ---
+    apiVersion: sloth.slok.dev/v1
+    kind: PrometheusServiceLevel
+    metadata: {name: b}
+    spec:
+      service: b
+      sloPlugins: {chain: []}
+      slos:
+        - name: requests
+          objective: 99
+          sli: {raw: {errorRatioQuery: 'sum(rate(bad[{{.window}}])) / sum(rate(all[{{.window}}]))'}}
+    """
+
+
+def test_kubernetes_resources_may_stand_together(folder: Folder) -> None:
+    a, b = folder.services(RESOURCE)
+    assert (a.service, b.service) == ("a", "b")
+    assert (a.line, a.objectives[0].line) == (9, 11)
+    assert a.objectives[0].queries == {
+        "bad": 'sum(errors:rate5m{job="a"})',
+        "total": "sum(all:rate5m)",
+    }
+    assert a.objectives[0].alerting.page.labels == {"severity": "pager"}
+    assert [line.partition(". Fix")[0] for line in folder.warnings(RESOURCE)] == [
+        'slo.yaml:1: warning: "ConfigMap" is no SLO',
+        "slo.yaml:22: warning: spec.sloPlugins: is left out: they would change Sloth's rules, "
+        "which are not used here",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "queries"),
+    [
+        ("sum(rate(b[5m])) / sum(rate(t[5m]))", {"bad": "sum(rate(b[5m]))"}),
+        ("( sum(rate(b[5m]))\n/ (sum(rate(t[5m]))) )", {"bad": "sum(rate(b[5m]))"}),
+        ("1 - (sum(rate(g[5m])) / sum(rate(t[5m])))", {"good": "sum(rate(g[5m]))"}),
+        ("1 - sum(rate(g[5m])) / sum(rate(t[5m]))", {"good": "sum(rate(g[5m]))"}),
+        ("sum by (a) (b) / sum by (a) (t)", None),
+        ("sum(b) / on () sum(t)", None),
+        ("2 - sum(b) / sum(t)", None),
+        ("a:ratio", None),
+    ],
+)
+def test_a_quotient_becomes_events_so_that_traffic_weighs(
+    folder: Folder, ratio: str, queries: dict[str, str] | None
+) -> None:
+    text = CHECKOUT.replace("1 - avg(avg_over_time(satisfaction[{{.window}}]))", repr(ratio)[1:-1])
+    text = text.replace(repr(ratio)[1:-1], f'"{repr(ratio)[1:-1]}"')
+    objective = folder.services(text)[0].objectives[1]
+    if queries is None:
+        assert set(objective.queries) == {"ratio"}
+    else:
+        assert {k: v for k, v in objective.queries.items() if k != "total"} == queries
+        assert "t" in objective.queries["total"]
+
+
+def test_events_counted_in_a_window_are_said_to_be(folder: Folder) -> None:
+    text = CHECKOUT.replace("sum(rate(", "sum(increase(")
+    assert any("instead of in a second" in line for line in folder.warnings(text))
+
+
+PLUGIN = """\
+    version: prometheus/v1
+    service: a
+    slos:
+      - name: one
+        objective: 99
+        sli: {plugin: {id: some_plugin}}
+      - name: two
+        objective: 99
+        sli: {events: {error_query: 'sum(b:rate5m)', total_query: 'sum(a:rate5m)'}}
+        alerting: {pageAlert: {labels: {severity: pager}}}
+      - name: three
+        objective: 99
+        sli: {events: {error_query: 'sum(b{job="{{.job}}"})', total_query: 'sum(a:rate5m)'}}
+    """
+LOST = [
+    "slo.yaml:6: slos[0].sli.plugin: is an SLI plugin, whose queries only Sloth can make. "
+    "Fix: put the queries that Sloth generates for it under events.",
+    "slo.yaml:13: slos[2].sli.events.error_query: holds a template other than {{.window}}. "
+    "Fix: fill it in.",
+]
+
+
+def test_a_promise_that_cannot_be_told_is_no_file_to_generate_from(folder: Folder) -> None:
+    with pytest.raises(InvalidFile) as refused:
+        load_file(folder.write(PLUGIN))
+    assert folder.relative(str(refused.value)) == LOST
+
+
+def test_but_the_rest_is_converted_with_a_mark_and_exit_code_1(folder: Folder) -> None:
+    done = folder.convert(PLUGIN)
+    assert done.exit_code == 1
+    assert folder.relative(done.stderr) == [
+        LOST[0].replace(":6:", ":6: warning:"),
+        "slo.yaml:10: warning: slos[1].alerting.pageAlert: is not a key of this format. "
+        "Fix: write page_alert.",
+        LOST[1].replace(":13:", ":13: warning:"),
+    ]
+    assert "# LOST, line 6, slos[0].sli.plugin: " in done.stdout
+    assert "# LOST, line 13, slos[2].sli.events.error_query: " in done.stdout
+    assert done.stdout.count("- name:") == 1
+
+
+WRONG = """\
+    version: prometheus/v1
+    service: a
+    slos:
+      - name: one
+        objective: 101
+        sli: {events: {error_query: 'sum(b', total_query: 'x[5m]'}}
+      - name: one
+        objective: many
+        sli: {events: {error_query: 'sum(b)'}}
+      - name: two
+        sli: {}
+      - name: three
+        objective: 99
+        labels: {service: b, 3x: c, ok: d}
+        sli: {events: {error_query: 'sum(b)', total_query: 'sum(t)'}}
+        alerting: [a]
+    """
+
+
+def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> None:
+    done = CliRunner().invoke(validate, [folder.write(WRONG)])
+    assert done.exit_code == 2
+    said = folder.relative(done.stderr)
+    assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in said] == [
+        "slo.yaml:5 slos[0].objective",
+        "slo.yaml:6 slos[0].sli.events.error_query",
+        "slo.yaml:6 slos[0].sli.events.total_query",
+        "slo.yaml:8 slos[1].objective",
+        "slo.yaml:9 slos[1].sli.events.total_query",
+        "slo.yaml:10 slos[2].objective",
+        "slo.yaml:11 slos[2].sli.events",
+        "slo.yaml:16 slos[3].alerting",
+    ]
+    assert said[0] == (
+        "slo.yaml:5: slos[0].objective: 101% is above 100%. "
+        "Fix: write a percentage below 100%, such as 99.9%."
+    )
+
+
+def test_anchors_end_with_their_document(folder: Folder) -> None:
+    text = "version: prometheus/v1\nservice: &a b\n---\nversion: prometheus/v1\nservice: *a\n"
+    with pytest.raises(InvalidFile) as refused:
+        load_file(folder.write(text))
+    assert folder.relative(str(refused.value)) == [
+        "slo.yaml:5: the alias *a has no value. Fix: write &a at its value."
+    ]
+
+
+def test_an_object_about_something_else_is_no_slo_file(folder: Folder) -> None:
+    with pytest.raises(InvalidFile) as refused:
+        load_file(folder.write("apiVersion: v1\nkind: ConfigMap\n"))
+    assert "is not a version tokenslo knows" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "version: prometheus/v2",
+            '"prometheus/v2" of Sloth cannot be read. Fix: give prometheus/v1',
+        ),
+        (
+            "apiVersion: sloth.slok.dev/v1\n    kind: Other",
+            '"Other" of Sloth cannot be read. Fix: give PrometheusServiceLevel',
+        ),
+        (
+            "version: prometheus/v1\n    service: a\n    slos: []",
+            "slos: holds no SLO. Fix: add one",
+        ),
+        ("version: prometheus/v1\n    slos: 3", "service: is missing. Fix: add service"),
+    ],
+)
+def test_what_is_no_sloth_file_is_refused(folder: Folder, text: str, said: str) -> None:
+    with pytest.raises(InvalidFile, match=r"slo\.yaml") as refused:
+        load_file(folder.write(f"    {text}\n"))
+    assert said in str(refused.value)

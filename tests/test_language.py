@@ -1,0 +1,292 @@
+"""Time slices, groups, policies, owners and selectors: what a file says, and what follows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import yaml
+from language_example import FULL
+
+import alerts
+from alerts.traffic import groups, inputs
+from dashboards.grafana import render
+from dashboards.service import dashboard
+from promql.expr import vector
+from runbooks import files as runbook_pages
+from slos.errors import InvalidFile
+from slos.explain import as_json, as_text, explain
+from slos.load import load
+from slos.model import Alerting, PolicyStep, Service, Tier, TimeSlices
+from slos.names import BAD_RATE, TOTAL_RATE
+from slos.plan import Plan, plan
+
+HEAD = "apiVersion: tokenslo/v1\nservice: chat\n"
+
+
+def read(folder: Path, text: str) -> Service:
+    path = folder / "slo.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+def refused(folder: Path, text: str) -> list[str]:
+    with pytest.raises(InvalidFile) as error:
+        read(folder, text)
+    return [str(problem).removeprefix(f"{folder}/slo.yaml:") for problem in error.value.problems]
+
+
+def planned(folder: Path, objective: str, more: str = "") -> Plan:
+    return plan(read(folder, f"{HEAD}{more}objectives:\n  - {{name: up, {objective}}}\n"))
+
+
+def expressions(of: Plan) -> dict[str, str]:
+    """Return what is recorded, on one line each."""
+    [rules] = [text for name, text in made(of).items() if name.endswith("chat.rules.yaml")]
+    return {
+        rule["record"]: " ".join(rule["expr"].split())
+        for group in yaml.safe_load(rules)["groups"]
+        for rule in group["rules"]
+        if "record" in rule
+    }
+
+
+def made(of: Plan) -> dict[str, str]:
+    return alerts.files(of, source="slo.yaml", version="1")
+
+
+def test_a_file_that_says_everything(tmp_path: Path) -> None:
+    service = read(tmp_path, FULL)
+    first, up, minutes, *_ = service.objectives
+    assert service.policy == (
+        PolicyStep(Decimal("0.5"), "No risky rollouts"),
+        PolicyStep(Decimal(1), "Reliability work only"),
+    )
+    assert [step.line for step in service.policy] == [11, 12]
+    assert service.alerting.cause == Tier({"severity": "info"})
+    assert service.alerting.disable == {"absent", "causes"}
+    assert service.selects(first) == {"namespace": "prod", "model": "llama"}
+    assert (service.owns(first), service.owns(up)) == ("chat-team", "inference-platform")
+    assert (first.group_by, up.group_by) == (("version", "pod"), ("tenant",))
+    assert minutes.slices == TimeSlices(Decimal(60), Decimal("0.95"))
+    assert first.alerting.of(service.alerting).disable == {"absent", "causes", "ticket"}
+
+
+UP = "name: up, indicator: availability, target: 99%"
+REFUSED = {
+    "time_slices: {window: 2m, target: 95%}": (
+        "time_slices.window: slices of 2m do not fill the 5m over which events are recorded. "
+        "Fix: write 1m or 5m."
+    ),
+    "time_slices: {window: 1m, target: 100%}": (
+        "time_slices.target: 100% is what no rate can show. "
+        "Fix: write a percentage below 100%, such as 95%."
+    ),
+    "time_slices: {window: 1m}": "time_slices.target: is missing. Fix: add target: 95%.",
+    "group_by: tenant": "group_by: is text. Fix: write a list of labels, such as [tenant].",
+    "group_by: []": ("group_by: holds no label. Fix: name one, such as tenant, or delete it."),
+    "group_by: [outcome]": (
+        "group_by[0]: is a label that indicators sum over. Fix: group by another label."
+    ),
+    "group_by: [severity]": (
+        "group_by[0]: differs between pages and tickets. "
+        "Fix: set it in the labels of alerting.page and alerting.ticket."
+    ),
+    "group_by: [pod, pod]": ('group_by[1]: "pod" stands there already. Fix: delete one of them.'),
+    "group_by: [team], labels: {team: x}": (
+        'group_by[0]: "team" is also a label that alerts are given. Fix: rename that one.'
+    ),
+    "group_by: [pager], alerting: {page: {labels: {pager: x}}}": (
+        'group_by[0]: "pager" is also a label that alerts are given. Fix: rename that one.'
+    ),
+    "alerting: {disable: [causes]}": (
+        'alerting.disable[0]: "causes" is not a kind of alert. '
+        "Fix: use one of page, ticket, exhausted, absent, policy."
+    ),
+}
+
+
+@pytest.mark.parametrize(("key", "said"), REFUSED.items())
+def test_what_makes_no_sense_is_refused(tmp_path: Path, key: str, said: str) -> None:
+    text = f"{HEAD}objectives:\n  - {{{UP}, {key}}}\n"
+    assert refused(tmp_path, text) == [f"4: objectives[0].{said}"]
+
+
+OF_INDICATORS = {
+    "indicator: ttft, threshold: 1s, group_by: [tenant]": (
+        "indicator: ttft is not counted by tenant, but group_by asks for each. Fix: use one of "
+        "availability, stream_completion, disconnects, goodput."
+    ),
+    "indicator: kv_headroom, threshold: 90%, time_slices: {window: 1m, target: 9%}": (
+        "time_slices: kv_headroom is counted in time slices anyway. Fix: delete it."
+    ),
+    "indicator: {gauge: door}, time_slices: {window: 1m, target: 9%}": (
+        "time_slices: a gauge is counted in time slices anyway. Fix: delete it."
+    ),
+    'indicator: {bad: "sum(rate(x[5m]))", total: "sum(rate(y[5m]))"}, '
+    "time_slices: {window: 1m, target: 9%}": (
+        "time_slices: is asked of a query without {window}, which would not be about one slice. "
+        "Fix: write {window} into each query, as in [{window}]."
+    ),
+    'indicator: {bad: "x:rate * 1", total: x_total}, group_by: [shop]': (
+        "group_by: the queries beside it are not plain counters, so nobody knows which labels "
+        "they keep. Fix: give plain selectors, or write one objective for each group."
+    ),
+    "indicator: {bad: x_total, total: y_total}, selector: {shop: a}": (
+        "selector: is not added to queries of your own. Fix: write its labels into the queries."
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "said"), OF_INDICATORS.items())
+def test_what_an_indicator_cannot_tell_is_refused(tmp_path: Path, keys: str, said: str) -> None:
+    text = f"{HEAD}objectives:\n  - {{name: a, target: 99%, {keys}}}\n"
+    assert refused(tmp_path, text) == [f"4: objectives[0].{said}"]
+
+
+def test_every_wrong_step_of_a_policy_is_named_at_once(tmp_path: Path) -> None:
+    steps = """\
+budget_policy:
+  - {when: 50, do: "a"}
+  - {when: 60%, do: "a\\tb"}
+  - {when: 70%}
+  - {when: 80%, do: b}
+  - {when: 80.0%, do: c}
+  - {when: 120%, do: d}
+"""
+    wanted = "the share of the budget that is spent by then, such as 50%"
+    assert refused(tmp_path, f"{HEAD}{steps}objectives: [{{{UP}}}]\n") == [
+        f"4: budget_policy[0].when: 50 has no unit. Fix: write {wanted}.",
+        "5: budget_policy[1].do: holds line breaks or control characters. "
+        'Fix: write one line; ">" joins lines.',
+        "6: budget_policy[2].do: is missing. Fix: add do: no risky rollouts.",
+        "8: budget_policy[4].when: is the share of an earlier step as well. Fix: join the two.",
+        f"9: budget_policy[5].when: 120% is above 100%. Fix: write {wanted}.",
+    ]
+
+
+def test_jsonnet_is_refused_by_file_and_field(tmp_path: Path) -> None:
+    path = tmp_path / "slo.jsonnet"
+    path.write_text(
+        "{apiVersion: 'tokenslo/v1', service: 'chat', objectives: [{name: 'up', "
+        "indicator: 'availability', target: '9%', group_by: ['le']}]}"
+    )
+    with pytest.raises(InvalidFile) as error:
+        load(path)
+    assert str(error.value) == (
+        f"{path}: objectives[0].group_by[0]: is a label that indicators sum over. "
+        "Fix: group by another label."
+    )
+
+
+@pytest.mark.parametrize("days", [1, 2, 6, 7, 90])
+def test_windows_of_a_day_to_ninety(tmp_path: Path, days: int) -> None:
+    of = planned(tmp_path, "indicator: availability, target: 99.9%", f"window: {days}d\n")
+    for pair in of.objectives[0].pairs:
+        assert pair.burn_rate > 1 or pair.tier == "ticket", "nobody is woken within budget"
+
+
+def test_slices_are_counted_one_after_the_other(tmp_path: Path) -> None:
+    slices = "time_slices: {window: 1m, target: 95%}"
+    of = planned(
+        tmp_path, f"indicator: {{bad: bad_total, total: all_total}}, target: 99%, {slices}"
+    )
+    recorded = expressions(of)
+    assert recorded[TOTAL_RATE].startswith("count_over_time(")
+    assert recorded[TOTAL_RATE].endswith("[5m:1m] ) / 300")
+    assert "> bool" in recorded[BAD_RATE]
+    assert "* 0.05 )[5m:1m] ) / 300" in recorded[BAD_RATE]
+    assert "[5m])" not in recorded[BAD_RATE], "every rate is over one slice"
+
+
+def test_slices_are_explained(tmp_path: Path) -> None:
+    slices = "time_slices: {window: 5m, target: 95%}"
+    of = planned(tmp_path, f"indicator: availability, target: 99%, {slices}")
+    said = as_text(of, explain(of))
+    assert "up: 99% of 5m slices are good, that is: at least 95% of the requests in it" in said
+    assert "budget: 1%, 80 of 8,064 5m slices, or 6h43m of total outage" in said
+
+
+def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
+    of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant, pod]")
+    recorded = expressions(of)
+    for rate in (BAD_RATE, TOTAL_RATE):
+        assert recorded[rate].startswith("sum by (tenant, pod) (")
+    text = "\n".join(made(of).values())
+    assert "chat up (tenant {{ $labels.tenant }}, pod {{ $labels.pod }}): " in text
+    assert (
+        'printf `slo:error_budget_remaining:ratio{service="chat",slo="up",tenant=%q,pod=%q}` '
+        "$labels.tenant $labels.pod | query"
+    ) in " ".join(text.split())
+    assert "absent(sum(llm_requests_total))" in text, "what vanishes altogether has no group"
+
+
+def test_groups_of_a_sum_of_rates_are_kept(tmp_path: Path) -> None:
+    own = "{bad: 'sum(rate(x_total[{window}]))', total: 'sum(rate(y_total[{window}]))'}"
+    recorded = expressions(planned(tmp_path, f"indicator: {own}, target: 9%, group_by: [shop]"))
+    assert recorded[TOTAL_RATE] == "sum by (shop) (rate(y_total[5m]))"
+
+
+def test_pages_silence_the_tickets_of_the_same_group_only(tmp_path: Path) -> None:
+    of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
+    [fragment] = [text for name, text in made(of).items() if name.endswith("inhibit.yaml")]
+    first, *_ = yaml.safe_load(fragment)["inhibit_rules"]
+    assert first["equal"] == ["service", "slo", "tenant"]
+
+
+def test_the_stories_have_a_group_in_which_all_is_well(tmp_path: Path) -> None:
+    of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
+    [objective] = of.objectives
+    assert groups(objective, of.service) == ({"tenant": "one"}, {"tenant": "two"})
+    assert {one.healthy for one in inputs(objective, of.service)} == {False, True}
+    [tests] = [text for name, text in made(of).items() if name.endswith("test.yaml")]
+    assert str(vector("ALERTS", {"service": "chat", "slo": "up", "tenant": "two"})) in tests
+
+
+def test_a_selected_label_leaves_one_group(tmp_path: Path) -> None:
+    keys = "indicator: availability, target: 99%, selector: {version: '2'}, group_by: [version]"
+    of = planned(tmp_path, keys)
+    assert groups(of.objectives[0], of.service) == ({},)
+    assert 'llm_requests_total{version="2"' in "\n".join(made(of).values())
+
+
+def test_dashboards_show_the_worst_groups(tmp_path: Path) -> None:
+    of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
+    text = render(dashboard(of, source="slo.yaml", version="1"))
+    assert json.loads(text)
+    assert "bottomk(20, slo:error_budget_remaining:ratio" in text
+    assert '"{{tenant}}"' in text
+    assert "min by (slo) (slo:error_budget_remaining:ratio" in text
+
+
+def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path) -> None:
+    policy = "budget_policy:\n  - {when: 100%, do: All hands}\n  - {when: 50%, do: No rollouts}\n"
+    of = planned(
+        tmp_path, "indicator: availability, target: 99%, owner: me, group_by: [pod]", policy
+    )
+    page = next(
+        text
+        for name, text in runbook_pages(of, source="slo.yaml", version="1").items()
+        if name.endswith("ChatUpBudgetExhausted.md")
+    )
+    assert "| 50% | No rollouts |\n| 100% | All hands |" in page
+    assert "Tell **me**" in page
+    assert "That is promised for each pod by itself" in page
+    said = as_text(of, explain(of))
+    assert said.endswith(
+        "budget policy, for each objective:\n  50% spent   No rollouts\n  100% spent  All hands\n"
+    )
+    assert "  kept for each pod by itself: budget and alerts\n  owned by me\n" in said
+    [service] = json.loads(as_json([(of, explain(of))]))
+    assert service["budget_policy"][0] == {"spent": 0.5, "do": "No rollouts"}
+    assert (service["objectives"][0]["owner"], service["objectives"][0]["group_by"]) == (
+        "me",
+        ["pod"],
+    )
+
+
+def test_a_service_that_says_nothing_of_causes_has_the_usual_label() -> None:
+    assert replace(Alerting(), min_bad_events=3).cause.labels == {"severity": "info"}

@@ -1,0 +1,41 @@
+"""``tokenslo explain``: budgets, and when which alert fires."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import click
+
+from slos.explain import as_json, as_text
+from slos.explain import explain as explained
+from slos.plan import plan
+from tokenslo.files import libraries_option, load_all
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@libraries_option
+@click.option(
+    "--traffic",
+    type=click.FloatRange(min=0, min_open=True, max=1e9),
+    metavar="RATE",
+    help="Events per second to count the budget by, instead of a million.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def explain(
+    files: tuple[str, ...], libraries: tuple[Path, ...], traffic: float | None, json_: bool
+) -> None:
+    """Say what SLO files promise, and how soon which alert fires.
+
+    Per objective: the budget in events and in time of total outage, how long everything, half or a
+    fifth of it must fail until each alert fires, and the bad events it takes at least. Times are
+    those after a good spell, at constant traffic, and but for the wait for the next scrape.
+    """
+    rate = None if traffic is None else Decimal(str(traffic))
+    plans = [plan(service) for service in load_all(files, libraries)]
+    found = [(each, explained(each, rate)) for each in plans]
+    if json_:
+        click.echo(as_json(found), nl=False)
+    else:
+        click.echo("\n".join(as_text(*each) for each in found), nl=False)

@@ -1,0 +1,83 @@
+"""Metrics that commands are given to check against, from a server or from a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from exporter.reader import ExpositionError, Family, read
+from slos.errors import InvalidFile
+from slos.model import Service
+from slos.served import Served, unserved
+
+_MAX_BYTES = 32 << 20
+OPTION = "--metrics"
+
+metrics_option = click.option(
+    OPTION,
+    multiple=True,
+    metavar="URL|FILE",
+    help="Metrics that are really served, which must have a bucket edge at every threshold; "
+    "repeatable.",
+)
+"""What makes a command check SLO files against servers."""
+
+
+def families(place: str) -> dict[str, Family]:
+    """Read the metrics at a URL or in a file, by the name of their families."""
+    try:
+        found = read(_body(place))
+    except ExpositionError as error:
+        message = f"{place} does not hold metrics as Prometheus reads them: {error}."
+        raise click.BadParameter(message, param_hint=OPTION) from None
+    if not found:
+        raise click.BadParameter(f"{place} holds no metrics.", param_hint=OPTION)
+    return found
+
+
+def series(places: Sequence[str]) -> Served:
+    """Return the labels of every series at some places."""
+    served: dict[str, list[Mapping[str, str]]] = {}
+    for place in places:
+        for family in families(place).values():
+            for name, labels, _ in family.samples:
+                served.setdefault(name, []).append(labels)
+    if places and not served:
+        raise click.BadParameter("there is no series in any of them.", param_hint=OPTION)
+    return served
+
+
+def check_served(services: Iterable[Service], served: Served) -> None:
+    """Check that what services ask for is served, if anything is known of that.
+
+    Raises InvalidFile with everything that is not.
+    """
+    asked = services if served else ()
+    problems = [problem for service in asked for problem in unserved(service, served)]
+    if problems:
+        raise InvalidFile(problems)
+
+
+def _body(place: str) -> bytes:
+    if not place.startswith(("http://", "https://")):
+        try:
+            with Path(place).open("rb") as file:
+                return file.read(_MAX_BYTES)
+        except OSError as error:
+            message = f"{place} cannot be read: {error.strerror}."
+            raise click.BadParameter(message, param_hint=OPTION) from None
+    from exporter.readings import SourceError
+    from exporter.sources.fetch import Limits, fetch, new_session
+
+    async def get() -> bytes:
+        async with new_session() as session:
+            answer = await fetch(session, "GET", place, limits=Limits(10.0, _MAX_BYTES))
+            return answer.body
+
+    try:
+        return asyncio.run(get())
+    except SourceError as error:
+        raise click.BadParameter(f"{error}.", param_hint=OPTION) from None
