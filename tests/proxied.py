@@ -24,13 +24,17 @@ from exporter.wire.events import CLIENT, SERVER, Direction
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 SOON = 5.0
+LONG = 60.0
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
 def on_loop(
     *names: str,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
-    """Run a test on these event loops, all if none is named; fail if anything goes unhandled."""
+    """Run a test on these event loops, all if none is named; fail if anything goes unhandled.
+
+    Or if it takes for ever.
+    """
 
     def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @wraps(test)
@@ -39,7 +43,7 @@ def on_loop(
             runner = asyncio.Runner(loop_factory=LOOPS[loop_name])
             runner.get_loop().set_exception_handler(lambda _, what: unhandled.append(what))
             try:
-                runner.run(test(**arguments))
+                runner.run(asyncio.wait_for(test(**arguments), LONG))
             finally:
                 # A warning about what a failed test left open, made an error, would stop uvloop
                 # from closing it, and then from ending.

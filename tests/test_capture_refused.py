@@ -36,7 +36,12 @@ def test_without_the_privilege() -> None:
             print(error)
     """
     done = subprocess.run(
-        [sys.executable, "-c", dedent(script)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", dedent(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout == (
         "tokenslo exporter: tap: capture=eth0:8000,8001 needs the capability CAP_NET_RAW. Fix: run "

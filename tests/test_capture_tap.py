@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
@@ -357,9 +358,13 @@ def test_whatever_becomes_of_the_tap_no_stream_notices(number: signal.Signals) -
 
 @contextmanager
 def closing_with(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process in the end, or when it has taken so long that it never will."""
+    limit = threading.Timer(30, process.kill)
+    limit.start()
     try:
         yield
     finally:
+        limit.cancel()
         process.kill()
 
 
@@ -419,6 +424,7 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     went, came = done.stderr.splitlines()

@@ -256,3 +256,32 @@ def test_noise_never_raises(parts: list[bytes]) -> None:
     for part in parts:
         injection.from_client(ASK[: len(part)] + part)
         injection.from_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + part)
+
+
+def test_a_request_cut_off_in_its_body_is_that_and_no_other() -> None:
+    injection = Injection(input_of)
+    head, _, _ = request(STREAM, b"x" * 1000).partition(b"\r\n\r\n")
+    sent = head + b"\r\n\r\nDELETE / HTTP/1.1\r\nHost: triton\r\n\r\n"
+    assert injection.from_client(sent) + injection.client_ended() == sent
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (
+            request("/v2/models/chat/generate", b'{"text_input":"Hi"}'),
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        ),
+        (ASK, chunked(event(text_output="a"))[: -len(b"\n\r\n0\r\n\r\n")]),
+        (ASK, chunked(event(text_output="a"), b"data: {")[: -len(b"0\r\n\r\n")]),
+    ],
+    ids=["in a body", "in a chunk", "between chunks"],
+)
+def test_an_answer_cut_off_is_passed_on_as_far_as_it_came(ask: bytes, answer: bytes) -> None:
+    assert answered(ask, answer) == answer
+
+
+def test_empty_lines_before_a_request_are_none() -> None:
+    timed = event(text_output="a", **TIMES)
+    answer = answered(b"\r\n\r\n" + ASK, chunked(timed))
+    assert answer == chunked(event(text_output="a"))

@@ -599,6 +599,16 @@ def test_models_have_a_limit_and_what_is_left_out_is_counted() -> None:
     assert unanswered.passed == {"models": 3}
 
 
+def test_models_that_are_expected_have_room_whatever_a_server_lets_pass() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    for number in range(MAX_MODELS):
+        play(recorder, stream(model=f"m{number}"), *chunks(101.0), ended(102.0))
+    play(recorder, stream(), *chunks(101.0), ended(102.0))
+    play(recorder, stream(version="77"), ended(101.0, "invalid", "404"))
+    assert ("llama", "") in names(recorder)
+    assert len(names(recorder)) == MAX_MODELS + 1
+
+
 def test_models_that_are_expected_need_no_proof_but_their_versions_do() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     play(recorder, stream(), ended(101.0, "rejected", "503"))

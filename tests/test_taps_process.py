@@ -18,6 +18,7 @@ from math import inf
 from pathlib import Path
 
 import aiohttp
+import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,7 +134,15 @@ async def has_ended(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return those that run taps."""
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(word) for word in words if _runs_taps(word)]
+
+
+def _runs_taps(pid: str) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return taps_process.MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 async def child_of(pid: int) -> int:
@@ -170,11 +179,12 @@ def total(survey: Survey, signal: str) -> float:
 
 async def until_streams(one: TapsSource, count: int) -> Survey:
     """Read until the taps have told of so many streams."""
-    while True:
-        survey = await one.survey(0.0)
-        if total(survey, "streams") >= count:
-            return survey
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(10):
+        while True:
+            survey = await one.survey(0.0)
+            if total(survey, "streams") >= count:
+                return survey
+            await asyncio.sleep(0.02)
 
 
 def shown(families: tuple[Family, ...], tap: str) -> dict[str, float]:
@@ -361,6 +371,22 @@ async def test_taps_that_cannot_be_had(given: Settings, expected: str) -> None:
     assert re.fullmatch(expected, str(problem))
 
 
+async def test_no_log_level_shows_what_clients_prove_themselves_by(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    nowhere = Settings(["proxy=127.0.0.1:0=127.0.0.1:1"], log_level="debug")
+    async with (
+        TapsSource(TapsProcess(nowhere)) as one,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port_of(one.where)}") as channel,
+    ):
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask(b"\n\x04chat", metadata=(("authorization", "Bearer hush"),), timeout=5)
+    log = capfd.readouterr().err
+    assert "forwarding to 127.0.0.1:1" in log
+    assert "hush" not in log
+
+
 async def test_a_process_that_does_not_start_is_one_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -381,7 +407,9 @@ def test_the_process_is_small() -> None:
         "status = pathlib.Path('/proc/self/status').read_text();"
         "print(status.partition('VmRSS:')[2].split()[0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     loaded, kibibytes = done.stdout.splitlines()
     assert (done.stderr, loaded) == ("", "")
     assert int(kibibytes) < 40 * 1024
@@ -497,7 +525,7 @@ async def test_a_port_that_is_taken_is_one_line_and_exit_code_2(upstream: Upstre
         stdout=PIPE,
         stderr=PIPE,
     )
-    out, errors = await process.communicate()
+    out, errors = await asyncio.wait_for(process.communicate(), 20)
     assert (process.returncode, out, errors.decode()) == (
         2,
         b"",

@@ -130,6 +130,27 @@ def test_an_error_under_200_is_one_for_whole_answers_too() -> None:
     assert log.streams[5].endpoint == "generate"
 
 
+@pytest.mark.parametrize(
+    ("path", "framing", "outcome"),
+    [
+        ("generate", b'Content-Length: 12\r\n\r\n{"error":""}', "invalid"),
+        ("generate", b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"error":""}\r\n0\r\n\r\n', "error"),
+        ("generate_stream", b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", "error"),
+        ("generate", b"\r\n", "error"),
+    ],
+)
+def test_a_400_is_the_servers_fault_if_it_came_from_the_model(
+    path: str, framing: bytes, outcome: str
+) -> None:
+    log = WireLog()
+    observer = Http1Observer(log, Settings())
+    observer.feed(CLIENT, f"POST /v2/models/m/{path} HTTP/1.1\r\n\r\n".encode(), 0.0)
+    observer.feed(SERVER, b"HTTP/1.1 400 Bad Request\r\n" + framing, 1.0)
+    observer.half_closed(SERVER, 2.0)
+
+    assert log.of(0)[-1][2:4] == (outcome, "400")
+
+
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 
 

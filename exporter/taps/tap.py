@@ -83,6 +83,7 @@ class Tap(Protocol):
         ...
 
 
+_OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
 _ADDRESS = r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/=]*)):([0-9]{1,5})"
 _FIX = "write proxy=LISTEN=UPSTREAM, such as proxy=:9000=127.0.0.1:8000, or capture=INTERFACE:PORTS"
 
@@ -96,6 +97,11 @@ def parse(text: str) -> Spec:
             raise BadValue(f"{quoted(text)} does not say where to forward to", _FIX)
         if spec.listen_port > 65535:
             raise BadValue(f"{quoted(text)} has a port above 65535", _FIX)
+        if spec.listen_port == spec.upstream_port and spec.upstream_host in (
+            *_OWN_HOSTS,
+            spec.listen_host,
+        ):
+            raise BadValue(f"{quoted(text)} forwards to itself", _FIX)
         return spec
     if kind == "capture" and (match := re.fullmatch(r"([^\s:=/]{1,15}):([0-9,]+)", rest)):
         ports = tuple(sorted({int(port) for port in match[2].split(",") if port}))

@@ -42,6 +42,8 @@ from exporter.wire.events import Settings as WireSettings
 from slos.errors import InvalidFile
 
 SALT_BYTES = 16
+LAST_SURVEY_SECONDS = 2.5
+"""How long the sidecar may take to ask for the last time, once connections have ended."""
 YOUNG_OBJECTS = 50_000
 """So many before Python looks for cycles among them.  Streams have none, and a look through all of
 many streams holds up every byte meanwhile."""
@@ -98,10 +100,18 @@ async def _serve(link: socket.socket) -> None:
     gc.set_threshold(YOUNG_OBJECTS, 20, 100)
 
     seconds: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    answering = asyncio.create_task(_answer(reader, writer, recorder, watched, seconds))
+    told = asyncio.Event()
+    answering = asyncio.create_task(_answer(reader, writer, recorder, watched, seconds, told))
     await asyncio.wait((answering, seconds), return_when=asyncio.FIRST_COMPLETED)
     patience = seconds.result() if seconds.done() else settings.drain
+    busy = recorder.live > 0
     await asyncio.gather(*(one.tap.drain(patience) for one in watched))
+    if busy and not answering.done():
+        # What has ended since the last survey is told in one more.
+        told.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SURVEY_SECONDS):
+                await told.wait()
     answering.cancel()
     await _end(watched, writer)
 
@@ -144,8 +154,12 @@ async def _answer(
     recorder: StreamRecorder,
     watched: Sequence[_Watched],
     drain: asyncio.Future[float],
+    told: asyncio.Event,
 ) -> None:
-    """Answer the sidecar until it is gone; set ``drain`` when it says for how long to drain."""
+    """Answer the sidecar until it is gone.
+
+    Sets ``drain`` when it says for how long to drain, and ``told`` after every survey.
+    """
     with suppress(ConnectionError):
         while text := await reader.readline():
             message = loads(text)
@@ -159,6 +173,8 @@ async def _answer(
                 await asyncio.sleep(0)
             states = [state(one.state()) for one in watched]
             writer.write(line({**message, "live": recorder.live, "taps": states}))
+            await writer.drain()
+            told.set()
 
 
 async def _end(

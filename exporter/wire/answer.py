@@ -136,7 +136,8 @@ class Answer:
         stream = self._stream
         self.failed = self.failed or piece.error
         self._finish = piece.finish or self._finish
-        stream.model = stream.model or piece.model
+        # A name that a server gives is better than what a client wrote, which may be anything.
+        stream.model = piece.model or stream.model
         stream.version = stream.version or piece.version
         stream.stages = piece.stages or stream.stages
         if piece.usage:

@@ -29,6 +29,9 @@ from tests import traced
 from tests.proxied import on_loop, until
 from tests.wire_log import WireLog
 
+TOLERANCE = 0.02
+"""Seconds; clients share two cores with the servers. Millisecond bounds are in test_truth.py."""
+
 WORDS, STREAMS = 20, 5
 
 
@@ -65,7 +68,7 @@ def agree(told: list[list[float]], seen: list[list[float]]) -> None:
     """Check counts exactly, and times in the middle: whoever has the CPU may hold up a client."""
     assert sorted(map(len, told)) == sorted(map(len, seen))
     for pick in (firsts, gaps):
-        assert abs(median_low(pick(told)) - median_low(pick(seen))) < 0.003
+        assert abs(median_low(pick(told)) - median_low(pick(seen))) < TOLERANCE
 
 
 def firsts(streams: list[list[float]]) -> list[float]:
@@ -135,8 +138,8 @@ async def test_the_look_alike_under_load(protocol: Protocol, tmp_path: Path) -> 
     assert saw.ttft
     assert saw.gap
     assert saw.ttft.count == len(streams)
-    assert abs(saw.ttft.p50 - median_low(firsts(streams))) < 0.005
-    assert abs(saw.gap.p50 - median_low(gaps(streams))) < 0.003
+    assert abs(saw.ttft.p50 - median_low(firsts(streams))) < TOLERANCE
+    assert abs(saw.gap.p50 - median_low(gaps(streams))) < TOLERANCE
 
 
 def _grpc(port: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from exporter.config import Listen
+from exporter.probe import NAME
 from exporter.readings import Distribution, Survey
 from exporter.sources.traces import TracesSource
 from lab.engine import EngineSettings
@@ -107,25 +108,27 @@ async def test_what_clients_saw_is_what_the_traces_tell(
             )
         )
         survey = await until(source, "tensorrt_llm", STREAMS)
-        nearly(told(survey, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.01)
+        nearly(told(survey, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.02)
         nearly(
             told(survey, "itl", "tensorrt_llm"),
             [later - sooner for times in http for sooner, later in pairwise(times[:-1])],
-            0.002,
+            0.004,
         )
-        nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.01)
+        nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.02)
 
         # Over one stream, so that a span stays open long after its request.
         grpc = await asyncio.to_thread(traced.by_grpc, server, "streaming", WORDS, requests=4)
         survey = await until(source, "streaming", 4)
-        nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.01)
+        nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.02)
         nearly(
             told(survey, "itl", "streaming"),
             [later - sooner for times in grpc for sooner, later in pairwise(times)],
-            0.002,
+            0.004,
         )
-        nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.01)
+        nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.02)
 
+        # Requests of our own leave no trace of theirs.
+        await asyncio.to_thread(traced.by_http, server, "streaming", id=NAME, max_tokens=WORDS)
         await asyncio.to_thread(traced.by_http, server, "chained", max_tokens=3)
         await asyncio.to_thread(traced.by_http, server, "calling", max_tokens=3)
         await asyncio.to_thread(traced.by_http, server, "plain")
@@ -143,7 +146,7 @@ async def test_what_clients_saw_is_what_the_traces_tell(
             for scope in resource["scopeSpans"]
         )
         # Root, model and compute of each; an ensemble computes nothing, and two ask a model again.
-        assert spans == 3 * (STREAMS + 4 + 3) - 1 + 2 * 2
+        assert spans == 3 * (STREAMS + 4 + 1 + 3) - 1 + 2 * 2
 
 
 async def test_a_sample_is_told_to_be_one(triton: Callable[..., Triton], tmp_path: Path) -> None:

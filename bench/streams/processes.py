@@ -1,0 +1,147 @@
+"""The processes of a benchmark: those that are measured, and those that make the streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lab.process import HOST, Server, free_ports, serve
+
+CHECKOUT = Path(__file__).parents[2]
+_TICK = os.sysconf("SC_CLK_TCK")
+
+_NGINX = """\
+worker_processes 1;
+worker_rlimit_nofile 32768;
+daemon off;
+pid {folder}/pid;
+error_log stderr warn;
+events {{ worker_connections 16384; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+    uwsgi_temp_path {folder}; scgi_temp_path {folder};
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location = /ready {{ return 200; }}
+        location / {{
+            proxy_pass http://127.0.0.1:{upstream};
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+            proxy_read_timeout 1h;
+        }}
+    }}
+}}
+"""
+
+
+def nginx(program: Path, folder: Path, upstream: int) -> Server:
+    """Start nginx as a proxy that passes on at once what comes; its worker is its child."""
+    config = folder / "nginx.conf"
+
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        config.write_text(
+            ("user root;\n" if os.geteuid() == 0 else "")
+            + _NGINX.format(folder=folder, port=ports[0], upstream=upstream)
+        )
+        return [program, "-p", folder, "-c", config, "-e", "stderr"]
+
+    return serve(Server, "nginx", command, folder / "nginx.log", ready="/ready")
+
+
+def sidecar(folder: Path, *options: str) -> Server:
+    """Start the exporter; the process of its taps is its child, once it has any."""
+
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        listen = f"{HOST}:{ports[0]}"
+        return [sys.executable, "-m", "tokenslo", "exporter", "--listen", listen, *options]
+
+    log = folder / f"sidecar{len(list(folder.glob('sidecar*')))}.log"
+    return serve(Server, "sidecar", command, log, ready="/metrics", cwd=CHECKOUT)
+
+
+def proxying(folder: Path, upstream: int, *options: str) -> tuple[Server, int]:
+    """Start the exporter with a proxy tap; also returns the port of that."""
+    (port,) = free_ports(1)
+    return sidecar(folder, "--tap", f"proxy={HOST}:{port}={HOST}:{upstream}", *options), port
+
+
+def child(server: Server) -> int:
+    """Return the process that does a server's work."""
+    pid = server.pid
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(words[0])
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Seconds of CPU: ``run`` by the scheduler, to the nanosecond, ``clock`` by ticks of 10 ms."""
+
+    run: float
+    clock: float
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Return what a process has used."""
+        tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        run = sum(int(task.read_text().split()[0]) for task in tasks)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return cls(run / 1e9, (int(fields[11]) + int(fields[12])) / _TICK)
+
+    def __sub__(self, other: Cpu) -> Cpu:
+        return Cpu(self.run - other.run, self.clock - other.clock)
+
+
+def memory(pid: int) -> dict[str, float]:
+    """Return resident and proportional memory in MiB, as ``Rss`` and ``Pss``."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    return {name: sizes[name] for name in ("Rss", "Pss")}
+
+
+def allow_many_files() -> None:
+    """Let this process have as many connections as it may."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Worker:
+    """A process that takes commands as lines of JSON, and answers in lines."""
+
+    def __init__(self, stack: ExitStack, module: str, *arguments: str) -> None:
+        self._process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=CHECKOUT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        stack.callback(self._process.kill)
+
+    def tell(self, **command: object) -> None:
+        """Give a command."""
+        assert self._process.stdin
+        print(json.dumps(command), file=self._process.stdin, flush=True)
+
+    def line(self) -> str:
+        """Read what it says."""
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"bench: {self._process.args} ended early")
+        return line.strip()
+
+    def answer(self) -> Any:
+        """Read what it says, as JSON."""
+        return json.loads(self.line())

@@ -1,0 +1,183 @@
+"""A server and clients without manners, as processes that can be killed at any time.
+
+``python -m tests.soaking serve PORT`` streams what each request asks for and, if asked, breaks off.
+``python -m tests.soaking churn PORT LOG SEED`` asks for streams, many at a time, and ends them in
+every way there is.  It appends to LOG a ``b`` before each request and an ``a`` once it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+
+import uvloop
+
+MODEL = "soak"
+AT_A_TIME = 30
+PATIENCE = 10.0
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+
+def request(tokens: int, pace: float, then: str = "end", prompt: str = "") -> bytes:
+    body = {"text_input": prompt, "tokens": tokens, "pace": pace, "then": then}
+    text = json.dumps(body).encode()
+    return (
+        b"POST /v2/models/%s/generate_stream HTTP/1.1\r\nHost: soak\r\nContent-Length: %d\r\n\r\n%s"
+    ) % (MODEL.encode(), len(text), text)
+
+
+def event(number: int) -> bytes:
+    data = f'{{"model_name":"{MODEL}","model_version":"1","text_output":" {number}"}}'
+    text = f"data: {data}\n\n".encode()
+    return b"%x\r\n%s\r\n" % (len(text), text)
+
+
+# What uvloop raises for a write to a client that has left is a RuntimeError.
+GONE = (OSError, RuntimeError, TimeoutError, asyncio.IncompleteReadError)
+
+
+async def answer(reader: Reader, writer: Writer) -> None:
+    with closing(writer), suppress(*GONE):
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            asked = json.loads(await reader.readexactly(length))
+            await asyncio.sleep(asked["pace"])
+            writer.write(HEAD)
+            for number in range(asked["tokens"]):
+                writer.write(event(number))
+                await writer.drain()
+                await asyncio.sleep(asked["pace"])
+            if asked["then"] == "reset":
+                reset(writer)
+            if asked["then"] != "end":
+                return
+            writer.write(END)
+
+
+def reset(writer: Writer) -> None:
+    connection = writer.get_extra_info("socket")
+    if connection is None:  # it is lost already
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def serve(port: int) -> None:
+    server = await asyncio.start_server(answer, "127.0.0.1", port, backlog=1024)
+    print("ready", flush=True)
+    await server.serve_forever()
+
+
+class Client:
+    """One connection, on which ``ask`` notes what happens."""
+
+    def __init__(self, reader: Reader, writer: Writer, log: int, dice: random.Random) -> None:
+        self.reader, self.writer, self._log, self.dice = reader, writer, log, dice
+
+    async def ask(self, tokens: int, pace: float, then: str = "end", *, wait: bool = True) -> None:
+        os.write(self._log, b"b")
+        self.writer.write(request(tokens, pace, then, f"prompt {self.dice.randrange(50)}"))
+        await self.writer.drain()
+        if wait:
+            await self.reader.readuntil(b"\r\n\r\n")
+            os.write(self._log, b"a")
+
+    async def to_the_end(self) -> None:
+        await self.reader.readuntil(END)
+
+
+async def polite(client: Client) -> None:
+    for _ in range(client.dice.randint(1, 3)):
+        await client.ask(client.dice.randint(1, 20), 0.005)
+        await client.to_the_end()
+
+
+async def leaving(client: Client) -> None:
+    await client.ask(100, 0.01)
+    await asyncio.sleep(client.dice.uniform(0, 0.1))
+
+
+async def leaving_at_once(client: Client) -> None:
+    await client.ask(5, 0.05, wait=False)
+    await asyncio.sleep(client.dice.uniform(0, 0.02))
+
+
+async def resetting(client: Client) -> None:
+    await leaving(client)
+    reset(client.writer)
+
+
+async def half_closing(client: Client) -> None:
+    await client.ask(10, 0.005)
+    client.writer.write_eof()
+    await client.to_the_end()
+
+
+async def dawdling(client: Client) -> None:
+    await client.ask(5_000, 0.0)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.sleep(0.5)
+
+
+async def broken_off(client: Client) -> None:
+    await client.ask(5, 0.005, client.dice.choice(["reset", "close"]))
+    await client.reader.read()
+
+
+async def talking_nonsense(client: Client) -> None:
+    client.writer.write(client.dice.randbytes(200) + b"\r\n\r\n")
+    await client.reader.read(1000)
+
+
+async def saying_nothing(client: Client) -> None:
+    await asyncio.sleep(0.05)
+
+
+HABITS: dict[Callable[[Client], Awaitable[None]], int] = {
+    polite: 6,
+    leaving: 2,
+    leaving_at_once: 2,
+    resetting: 2,
+    half_closing: 2,
+    dawdling: 1,
+    broken_off: 2,
+    talking_nonsense: 1,
+    saying_nothing: 1,
+}
+"""What clients do, and how often."""
+
+
+async def churn(port: int, path: str, seed: str) -> None:
+    dice = random.Random(seed)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def one_after_the_other() -> None:
+        while True:
+            await asyncio.sleep(dice.uniform(0, 0.2))
+            (habit,) = dice.choices(list(HABITS), HABITS.values())
+            with suppress(*GONE):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                with closing(writer):
+                    async with asyncio.timeout(PATIENCE):
+                        await habit(Client(reader, writer, log, dice))
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(AT_A_TIME)))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve", port]:
+            uvloop.run(serve(int(port)))
+        case ["churn", port, path, seed]:
+            uvloop.run(churn(int(port), path, seed))
