@@ -22,6 +22,7 @@ bench: $(READY)
 examples: $(READY)
 	set -e; for slo in examples/*/slo.*; do $(BIN)/tokenslo generate $$slo -o $$(dirname $$slo); done
 	$(BIN)/tokenslo signals > docs/signals.md
+	$(BIN)/tokenslo schema > docs/slo.schema.json
 
 clean:
 	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist

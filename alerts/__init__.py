@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from alerts import inhibition, rule_tests, rules
+from alerts import formats, inhibition, routing, rule_tests
+from alerts.formats import Options
 from slos.plan import Plan
 
-__all__ = ["files"]
+__all__ = ["Options", "files"]
 
 
-def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
+_USUAL = Options()
+
+
+def files(plan: Plan, *, source: str, version: str, options: Options = _USUAL) -> dict[str, str]:
     """Return what to write for a service: text by path, relative to the output folder.
 
     ``source`` is the SLO file as the user named it and ``version`` that of tokenslo; both go into
-    each file's first line.
+    each file's first line.  Tests come with Prometheus's own format, which promtool reads.
     """
+    service, about = plan.service.service, {"source": source, "version": version}
     made = {
-        "rules": rules.text(plan, source=source, version=version),
-        "test": rule_tests.text(plan, source=source, version=version),
-        "inhibit": inhibition.text(plan, source=source, version=version),
+        formats.path(form, service): formats.text(form, plan, options, **about)
+        for form in options.formats
     }
-    service = plan.service.service
-    return {f"alerts/{service}.{kind}.yaml": text for kind, text in made.items()}
+    if "prometheus" in options.formats:
+        made[f"alerts/{service}.test.yaml"] = rule_tests.text(plan, **about)
+    made[f"alerts/{service}.inhibit.yaml"] = inhibition.text(plan, **about)
+    made[f"alerts/{service}.route.yaml"] = routing.text(plan, **about)
+    return made

@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from alerts.layout import document
 from promql.expr import Matcher, one_of
 from slos import names
 from slos.burn import TierName
 from slos.plan import Plan
 
+Matchers = tuple[Matcher, ...]
+
 _ABOUT = """Alertmanager inhibit_rules for the SLOs of {service}: add them to alertmanager.yml.
 # Where clusters share an Alertmanager, add the label that tells them apart to each `equal`."""
 
 
 def text(plan: Plan, *, source: str, version: str) -> str:
-    """Return the fragment for a service: the page of an objective silences its tickets.
+    """Return the fragment for a service: what is told already silences what follows from it.
 
+    The page of an objective silences its tickets, any of its burn alerts the one on a trickle, a
+    step of the budget policy those before it, and a page of any objective what only explains it.
     One page does not silence another: the slower one would be sent when the faster has resolved,
     which is after the incident.  Alertmanager's grouping joins them, since all have one name.
     """
-    page = _burn_alerts(plan, "page")
-    tickets = (
-        _burn_alerts(plan, "ticket"),
-        (_named(names.EXHAUSTED),),
-    )
     service = Matcher("service", "=", plan.service.service)
+    groups = (label for planned in plan.objectives for label in planned.objective.group_by)
+    objective = (*names.series_labels("", ""), *dict.fromkeys(groups))
     rules = [
         {
-            "source_matchers": [str(matcher) for matcher in (service, *page)],
-            "target_matchers": [str(matcher) for matcher in (service, *ticket)],
-            "equal": list(names.series_labels("", "")),
+            "source_matchers": [str(matcher) for matcher in (service, *source)],
+            "target_matchers": [str(matcher) for matcher in (service, *target)],
+            "equal": list(equal),
         }
-        for ticket in tickets
+        for source, target, equal in (
+            *((source, target, objective) for source, target in _of_objectives(plan)),
+            (_burn_alerts(plan, "page"), (Matcher(names.CAUSE_LABEL, "!=", ""),), ("service",)),
+        )
     ]
     about = _ABOUT.format(service=plan.service.service)
     return document(about, {"inhibit_rules": rules}, source=source, version=version)
 
 
-def _burn_alerts(plan: Plan, tier: TierName) -> tuple[Matcher, ...]:
+def _of_objectives(plan: Plan) -> Iterator[tuple[Matchers, Matchers]]:
+    """Yield what silences what of the same objective."""
+    page, ticket = _burn_alerts(plan, "page"), _burn_alerts(plan, "ticket")
+    yield page, ticket
+    yield page, (_named(names.EXHAUSTED, names.POLICY, names.TRICKLE),)
+    yield ticket, (_named(names.TRICKLE),)
+    steps = [names.policy_step(step.spent) for step in plan.service.policy]
+    for before, step in enumerate(steps):
+        if before:
+            yield _step(step), _step(*steps[:before])
+    if plan.service.policy and plan.service.policy[-1].spent >= 1:
+        yield _step(steps[-1]), (_named(names.EXHAUSTED),)
+
+
+def _step(*steps: str) -> Matchers:
+    return (_named(names.POLICY), one_of(names.STEP_LABEL, steps))
+
+
+def _burn_alerts(plan: Plan, tier: TierName) -> Matchers:
     """Match by window, which is ours; the labels of a tier are the user's.
 
     A tier without a window matches nothing, as an empty regular expression wants the label gone.
@@ -47,5 +71,6 @@ def _burn_alerts(plan: Plan, tier: TierName) -> tuple[Matcher, ...]:
     return (_named(names.BURN), one_of("window", windows))
 
 
-def _named(kind: str) -> Matcher:
-    return Matcher("alertname", "=~", f".+{kind}")
+def _named(*kinds: str) -> Matcher:
+    ends = kinds[0] if len(kinds) == 1 else f"({'|'.join(kinds)})"
+    return Matcher("alertname", "=~", f".+{ends}")

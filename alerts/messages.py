@@ -6,14 +6,19 @@ from decimal import Decimal
 
 from promql.expr import decimal_text, vector
 from slos import names
-from slos.burn import Pair, TierName
+from slos.burn import Pair, TierName, Trickle
 from slos.durations import format_duration
 from slos.indicators import good_sentence, threshold_text
+from slos.model import PolicyStep
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.signals import SIGNALS
 
 Annotations = dict[str, str]
 
+_WHY_UNCOVERED = {
+    "seconds": "Their exporter may not have read this SLO file.",
+    None: "Their server or their tap does not give what every clause needs.",
+}
 _VALUE = "{{ $value | humanizePercentage }}"
 
 
@@ -52,7 +57,7 @@ def missing(plan: Plan, planned: PlannedObjective) -> Annotations:
         plan,
         planned,
         planned.absent,
-        "page",
+        planned.absent_tier,
         "the objective cannot be measured",
         f"Prometheus has no {_needed(planned)}: the server or its exporter is gone, or it reports "
         "otherwise than the objective needs.",
@@ -70,7 +75,63 @@ def uncovered(plan: Plan, planned: PlannedObjective) -> Annotations:
         "some servers are left out of the objective",
         f"{{{{ $value }}}} series report without {_needed(planned)}, so what they count is taken "
         "as neither good nor bad.",
-        "Their exporter may not have read this SLO file.",
+        _why_uncovered(planned),
+    )
+
+
+def missing_somewhere(plan: Plan, planned: PlannedObjective) -> Annotations:
+    """Describe the alert that says both, where nobody is to be paged."""
+    return _annotations(
+        plan,
+        planned,
+        planned.absent,
+        "ticket",
+        "the objective cannot be measured, or not on all servers",
+        f"From some servers or from all, Prometheus has no {_needed(planned)}.",
+        "What those servers do is taken as neither good nor bad.",
+    )
+
+
+def impossible(plan: Plan, planned: PlannedObjective) -> Annotations:
+    """Describe the alert on numbers that contradict each other."""
+    return _annotations(
+        plan,
+        planned,
+        planned.impossible,
+        "ticket",
+        "the objective counts what cannot be",
+        f"More {planned.indicator.events} are good, or bad, than there are at all, or a share is "
+        "not within 0 and 1: a metric has changed its meaning, or two sources are added up.",
+        "Until that is put right, the error ratio and the budget of this objective mean nothing.",
+    )
+
+
+def trickling(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Annotations:
+    """Describe the alert on few events, whose value is the error ratio."""
+    return _annotations(
+        plan,
+        planned,
+        planned.failing_trickle,
+        "ticket",
+        "most of what little happens is bad",
+        f"{_VALUE} of {planned.indicator.events} in the last {trickle.window} were bad, at least "
+        f"{trickle.events} of them. Fewer than {planned.min_bad_events} raise no other alert.",
+        _promise(plan, planned),
+    )
+
+
+def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Annotations:
+    """Describe a step of the budget policy, whose value is the share of the budget that is left."""
+    return _annotations(
+        plan,
+        planned,
+        planned.policy,
+        "ticket",
+        f"{names.policy_step(step.spent)} of the error budget of "
+        f"{format_duration(plan.service.window)} is spent",
+        f'The policy for this: "{step.do}".',
+        f"Budget left: {_VALUE}.",
+        _promise(plan, planned),
     )
 
 
@@ -84,10 +145,11 @@ def _annotations(
 ) -> Annotations:
     links = {"runbook_url": alert.runbook_url, "dashboard_url": plan.dashboard_url}
     return {
-        "summary": f"{plan.service.service} {planned.objective.name}: {summary}",
+        "summary": f"{plan.service.service} {planned.objective.name}{_group(planned, alert)}: "
+        f"{summary}",
         "description": " ".join(sentences),
         **{name: url for name, url in links.items() if url},
-        **getattr(plan.service.alerting, tier).annotations,
+        **getattr(planned.alerting, tier).annotations,
     }
 
 
@@ -99,19 +161,46 @@ def _promise(plan: Plan, planned: PlannedObjective) -> str:
     )
 
 
+def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
+    """Name the group that an alert is about; what is missing has none."""
+    by = planned.objective.group_by
+    if not by or alert in (planned.absent, planned.impossible):
+        return ""
+    return f" ({', '.join(f'{label} {{{{ $labels.{label} }}}}' for label in by)})"
+
+
 def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
     labels = names.series_labels(plan.service.service, planned.objective.name)
-    query = vector(names.BUDGET_REMAINING, labels)
+    by = planned.objective.group_by
+    query = str(vector(names.BUDGET_REMAINING, labels))
+    asked = f"query `{query}`"
+    if by:
+        matchers = "".join(f",{label}=%q" for label in by)
+        values = " ".join(f"$labels.{label}" for label in by)
+        asked = f"printf `{query.removesuffix('}')}{matchers}}}` {values} | query"
     return (
-        f"{{{{ with query `{query}` }}}}{{{{ . | first | value | humanizePercentage }}}}"
+        f"{{{{ with {asked} }}}}{{{{ . | first | value | humanizePercentage }}}}"
         "{{ else }}unknown{{ end }}"
     )
 
 
+def _why_uncovered(planned: PlannedObjective) -> str:
+    if planned.objective.queries:
+        return "Their histogram has other buckets."
+    return _WHY_UNCOVERED[planned.indicator.threshold]
+
+
 def _needed(planned: PlannedObjective) -> str:
+    if queries := planned.objective.queries:
+        if metric := queries.get("histogram", "").partition("{")[0]:
+            return f"{metric}_bucket with an edge at {threshold_text(planned.objective)}"
+        return f"result for the objective's own queries ({', '.join(queries)})"
     metrics = list(dict.fromkeys(SIGNALS[key].metric for key in planned.indicator.signals))
     if planned.indicator.threshold == "seconds":
         return f"{metrics[0]}_bucket with an edge at {threshold_text(planned.objective)}"
+    verdicts = planned.indicator.verdicts
+    if verdicts and verdicts.unknown:
+        return f"{metrics[0]} with {verdicts.label} {' or '.join((*verdicts.good, *verdicts.bad))}"
     return " or no ".join(metrics)
 
 

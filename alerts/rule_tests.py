@@ -7,15 +7,31 @@ promtool evaluates the rule file once per story and needs seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from itertools import groupby
 
+from alerts import cause_tests
 from alerts.layout import document
-from alerts.traffic import STEP, Phase, inputs, values
-from promql.expr import Expr, Matcher, Vector, aggregate, call, decimal_text, number, vector
+from alerts.rules import IMPOSSIBLE_FOR
+from alerts.traffic import STEP, Phase, apart, contradiction, groups, inputs, values
+from promql.expr import (
+    Expr,
+    Matcher,
+    Vector,
+    aggregate,
+    call,
+    decimal_text,
+    number,
+    one_of,
+    vector,
+)
 from slos import names
 from slos.burn import Pair, TierName
 from slos.durations import format_duration, parse_duration
-from slos.plan import Plan, PlannedObjective
+from slos.events import BASE_SECONDS
+from slos.model import PolicyStep
+from slos.plan import Plan, PlannedAlert, PlannedObjective
 
 Item = dict[str, object]
 
@@ -23,8 +39,11 @@ _SETTLED = Decimal(600)
 # What has just happened is seen by the next scrape, then by the next evaluation; and up to
 # Prometheus 3 a range holds one sample more than its share.
 _DELAY = 3 * STEP
+_SLOW = Decimal(120)
 _ALL = Decimal(1)
 _HALF = Decimal("0.5")
+_AMPLE = Decimal("1.25")
+_LONG = Decimal(3 * 3600)
 
 
 def text(plan: Plan, *, source: str, version: str) -> str:
@@ -35,7 +54,7 @@ def text(plan: Plan, *, source: str, version: str) -> str:
         {
             "rule_files": [f"{service}.rules.yaml"],
             "evaluation_interval": format_duration(STEP),
-            "tests": [*_tests(plan)],
+            "tests": [*_tests(plan), *cause_tests.tests(plan)],
         },
         source=source,
         version=version,
@@ -43,30 +62,55 @@ def text(plan: Plan, *, source: str, version: str) -> str:
 
 
 def _tests(plan: Plan) -> Iterator[Item]:
-    yield _outage(plan)
+    for group in apart(plan):
+        yield from _stories(replace(plan, objectives=group))
+
+
+def _stories(plan: Plan) -> Iterator[Item]:
+    if any(planned.alerting_pairs for planned in plan.objectives):
+        yield _outage(plan)
     yield from _slow_burns(plan)
+    yield from _slow_burns_in_slices(plan)
     yield _idle(plan)
-    if plan.service.alerting.min_bad_events > 1:
-        yield _one_failure(plan)
-    yield _vanished(plan)
+    if guarded := tuple(each for each in plan.objectives if each.min_bad_events > 1):
+        yield _one_failure(replace(plan, objectives=guarded))
+    if any(planned.absent in planned.alerts for planned in plan.objectives):
+        yield _vanished(plan)
+    if any(planned.failing_trickle in planned.alerts for planned in plan.objectives):
+        yield _trickle(plan)
+    yield from _policy_steps(plan)
+    yield from _contradictions(plan)
 
 
 def _outage(plan: Plan) -> Item:
-    waits = {planned: _outage_seconds(planned) for planned in plan.objectives}
-    good = max(parse_duration(planned.pairs[0].long) for planned in plan.objectives)
+    firsts = {
+        planned: planned.alerting_pairs[0] for planned in plan.objectives if planned.alerting_pairs
+    }
+    waits = {planned: _outage_seconds(planned, first) for planned, first in firsts.items()}
+    good = max(parse_duration(first.long) for first in firsts.values())
     bad = max(waits.values()) + _DELAY
-    good_again = max(parse_duration(planned.pairs[0].short) for planned in plan.objectives) + _DELAY
+    shorts = (parse_duration(first.short) for first in firsts.values())
+    slices = (planned.indicator.slice or Decimal(0) for planned in firsts)
+    good_again = max(shorts) + max(slices) + _DELAY
     busy = _busy(plan)
     checks = [_none(good, _alerted(plan, good))]
     for planned, wait in waits.items():
-        page = _firing(plan, planned, planned.pairs[0])
+        page = _firing(plan, planned, firsts[planned])
         checks += [
             _none(good + max(wait / 2 - STEP, Decimal(0)), page),
             _some(good + wait + _DELAY, page),
             _none(good + bad + good_again, page),
+            *(_none(good + bad, other) for other in _healthy(plan, planned)),
         ]
     phases = [Phase(good, busy), Phase(bad, busy, bad=_ALL), Phase(good_again, busy)]
     return _test("a total outage pages in time, and only while it lasts", plan, phases, checks)
+
+
+def _healthy(plan: Plan, planned: PlannedObjective) -> Iterator[Vector]:
+    """Select every alert of an objective's other groups, in which nothing is bad."""
+    for group in groups(planned, plan.service)[1:]:
+        labels = names.series_labels(plan.service.service, planned.objective.name)
+        yield vector("ALERTS", {**labels, **group})
 
 
 def _slow_burns(plan: Plan) -> Iterator[Item]:
@@ -78,20 +122,61 @@ def _slow_burns(plan: Plan) -> Iterator[Item]:
     stories: dict[Decimal, list[PlannedObjective]] = {}
     for planned in plan.objectives:
         pages, tickets = _pairs(planned, "page"), _pairs(planned, "ticket")
-        if tickets and not planned.indicator.in_slices:
+        alerting = tickets and tickets[0] in planned.alerting_pairs
+        if alerting and not planned.indicator.in_slices:
             ratio = (pages[-1].threshold + tickets[0].threshold) / 2
             stories.setdefault(ratio, []).append(planned)
     for ratio, objectives in stories.items():
-        checks = []
-        for planned in objectives:
-            ticket = _pairs(planned, "ticket")[0]
-            checks.append(_some(_SETTLED, _firing(plan, planned, ticket)))
-            checks += [
-                _none(_SETTLED, _firing(plan, planned, page)) for page in _pairs(planned, "page")
-            ]
+        checks = [
+            check for planned in objectives for check in _ticket_alone(plan, planned, _SETTLED)
+        ]
         story = f"{decimal_text(ratio * 100)} % of events bad: a ticket, and no page"
         phases = [Phase(_SETTLED, _busy(plan), bad=ratio)]
         yield _test(story, plan, phases, checks, objectives)
+
+
+def _slow_burns_in_slices(plan: Plan) -> Iterator[Item]:
+    """Do the same with slices, which are bad or good as a whole, until enough of them are bad.
+
+    Where the budget is so small that this takes hours, their number decides and not their share,
+    and a slow burn is one that nobody is told of sooner.
+    """
+    stories: dict[tuple[Decimal, Decimal, Decimal], list[PlannedObjective]] = {}
+    for planned in plan.objectives:
+        pages, tickets = _pairs(planned, "page"), _pairs(planned, "ticket")
+        length = planned.indicator.slice
+        if length is None or not tickets or tickets[0] not in planned.alerting_pairs:
+            continue
+        enough = _AMPLE * max(planned.min_bad_events, 1)
+        middle = (pages[-1].threshold + tickets[0].threshold) / 2
+        ratio = max(middle, enough * length / parse_duration(tickets[0].long))
+        stories.setdefault((length, ratio, enough), []).append(planned)
+    for (length, ratio, enough), objectives in stories.items():
+        # The base window shows the last minutes in part.
+        slices = int(enough / ratio + Decimal(BASE_SECONDS) / length) + 1
+        lasting = slices * length
+        if lasting > _LONG:
+            continue
+        bad = [int((index + 1) * ratio) > int(index * ratio) for index in range(slices)]
+        busy = _busy(plan)
+        phases = [
+            Phase(len([*same]) * length, busy, _ALL if is_bad else Decimal(0))
+            for is_bad, same in groupby(bad)
+        ]
+        checks = [
+            check for planned in objectives for check in _ticket_alone(plan, planned, lasting)
+        ]
+        share = decimal_text((ratio * 100).quantize(Decimal("0.01")))
+        story = f"{share} % of slices bad: a ticket, and no page"
+        yield _test(story, plan, phases, checks, objectives)
+
+
+def _ticket_alone(plan: Plan, planned: PlannedObjective, seconds: Decimal) -> list[Item]:
+    pages = [page for page in _pairs(planned, "page") if page in planned.alerting_pairs]
+    return [
+        _some(seconds, _firing(plan, planned, _pairs(planned, "ticket")[0])),
+        *(_none(seconds, _firing(plan, planned, page)) for page in pages),
+    ]
 
 
 def _idle(plan: Plan) -> Item:
@@ -103,7 +188,7 @@ def _idle(plan: Plan) -> Item:
     checks = [
         _none(lasting, _alerted(plan, lasting)),
         _none(lasting, not_zero),
-        _some(lasting, untouched, len(plan.objectives)),
+        _some(lasting, untouched, sum(len(groups(each, plan.service)) for each in plan.objectives)),
     ]
     phases = [Phase(lasting, Decimal(0))]
     return _test("an idle service raises nothing and spends nothing", plan, phases, checks)
@@ -124,6 +209,8 @@ def _vanished(plan: Plan) -> Item:
     gone = _longest_absence(plan) + _DELAY
     checks = []
     for planned in plan.objectives:
+        if planned.absent not in planned.alerts:
+            continue
         absent = _firing(plan, planned)
         checks += [
             _none(_SETTLED + planned.absent_seconds / 2, absent),
@@ -135,9 +222,78 @@ def _vanished(plan: Plan) -> Item:
     return _test("signals that vanish are missed until they are back", plan, phases, checks)
 
 
-def _outage_seconds(planned: PlannedObjective) -> Decimal:
-    """How long a total outage takes to page, to a whole step."""
-    seconds = planned.seconds_to_fire(planned.pairs[0], _ALL)
+def _trickle(plan: Plan) -> Item:
+    failure = [Phase(STEP, Decimal(1), bad=_ALL), Phase(_SETTLED - STEP, Decimal(0))]
+    phases = [Phase(_SETTLED, Decimal(0))]
+    checks = []
+    objectives = [each for each in plan.objectives if each.failing_trickle in each.alerts]
+    for planned in objectives:
+        assert planned.trickle is not None  # noqa: S101  (else there is no such alert)
+        events = planned.trickle.events
+        phases = [Phase(_SETTLED, Decimal(0)), *(failure * events)]
+        alert = _firing_alert(plan, planned, planned.failing_trickle)
+        last = events * _SETTLED
+        checks += [
+            _none(last, alert),
+            _some(last + Decimal(BASE_SECONDS) + _DELAY + _SLOW, alert),
+        ]
+    story = "one request every 10m, all of them failing: a ticket at the third"
+    return _test(story, plan, phases, checks, objectives)
+
+
+def _policy_steps(plan: Plan) -> Iterator[Item]:
+    """Spend a little more than each step asks for; what is due later is not told yet."""
+    for planned in plan.objectives:
+        if planned.policy not in planned.alerts or planned.indicator.in_slices:
+            continue
+        for step in planned.policy_steps:
+            ratio = step.spent * (1 - planned.objective.target) * Decimal("1.02")
+            if ratio > 1:
+                continue
+            # Twice the events it takes, as rates show the last minutes in part.
+            wanted = 2 * STEP * max(planned.min_bad_events, 1) / (ratio * _SETTLED)
+            phases = [Phase(_SETTLED, _ALL.scaleb(wanted.adjusted() + 1), bad=ratio)]
+            checks = [
+                (_some if other.spent <= step.spent else _none)(
+                    _SETTLED, _firing_alert(plan, planned, planned.policy, **_step(other))
+                )
+                for other in planned.policy_steps
+            ]
+            about = f"{planned.objective.name}: {names.policy_step(step.spent)} of its budget spent"
+            yield _test(f"{about}, and what to do then", plan, phases, checks, [planned])
+
+
+def _step(step: PolicyStep) -> dict[str, str]:
+    return {names.STEP_LABEL: names.policy_step(step.spent)}
+
+
+def _contradictions(plan: Plan) -> Iterator[Item]:
+    stories: dict[Decimal, list[PlannedObjective]] = {}
+    for planned in plan.objectives:
+        bad = contradiction(planned, plan.service)
+        if planned.impossible in planned.alerts and bad is not None:
+            stories.setdefault(bad, []).append(planned)
+    lasting = parse_duration(IMPOSSIBLE_FOR)
+    told = lasting + BASE_SECONDS + _DELAY
+    for bad, objectives in stories.items():
+        checks = []
+        for planned in objectives:
+            alert = _firing_alert(plan, planned, planned.impossible)
+            checks += [
+                _none(_SETTLED, replace(alert, matchers=_in_any_state(alert))),
+                _none(_SETTLED + lasting / 2, alert),
+                _some(_SETTLED + told, alert),
+                _none(2 * _SETTLED + told, alert),
+            ]
+        busy = _busy(plan)
+        phases = [Phase(_SETTLED, busy), Phase(told, busy, bad), Phase(_SETTLED, busy)]
+        story = f"{decimal_text(bad * 100)} % of events bad, which cannot be: somebody is told"
+        yield _test(story, plan, phases, checks, objectives)
+
+
+def _outage_seconds(planned: PlannedObjective, first: Pair) -> Decimal:
+    """How long a total outage takes until the first alert, to a whole step."""
+    seconds = planned.seconds_to_fire(first, _ALL)
     assert seconds is not None  # noqa: S101  (every threshold is below 1)
     return _steps(seconds, ROUND_CEILING) * STEP
 
@@ -162,7 +318,11 @@ def _longest_absence(plan: Plan) -> Decimal:
 
 
 def _service(plan: Plan) -> tuple[Matcher, ...]:
-    return (Matcher("service", "=", plan.service.service),)
+    """Match what is about these objectives: those of the service, or a group of them."""
+    service = Matcher("service", "=", plan.service.service)
+    if len(plan.objectives) == len(plan.service.objectives):
+        return (service,)
+    return (service, one_of("slo", (planned.objective.name for planned in plan.objectives)))
 
 
 def _alerted(plan: Plan, seconds: Decimal) -> Expr:
@@ -172,14 +332,27 @@ def _alerted(plan: Plan, seconds: Decimal) -> Expr:
 
 def _firing(plan: Plan, planned: PlannedObjective, pair: Pair | None = None) -> Vector:
     """Select the firing burn alert of ``pair``; without one, the alert on missing signals."""
-    alert = planned.burn if pair else planned.absent
+    if pair is None:
+        return _firing_alert(plan, planned, planned.absent)
+    return _firing_alert(plan, planned, planned.burn, window=pair.long)
+
+
+def _firing_alert(
+    plan: Plan, planned: PlannedObjective, alert: PlannedAlert, **more: str
+) -> Vector:
+    of_group = alert not in (planned.absent, planned.impossible)
     labels = {
         "alertname": alert.name,
         "alertstate": "firing",
         **names.series_labels(plan.service.service, planned.objective.name),
-        **({"window": pair.long} if pair else {}),
+        **(groups(planned, plan.service)[0] if of_group else {}),
+        **more,
     }
     return vector("ALERTS", labels)
+
+
+def _in_any_state(alert: Vector) -> tuple[Matcher, ...]:
+    return tuple(matcher for matcher in alert.matchers if matcher.label != "alertstate")
 
 
 def _none(seconds: Decimal, expr: Expr) -> Item:
@@ -212,7 +385,7 @@ def _test(
     series = dict.fromkeys(
         made
         for planned in (objectives or plan.objectives)
-        for made in inputs(planned, plan.service.selector)
+        for made in inputs(planned, plan.service)
     )
     return {
         "name": name,

@@ -1,8 +1,8 @@
-"""The Prometheus rule file of a service: what is recorded, and when somebody is told.
+"""The Prometheus rules of a service: what is recorded, and when somebody is told.
 
 Everything is summed from two recorded rates, bad and total events per second, so a long window
 costs a few thousand samples whatever the metrics' cardinality, and is weighted by the traffic it
-saw.  The file is valid from Prometheus 2.42 on.
+saw.  The rules are valid from Prometheus 2.42 on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 
-from alerts import messages
-from alerts.layout import document
+from alerts import cause_rules, messages
 from promql.expr import Expr, Vector, call, decimal_text, number, pretty, vector
 from slos import names
-from slos.burn import Pair, TierName
+from slos.burn import Pair, TierName, Trickle
 from slos.durations import format_duration, parse_duration
 from slos.indicators import threshold_text
 from slos.plan import Plan, PlannedObjective
@@ -30,16 +30,14 @@ BASE_SECONDS = 30
 _SLOW_WINDOW = Decimal(86_400)
 _SLOW_SECONDS = 120
 
-
-def text(plan: Plan, *, source: str, version: str) -> str:
-    """Return the rule file of a service."""
-    about = f"Prometheus rules for the SLOs of {plan.service.service}."
-    return document(about, {"groups": groups(plan)}, source=source, version=version)
+IMPOSSIBLE_FOR = "15m"
+"""Servers scraped at different times contradict each other for moments."""
 
 
 def groups(plan: Plan) -> list[Rule]:
-    """Return every rule group of a service: two for each objective."""
-    return [group for planned in plan.objectives for group in _Rules(plan, planned).groups()]
+    """Return every rule group of a service: two for each objective, and one for causes."""
+    of_objectives = (_Rules(plan, planned).groups() for planned in plan.objectives)
+    return [*chain.from_iterable(of_objectives), *cause_rules.groups(plan)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +66,28 @@ class _Rules:
         yield self._record(names.BAD_RATE, events.bad)
         yield from self._error_ratios(slow=False)
         yield from self._burn_alerts(slow=False)
+        if self.planned.absent in self.planned.alerts:
+            yield from self._absent_alerts()
+        if events.impossible is not None and self.planned.impossible in self.planned.alerts:
+            told = messages.impossible(self.plan, self.planned)
+            name = self.planned.impossible.name
+            yield self._alert(name, events.impossible, "ticket", told, lasting=IMPOSSIBLE_FOR)
+
+    def _absent_alerts(self) -> Iterator[Rule]:
+        events = self.planned.events
         absent, lasting = self.planned.absent.name, format_duration(self.planned.absent_seconds)
+        missing, uncovered, tier = events.missing, events.uncovered, self.planned.absent_tier
         told = messages.missing(self.plan, self.planned)
-        yield self._alert(absent, events.missing, "page", told, lasting=lasting)
-        if events.uncovered is not None:
+        if uncovered is not None and tier == "ticket":  # two of a tier would be the same alert
+            told, missing, uncovered = (
+                messages.missing_somewhere(self.plan, self.planned),
+                missing.or_(uncovered),
+                None,
+            )
+        yield self._alert(absent, missing, tier, told, lasting=lasting)
+        if uncovered is not None:
             told = messages.uncovered(self.plan, self.planned)
-            yield self._alert(absent, events.uncovered, "ticket", told, lasting=lasting)
+            yield self._alert(absent, uncovered, "ticket", told, lasting=lasting)
 
     def _slow(self) -> Iterator[Rule]:
         yield from self._error_ratios(slow=True)
@@ -81,7 +95,37 @@ class _Rules:
         yield self._record(names.PERIOD_ERROR_RATIO, self._error_ratio(period))
         yield self._record(names.BUDGET_REMAINING, self._budget_remaining())
         yield from self._burn_alerts(slow=True)
-        yield self._alert(
+        if self.planned.exhausted in self.planned.alerts:
+            yield self._exhausted_alert(period)
+        trickle = self.planned.trickle
+        if trickle is not None and self.planned.failing_trickle in self.planned.alerts:
+            yield self._trickle_alert(trickle)
+        if self.planned.policy in self.planned.alerts:
+            yield from self._policy_alerts(period)
+
+    def _trickle_alert(self, trickle: Trickle) -> Rule:
+        ratio = self._series(names.error_ratio(trickle.window))
+        most = ratio.compare(">", number(trickle.threshold))
+        return self._alert(
+            self.planned.failing_trickle.name,
+            most.and_(self._bad_events(trickle.window).compare(">=", number(trickle.least))),
+            "ticket",
+            messages.trickling(self.plan, self.planned, trickle),
+        )
+
+    def _policy_alerts(self, period: str) -> Iterator[Rule]:
+        for step in self.planned.policy_steps:
+            left = self._series(names.BUDGET_REMAINING).compare("<=", number(1 - step.spent))
+            yield self._alert(
+                self.planned.policy.name,
+                self._unless_few(left, period),
+                "ticket",
+                messages.policy(self.plan, self.planned, step),
+                **{names.STEP_LABEL: names.policy_step(step.spent)},
+            )
+
+    def _exhausted_alert(self, period: str) -> Rule:
+        return self._alert(
             self.planned.exhausted.name,
             self._unless_few(self._series(names.BUDGET_REMAINING).compare("<=", number(0)), period),
             "ticket",
@@ -94,7 +138,7 @@ class _Rules:
                 yield self._record(names.error_ratio(window), self._error_ratio(window))
 
     def _burn_alerts(self, *, slow: bool) -> Iterator[Rule]:
-        for pair in self.planned.pairs:
+        for pair in self.planned.alerting_pairs:
             if _is_slow(pair.long) is slow:
                 yield self._alert(
                     self.planned.burn.name,
@@ -138,8 +182,10 @@ class _Rules:
         least = self.planned.min_bad_events
         if least <= 1:
             return expr
-        bad = call("sum_over_time", self._series(names.BAD_RATE, window)) * number(BASE_SECONDS)
-        return expr.and_(bad.compare(">=", number(least)))
+        return expr.and_(self._bad_events(window).compare(">=", number(least)))
+
+    def _bad_events(self, window: str) -> Expr:
+        return call("sum_over_time", self._series(names.BAD_RATE, window)) * number(BASE_SECONDS)
 
     def _info(self) -> dict[str, str]:
         service, objective = self.plan.service, self.planned.objective
@@ -148,9 +194,10 @@ class _Rules:
             "threshold": threshold_text(objective),
             "target": f"{decimal_text(objective.target * 100)}%",
             "window": format_duration(service.window),
-            "owner": service.owner,
+            "owner": service.owns(objective),
         }
-        return {**service.labels, **{name: value for name, value in about.items() if value}}
+        known = {name: value for name, value in about.items() if value}
+        return {**self.planned.labels, **known}
 
     def _series(self, name: str, window: str | None = None) -> Vector:
         return vector(name, self._labels(), window)
@@ -171,11 +218,10 @@ class _Rules:
         lasting: str = "",
         **more: str,
     ) -> Rule:
-        service = self.plan.service
         labels = {
             **self._labels(),
-            **service.labels,
-            **getattr(service.alerting, tier).labels,
+            **self.planned.labels,
+            **getattr(self.planned.alerting, tier).labels,
             **more,
         }
         return {

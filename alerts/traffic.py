@@ -1,19 +1,30 @@
-"""Made-up traffic as promtool's input series: what the sidecar would report in a given story."""
+"""Made-up traffic as promtool's input series: what would be reported in a given story."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import groupby
 
-from promql.expr import decimal_text, vector
-from slos.plan import PlannedObjective
+from alerts.example_labels import Labels, example
+from promql.expr import Vector, decimal_text, vector
+from slos.events import BASE_SECONDS
+from slos.generic import parsed
+from slos.model import Service
+from slos.names import BAD_RATE, TOTAL_RATE, goodput_objective, series_labels
+from slos.plan import Plan, PlannedObjective
 from slos.signals import SIGNALS
 
 STEP = Decimal(30)
 """Seconds between two samples of every input series."""
 
+GAUGES = ("kv_headroom", "sequence_headroom")
+"""Indicators that are about the state of something, which is not counted."""
+
 _SEATS = Decimal(10)
+_EXACT = Decimal("1e-9")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +46,84 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One series: a counter's increase for each good and each bad event, or a gauge's values."""
+    """One series: a counter's increase for each good and each bad event, or a gauge's values.
 
-    series: str
+    With ``rate`` it is the recorded rate of such a counter; ``healthy`` is one of a group in which
+    nothing is ever bad.
+    """
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
     gauge: bool
     good: Decimal
     bad: Decimal
+    rate: bool = False
+    healthy: bool = False
+
+    @property
+    def series(self) -> str:
+        """The series as a selector."""
+        return str(vector(self.metric, dict(self.labels)))
 
 
-def inputs(planned: PlannedObjective, selector: Mapping[str, str]) -> Iterator[Input]:
-    """Yield the series that an objective is measured by."""
+_TELLING, _HEALTHY = "one", "two"
+"""The groups of made-up traffic: stories are about the first."""
+
+
+def groups(planned: PlannedObjective, service: Service) -> tuple[Labels, ...]:
+    """Return the labels of the group that stories are about, and of one that is always healthy.
+
+    One group without labels of its own where the selector leaves nothing to group by.
+    """
     objective = planned.objective
+    known = set(service.selects(objective))
+    for query in map(parsed, objective.queries.values()):
+        counter = query.selector or query.rated
+        known |= {matcher.label for matcher in counter.matchers} if counter else set()
+    free = [label for label in objective.group_by if label not in known]
+    return tuple(dict.fromkeys(free, value) for value in (_TELLING, _HEALTHY)) if free else ({},)
+
+
+def inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+    """Yield the series that an objective is measured by, of every group."""
+    for made in _inputs(planned, service):
+        for index, group in enumerate(groups(planned, service)):
+            yield replace(made, labels=(*made.labels, *group.items()), healthy=index > 0)
+
+
+def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+    objective = planned.objective
+    if service.native(objective) and planned.measures_latency:
+        # Not every promtool reads native histograms in a test.
+        yield from _recorded(planned, service)
+        return
+    if objective.queries:
+        yield from _generic(planned) or _recorded(planned, service)
+        return
     none, one = Decimal(0), Decimal(1)
 
     def made(metric: str, good: Decimal, bad: Decimal, **labels: str) -> Input:
-        series = str(vector(metric, {**selector, **labels}))
-        return Input(series, planned.indicator.in_slices, good, bad)
+        every = {**service.selects(objective), **labels}
+        return Input(metric, tuple(every.items()), objective.indicator in GAUGES, good, bad)
 
     match objective.indicator:
         case "availability":
             requests = SIGNALS["requests"].metric
             yield made(requests, one, none, outcome="ok", reason="")
             yield made(requests, none, one, outcome="error", reason="internal")
+        case "stream_completion":
+            streams = SIGNALS["streams"].metric
+            yield made(streams, one, none, outcome="ok", phase="complete")
+            yield made(streams, none, one, outcome="error", phase="mid_stream")
+        case "disconnects":
+            streams = SIGNALS["streams"].metric
+            yield made(streams, one, none, outcome="ok", phase="complete")
+            yield made(streams, none, one, outcome="disconnected", phase="mid_stream")
+        case "goodput":
+            judged, clause = SIGNALS["goodput"].metric, next(iter(objective.clauses))
+            own = goodput_objective(service.service, objective.name)
+            yield made(judged, one, none, objective=own, result="good", clause="")
+            yield made(judged, none, one, objective=own, result="bad", clause=clause)
         case "kv_headroom":
             yield made(SIGNALS["kv_utilization"].metric, none, one)
         case "sequence_headroom":
@@ -71,8 +138,124 @@ def inputs(planned: PlannedObjective, selector: Mapping[str, str]) -> Iterator[I
             yield made(f"{metric}_count", one, one)
 
 
+def contradiction(planned: PlannedObjective, service: Service) -> Decimal | None:
+    """Return a share of bad events, not within 0 and 1, that an objective's series can tell.
+
+    None if they cannot contradict each other: where good and bad events are counted apart, more bad
+    ones than events would need a counter that falls.
+    """
+    made = [*inputs(planned, service)]
+    if any(series.rate for series in made):
+        return None
+    for bad in (Decimal("1.5"), Decimal("-0.5")):
+        if all(bad * series.bad + (1 - bad) * series.good >= 0 for series in made):
+            return bad
+    return None
+
+
+def apart(plan: Plan) -> list[tuple[PlannedObjective, ...]]:
+    """Group the objectives of a plan so that none reads the series made up for another.
+
+    Two that read the same metric differently cannot have the same story: what is good for one may
+    be bad for the other.
+    """
+    groups: list[list[_Told]] = []
+    for planned in plan.objectives:
+        told = _Told.of(planned, plan.service)
+        fitting = (group for group in groups if not any(map(told.disturbs, group)))
+        group = next(fitting, None)
+        if group is None:
+            groups.append(group := [])
+        group.append(told)
+    return [tuple(told.planned for told in group) for group in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An objective with its made-up series and the metrics that it reads."""
+
+    planned: PlannedObjective
+    inputs: frozenset[Input]
+    reads: frozenset[str]
+
+    @classmethod
+    def of(cls, planned: PlannedObjective, service: Service) -> _Told:
+        made = frozenset(inputs(planned, service))
+        read = (parsed(text).metrics for text in planned.objective.queries.values())
+        return cls(planned, made, frozenset().union(*read, (each.metric for each in made)))
+
+    def disturbs(self, other: _Told) -> bool:
+        """Whether one of the two reads what is made up for the other alone."""
+        if self.planned.objective.group_by != other.planned.objective.group_by:
+            return not self.reads.isdisjoint(other.reads)
+        if not (self.planned.objective.queries or other.planned.objective.queries):
+            return False
+        mine, theirs = self.inputs - other.inputs, other.inputs - self.inputs
+        return any(
+            not made.rate and made.metric in reader.reads
+            for alone, reader in ((mine, other), (theirs, self))
+            for made in alone
+        )
+
+
+def _generic(planned: PlannedObjective) -> list[Input]:
+    """Return series that the queries of an SLO file read; none if they are not plain selectors."""
+    objective = planned.objective
+    queries = {role: parsed(text) for role, text in objective.queries.items()}
+    of = {role: query.selector or query.rated for role, query in queries.items()}
+    none, one = Decimal(0), Decimal(1)
+    match of:
+        case {"histogram": Vector() as histogram} if objective.threshold is not None:
+            found = example(histogram.matchers)
+            edge = {**(found or {}), "le": decimal_text(objective.threshold)}
+            return _made(
+                (f"{histogram.metric}_bucket", edge, one, none),
+                (f"{histogram.metric}_count", found, one, one),
+            )
+        case {"gauge": Vector() as gauge}:
+            return _made((gauge.metric, example(gauge.matchers), one, none), gauge=True)
+        case {"total": Vector() as total, "bad": Vector() as some}:
+            good, bad = none, one
+        case {"total": Vector() as total, "good": Vector() as some}:
+            good, bad = one, none
+        case _:
+            return []
+    if some.metric != total.metric:
+        return _made(
+            (some.metric, example(some.matchers), good, bad),
+            (total.metric, example(total.matchers), one, one),
+        )
+    return _made(
+        (some.metric, example((*some.matchers, *total.matchers)), good, bad),
+        (total.metric, example(total.matchers, unwanted=some.matchers), bad, good),
+    )
+
+
+def _made(*series: tuple[str, Labels | None, Decimal, Decimal], gauge: bool = False) -> list[Input]:
+    """Return these series, or none at all if the labels of one could not be found."""
+    made = [
+        Input(metric, tuple(labels.items()), gauge, good, bad)
+        for metric, labels, good, bad in series
+        if labels is not None
+    ]
+    return made if len(made) == len(series) else []
+
+
+def _recorded(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+    """Yield the recorded rates themselves: nobody can say what makes a query of any kind rise."""
+    labels = series_labels(service.service, planned.objective.name)
+    slice_ = planned.indicator.slice
+    each = STEP / slice_ if slice_ else Decimal(1)
+    for name, good in ((TOTAL_RATE, each), (BAD_RATE, Decimal(0))):
+        yield Input(name, tuple(labels.items()), slice_ is not None, good, each, rate=True)
+
+
 def values(series: Input, phases: Iterable[Phase]) -> str:
     """Write a series in promtool's notation, from a first sample before the first phase on."""
+    if series.healthy:
+        phases = [replace(phase, bad=Decimal(0)) for phase in phases]
+    if series.rate:
+        return _rates(series, phases)
     value = series.good if series.gauge else Decimal(0)
     words = [decimal_text(value)]
     for phase in phases:
@@ -87,4 +270,24 @@ def values(series: Input, phases: Iterable[Phase]) -> str:
             value += rise
         words.append(f"{decimal_text(value)}+{decimal_text(rise)}x{more}")
         value += rise * more
+    return " ".join(words)
+
+
+def _rates(series: Input, phases: Iterable[Phase]) -> str:
+    """Write what is recorded of a counter: its mean rise over the base window, in each second."""
+    window: deque[Decimal] = deque(maxlen=int(BASE_SECONDS / STEP))
+    words = ["0"]
+    for phase in phases:
+        if phase.events is None:
+            words.append(f"stale _x{phase.steps - 1}")
+            window.clear()
+            continue
+        events = Decimal(1) if series.gauge else phase.events
+        rise = events * (phase.bad * series.bad + (1 - phase.bad) * series.good)
+        recorded = []
+        for _ in range(phase.steps):
+            window.append(rise)
+            recorded.append((sum(window, Decimal(0)) / len(window) / STEP).quantize(_EXACT))
+        for rate, same in groupby(recorded):
+            words.append(f"{decimal_text(rate)}+0x{len(list(same)) - 1}")
     return " ".join(words)

@@ -292,6 +292,11 @@ def _times(queries: int) -> list[str]:
     return ["Time", *(f"Time {i}" for i in range(1, queries + 1))]
 
 
+def legend(labels: Iterable[str]) -> str:
+    """Return the legend that tells series apart by their labels."""
+    return " ".join(f"{{{{{label}}}}}" for label in labels)
+
+
 def variable(name: str, label: str, values_of: Expr) -> core.Template:
     """Let the reader choose among the values of the label ``name`` on ``values_of``."""
     return core.Template(

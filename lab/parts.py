@@ -27,12 +27,17 @@ _PACKAGES = {
     "alertmanager": ("prometheus-alertmanager",),
     "amtool": ("prometheus-alertmanager",),
     "victoria-metrics": ("victoria-metrics",),
+    "vmalert": ("victoria-metrics",),
+    "nginx": ("nginx",),
 }
 # Programs whose package in older releases lacks what is needed here, and the first that has it:
 # VictoriaMetrics takes OTLP from 1.92 on.
-_RELEASES = {"victoria-metrics": "trixie"}
+_RELEASES = {"victoria-metrics": "trixie", "vmalert": "trixie"}
+_MOVING = {"forky", "sid"}
+_ELSEWHERE = "use Debian, a container will do"
 # Debian calls the program by the package's name, upstream does not.
 _NAMES = {"alertmanager": ("alertmanager", "prometheus-alertmanager")}
+_FOLDERS = ("usr/bin", "usr/sbin")
 _PAGES = "usr/share/prometheus"
 _COMPONENTS = {"debian": {"main"}, "ubuntu": {"main", "universe"}}
 # No user _apt, who may not enter the cache; no hooks, which are about the machine's own lists.
@@ -66,23 +71,34 @@ class PartError(Exception):
 def program(name: str, say: Say) -> Path:
     """Find `name`: the machine's own program if it is on PATH, else Debian's, in the cache.
 
-    Where only a certain release of Debian will do, it is taken from that one.
+    Where only a certain release of Debian will do, it is taken from that one; `promtool@trixie` is
+    that of trixie, whatever the machine has.
 
-    Raises MissingPart where there is no Debian to take it from, PartError if the download fails.
+    Raises MissingPart where there is no Debian to take it from, or where a release that still
+    changes does not have it; PartError if the download fails.
     """
-    names = _NAMES.get(name, (name,))
+    plain, _, release = name.partition("@")
+    names = _NAMES.get(plain, (plain,))
     found = next(filter(None, map(shutil.which, names)), None)
-    if found and name not in _RELEASES:
+    if found and not release and plain not in _RELEASES:
         return Path(found)
-    otherwise = f"install it yourself and put {name} on PATH"
+    otherwise = f"install it yourself and put {name} on PATH" if not release else _ELSEWHERE
+    release = release or _RELEASES.get(plain, "")
     candidates = (
-        debian(package, say, name, otherwise, _RELEASES.get(name, "")) / "usr/bin" / file
-        for package in _PACKAGES[name]
+        debian(package, say, name, otherwise, release) / folder / file
+        for package in _PACKAGES[plain]
+        for folder in _FOLDERS
         for file in names
     )
-    path = next(filter(Path.exists, candidates), None)
+    try:
+        path = next(filter(Path.exists, candidates), None)
+    except PartError as error:
+        if release not in _MOVING:
+            raise
+        why = f"Debian {release}, which still changes, did not give it:\n{error}\n"
+        raise MissingPart(name, why, "try again later") from error
     if path is None:
-        raise PartError(f"{name}: not in Debian's {' or '.join(_PACKAGES[name])}")
+        raise PartError(f"{name}: not in Debian's {' or '.join(_PACKAGES[plain])}")
     return path
 
 

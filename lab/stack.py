@@ -1,4 +1,4 @@
-"""The whole product at work: a server under load, the sidecar beside it, a real Prometheus.
+"""The whole product at work: a server under load through the sidecar's tap, a real Prometheus.
 
 The server is a real Triton, or a look-alike of trtllm-serve where no Triton can be.
 
@@ -71,10 +71,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The running servers and the load on them."""
+    """The running servers and the load on them; ``tap`` is the URL that clients use."""
 
     served: Served
     sidecar: Server
+    tap: str
     prometheus: Prometheus | None
     load: Load
 
@@ -100,13 +101,15 @@ def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
         served = _triton(home, settings) if home else _trtllm_serve(settings)
         stack.enter_context(served.server)
         say("starting the sidecar")
-        sidecar = stack.enter_context(_sidecar(served, settings))
+        (port,) = free_ports(1)
+        sidecar = stack.enter_context(_sidecar(served, settings, port))
         scraper = None
         if program:
             say("starting Prometheus")
             scraper = stack.enter_context(_prometheus(program, sidecar, settings))
-        load = stack.enter_context(beside(Load(served.server.url, settings.load)))
-        yield Stack(served, sidecar, scraper, load)
+        tap = f"http://{HOST}:{port}"
+        load = stack.enter_context(beside(Load(tap, settings.load)))
+        yield Stack(served, sidecar, tap, scraper, load)
 
 
 @contextmanager
@@ -171,11 +174,14 @@ def _trtllm_serve(settings: StackSettings) -> Served:
     return Served(ENGINES["trtllm-serve"], server, metrics, flags)
 
 
-def _sidecar(served: Served, settings: StackSettings) -> Server:
+def _sidecar(served: Served, settings: StackSettings, tap: int) -> Server:
+    spec = f"proxy={HOST}:{tap}={HOST}:{served.server.ports[0]}"
+
     def command(ports: Sequence[int]) -> list[str | Path]:
         return [
             *(sys.executable, "-m", "tokenslo", "exporter"),
             *served.flags,
+            *("--tap", spec, "--inject", "perf-metrics"),
             *("--slo", settings.slo, "--listen", f"{HOST}:{ports[0]}"),
         ]
 

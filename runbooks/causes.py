@@ -218,8 +218,8 @@ CAUSES = _catalogue(
         "retry_storm",
         "A retry storm, or a surge",
         "Requests rise just when latency passes a client's or gateway's timeout, with the same "
-        "prompts again. Abandoned work goes on in the engine, so it feeds itself and does not end "
-        "when the first cause does.",
+        "prompts again (llm_suspected_retries_total). Abandoned work goes on in the engine, so it "
+        "feeds itself and does not end when the first cause does.",
         (
             Action(
                 "Answer 429 with Retry-After at the gateway, and limit retries to a share of the "
@@ -245,7 +245,9 @@ CAUSES = _catalogue(
         "gateway_timeout",
         "A gateway cuts the streams",
         "Streams end at one constant age (10, 15, 30, 60, 300 s), or after a constant silence; "
-        "the client has status 200 and no final event. Triton counts such a request as a success.",
+        "the client has status 200 and no final event. Triton counts such a request as a success; "
+        "a sidecar that watches the streams counts a client that left, and the spike in "
+        "llm_disconnect_age_seconds is the timeout.",
         (
             Action(
                 "Read the gateway's own log for durations that repeat exactly; look at every hop, "
@@ -261,6 +263,95 @@ CAUSES = _catalogue(
                 "idle.",
                 "clients must ignore SSE comments, as the standard says",
                 "Needs a plan",
+            ),
+        ),
+    ),
+    Cause(
+        "broken_streams",
+        "Streams break off in the middle",
+        "llm_streams_total has failures in the phase mid_stream: an error event under status 200, "
+        "an answer without its end, a reset, a deadline. Each is a user with half an answer.",
+        (
+            Action(
+                "Read the outcomes: timeout is a deadline of the request or of the server's queue; "
+                "error with many streams at the same moment is an engine or an instance that died.",
+            ),
+            Action(
+                "Take the instance with most of them out of traffic.",
+                "the others take its load",
+            ),
+            Action(
+                "If they come with rollouts or scaling down, drain first: no new requests, and "
+                "a grace period as long as the longest answer.",
+                "rollouts take longer",
+                "Needs a plan",
+            ),
+        ),
+        see=("failures", "engine_death"),
+    ),
+    Cause(
+        "slow_clients",
+        "Clients do not read",
+        "llm_client_backpressure_seconds_total rises: what is there for clients is not taken. A "
+        "few clients on bad networks are normal; many at once are a gateway or a proxy.",
+        (
+            Action(
+                "Compare with the gateway's own figures: if it is the one that does not read, "
+                "it is overloaded or holds back for its own clients.",
+            ),
+            Action(
+                "Set a write timeout at the gateway, so that a client that reads nothing for a "
+                "minute is let go.",
+                "clients on very bad networks lose their stream",
+            ),
+            Action(
+                "Turn off buffering of responses on the streaming paths of every hop.",
+                "",
+                "Needs a plan",
+            ),
+        ),
+    ),
+    Cause(
+        "wasted_work",
+        "Work goes on for clients that left",
+        "llm_wasted_tokens_total rises, llm_disconnect_release_seconds is long: the server does "
+        "not notice that nobody reads, and slots and KV-cache blocks stay taken.",
+        (
+            Action(
+                "See that every hop passes a disconnect on: a gateway that keeps its upstream "
+                "connection open hides it from the server.",
+            ),
+            Action(
+                "Cancel on disconnect where the server leaves it to the model: Python models must "
+                "ask response_sender.is_cancelled(), and gRPC clients must cancel their stream.",
+                "",
+                "Needs a model reload",
+            ),
+            Action(
+                "Until then, lower the limit of max_tokens at the gateway: it bounds the waste.",
+                "long answers are cut",
+                "Needs a plan",
+            ),
+        ),
+    ),
+    Cause(
+        "failing_clause",
+        "One clause fails most requests",
+        "The clause that most bad requests failed first says what users notice.",
+        (
+            Action(
+                "ttft or queue: requests wait. Go on with the steps about waiting, the batch and "
+                "the KV cache.",
+            ),
+            Action(
+                "tpot or max_gap: streams are slow or stall. Go on with the steps about paused "
+                "sequences, prompts and output.",
+            ),
+            Action(
+                "e2e: answers are long, or all of it is slow. Go on with the step about answers.",
+            ),
+            Action(
+                "outcome: requests fail, whatever their times. Go on with the step about errors.",
             ),
         ),
     ),
@@ -374,6 +465,95 @@ CAUSES = _catalogue(
         ),
     ),
     Cause(
+        "service",
+        "The service or what it depends on",
+        "The objective is measured by queries of its own, so nothing else is known here. The time "
+        "at which the burn rate rose, on the dashboard, says what to look for.",
+        (
+            Action(
+                "Take back what changed last before that time: a rollout, a configuration, a "
+                "feature flag.",
+                "whatever the change was for is undone",
+            ),
+            Action("Read the service's own dashboard and logs, then those of what it calls."),
+        ),
+    ),
+    Cause(
+        "more_traffic",
+        "More traffic than usual",
+        "Events per second are far above the day before, and the errors came with them.",
+        (
+            Action(
+                "Limit at the gateway, the lowest priority first.",
+                "some users are refused, instead of all being served badly",
+            ),
+            Action("Add instances.", effort="Needs a plan"),
+        ),
+    ),
+    Cause(
+        "bad_instance",
+        "Some instances are worse than others",
+        "The share of bad events differs between instances under the same traffic.",
+        (
+            Action(
+                "Take them out of traffic, and leave one running for diagnosis.",
+                "the others take their load: check that they have headroom",
+            ),
+            Action("Compare their version, configuration and node with those of the others."),
+        ),
+    ),
+    Cause(
+        "no_result",
+        "The queries have no result",
+        "Prometheus has no series for the objective's queries: the target is gone, its metrics or "
+        "labels have other names now, or the query itself leaves out an idle service.",
+        (
+            Action("Look at Prometheus's page of targets for the jobs that the query names."),
+            Action(
+                "If metrics or labels were renamed, change the SLO file and generate again.",
+            ),
+        ),
+    ),
+    Cause(
+        "contradiction",
+        "The numbers contradict each other",
+        "More of one kind are counted than there are of all kinds, or a share is not within 0 and "
+        "1. Nobody knows what the error ratio is worth until that is explained.",
+        (
+            Action(
+                "Ask for both parts of the objective one by one, by job and instance: what is "
+                "counted twice, or by one side only, shows as a factor between them.",
+            ),
+            Action(
+                "Look for what changed when it began: an exporter's or a server's release that "
+                "gave a metric another meaning or unit (percent instead of a ratio), a second "
+                "scrape job or recording rule with the same series.",
+            ),
+            Action(
+                "Correct the selector or the queries in the SLO file so that both sides count the "
+                "same events, run `tokenslo generate`, and load the rules again.",
+            ),
+        ),
+    ),
+    Cause(
+        "records_lost",
+        "Records of the engine get lost",
+        "tokenslo_source_lost_records_total rises: iterations are missing from what the sidecar "
+        "reads, so rates and estimates made of them are too low.",
+        (
+            Action(
+                "Look for a second reader: an engine's records are handed out once, and whoever "
+                "asks first has them.",
+            ),
+            Action(
+                "Let the sidecar read more often (`--interval`): records wait in a queue of fixed "
+                "length, and the oldest are dropped.",
+                "a little more work for the server",
+                "Needs a restart",
+            ),
+        ),
+    ),
+    Cause(
         "still_burning",
         "The budget still burns",
         "The burn rate over the short window is above 1: the incident is not over.",
@@ -405,8 +585,15 @@ CAUSES = _catalogue(
         "The server does not give the signal",
         "tokenslo_signal_info says unavailable. For time to first token on Triton (24.11 or "
         "later): the first-response histogram is off by default, and exists for decoupled models; "
-        "for `counter_latencies=false`: Triton freezes all its request counters at 0.",
+        "for `counter_latencies=false`: Triton freezes all its request counters at 0. What is said "
+        "of streams and of goodput no server gives: the sidecar must watch the streams.",
         (
+            Action(
+                "For streams and goodput start the sidecar with a tap: `--tap "
+                "proxy=:9000=127.0.0.1:8000`, with clients sent to port 9000, or `--tap "
+                "capture=eth0:8000` where it may have CAP_NET_RAW. `tokenslo doctor URL` says what "
+                "any other signal needs.",
+            ),
             Action(
                 "Run `tokenslo server-config FILE` with this SLO file: it prints the flag "
                 "(`--metrics-config histogram_latencies=true`) and the model_metrics stanza for "

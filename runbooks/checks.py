@@ -7,7 +7,7 @@ answer points at.  Pages print checks; nothing in them is tied to Markdown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -22,9 +22,12 @@ from promql.expr import (
     equal,
     number,
 )
-from slos.indicators import edge_matcher
+from slos import names
+from slos.events import edge_matcher
+from slos.generic import bad_share
+from slos.indicators import FAILED, among
 from slos.plan import Plan, PlannedObjective
-from slos.queries import INSTANCE, Scope, among, burn_rate, recorded
+from slos.queries import INSTANCE, Scope, burn_rate, recorded
 from slos.signals import SIGNALS
 
 BEFORE = "1d"
@@ -41,8 +44,8 @@ class Subject:
 
     @property
     def scope(self) -> Scope:
-        """The service's signals."""
-        return Scope(self.plan.service.selector)
+        """The signals of what the objective is about."""
+        return Scope(self.plan.service.selects(self.planned.objective))
 
     @property
     def budget(self) -> Decimal:
@@ -123,10 +126,8 @@ def _worse_by_version(subject: Subject) -> Expr:
 
 
 def _good(subject: Subject, *by: str) -> Expr:
-    objective, scope = subject.planned.objective, subject.scope
-    if subject.planned.indicator.threshold == "seconds" and objective.threshold is not None:
-        return scope.share_within(objective.indicator, objective.threshold, by)
-    return scope.share_served(by)
+    objective, service = subject.planned.objective, subject.plan.service.service
+    return subject.scope.share_good(objective, service, by)
 
 
 def _stuck(subject: Subject) -> Expr:
@@ -184,6 +185,46 @@ def _died_before_first_token(subject: Subject) -> Expr:
     return subject.scope.rate(metric, by=("outcome",))
 
 
+def _broken_off(subject: Subject) -> Expr:
+    cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILED))
+    return subject.scope.rate(SIGNALS["streams"].metric, *cut, by=("outcome",))
+
+
+def _sameness_of_age(subject: Subject) -> Expr:
+    """Return how near the oldest streams that were left are to each other; 1 is one age.
+
+    A timeout lets nothing grow older than itself, so what it cuts off is the top of the ages.
+    """
+    young, old = (subject.scope.quantile(Decimal(q), "disconnect_age") for q in ("0.9", "0.99"))
+    return young / old
+
+
+def _left_early(subject: Subject) -> Expr:
+    metric = SIGNALS["disconnects"].metric
+    early = subject.scope.rate(metric, Matcher("phase", "=", "before_first_token"))
+    return early / subject.scope.rate(metric)
+
+
+def _retried(subject: Subject) -> Expr:
+    return subject.scope.rate(SIGNALS["suspected_retries"].metric) / subject.scope.requests()
+
+
+def _not_reading(subject: Subject) -> Expr:
+    waiting = subject.scope.rate(SIGNALS["client_backpressure"].metric)
+    return waiting / aggregate("sum", subject.scope.gauge("live_streams")).compare(">", number(0))
+
+
+def _wasted(subject: Subject) -> Expr:
+    wasted = subject.scope.rate(SIGNALS["wasted_tokens"].metric)
+    return wasted / (wasted + subject.scope.tokens("output"))
+
+
+def _failing_clause(subject: Subject) -> Expr:
+    of = (subject.planned.objective, subject.plan.service.service)
+    judged = subject.scope.goodput(*of, "good", "bad")
+    return subject.scope.goodput(*of, "bad", by=("clause",)) / call("scalar", judged)
+
+
 def _estimated(subject: Subject) -> Expr:
     return _signal_info(subject, subject.planned.indicator.signals, "estimate")
 
@@ -209,6 +250,23 @@ def _event_series(subject: Subject) -> str:
 def _models_with_signal(subject: Subject) -> Expr:
     anything = Scope({}).series(_event_series(subject))
     return aggregate("count", anything, ("model", "version"))
+
+
+def _total_against_before(subject: Subject) -> Expr:
+    now = recorded(names.TOTAL_RATE, subject.plan.service.service, subject.planned.objective)
+    return now / replace(now, offset=BEFORE)
+
+
+def _bad_share_by_instance(subject: Subject) -> Expr:
+    share = bad_share(subject.planned.objective, (INSTANCE,))
+    assert share is not None  # noqa: S101  (only asked where there is one)
+    return share
+
+
+def _contradiction(subject: Subject) -> Expr:
+    impossible = subject.planned.events.impossible
+    assert impossible is not None  # noqa: S101  (only asked where there can be any)
+    return impossible
 
 
 def _without_edge(subject: Subject) -> Expr:
@@ -389,6 +447,75 @@ CHECKS = _catalogue(
         "refuses because the queue is full; clients see them as 503.",
     ),
     Check(
+        "broken",
+        "Do streams break off in the middle?",
+        _broken_off,
+        _is("==", 0, ", or no result"),
+        "what begins also ends",
+        "broken_streams",
+        "Only a sidecar that watches the streams (--tap) sees this: an error in the middle has "
+        "status 200. Streams that their client left are not in it.",
+    ),
+    Check(
+        "ages",
+        "Do clients leave at one age of the stream?",
+        _sameness_of_age,
+        _is("<", "0.9", ", or no result"),
+        "people leave when they want to, and no timeout on the way cuts streams",
+        "gateway_timeout",
+        "The answer is the 90th percentile of the age at which streams were left over the 99th; "
+        "near 1, the oldest were all of one age. The heatmap of ages on the dashboard shows which.",
+    ),
+    Check(
+        "early",
+        "Do clients leave before their first token?",
+        _left_early,
+        _is("<", "0.5", ", or no result"),
+        "most clients have seen a beginning: look at token pace and at what they were sent",
+        "overload",
+        "Those that leave before the first token waited too long for it: work on that first.",
+    ),
+    Check(
+        "retries",
+        "Do clients send the same prompts again?",
+        _retried,
+        _is("<", "0.1", ", or no result"),
+        "what comes is new work",
+        "retry_storm",
+        "The share of requests with the prompt of one that failed or was left shortly before. Only "
+        "a sidecar that watches the streams (--tap) sees it.",
+    ),
+    Check(
+        "reading",
+        "Do clients read what is there for them?",
+        _not_reading,
+        _is("<", "0.05", " of the live streams, or no result"),
+        "nobody holds up the streams from the other end",
+        "slow_clients",
+        "A client that does not read makes the gaps of its stream look long, and a server that "
+        "waits for it may hold up others.",
+    ),
+    Check(
+        "wasted",
+        "Does the server work for clients that have left?",
+        _wasted,
+        _is("<", "0.05", ", or no result"),
+        "work ends when its client leaves",
+        "wasted_work",
+        "The share of tokens sent after their client had left: a lower bound, as a server may go "
+        "on without sending.",
+    ),
+    Check(
+        "clause",
+        "Which clause fails?",
+        _failing_clause,
+        lambda s: Healthy("<=", s.budget, " (the error budget) for every clause"),
+        "no clause alone spends the budget",
+        "failing_clause",
+        "clause is the first, in the order of the SLO file, that a bad request failed; outcome "
+        "stands for a request that the server failed.",
+    ),
+    Check(
         "memory",
         "Has the memory of the engine grown?",
         _memory_against_least,
@@ -406,6 +533,55 @@ CHECKS = _catalogue(
         "the numbers mean what they say",
         "estimated",
         "The label method says how the signal is obtained.",
+    ),
+    Check(
+        "goes_on",
+        "Does it still go on?",
+        lambda s: s.burn_rate(names.BASE_WINDOW),
+        _is("<=", 1),
+        "it is over, and the alert ends when its short window is",
+        "service",
+    ),
+    Check(
+        "more_events",
+        "Is there more traffic than yesterday?",
+        _total_against_before,
+        _is("<=", 2, _THAN_BEFORE),
+        "it is not the load",
+        "more_traffic",
+    ),
+    Check(
+        "instances",
+        "Are some instances worse than others?",
+        _bad_share_by_instance,
+        lambda s: Healthy("<=", s.budget, " (the error budget) for every instance"),
+        "it is not a single instance",
+        "bad_instance",
+    ),
+    Check(
+        "queries",
+        "Does the query of all events have a result?",
+        lambda s: s.planned.events.total,
+        _is(">=", 0),
+        "the events are counted again",
+        "no_result",
+        "Ask for its metrics one by one, without their labels first.",
+    ),
+    Check(
+        "contradiction",
+        "Do the numbers still contradict each other?",
+        _contradiction,
+        _no_result(),
+        "both sides count the same events again",
+        "contradiction",
+    ),
+    Check(
+        "lost",
+        "Do records of the engine get lost?",
+        lambda s: s.scope.rate("tokenslo_source_lost_records_total", by=("source",)),
+        _is("==", 0, ", or no result"),
+        "the sidecar reads every record",
+        "records_lost",
     ),
     Check(
         "still_burning",

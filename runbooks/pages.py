@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from runbooks.causes import CAUSES, Cause
 from runbooks.checks import CHECKS, Check
+from slos.generic import bad_share
+from slos.indicators import GENERIC
 from slos.plan import PlannedAlert, PlannedObjective
 
 IMPACT: Mapping[str, str] = {
+    **dict.fromkeys(
+        GENERIC,
+        "Those who rely on this service get less than they were promised. Its own documentation "
+        "says what they notice.",
+    ),
     "ttft": (
         "Users look at an empty answer. Once the wait reaches the timeout of a client or gateway "
         "(10 to 60 s are common) requests are given up and sent again, which makes it worse: this "
@@ -38,6 +45,18 @@ IMPACT: Mapping[str, str] = {
         "Requests fail, are rejected, or time out in the server. Clients that retry at once add "
         "load to a server in trouble."
     ),
+    "stream_completion": (
+        "Answers break off: users have read half of one and do not get the rest. Programs that "
+        "parse the answer get nothing of use, and both ask again, which costs the whole work anew."
+    ),
+    "disconnects": (
+        "People and programs give up on answers they asked for. What was computed for them is "
+        "lost, and where they ask again it is computed twice."
+    ),
+    "goodput": (
+        "Requests are answered and still not as promised: too late, too slowly, with stalls, or "
+        "not at all. Each counts once, however many clauses it fails."
+    ),
     "kv_headroom": (
         "Perhaps nobody is hurt yet, but there is no room for the next long prompt. Then requests "
         "wait (guaranteed_no_evict) or running streams are paused and computed again "
@@ -50,59 +69,119 @@ IMPACT: Mapping[str, str] = {
 }
 
 _FIRST = ("sources", "stuck")
+_PACE = (
+    *_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "reading", "estimate",
+)  # fmt: skip
 BURN_CHECKS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(GENERIC, ("goes_on", "more_events")),
     "ttft": (
         *_FIRST, "versions", "died", "waiting", "batch", "kv", "paused", "prompts", "arrivals",
-        "reuse", "gateway", "estimate",
+        "retries", "reuse", "gateway", "ages", "estimate",
     ),
-    "itl": (*_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "estimate"),
-    "tpot": (*_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "estimate"),
-    "max_gap": (*_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "estimate"),
+    "itl": _PACE,
+    "tpot": _PACE,
+    "max_gap": _PACE,
     "e2e": (
-        *_FIRST, "versions", "waiting", "paused", "kv", "answers", "prompts", "output", "estimate",
+        *_FIRST, "versions", "waiting", "paused", "kv", "answers", "prompts", "output", "reading",
+        "estimate",
     ),
     "queue": (*_FIRST, "waiting", "batch", "kv", "arrivals", "prompts", "answers", "estimate"),
     "availability": (
-        *_FIRST, "errors", "rejections", "versions", "memory", "arrivals", "estimate",
+        *_FIRST, "errors", "rejections", "versions", "memory", "arrivals", "retries", "estimate",
+    ),
+    "stream_completion": (*_FIRST, "broken", "errors", "versions", "memory", "output", "estimate"),
+    "disconnects": (
+        *_FIRST, "ages", "early", "versions", "waiting", "paused", "answers", "reading", "wasted",
+        "retries", "estimate",
+    ),
+    "goodput": (
+        *_FIRST, "clause", "versions", "errors", "waiting", "batch", "kv", "paused", "prompts",
+        "answers", "output", "reading", "estimate",
     ),
     "kv_headroom": (
-        *_FIRST, "paused", "waiting", "prompts", "answers", "arrivals", "reuse", "estimate",
+        *_FIRST, "paused", "waiting", "prompts", "answers", "arrivals", "retries", "wasted",
+        "reuse", "estimate",
     ),
-    "sequence_headroom": (*_FIRST, "waiting", "kv", "arrivals", "answers", "output", "estimate"),
+    "sequence_headroom": (
+        *_FIRST, "waiting", "kv", "arrivals", "retries", "answers", "wasted", "output", "estimate",
+    ),
 }  # fmt: skip
+
+
+CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
+    "KvCachePressure": ("kv", "waiting", "batch", "prompts", "answers", "arrivals"),
+    "SequencesPaused": ("paused", "kv", "prompts", "answers", "arrivals"),
+    "QueueGrowing": ("waiting", "batch", "kv", "arrivals", "retries"),
+    "DecodeStuck": ("sources", "stuck", "output"),
+    "DisconnectsAtOneAge": ("ages", "early", "gateway"),
+    "RetryStorm": ("retries", "arrivals", "errors", "rejections"),
+    "SlowClients": ("reading",),
+    "WorkWasted": ("wasted",),
+    "EngineStatsLost": ("lost", "sources"),
+    "SidecarBlind": ("scraped", "sources", "source_errors"),
+    "ModelNotReady": ("sources", "memory"),
+    "GpuMemoryNearFull": ("memory", "errors"),
+    "BadRollout": ("versions", "errors"),
+}
+"""By cause alert: how to see whether it is so, and what may be behind it."""
 
 
 def checks(planned: PlannedObjective, alert: PlannedAlert) -> Iterator[Check]:
     """Yield the diagnosis steps of an alert's page, in order."""
     for key in _CHECKS[alert.kind](planned):
         yield CHECKS[key]
+    if alert.kind in ("burn", "trickle") and bad_share(planned.objective, ()) is not None:
+        yield CHECKS["instances"]
 
 
 def causes(steps: tuple[Check, ...], alert: PlannedAlert) -> tuple[Cause, ...]:
     """Return what the page is to remedy: what the steps point to and what may be behind it."""
-    keys = (*_ALWAYS[alert.kind], *(step.points_to for step in steps))
+    return with_what_is_behind((*_ALWAYS[alert.kind], *(step.points_to for step in steps)))
+
+
+def with_what_is_behind(keys: Iterable[str]) -> tuple[Cause, ...]:
+    """Return causes by key, each followed by those that may be behind it, and none twice."""
     also = (more for key in keys for more in (key, *CAUSES[key].see))
     return tuple(CAUSES[key] for key in dict.fromkeys(also))
 
 
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "burn": (),
+    "trickle": (),
     "exhausted": ("budget_spent",),
+    "policy": ("budget_spent",),
     "absent": (),
+    "impossible": ("contradiction",),
 }
 
 
 def _absent_checks(planned: PlannedObjective) -> tuple[str, ...]:
+    if planned.objective.queries:
+        return ("queries",)
     edge = ("edge",) if planned.indicator.threshold == "seconds" else ()
     return ("scraped", "sources", "source_errors", "unavailable", "selected", *edge)
 
 
-_CHECKS = {
-    "burn": lambda planned: BURN_CHECKS[planned.objective.indicator],
-    "exhausted": lambda planned: (
-        ("still_burning", "versions", "estimate")
-        if planned.indicator.threshold != "ratio"
-        else ("still_burning", "estimate")
-    ),
+def _burn_checks(planned: PlannedObjective) -> tuple[str, ...]:
+    return BURN_CHECKS[planned.objective.indicator]
+
+
+def _spent_checks(planned: PlannedObjective) -> tuple[str, ...]:
+    return (
+        "still_burning",
+        *(("versions",) if planned.indicator.signals and not planned.indicator.in_slices else ()),
+        *(("estimate",) if planned.indicator.signals else ()),
+    )
+
+
+_CHECKS: Mapping[str, Callable[[PlannedObjective], tuple[str, ...]]] = {
+    "burn": _burn_checks,
+    "trickle": _burn_checks,
+    "exhausted": _spent_checks,
+    "policy": _spent_checks,
     "absent": _absent_checks,
+    "impossible": lambda planned: (
+        "contradiction",
+        *(("sources", "estimate") if planned.indicator.signals else ()),
+    ),
 }

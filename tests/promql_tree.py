@@ -26,6 +26,9 @@ TARGET_LABELS = {"instance", "namespace", "cluster"}
 LABELS = {
     **{name: set(labels) | TARGET_LABELS for name, labels in SERIES.items()},
     **{name: {"service", "slo"} for name in RECORDED},
+    # Triton's own, of which the alert on a GPU's memory is made.
+    **{f"nv_gpu_memory_{part}_bytes": {"gpu_uuid"} | TARGET_LABELS for part in ("used", "total")},
+    "nv_inference_pending_request_count": {"model", "version"} | TARGET_LABELS,
     "ALERTS": {"service", "slo", "alertname", "alertstate"},
 }
 

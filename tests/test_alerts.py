@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from generic_example import generic_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from promql_tree import RECORDED, selectors, unknown
-from service_example import SUPPORTED, example, objective
+from service_example import example, objective
 
 import alerts
 from alerts.layout import document
 from alerts.traffic import Input, Phase, values
+from slos.causes import CAUSE_ALERTS
 from slos.durations import parse_duration
-from slos.model import Alerting, Tier
+from slos.indicators import INDICATORS
+from slos.model import Alerting, PolicyStep, Tier
 from slos.plan import Plan
 
 EXPECTED = Path(__file__).with_name("expected")
@@ -42,11 +45,12 @@ def test_a_file_in_whole(kind: str) -> None:
     assert made(plan, kind) == whole.read_text(encoding="utf-8")
 
 
-def test_every_service_has_three_files() -> None:
+def test_every_service_has_its_files() -> None:
     assert list(alerts.files(example(), source="slo.yaml", version="0.1.0")) == [
         "alerts/chat.rules.yaml",
         "alerts/chat.test.yaml",
         "alerts/chat.inhibit.yaml",
+        "alerts/chat.route.yaml",
     ]
 
 
@@ -71,8 +75,8 @@ def test_every_indicator_gives_expressions_that_parse_and_ask_for_what_exists() 
 
 
 def test_what_is_recorded_is_what_others_read() -> None:
-    for indicator in SUPPORTED:
-        plan = example(objective(indicator.key), window=Decimal(90 * 86_400))
+    for indicator in INDICATORS:
+        plan = example(objective(indicator), window=Decimal(90 * 86_400))
         recorded = {rule["record"] for rule in rules(plan, "record")}
         assert recorded <= RECORDED
         read = {each.metric for rule in rules(plan, "expr") for each in selectors(rule["expr"])}
@@ -96,17 +100,22 @@ def test_tiers_label_and_annotate() -> None:
     alerting = Alerting(
         page=Tier({"severity": "critical", "team": "a"}, {"summary": "Wake up"}),
         ticket=Tier({"severity": "low"}, {"board": "https://b.example"}),
+        cause=Tier({"severity": "note"}),
     )
+    tiers = set()
     for rule in rules(example(alerting=alerting), "alert"):
-        page = rule["labels"]["severity"] == "critical"
-        assert rule["labels"].get("team") == ("a" if page else None)
-        assert (rule["annotations"]["summary"] == "Wake up") is page
-        assert ("board" in rule["annotations"]) is not page
+        tier = rule["labels"]["severity"]
+        assert rule["labels"].get("team") == ("a" if tier == "critical" else None)
+        assert (rule["annotations"]["summary"] == "Wake up") is (tier == "critical")
+        assert ("board" in rule["annotations"]) is (tier == "low")
+        assert (tier == "note") is ("cause" in rule["labels"]) is ("slo" not in rule["labels"])
+        tiers.add(tier)
+    assert tiers == {"critical", "low", "note"}
 
 
 def test_links_are_left_out_where_the_file_gives_none() -> None:
     for rule in rules(example(runbooks="", dashboards=""), "alert"):
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) - {"explains"} == {"summary", "description"}
     for rule in rules(example(), "alert"):
         name = rule["alert"]
         assert rule["annotations"]["runbook_url"].endswith(f"/{name}.md")
@@ -115,12 +124,69 @@ def test_links_are_left_out_where_the_file_gives_none() -> None:
 
 def test_burn_alerts_wait_for_nothing_and_absence_does() -> None:
     plan = example(objective("ttft", target="0.999"))
-    waits = {(rule["alert"], rule.get("for")) for rule in rules(plan, "alert")}
-    assert waits == {
+    told = [rule for rule in rules(plan, "alert") if "slo" in rule["labels"]]
+    assert {(rule["alert"], rule.get("for")) for rule in told} == {
         ("ChatTtftBudgetBurn", None),
+        ("ChatTtftFailingTrickle", None),
         ("ChatTtftBudgetExhausted", None),
         ("ChatTtftSignalAbsent", "5m"),
+        ("ChatTtftRatioImpossible", "15m"),
     }
+
+
+def alert_kinds(plan: Plan) -> set[str]:
+    return {rule["alert"].removeprefix("ChatTtft") for rule in rules(plan, "alert")}
+
+
+@pytest.mark.parametrize(
+    ("disabled", "gone"),
+    [
+        ("page", set()),
+        ("ticket", {"FailingTrickle"}),
+        ("exhausted", {"BudgetExhausted"}),
+        ("absent", {"SignalAbsent", "RatioImpossible"}),
+        ("policy", {"BudgetPolicy"}),
+        ("causes", {planned.alert.name for planned in example(objective("ttft")).causes}),
+    ],
+)
+def test_what_is_disabled_is_not_there(disabled: str, gone: set[str]) -> None:
+    steps = (PolicyStep(Decimal("0.5"), "slow down"),)
+    every = alert_kinds(example(objective("ttft"), policy=steps))
+    less = Alerting(disable=frozenset({disabled}))
+    assert every - alert_kinds(example(objective("ttft"), policy=steps, alerting=less)) == gone
+
+
+def test_causes_are_named_only_where_they_explain_an_objective() -> None:
+    assert example(objective("kv_headroom")).causes
+    for planned in example(objective("kv_headroom")).causes:
+        assert "kv_headroom" in planned.cause.symptoms
+    assert generic_plan().causes == ()
+    assert set().union(*(alert.symptoms for alert in CAUSE_ALERTS)) == set(INDICATORS)
+
+
+def test_a_service_of_one_version_has_no_bad_rollout() -> None:
+    names = {planned.cause.name for planned in example(selector={"version": "1"}).causes}
+    assert {alert.name for alert in CAUSE_ALERTS} - names == {"BadRollout"}
+
+
+@pytest.mark.parametrize("least", [0, 3, 4])
+def test_a_trickle_is_seen_where_the_guard_hides_it(least: int) -> None:
+    plan = example(objective("ttft"), alerting=Alerting(min_bad_events=least))
+    assert ("FailingTrickle" in alert_kinds(plan)) is (least > 3)
+
+
+def test_steps_of_a_budget_policy_have_their_texts_and_labels() -> None:
+    steps = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal("0.75"), "stop"))
+    plan = example(objective("kv_headroom"), policy=steps)
+    told = [rule for rule in rules(plan, "alert") if rule["alert"].endswith("BudgetPolicy")]
+    assert [(rule["labels"]["step"], rule["labels"]["severity"]) for rule in told] == [
+        ("50%", "warning"),
+        ("75%", "warning"),
+    ]
+    remaining = 'slo:error_budget_remaining:ratio{service="chat",slo="kv-headroom"}'
+    for rule, left, text in zip(told, ("0.5", "0.25"), ("slow down", "stop"), strict=True):
+        assert rule["expr"].splitlines()[0] == f"{remaining} <= {left}"
+        assert f'The policy for this: "{text}".' in rule["annotations"]["description"]
 
 
 @pytest.mark.parametrize(("least", "guarded"), [(0, False), (1, False), (2, True), (50, True)])
@@ -143,9 +209,9 @@ def test_no_group_is_evaluated_so_seldom_that_lookups_miss_it() -> None:
 
 
 def test_group_names_are_unique() -> None:
-    plan = example(objective("ttft"), *(objective(each.key) for each in SUPPORTED[1:]))
+    plan = example()
     found = [group["name"] for group in groups(plan)]
-    assert len(found) == len(set(found)) == 2 * len(plan.objectives)
+    assert len(found) == len(set(found)) == 2 * len(plan.objectives) + 1
 
 
 @given(st.integers(1, 99_999))
@@ -186,5 +252,5 @@ def test_traffic_goes_on_where_it_was() -> None:
         Phase(Decimal(30), Decimal(0)),
     ]
     good, bad = Decimal(1), Decimal(0)
-    assert values(Input("x", False, good, bad), phases) == "0 4+4x2 15+3x1 stale _x1 18+0x0"
-    assert values(Input("x", True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"
+    assert values(Input("x", (), False, good, bad), phases) == "0 4+4x2 15+3x1 stale _x1 18+0x0"
+    assert values(Input("x", (), True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"

@@ -10,10 +10,11 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from promql_tree import selectors, unknown
-from service_example import SUPPORTED, example, objective
+from service_example import example, objective
 
 import dashboards
 from slos import names
+from slos.indicators import INDICATORS
 from slos.queries import SERIES
 from slos.signals import SIGNALS
 
@@ -110,7 +111,7 @@ def test_the_overview_has_a_column_for_target_budget_ratio_and_burn():
     assert names.PERIOD_ERROR_RATIO in shown["Bad over 28d"]
 
 
-@pytest.mark.parametrize("indicator", [indicator.key for indicator in SUPPORTED])
+@pytest.mark.parametrize("indicator", INDICATORS)
 def test_every_indicator_shows_its_own_signal(indicator):
     plan = example(objective(indicator))
     board = dashboard(plan)["panels"]
@@ -128,7 +129,13 @@ def test_burn_panels_link_to_the_runbooks_of_their_alerts():
     )
     assert [link["url"] for link in burn["links"]] == [
         f"https://runbooks.example.com/chat/ChatTtft{kind}.md"
-        for kind in ("BudgetBurn", "BudgetExhausted", "SignalAbsent")
+        for kind in (
+            "BudgetBurn",
+            "FailingTrickle",
+            "BudgetExhausted",
+            "SignalAbsent",
+            "RatioImpossible",
+        )
     ]
 
 
@@ -238,3 +245,42 @@ def _lost(before, after, path=""):
             yield from _lost(one, other, path)
     elif before != after:
         yield f"{path}: {before!r} became {after!r}"
+
+
+NEED_A_TAP = {
+    SIGNALS[key].metric
+    for key in (
+        "streams",
+        "live_streams",
+        "disconnects",
+        "disconnect_age",
+        "disconnect_release",
+        "wasted_tokens",
+        "partial_tokens",
+        "suspected_retries",
+        "client_backpressure",
+    )
+}
+
+
+def test_the_streams_are_shown_and_what_needs_a_tap_says_so():
+    shown = set()
+    start = next(i for i, p in enumerate(BOARD["panels"]) if p["title"].startswith("Streams:"))
+    end = next(i for i, p in enumerate(BOARD["panels"]) if p["title"].startswith("Saturation:"))
+    for panel in BOARD["panels"][start:end]:
+        asked = {
+            each.metric.removesuffix("_bucket")
+            for target in panel.get("targets", [])
+            for each in selectors(target["expr"].replace("$__rate_interval", "420s"))
+        }
+        shown |= asked
+        assert not asked or "--tap" in panel["description"]
+    assert shown == NEED_A_TAP | {SIGNALS["goodput"].metric}
+
+
+def test_goodput_shows_the_failing_clause_of_its_own_objective():
+    panels = dashboard(example(objective("goodput")))["panels"]
+    (clauses,) = (panel for panel in panels if panel["title"] == "Failing clause")
+    (target,) = clauses["targets"]
+    assert target["expr"].startswith("sum by (result, clause)")
+    assert 'objective="chat/goodput",result=~"bad|unknown"' in target["expr"]

@@ -132,6 +132,20 @@ async def test_the_text() -> None:
     ]
 
 
+async def test_what_needs_the_streams_is_told_with_the_tap_that_brings_it() -> None:
+    async with triton() as fake:
+        lines = as_text(await look(fake.url, f"{fake.url}/metrics")).splitlines()
+    rows = ("Streams by outcome", "Streaming disconnects", "Wasted tokens", "Goodput")
+    numbers = {line.split()[-1] for line in lines if line.strip().startswith(rows)}
+    (number,) = numbers
+    why = lines.index(f"  {number}  no server metric knows single streams and their clients")
+    fix = " ".join(line.strip() for line in lines[why + 1 : why + 4])
+    assert fix.startswith(
+        "Fix: observe the streams: give the sidecar --tap proxy=:9000=127.0.0.1:8000 and send "
+        "clients to port 9000, or --tap capture=eth0:8000 where it may have CAP_NET_RAW"
+    )
+
+
 async def test_each_reason_is_told_once_and_every_signal_has_its_own_line() -> None:
     async with triton() as fake:
         diagnosis = await look(fake.url, f"{fake.url}/metrics")

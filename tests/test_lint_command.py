@@ -204,7 +204,8 @@ def test_everything_generated_here_is_clean() -> None:
     )
     assert len(files) >= 2
     assert invoke(*files).stdout.endswith(" queries checked, no findings\n")
-    own = invoke(*files, "--catalogue", "tokenslo")
+    # One alert reads Triton's own metrics of its GPUs.
+    own = invoke(*files, "--catalogue", "tokenslo", "--catalogue", "triton-25.04")
     assert own.stdout.endswith(" queries checked, no findings\n")
 
 

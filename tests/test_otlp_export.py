@@ -93,6 +93,30 @@ def test_everything_else_keeps_its_name_and_labels() -> None:
     assert (only_mean.explicit_bounds, only_mean.bucket_counts, only_mean.sum) == ([], [10], 0.25)
 
 
+def test_signals_of_streams_keep_their_names_and_tell_the_tenant() -> None:
+    streams = (("outcome", "ok"), ("phase", "complete"), ("tenant", "acme"))
+    found = pushed(
+        view(
+            measured("streams", {streams: 3.0}),
+            measured("live_streams", 2.0),
+            measured("client_backpressure", 1.5),
+            measured("disconnect_age", FIRST_TOKEN),
+            measured("itl_normalized", FIRST_TOKEN),
+        )
+    )
+    assert point(found["llm.streams"]).attributes == {
+        "model": "llama",
+        "version": "1",
+        **dict(streams),
+    }
+    assert found["llm.streams"].data.is_monotonic
+    assert (found["llm.live_streams"].unit, point(found["llm.live_streams"]).value) == ("", 2.0)
+    waited = found["llm.client_backpressure"]
+    assert (waited.unit, point(waited).value, waited.data.is_monotonic) == ("s", 1.5, True)
+    for name in ("llm.disconnect_age", "llm.inter_token_latency_normalized"):
+        assert (found[name].unit, point(found[name]).count) == ("s", 10)
+
+
 def test_no_two_metrics_share_a_name_and_gen_ai_is_not_squatted() -> None:
     states = [
         measured(key, FIRST_TOKEN if signal.kind == "histogram" else 1.0)

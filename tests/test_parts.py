@@ -203,6 +203,27 @@ def test_what_only_a_newer_release_has_comes_from_that_one(
     assert not (cache / "apt").exists()
 
 
+def test_a_program_of_a_named_release_is_taken_whatever_the_machine_has(
+    apt: Path, cache: Path, tmp_path: Path
+) -> None:
+    tool(tmp_path / "bin", "promtool", "")
+    said: list[str] = []
+    found = [parts.program(f"promtool@{release}", said.append) for release in ("sid", "trixie")]
+    assert found == [
+        cache / f"debian-{release}/promtool/usr/bin/promtool" for release in ("sid", "trixie")
+    ]
+    assert "promtool: downloading from Debian sid" in said
+    assert parts.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
+
+
+def test_a_release_that_still_changes_may_lack_a_program(cache: Path, tmp_path: Path) -> None:
+    tool(tmp_path / "bin", "apt-get", "echo 'E: no such package'\nexit 100\n")
+    with pytest.raises(MissingPart, match="promtool@forky cannot run here: Debian forky, which"):
+        parts.program("promtool@forky", silent)
+    with pytest.raises(PartError, match="E: no such package"):
+        parts.program("promtool@trixie", silent)
+
+
 def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
     apt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import pytest
+from generic_example import generic_plan
 from promql_tree import selectors, unknown
-from service_example import SUPPORTED, example, objective
+from service_example import example, objective
 
 import runbooks
 from runbooks.causes import CAUSES
 from runbooks.checks import CHECKS
-from runbooks.pages import causes, checks
-from slos.model import Alerting
+from runbooks.pages import CAUSE_CHECKS, causes, checks
+from slos.causes import CAUSE_ALERTS
+from slos.indicators import INDICATORS
+from slos.model import Alerting, PolicyStep
 
 
 def pages(plan):
@@ -43,7 +48,9 @@ def test_every_alert_has_its_page_where_its_runbook_url_points():
     for _, alert in PLAN.alerts():
         assert alert.runbook_url == f"https://runbooks.example.com/chat/{alert.name}.md"
         assert f"\n# {alert.name}\n" in PAGES[f"runbooks/chat/{alert.name}.md"]
-    assert len(PAGES) == 1 + len(list(PLAN.alerts()))
+    for planned in PLAN.causes:
+        assert f"\n# {planned.alert.name}\n" in PAGES[f"runbooks/chat/{planned.alert.name}.md"]
+    assert len(PAGES) == 1 + len(list(PLAN.alerts())) + len(PLAN.causes)
 
 
 def test_pages_have_the_customary_sections_in_order():
@@ -124,7 +131,7 @@ def test_the_owner_is_named_or_said_to_be_missing():
     assert "the SLO file names none" in page(example(owner=""), "ChatTtftBudgetBurn")
 
 
-@pytest.mark.parametrize("indicator", [indicator.key for indicator in SUPPORTED])
+@pytest.mark.parametrize("indicator", INDICATORS)
 def test_every_step_leads_to_a_mitigation_on_the_same_page(indicator):
     plan = example(objective(indicator))
     for planned, alert in plan.alerts():
@@ -136,14 +143,50 @@ def test_every_step_leads_to_a_mitigation_on_the_same_page(indicator):
 
 
 def test_there_is_no_check_or_cause_that_no_page_uses():
-    used = {step.key: step for planned, alert in PLAN.alerts() for step in checks(planned, alert)}
-    assert set(used) == set(CHECKS)
-    remedies = {
-        cause.key
-        for planned, alert in PLAN.alerts()
-        for cause in causes(tuple(checks(planned, alert)), alert)
-    }
+    used = set(chain.from_iterable(CAUSE_CHECKS.values()))
+    remedies = {alert.runbook for alert in CAUSE_ALERTS}
+    for plan in (PLAN, generic_plan()):
+        for planned, alert in plan.alerts():
+            steps = tuple(checks(planned, alert))
+            used |= {step.key for step in steps}
+            remedies |= {cause.key for cause in causes(steps, alert)}
+    assert used == set(CHECKS)
     assert remedies == set(CAUSES)
+
+
+def test_every_cause_alert_has_steps_and_mitigations():
+    assert CAUSE_CHECKS.keys() == {alert.name for alert in CAUSE_ALERTS}
+    for planned in PLAN.causes:
+        text = page(PLAN, planned.alert.name)
+        remedy = CAUSES[planned.cause.runbook]
+        assert f"\n### {remedy.title}\n" in text
+        for key in CAUSE_CHECKS[planned.cause.name]:
+            assert CHECKS[key].question in text
+
+
+def test_causes_and_what_they_explain_link_to_each_other():
+    index = PAGES["runbooks/chat/README.md"]
+    for planned in PLAN.causes:
+        name = planned.alert.name
+        assert f"[{name}]({name}.md)" in index
+        for explained in planned.explains:
+            burn = explained.burn.name
+            assert f"[{name}]({name}.md)" in page(PLAN, burn)
+            assert f"[{burn}]({burn}.md)" in page(PLAN, name)
+
+
+def test_the_steps_of_a_budget_policy_are_told():
+    steps = (PolicyStep(Decimal("0.5"), "no risky | rollouts"), PolicyStep(Decimal(1), "freeze"))
+    text = page(example(objective("ttft"), policy=steps), "ChatTtftBudgetPolicy")
+    assert "\n| 50% | no risky \\| rollouts |\n| 100% | freeze |\n" in text
+
+
+def test_the_page_on_a_trickle_tells_what_makes_one():
+    text = page(example(objective("ttft", "0.95")), "ChatTtftFailingTrickle")
+    assert (
+        "More than 52.5% of the requests in the last 3d were bad, and that was at least 3 of them. "
+        "The burn-rate alerts say nothing below 10"
+    ) in text
 
 
 def test_what_can_be_taken_back_at_once_comes_before_what_cannot():

@@ -114,6 +114,17 @@ async def test_halves_are_joined_across_exports() -> None:
         assert (await counts(source))["streaming", "itl"] == 6
 
 
+async def test_requests_of_our_own_are_in_no_signal() -> None:
+    (probe,) = bodies("http_probe")
+    async with TracesSource(ANY) as source:
+        await post(source, probe)
+        survey = await source.survey(time.monotonic())
+        assert (survey.readings, survey.lost_records) == ((), 0)
+        await post(source, HTTP)
+        await post(source, probe)
+        assert (await counts(source))["streaming", "ttft"] == 1
+
+
 async def test_malformed_spans_are_told_as_partial_success() -> None:
     body = changed("http", traceId="ab")
     async with TracesSource(ANY) as source:
@@ -318,7 +329,9 @@ async def test_alone_it_says_what_is_missing() -> None:
         for one in (alone, beside):
             await post(one, HTTP)
         survey = await alone.survey(0.0)
-        assert {"requests", "disconnects", "kv_utilization"} <= {m.signal for m in survey.missing}
+        fixes = {gap.signal: gap.fix for gap in survey.missing}
+        assert fixes["requests"] == fixes["kv_utilization"] == traces.ASK_TRITON
+        assert "--tap" in fixes["disconnects"]
         assert [info.model for info in survey.models] == ["streaming"]
         survey = await beside.survey(0.0)
         assert (survey.missing, survey.models) == ((), ())

@@ -19,7 +19,7 @@ from exporter.readings import Distribution, Missing, Reading, SourceError, Surve
 from exporter.sources import repository, triton_statistics, trtllm_backend
 from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits
-from exporter.sources.gaps import GAPS
+from exporter.sources.gaps import GAPS, OBSERVED
 from exporter.sources.interpretation import Seen, interpret
 from exporter.sources.roster import Roster
 from exporter.sources.triton import (
@@ -414,6 +414,17 @@ def test_every_gap_of_every_kind_of_model_is_explained() -> None:
     for gaps in GAPS.values():
         assert gaps.keys() == SIGNALS.keys()
         assert all(gap.reason and gap.fix for gap in gaps.values())
+
+
+def test_what_only_the_streams_tell_is_brought_by_a_tap() -> None:
+    for gaps in GAPS.values():
+        for signal in (*OBSERVED, "tpot", "max_gap", "cached_input_tokens"):
+            assert "--tap proxy=:9000=127.0.0.1:8000" in gaps[signal].fix
+            assert "--tap capture=eth0:8000" in gaps[signal].fix
+            assert gaps[signal].never, "no reading of Triton can bring it"
+    assert {signal for signal in SIGNALS if "stream" in signal or "disconnect" in signal} <= {
+        *OBSERVED
+    }
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ class TestGenerations:
         }
         assert numbers == {
             "input_tokens": 4000.0,
+            "cached_input_tokens": 1600.0,
             "output_tokens": 900.0,
             "kv_reused_blocks": 50.0,
             "kv_missed_blocks": 150.0,

@@ -84,9 +84,11 @@ async def test_tokens_and_finished_requests() -> None:
         + histogram("e2e_request_latency_seconds")
         + plain("counter", 'vllm:prompt_tokens_total{model="chat",version="1"} 1234')
         + plain("counter", 'vllm:generation_tokens_total{model="chat",version="1"} 567')
+        + plain("counter", 'vllm:prompt_tokens_cached_total{model="chat",version="1"} 1000')
     )
     said = found(await look(metrics=metrics, configs=VLLM), "chat")
     assert said["input_tokens"].samples == {(): 1234}  # type: ignore[union-attr]
+    assert said["cached_input_tokens"].samples == {(): 1000}  # type: ignore[union-attr]
     assert said["output_tokens"].samples == {(): 567}  # type: ignore[union-attr]
     assert said["requests"].method == "vllm_finished"  # type: ignore[union-attr]
     assert outcomes(said["requests"])["ok finished"] == 5

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from exporter.objectives import judge
 from exporter.readiness import readiness
-from exporter.readings import Distribution, ModelInfo
+from exporter.readings import Distribution, Labels, ModelInfo
 from exporter.status import (
     CONTENT_SECURITY_POLICY,
     Status,
@@ -81,6 +81,18 @@ def test_each_signal_is_shown_with_value_method_and_quality() -> None:
     assert shown["Requests by outcome"][0] == "error BACKEND 9, ok 981"
     assert shown["KV-cache utilization"][0] == "50.0%"
     assert shown["Active sequences"][3] == "exact"
+
+
+def test_tenants_are_added_up_for_people_and_told_apart_for_tools() -> None:
+    def labels(tenant: str) -> Labels:
+        return (("outcome", "ok"), ("phase", "complete"), ("tenant", tenant))
+
+    streams = measured("streams", {labels(name): 2.0 for name in ("a", "b", "c")})
+    shown = status(view(streams))
+    assert rows(status_html(shown))["Streams by outcome"][0] == "ok complete 6"
+    document = json.loads(status_json(shown))
+    samples = document["models"][0]["signals"][0]["samples"]
+    assert [one["labels"]["tenant"] for one in samples] == ["a", "b", "c"]
 
 
 def test_unavailable_signals_come_last_with_reason_and_fix() -> None:

@@ -7,6 +7,7 @@ import copy
 import json
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,23 @@ def test_a_stream_whose_client_left_looks_like_one_that_ended_there(scenario: st
 def test_both_encodings_say_the_same(scenario: str) -> None:
     for body in bodies(scenario):
         assert otlp_protobuf.decode(as_protobuf(body)) == otlp_json.decode(body)
+
+
+@pytest.mark.parametrize("scenario", ["http_probe", "ensemble_probe"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_requests_of_our_own_are_left_out_and_not_missed(scenario: str, order: int) -> None:
+    spans = spans_of(scenario)[::order]
+    assert any(span.probe for span in spans)
+    joiner = Joiner()
+    assert joined(spans, joiner) == joined(spans, joiner) == []
+    joiner.add(model(number=7), 1e6)  # long after: what had waited would be given up
+    assert joiner.lost == 0
+
+
+def test_the_same_request_under_another_id_is_given() -> None:
+    for name in ("http_probe", "ensemble_probe"):
+        others = [replace(span, probe=False) for span in spans_of(name)]
+        assert len(joined(others)) == 1
 
 
 # Times

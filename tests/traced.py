@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as grpc
 
+from exporter.probe import NAME
 from lab.triton import Triton
 from tests import triton_models
 
@@ -98,7 +99,7 @@ def by_http(
     model: str,
     text: str = "some words",
     headers: Mapping[str, str] | None = None,
-    **more: int,
+    **more: int | str,
 ) -> list[float]:
     """Ask a model; return when (s, since sending) each event of the stream came, and its end."""
     connection = HTTPConnection("127.0.0.1", triton.ports[0], timeout=60)
@@ -186,6 +187,8 @@ SCENARIOS: Mapping[str, tuple[Callable[[Triton], object], int]] = {
         lambda triton: by_http(triton, "streaming", headers=TRACE_CONTEXT, max_tokens=2),
         1,
     ),
+    "http_probe": (lambda triton: by_http(triton, "streaming", id=NAME, max_tokens=2), 1),
+    "ensemble_probe": (lambda triton: by_http(triton, "chained", id=NAME, max_tokens=2), 1),
     "ensemble": (lambda triton: by_http(triton, "chained", max_tokens=3), 1),
     "called": (lambda triton: by_http(triton, "calling", max_tokens=3), 1),
     "grpc": (lambda triton: by_grpc(triton, "streaming", 4, requests=2), 2),

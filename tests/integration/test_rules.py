@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import exp, inf
 from pathlib import Path
 
 import pytest
 import yaml
-from service_example import SUPPORTED, example, objective
+from service_example import example, objective
 
 import alerts
 import runbooks
@@ -24,8 +25,10 @@ from lab.process import get
 from lab.prometheus import Prometheus
 from promql.expr import vector
 from slos.burn import pairs
+from slos.indicators import INDICATORS
 from slos.model import Alerting, Objective
 from slos.plan import Plan
+from slos.signals import SIGNALS
 
 DAY = Decimal(86_400)
 TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
@@ -34,49 +37,6 @@ OK = 'llm_requests_total{model="llama",namespace="prod",outcome="ok",reason=""}'
 ERROR = 'llm_requests_total{model="llama",namespace="prod",outcome="error",reason="internal"}'
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(promtool: Path, tmp_path: Path) -> Run:
-    """Write a plan's files, and run promtool beside them."""
-
-    def run_(plan: Plan, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
-        files = alerts.files(plan, source="slo.yaml", version="0.1.0")
-        for name, text in {**{Path(p).name: t for p, t in files.items()}, **others}.items():
-            (tmp_path / name).write_text(text)
-        command = [promtool, *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    return run_
-
-
-@pytest.fixture
-def story(run: Run) -> Callable[..., None]:
-    """Play input series to a plan's rules; a check is a time, a selection, whether it holds."""
-
-    def story_(
-        plan: Plan,
-        series: dict[str, str],
-        *checks: tuple[str, str, bool],
-        every: str = "30s",
-    ) -> None:
-        test = {
-            "interval": every,
-            "input_series": [{"series": name, "values": text} for name, text in series.items()],
-            "promql_expr_test": [
-                {
-                    "expr": f"count({expr})",
-                    "eval_time": at,
-                    "exp_samples": [{"labels": "{}", "value": 1}] if holds else [],
-                }
-                for at, expr, holds in checks
-            ],
-        }
-        content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": every, "tests": [test]}
-        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    return story_
 
 
 def is_near(expr: str, truth: float, within: float = 0.01) -> str:
@@ -99,8 +59,8 @@ def test_rules_are_free_of_lint(run: Run) -> None:
 def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: int) -> None:
     shift = PERIODS.index(days)
     objectives = [
-        objective(indicator.key, TARGETS[(number + shift) % len(TARGETS)])
-        for number, indicator in enumerate(SUPPORTED)
+        objective(indicator, TARGETS[(number + shift) % len(TARGETS)])
+        for number, indicator in enumerate(INDICATORS)
     ]
     done = run(example(*objectives, window=days * DAY), "test", "rules", "chat.test.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -196,6 +156,113 @@ def test_errors_that_a_series_is_born_with_count(story: Callable[..., None]) -> 
     )
 
 
+def streams(outcome: str, phase: str, **labels: str) -> str:
+    named = {"model": "llama", "namespace": "prod", "outcome": outcome, "phase": phase, **labels}
+    return str(vector("llm_streams_total", named))
+
+
+def judged(result: str, clause: str = "", pod: str = "a", of: str = "chat/goodput") -> str:
+    named = {"model": "llama", "namespace": "prod", "pod": pod, "objective": of}
+    return str(vector("llm_goodput_requests_total", {**named, "result": result, "clause": clause}))
+
+
+WHOLE = streams("ok", "complete")
+LAST_HOUR = "sum_over_time(slo:{}:rate5m[1h]) * 30"
+BAD, TOTAL = LAST_HOUR.format("bad"), LAST_HOUR.format("total")
+# By indicator: bad series, and those that are in neither count.
+BORN_BAD = {
+    "stream_completion": (
+        (streams("error", "mid_stream"), streams("timeout", "mid_stream", tenant="b")),
+        (
+            streams("disconnected", "mid_stream"),
+            streams("cancelled", "mid_stream"),
+            streams("error", "before_first_token"),
+            streams("rejected", "before_first_token"),
+            streams("invalid", "before_first_token"),
+        ),
+    ),
+    "disconnects": (
+        (
+            streams("disconnected", "mid_stream", tenant="b"),
+            streams("disconnected", "before_first_token"),
+        ),
+        (
+            streams("error", "mid_stream"),
+            streams("timeout", "mid_stream"),
+            streams("rejected", "before_first_token"),
+            streams("cancelled", "mid_stream"),
+            streams("invalid", "before_first_token"),
+        ),
+    ),
+    "goodput": (
+        (judged("bad", "ttft"), judged("bad", "tpot")),
+        (judged("unknown", "tpot"), judged("bad", "ttft", of="chat/other")),
+    ),
+    "availability": (
+        (ERROR, ERROR.replace("reason", 'tenant="b",reason')),
+        (OK.replace('"ok"', '"invalid"'), OK.replace('"ok"', '"disconnected"')),
+    ),
+}
+
+
+@pytest.mark.parametrize("indicator", BORN_BAD)
+def test_what_a_bad_series_is_born_with_counts_for_every_indicator(
+    story: Callable[..., None], indicator: str
+) -> None:
+    """Each bad series appears with 20 events and gets 20 more; what is in neither count is big."""
+    good = {"goodput": judged("good"), "availability": OK}.get(indicator, WHOLE)
+    bad, neither = BORN_BAD[indicator]
+    story(
+        example(objective(indicator)),
+        {
+            good: "0+30x80",
+            **dict.fromkeys(bad, "_x40 20+5x4 40+0x35"),
+            **dict.fromkeys(neither, "_x40 900+90x40"),
+        },
+        ("15m", f"({BAD}) == 0", True),
+        ("40m", is_near(BAD, 80, SEAM), True),
+        ("40m", is_near(TOTAL, 30 * 75 + 80), True),
+    )
+
+
+def test_goodput_that_nobody_can_judge_is_not_measured(story: Callable[..., None]) -> None:
+    story(
+        example(objective("goodput")),
+        {judged("unknown", "tpot"): "0+10x160"},
+        ("1h", "slo:error_ratio:rate1h", False),
+        ("1h", firing("SignalAbsent", severity="critical"), True),
+    )
+
+
+@pytest.mark.parametrize("known", ["_x160", "0+0x160"])
+def test_a_server_that_cannot_judge_its_requests_is_told(
+    story: Callable[..., None], known: str
+) -> None:
+    """Whether it has the series of good requests, at 0, or not."""
+    story(
+        example(objective("goodput")),
+        {
+            judged("good"): "0+10x160",
+            judged("unknown", "tpot"): "0+5x160",
+            judged("unknown", "tpot", pod="b"): "0+10x160",
+            judged("good", pod="b"): known,
+        },
+        ("1h", "slo:error_ratio:rate1h == 0", True),
+        ("1h", firing("SignalAbsent", severity="warning"), True),
+        ("1h", firing("SignalAbsent", severity="critical"), False),
+    )
+
+
+def test_requests_that_some_cannot_be_judged_do_not_make_their_server_left_out(
+    story: Callable[..., None],
+) -> None:
+    story(
+        example(objective("goodput")),
+        {judged("good"): "0+10x160", judged("unknown", "tpot"): "0+90x160"},
+        ("1h", "ALERTS", False),
+    )
+
+
 def test_a_server_that_comes_with_a_past_is_not_taken_at_its_word(
     story: Callable[..., None],
 ) -> None:
@@ -285,12 +352,62 @@ def test_both_spellings_of_a_whole_second_are_found(story: Callable[..., None], 
     )
 
 
+def step(plan: Plan, question: str) -> str:
+    """Return the query of a step on a runbook page."""
+    pages = runbooks.files(plan, source="slo.yaml", version="0.1.0").values()
+    page = next(text for text in pages if question in text)
+    return page.split(question, 1)[1].split("```promql", 1)[1].split("```", 1)[0]
+
+
+def left_at(ages: Callable[[float], float]) -> dict[str, str]:
+    """Return the histogram of ages at disconnect; ``ages`` is the share that is at most so old."""
+    named = {"model": "llama", "version": "1", "namespace": "prod"}
+    return {
+        str(vector("llm_disconnect_age_seconds_bucket", {**named, "le": le})): f"0+{share:g}x20"
+        for edge in (*SIGNALS["disconnect_age"].buckets, inf)
+        for le, share in [("+Inf" if edge == inf else f"{edge:g}", 1000 * ages(edge))]
+    }
+
+
+@pytest.mark.parametrize("timeout", [5, 10, 15, 20, 30, 60, 90, 120, 180, 300, 600])
+@pytest.mark.parametrize("patience", [0.5, 1])
+def test_a_runbook_finds_the_timeout_that_cuts_streams(
+    story: Callable[..., None], timeout: int, patience: float
+) -> None:
+    """Without it clients would leave at any age; nobody gets older than it."""
+    plan = example(objective("disconnects"))
+    query = step(plan, "Do clients leave at one age")
+
+    def free(age: float) -> float:
+        return 1 - exp(-age / (patience * timeout))
+
+    def cut(age: float) -> float:
+        return 1.0 if age > timeout else free(age)
+
+    story(plan, left_at(cut), ("10m", f"({query}) > 0.9", True))
+    story(plan, left_at(free), ("10m", f"({query}) < 0.9", True))
+
+
+def test_a_runbook_names_the_clause_that_fails(story: Callable[..., None]) -> None:
+    plan = example(objective("goodput", "0.95"))
+    query = step(plan, "Which clause fails")
+    story(
+        plan,
+        {
+            judged("good"): "0+90x20",
+            judged("bad", "ttft"): "0+8x20",
+            judged("bad", "tpot"): "0+2x20",
+            judged("unknown"): "0+500x20",
+        },
+        ("10m", is_near(f"sum by (clause) ({query} > 0.05)", 0.08), True),
+        ("10m", f"({query} > 0.05) and on (clause) {judged('bad', 'ttft')}", True),
+    )
+
+
 def test_a_runbook_finds_the_engine_that_is_stuck(story: Callable[..., None]) -> None:
     """The sidecar withdraws the gauges of such an engine, so no query about them can find it."""
     plan = example(objective("ttft"))
-    pages = runbooks.files(plan, source="slo.yaml", version="0.1.0").values()
-    page = next(text for text in pages if "Is an engine busy" in text)
-    query = page.split("Is an engine busy", 1)[1].split("```promql", 1)[1].split("```", 1)[0]
+    query = step(plan, "Is an engine busy")
 
     def of(metric: str, instance: str, **labels: str) -> str:
         named = {"model": "llama", "version": "1", "namespace": "prod", "instance": instance}

@@ -1,0 +1,130 @@
+"""The same rule groups as files for Prometheus, its operator, and Mimir or Cortex.
+
+VictoriaMetrics's vmalert and Thanos's ruler read Prometheus's format: no rule uses a label that
+either of them gives a meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from alerts import rules
+from alerts.layout import document
+from slos.errors import Problem
+from slos.plan import Plan
+
+Format = Literal["prometheus", "operator", "mimir"]
+FORMATS: tuple[Format, ...] = ("prometheus", "operator", "mimir")
+Release = Literal["2.42", "2.53", "3"]
+RELEASES: tuple[Release, ...] = ("2.42", "2.53", "3")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How rules are to be written.
+
+    ``min_prometheus`` is the oldest release that shall read them: from 3 on labels that all rules
+    of a group have are written once.  ``namespace`` and ``labels`` are those of the resource that
+    the operator reads, whose ``ruleSelector`` wants some.
+    """
+
+    formats: tuple[Format, ...] = ("prometheus",)
+    min_prometheus: Release = "2.42"
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def text(form: Format, plan: Plan, options: Options, *, source: str, version: str) -> str:
+    """Return the rule file of a service in a format."""
+    groups = rules.groups(plan)
+    if options.min_prometheus == "3":
+        groups = [_lifted(group) for group in groups]
+    about, body = _BODIES[form](plan, groups, options)
+    return document(about, body, source=source, version=version)
+
+
+def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
+    """Yield what objectives ask of Prometheus that its oldest release does not have."""
+    if options.min_prometheus != "2.42":
+        return
+    for index, planned in enumerate(plan.objectives):
+        if planned.measures_latency and plan.service.native(planned.objective):
+            yield Problem(
+                plan.service.file,
+                planned.objective.line,
+                f"objectives[{index}].histograms",
+                "rules on native histograms cannot be relied on in Prometheus 2.42, whose promtool "
+                "cannot test them either",
+                "add --min-prometheus 2.53, or 3 for classic ones that Prometheus converts",
+            )
+
+
+def path(form: Format, service: str) -> str:
+    """Return where the file goes, relative to the output folder."""
+    return f"alerts/{service}.{_NAMES[form]}.yaml"
+
+
+_Body = tuple[str, Mapping[str, object]]
+_NAMES: Mapping[Format, str] = {
+    "prometheus": "rules",
+    "operator": "prometheusrule",
+    "mimir": "mimir",
+}
+
+
+def _prometheus(plan: Plan, groups: list[rules.Rule], _: Options) -> _Body:
+    return f"Prometheus rules for the SLOs of {plan.service.service}.", {"groups": groups}
+
+
+def _operator(plan: Plan, groups: list[rules.Rule], options: Options) -> _Body:
+    service = plan.service.service
+    metadata = {
+        "name": f"tokenslo-{service}",
+        "namespace": options.namespace,
+        "labels": dict(options.labels),
+    }
+    return f"PrometheusRule for the SLOs of {service}: kubectl apply -f this file.", {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {name: value for name, value in metadata.items() if value},
+        "spec": {"groups": groups},
+    }
+
+
+def _mimir(plan: Plan, groups: list[rules.Rule], _: Options) -> _Body:
+    service = plan.service.service
+    about = f"Rules for the SLOs of {service}: mimirtool rules load, or cortextool rules load."
+    return about, {"namespace": service, "groups": groups}
+
+
+_BODIES: Mapping[Format, Callable[[Plan, list[rules.Rule], Options], _Body]] = {
+    "prometheus": _prometheus,
+    "operator": _operator,
+    "mimir": _mimir,
+}
+
+
+def _lifted(group: rules.Rule) -> rules.Rule:
+    """Write labels that all rules of a group have on the group."""
+    members: list[dict[str, object]] = group["rules"]  # type: ignore[assignment]
+    labels: list[dict[str, str]] = [rule["labels"] for rule in members]  # type: ignore[misc]
+    first, *others = labels
+    common = {
+        name: value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in others)
+    }
+    kept = [{name: value for name, value in each.items() if name not in common} for each in labels]
+    return {
+        "name": group["name"],
+        "interval": group["interval"],
+        "labels": common,
+        "rules": [_relabelled(rule, its) for rule, its in zip(members, kept, strict=True)],
+    }
+
+
+def _relabelled(rule: Mapping[str, object], labels: Mapping[str, str]) -> dict[str, object]:
+    relabelled = {**rule, "labels": dict(labels)}
+    return relabelled if labels else {k: v for k, v in relabelled.items() if k != "labels"}

@@ -1,0 +1,54 @@
+"""Panels of objectives that are measured by queries of the SLO file."""
+
+from __future__ import annotations
+
+from grafanalib import core
+
+from dashboards import grafana
+from dashboards.grafana import Level, Query
+from promql.expr import number
+from slos import names
+from slos.generic import bad_share
+from slos.plan import PlannedObjective
+from slos.queries import INSTANCE, recorded
+
+
+def own_panels(planned: PlannedObjective, service: str) -> list[core.Panel]:
+    """Return what is recorded of the queries; and by instance, where they can be told apart."""
+    objective, noun = planned.objective, planned.indicator.events
+    bad, total = (
+        recorded(series, service, objective) for series in (names.BAD_RATE, names.TOTAL_RATE)
+    )
+
+    def legend(what: str) -> str:
+        return f"{what} {grafana.legend(objective.group_by)}".strip()
+
+    recorded_panels = [
+        grafana.time_series(
+            "Share good",
+            f"Good ones of all {noun}, over the last {names.BASE_WINDOW}, as recorded; the dashed "
+            "line is the target. Empty while there are none.",
+            [Query(number(1) - bad / total.compare(">", number(0)), legend("good"))],
+            unit=grafana.RATIO,
+            lines=[Level(objective.target, "red")],
+            top=1,
+        ),
+        grafana.time_series(
+            "Bad and all",
+            f"How many {noun} there are in a second, as recorded.",
+            [Query(total, legend("all")), Query(bad, legend("bad"))],
+            unit=grafana.PER_SECOND,
+        ),
+    ]
+    share = bad_share(objective, (INSTANCE,))
+    if share is None:
+        return recorded_panels
+    by_instance = grafana.time_series(
+        "Share bad, by instance",
+        "Bad ones by instance. One above the others is a broken instance, all of them are the "
+        "service or what it depends on.",
+        [Query(share, f"{{{{{INSTANCE}}}}}")],
+        unit=grafana.RATIO,
+        lines=[Level(1 - objective.target, "red")],
+    )
+    return [*recorded_panels, by_instance]

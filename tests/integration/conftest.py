@@ -1,0 +1,58 @@
+"""What several tests do with the real promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import alerts
+from slos.plan import Plan
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(promtool: Path, tmp_path: Path) -> Run:
+    """Write a plan's files, and run promtool beside them."""
+
+    def run_(plan: Plan, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
+        files = alerts.files(plan, source="slo.yaml", version="0.1.0")
+        for name, text in {**{Path(p).name: t for p, t in files.items()}, **others}.items():
+            (tmp_path / name).write_text(text)
+        command = [promtool, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run_
+
+
+@pytest.fixture
+def story(run: Run) -> Callable[..., None]:
+    """Play input series to a plan's rules; a check is a time, a selection, whether it holds."""
+
+    def story_(
+        plan: Plan,
+        series: dict[str, str],
+        *checks: tuple[str, str, bool],
+        every: str = "30s",
+    ) -> None:
+        test = {
+            "interval": every,
+            "input_series": [{"series": name, "values": text} for name, text in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f"count({expr})",
+                    "eval_time": at,
+                    "exp_samples": [{"labels": "{}", "value": 1}] if holds else [],
+                }
+                for at, expr, holds in checks
+            ],
+        }
+        content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": every, "tests": [test]}
+        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return story_

@@ -1,0 +1,148 @@
+"""Time slices and groups on the real promtool: what is recorded, and who is told of what."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from language_example import FULL
+
+import alerts
+from slos.load import load
+from slos.plan import Plan, plan
+
+HEAD = "apiVersion: tokenslo/v1\nservice: chat\nobjectives:\n"
+STEPS = 120  # of 30 s each: an hour
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Callable[[str], Plan]:
+    def planned_(text: str) -> Plan:
+        path = tmp_path / "slo.yaml"
+        path.write_text(text)
+        return plan(load(path))
+
+    return planned_
+
+
+@pytest.fixture
+def run(promtool: Path, tmp_path: Path) -> Run:
+    """Write a plan's files, and run promtool's tests: the plan's own ones, or those given."""
+
+    def run_(of: Plan, tests: dict[str, object] | None = None) -> subprocess.CompletedProcess[str]:
+        for name, text in alerts.files(of, source="slo.yaml", version="1").items():
+            (tmp_path / Path(name).name).write_text(text)
+        if tests is not None:
+            (tmp_path / "chat.test.yaml").write_text(yaml.safe_dump(tests))
+        command = [promtool, "test", "rules", "chat.test.yaml"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run_
+
+
+def story(series: dict[str, str], checks: dict[str, dict[str, float]]) -> dict[str, object]:
+    """Play series for an hour; a check is a query and its values by labels at the end."""
+    return {
+        "rule_files": ["chat.rules.yaml"],
+        "evaluation_interval": "30s",
+        "tests": [
+            {
+                "interval": "30s",
+                "input_series": [{"series": name, "values": how} for name, how in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": f"{STEPS // 2}m",
+                        "exp_samples": [
+                            {"labels": labels, "value": value} for labels, value in found.items()
+                        ],
+                    }
+                    for query, found in checks.items()
+                ],
+            }
+        ],
+    }
+
+
+def requests(outcome: str, each: int, **labels: str) -> dict[str, str]:
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return {f'llm_requests_total{{outcome="{outcome}"{more}}}': f"0+{each}x{STEPS}"}
+
+
+def test_everything_that_the_language_says_passes_its_own_tests(
+    planned: Callable[[str], Plan], run: Run
+) -> None:
+    done = run(planned(FULL))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("days", [1, 3, 90])
+def test_short_and_long_windows_pass_their_own_tests(
+    planned: Callable[[str], Plan], run: Run, days: int
+) -> None:
+    head = HEAD.replace("objectives", f"window: {days}d\nobjectives")
+    done = run(planned(f"{head}  - {{name: up, indicator: availability, target: 99.5%}}\n"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SLICED = (
+    f"{HEAD}  - {{name: up, indicator: availability, target: 99%, "
+    "time_slices: {window: 1m, target: 95%}}\n"
+)
+RATIO = 'sum without (service, slo) (slo:error_ratio:rate30m{slo="up"})'
+
+
+@pytest.mark.parametrize(("bad", "ratio"), [(3, 0.0), (8, 1.0)])
+def test_a_slice_is_bad_when_too_many_of_its_events_are(
+    planned: Callable[[str], Plan], run: Run, bad: int, ratio: float
+) -> None:
+    series = requests("ok", 100 - bad) | requests("error", bad)
+    done = run(planned(SLICED), story(series, {RATIO: {"{}": ratio}}))
+    assert done.returncode == 0, done.stdout
+
+
+def test_slices_without_events_are_good_and_count(planned: Callable[[str], Plan], run: Run) -> None:
+    every = 'slo:total:rate5m{slo="up"} * 60 > bool 0.9'
+    checks = {every: {'{service="chat",slo="up"}': 1.0}, RATIO: {"{}": 0.0}}
+    done = run(planned(SLICED), story(requests("ok", 0) | requests("error", 0), checks))
+    assert done.returncode == 0, done.stdout
+
+
+def test_half_of_the_time_is_half_of_the_slices(planned: Callable[[str], Plan], run: Run) -> None:
+    """Traffic is a hundredth in the bad half, where events would show nearly none bad."""
+    series = {
+        'llm_requests_total{outcome="ok"}': "0+1000x60 60000+0x60",
+        'llm_requests_total{outcome="error"}': "0+0x60 0+10x60",
+    }
+    recorded = 'sum without (service, slo) (slo:error_ratio:rate1h{slo="up"})'
+    check = f"abs({recorded} - 0.5) < bool 0.06"
+    done = run(planned(SLICED), story(series, {check: {"{}": 1.0}}))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_outage_of_one_tenant_is_that_tenants(planned: Callable[[str], Plan], run: Run) -> None:
+    objective = "{name: up, indicator: availability, target: 99%, group_by: [tenant]}"
+    series = (
+        requests("ok", 1000, tenant="large")
+        | requests("error", 0, tenant="large")
+        | requests("ok", 0, tenant="small")
+        | requests("error", 10, tenant="small")
+        | requests("ok", 5)
+    )
+    checks = {
+        'sum by (tenant) (slo:error_ratio:rate1h{slo="up"})': {
+            '{tenant="large"}': 0.0,
+            '{tenant="small"}': 1.0,
+            "{}": 0.0,
+        },
+        'count by (tenant) (ALERTS{slo="up",window="1h",alertstate="firing"})': {
+            '{tenant="small"}': 1.0
+        },
+    }
+    done = run(planned(f"{HEAD}  - {objective}\n"), story(series, checks))
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,142 @@
+"""Objectives on native histograms: their rules on the promtools that read such histograms."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from generic_example import generic_objective
+from service_example import example, objective, service
+
+import alerts
+from alerts.formats import Options
+from slos.plan import Plan, plan
+
+SELECTED = 'model="llama",namespace="prod"'
+TTFT = f"llm_time_to_first_token_seconds{{{SELECTED}}}"
+DIED = f'llm_requests_without_first_token_total{{{SELECTED},outcome="error"}}'
+# 0.8 s is in the bucket from 0.5 to 1, which is left empty: so nothing is interpolated.
+EXPONENTIAL = "{{schema:0 count:10 sum:5 offset:-2 buckets:[6 0 0 4]}}"
+# What Prometheus 3 makes of a classic histogram with an edge at the threshold.
+CUSTOM = "{{schema:-53 count:10 sum:5 custom_values:[0.2 0.8 1] buckets:[2 4 3 1]}}"
+OLD, NEW = "promtool@trixie", "promtool@forky"
+
+Check = tuple[str, str, float | None]
+
+
+@pytest.fixture
+def check(part: Callable[[str], Path], tmp_path: Path) -> Callable[..., None]:
+    """Play series to a plan's rules on a certain promtool; the last of a check is its value."""
+
+    def check_(which: str, made: Plan, series: dict[str, str], *checks: Check) -> None:
+        options = Options(min_prometheus="3" if which == NEW else "2.53")
+        files = alerts.files(made, source="slo.yaml", version="0.1.0", options=options)
+        for name, text in files.items():
+            (tmp_path / Path(name).name).write_text(text)
+        test = {
+            "interval": "30s",
+            "input_series": [{"series": name, "values": text} for name, text in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f"round(sum({expr}), 0.001)",
+                    "eval_time": at,
+                    "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
+                }
+                for at, expr, value in checks
+            ],
+        }
+        rules = f"{made.service.service}.rules.yaml"
+        content = {"rule_files": [rules], "evaluation_interval": "30s", "tests": [test]}
+        (tmp_path / "story.yaml").write_text(yaml.safe_dump(content))
+        for arguments in (["check", "rules", rules], ["test", "rules", "story.yaml"]):
+            command = [part(which), *arguments]
+            done = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+    return check_
+
+
+NATIVE = example(objective("ttft"), histograms="native")
+RATIO = "slo:error_ratio:rate5m"
+ABSENT = 'ALERTS{alertname="ChatTtftSignalAbsent",alertstate="firing"}'
+
+
+def rising(each: str, steps: int = 60) -> str:
+    return f"{each}+{each}x{steps}"
+
+
+def still(each: str, steps: int = 60) -> str:
+    return f"{each}x{steps}"
+
+
+@pytest.mark.parametrize(("which", "each"), [(OLD, EXPONENTIAL), (NEW, EXPONENTIAL), (NEW, CUSTOM)])
+def test_the_share_of_slow_ones_is_exact(check: Callable[..., None], which: str, each: str) -> None:
+    check(
+        which,
+        NATIVE,
+        {TTFT: rising(each)},
+        ("20m", RATIO, 0.4),
+        ("20m", "slo:total:rate5m", round(10 / 30, 3)),
+        ("20m", "slo:error_budget_remaining:ratio", -39),
+        ("20m", ABSENT, None),
+    )
+
+
+@pytest.mark.parametrize("which", [OLD, NEW])
+def test_an_idle_service_has_no_ratio_and_its_whole_budget(
+    check: Callable[..., None], which: str
+) -> None:
+    check(
+        which,
+        NATIVE,
+        {TTFT: still(EXPONENTIAL)},
+        ("20m", RATIO, None),
+        ("20m", "slo:bad:rate5m", 0),
+        ("20m", "slo:error_budget_remaining:ratio", 1),
+        ("30m", 'ALERTS{alertstate="firing"}', None),
+    )
+
+
+@pytest.mark.parametrize("which", [OLD, NEW])
+def test_requests_that_died_before_their_first_token_are_bad(
+    check: Callable[..., None], which: str
+) -> None:
+    check(
+        which,
+        NATIVE,
+        {TTFT: rising(EXPONENTIAL), DIED: "0+10x60"},
+        ("20m", RATIO, 0.7),
+        ("20m", "slo:total:rate5m", round(20 / 30, 3)),
+    )
+
+
+@pytest.mark.parametrize("which", [OLD, NEW])
+def test_a_histogram_that_is_not_there_is_missed(check: Callable[..., None], which: str) -> None:
+    """As where Prometheus still stores a classic one."""
+    classic = f'llm_time_to_first_token_seconds_bucket{{{SELECTED},le="0.8"}}'
+    check(which, NATIVE, {classic: "0+1x100"}, ("20m", RATIO, None), ("30m", ABSENT, 1))
+
+
+@pytest.mark.parametrize("which", [OLD, NEW])
+def test_a_histogram_of_ones_own_may_be_native(check: Callable[..., None], which: str) -> None:
+    own = replace(generic_objective("latency"), histograms="native")
+    made = plan(service(own))
+    metric = own.queries["histogram"]
+    each = "{{schema:0 count:10 sum:5 offset:-6 buckets:[6 0 0 0 0 0 0 0 0 0 4]}}"
+    check(which, made, {metric: rising(each)}, ("20m", RATIO, 0.4))
+
+
+@pytest.mark.parametrize("which", [OLD, NEW])
+def test_generated_tests_pass(part: Callable[[str], Path], tmp_path: Path, which: str) -> None:
+    mixed = example(objective("ttft"), objective("availability"), histograms="native")
+    for name, text in alerts.files(mixed, source="slo.yaml", version="0.1.0").items():
+        (tmp_path / Path(name).name).write_text(text)
+    command = [part(which), "test", "rules", "chat.test.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

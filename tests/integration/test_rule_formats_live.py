@@ -1,0 +1,133 @@
+"""The generated files in the hands of the tools that will read them, old releases and new."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from service_example import example, objective
+
+import alerts
+from alerts.formats import RELEASES, Options
+from slos.model import Alerting, Tier
+
+PART_OF_RELEASE = {
+    "2.42": "promtool@bookworm",
+    "2.53": "promtool@trixie",
+    "3": "promtool@forky",
+}
+PLAN = example(
+    objective("availability"), objective("ttft", "0.95"), objective("kv_headroom", "0.9")
+)
+Install = Callable[[str], Path]
+
+
+def write(folder: Path, options: Options | None = None, plan: object = PLAN) -> Path:
+    """Write the files of a plan into a folder."""
+    made = alerts.files(plan, source="slo.yaml", version="0.1.0", options=options or Options())
+    for path, text in made.items():
+        (folder / Path(path).name).write_text(text)
+    return folder
+
+
+def run(program: Path, *arguments: object, cwd: Path) -> str:
+    """Return what a tool says, which must be content."""
+    command = [program, *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+NEWER = [
+    (oldest, release)
+    for index, oldest in enumerate(RELEASES)
+    for release in RELEASES[index:]
+    if release == oldest or oldest == "2.42"
+]
+
+
+@pytest.mark.parametrize(("oldest", "release"), NEWER)
+def test_rules_pass_their_tests_on_every_release_they_are_for(
+    part: Install, tmp_path: Path, oldest: str, release: str
+) -> None:
+    promtool = part(PART_OF_RELEASE[release])
+    version = run(promtool, "--version", cwd=tmp_path)
+    assert version.startswith(f"promtool, version {release}.")
+    folder = write(tmp_path, Options(min_prometheus=oldest))
+    run(promtool, "check", "rules", "chat.rules.yaml", cwd=folder)
+    run(promtool, "test", "rules", "chat.test.yaml", cwd=folder)
+
+
+def test_rules_for_release_3_are_no_file_for_those_before(part: Install, tmp_path: Path) -> None:
+    folder = write(tmp_path, Options(min_prometheus="3"))
+    command = [part("promtool@trixie"), "check", "rules", "chat.rules.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "labels" in done.stderr
+
+
+def test_vmalert_takes_the_rules(part: Install, tmp_path: Path) -> None:
+    vmalert, rules = part("vmalert"), write(tmp_path) / "chat.rules.yaml"
+    run(vmalert, f"-rule={rules}", "-dryRun", cwd=tmp_path)
+    rules.write_text(rules.read_text().replace("sum(", "sun(", 1))
+    refused = subprocess.run([vmalert, f"-rule={rules}", "-dryRun"], capture_output=True)
+    assert refused.returncode != 0
+
+
+@pytest.fixture
+def alertmanager_yml(tmp_path: Path) -> Path:
+    """Put both fragments into an Alertmanager's configuration, as their first lines say."""
+    alerting = Alerting(page=Tier({"severity": "critical"}), ticket=Tier({"severity": "warning"}))
+    write(tmp_path, plan=example(objective("availability"), alerting=alerting))
+    routes, inhibited = (
+        yaml.safe_load((tmp_path / f"chat.{name}.yaml").read_text())
+        for name in ("route", "inhibit")
+    )
+    file = tmp_path / "alertmanager.yml"
+    receivers = ("everybody", "chat-page", "chat-ticket")
+    configuration = {
+        "route": {"receiver": "everybody", **routes},
+        "receivers": [{"name": name} for name in receivers],
+        **inhibited,
+    }
+    file.write_text(yaml.safe_dump(configuration))
+    return file
+
+
+def test_alertmanager_takes_routes_and_inhibition(amtool: Path, alertmanager_yml: Path) -> None:
+    said = run(amtool, "check-config", alertmanager_yml, cwd=alertmanager_yml.parent)
+    inhibitions = yaml.safe_load(alertmanager_yml.read_text())["inhibit_rules"]
+    assert f"{len(inhibitions)} inhibit rules" in said
+    assert "3 receivers" in said
+
+
+def alerts_of(folder: Path) -> list[dict[str, str]]:
+    """Return the labels of every alert in a rule file, in file order."""
+    groups = yaml.safe_load((folder / "chat.rules.yaml").read_text())["groups"]
+    return [
+        {"alertname": rule["alert"], **rule["labels"]}
+        for group in groups
+        for rule in group["rules"]
+        if "alert" in rule and "slo" in rule["labels"]
+    ]
+
+
+def test_pages_and_tickets_go_to_different_people(amtool: Path, alertmanager_yml: Path) -> None:
+    folder = alertmanager_yml.parent
+    told: dict[str, set[str]] = {}
+    for labels in alerts_of(folder):
+        words = [f"{name}={value}" for name, value in labels.items()]
+        flags = ("config", "routes", "test", f"--config.file={alertmanager_yml}")
+        receiver = run(amtool, *flags, *words, cwd=folder).strip()
+        told.setdefault(receiver, set()).add(labels["severity"])
+    assert told == {"chat-page": {"critical"}, "chat-ticket": {"warning"}}
+
+
+def test_alerts_of_others_go_where_they_went(amtool: Path, alertmanager_yml: Path) -> None:
+    flags = ("config", "routes", "test", f"--config.file={alertmanager_yml}")
+    for labels in (("alertname=Other", "severity=critical"), ("service=shop", "slo=x")):
+        said = run(amtool, *flags, *labels, cwd=alertmanager_yml.parent)
+        assert said.strip() == "everybody"

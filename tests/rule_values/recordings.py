@@ -1,0 +1,259 @@
+"""The rules of three tools for one SLO: ours, and those that Sloth and Pyrra publish.
+
+Theirs are written down here in the shapes of their documentation and golden files (Sloth 0.16 with
+its windows of 30 days, whose factors it scales; Pyrra 0.10 with its generic rules), with what their
+users would select in the place of the queries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+import alerts.rules
+from promql.expr import vector
+from slos import names
+from slos.durations import format_duration, parse_duration
+from slos.indicators import FAILED
+from slos.model import Objective, Service
+from slos.plan import plan
+from tests.rule_values.traffic import DURATION, EDGE, REQUESTS
+
+TARGET = Decimal("0.99")
+EVERY = 30
+"""Seconds between evaluations of groups that name no interval of their own."""
+PYRRA_EVERY = 150
+"""Pyrra's interval of the group that reads the whole period, for periods from 7 to 49 days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording rule: what is recorded every ``every`` seconds, under ``name``."""
+
+    name: str
+    expr: str
+    labels: Mapping[str, str]
+    every: int
+
+    def is_read_by(self, expr: str) -> bool:
+        return bool(re.search(rf"(?<![\w:]){self.name}(?![\w:])", expr))
+
+    def is_summed_by(self, expr: str) -> bool:
+        """Whether all that was recorded in some time is read, not the last value alone."""
+        return bool(re.search(rf"(?<![\w:]){self.name}\{{[^}}]*\}}\[", expr))
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool's rules of an SLO.
+
+    ``alerts`` are expressions and the seconds between their evaluations; ``ratios`` tell where the
+    error ratio of each window is to be read, the period's last, and ``budget`` what is left of it.
+    """
+
+    name: str
+    recordings: Sequence[Recording]
+    alerts: Sequence[tuple[str, int]]
+    ratios: Mapping[str, str]
+    budget: str
+
+    def layers(self) -> list[list[Recording]]:
+        """Order the recordings so that none reads another of its own layer or a later one."""
+        left, layers = list(self.recordings), list[list[Recording]]()
+        while left:
+            layer = [one for one in left if not any(other.is_read_by(one.expr) for other in left)]
+            layers.append(layer)
+            left = [one for one in left if one not in layer]
+        return layers
+
+    def is_summed(self, recording: Recording) -> bool:
+        """Whether another recording sums it up over time."""
+        return any(recording.is_summed_by(other.expr) for other in self.recordings)
+
+
+def tools(model: str, indicator: str, period: Decimal) -> Sequence[Tool]:
+    """Return the rules of all three for an indicator of a model over ``period`` seconds."""
+    asked = (_tokenslo(model, indicator, period), *_peers(_Selected.of(model, indicator), period))
+    return [replace(tool, name=f"{indicator} {tool.name}") for tool in asked]
+
+
+def _tokenslo(model: str, indicator: str, period: Decimal) -> Tool:
+    threshold = EDGE if indicator == "e2e" else None
+    objective = Objective(indicator, indicator, TARGET, threshold)
+    service = Service("", model, window=period, selector={"model": model}, objectives=(objective,))
+    planned = plan(service)
+    (only,) = planned.objectives
+    mine = names.series_labels(model, objective.name)
+    recordings, alerting = list[Recording](), list[tuple[str, int]]()
+    for group in alerts.rules.groups(planned):
+        every = int(parse_duration(str(group["interval"])))
+        for rule in group["rules"]:  # type: ignore[attr-defined]
+            if "alert" in rule:
+                alerting.append((rule["expr"], every))
+            else:
+                recordings.append(Recording(rule["record"], rule["expr"], rule["labels"], every))
+    ratios = {window: str(vector(names.error_ratio(window), mine)) for window in only.windows}
+    ratios[format_duration(period)] = str(vector(names.PERIOD_ERROR_RATIO, mine))
+    budget = str(vector(names.BUDGET_REMAINING, mine))
+    return Tool("tokenslo", recordings, alerting, ratios, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """What a user of Sloth or Pyrra would select to measure an indicator.
+
+    Bad events are ``failed`` ones, or else ``total`` without the ``good`` ones.
+    """
+
+    model: str
+    indicator: str
+    total: str
+    failed: str = ""
+    good: str = ""
+
+    @classmethod
+    def of(cls, model: str, indicator: str) -> _Selected:
+        if indicator == "e2e":
+            count, bucket = (f"{DURATION}_{part}" for part in ("count", "bucket"))
+            edge = f'{{model="{model}",le="{EDGE}"}}'
+            return cls(model, indicator, f'{count}{{model="{model}"}}', good=f"{bucket}{edge}")
+        failed = "|".join(FAILED)
+        return cls(
+            model,
+            indicator,
+            f'{REQUESTS}{{model="{model}",outcome=~"ok|{failed}"}}',
+            failed=f'{REQUESTS}{{model="{model}",outcome=~"{failed}"}}',
+        )
+
+    def ratio(self, window: str) -> str:
+        """Return the error ratio over a window, as both tools write it."""
+        total = f"sum(rate({self.total}[{window}]))"
+        if self.failed:
+            return f"(sum(rate({self.failed}[{window}]))) / ({total})"
+        return f"({total} - sum(rate({self.good}[{window}]))) / ({total})"
+
+
+def _peers(selected: _Selected, period: Decimal) -> tuple[Tool, Tool]:
+    return _sloth(selected, period), _pyrra(selected, period)
+
+
+_SLOTH_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+
+
+def _sloth(selected: _Selected, period: Decimal) -> Tool:
+    """Seven windows of the raw metrics; the period's ratio is the mean of the shortest's."""
+    model, slo = selected.model, selected.indicator
+    whole, budget = format_duration(period), float(1 - TARGET)
+    ids = {"sloth_id": f"{model}-{slo}", "sloth_service": model, "sloth_slo": slo}
+    mine = "{" + ",".join(f'{label}="{value}"' for label, value in ids.items()) + "}"
+    ratio, joined = "slo:sli_error:ratio_rate", "on(sloth_id, sloth_slo, sloth_service) group_left"
+    exprs = {window: selected.ratio(window) for window in _SLOTH_WINDOWS} | {
+        whole: f"sum_over_time({ratio}5m{mine}[{whole}])"
+        f" / ignoring (sloth_window) count_over_time({ratio}5m{mine}[{whole}])"
+    }
+    about = {
+        "slo:objective:ratio": f"vector({float(TARGET)})",
+        "slo:error_budget:ratio": f"vector(1-{float(TARGET)})",
+        "slo:time_period:days": f"vector({int(period / 86_400)})",
+        "slo:current_burn_rate:ratio": f"{ratio}5m{mine} / {joined} slo:error_budget:ratio{mine}",
+        "slo:period_burn_rate:ratio": (
+            f"{ratio}{whole}{mine} / {joined} slo:error_budget:ratio{mine}"
+        ),
+        "slo:period_error_budget_remaining:ratio": f"1 - slo:period_burn_rate:ratio{mine}",
+        "sloth_slo_info": "vector(1)",
+    }
+    scale = float(period / (30 * 86_400))
+
+    def burns(window: str, factor: float) -> str:
+        threshold = f"({factor * scale} * {budget})"
+        return f"max({ratio}{window}{mine} > {threshold}) without (sloth_window)"
+
+    def either(*pairs: tuple[str, str, float]) -> str:
+        return " or ".join(f"({burns(a, f)} and {burns(b, f)})" for a, b, f in pairs)
+
+    return Tool(
+        "Sloth",
+        [
+            *(
+                Recording(f"{ratio}{window}", expr, {**ids, "sloth_window": window}, EVERY)
+                for window, expr in exprs.items()
+            ),
+            *(Recording(name, expr, ids, EVERY) for name, expr in about.items()),
+        ],
+        [
+            (either(("5m", "1h", 14.4), ("30m", "6h", 6)), EVERY),
+            (either(("2h", "1d", 3), ("6h", "3d", 1)), EVERY),
+        ],
+        {window: f"{ratio}{window}{mine}" for window in exprs},
+        f"slo:period_error_budget_remaining:ratio{mine}",
+    )
+
+
+# Windows and burn factor of each pair at 28 days; for other periods the windows are scaled.
+_PYRRA_PAIRS = (("5m", "1h", 14), ("30m", "6h", 7), ("2h", "1d", 2), ("6h", "4d", 1))
+
+
+def _pyrra(selected: _Selected, period: Decimal) -> Tool:
+    """Seven windows of the raw metrics, and the increase of all of them over the period."""
+    whole, slo = format_duration(period), f"{selected.model}-{selected.indicator}"
+    ids = {"model": selected.model, "slo": slo}
+    mine = ",".join(f'{label}="{value}"' for label, value in ids.items())
+    metric = DURATION if selected.good else "llm_requests"
+    rate, increase = f"{metric}:burnrate", f"{metric}:increase{whole}"
+    budget = f"(1-{TARGET})"
+    increased = {increase: (f"sum by (model, outcome) (increase({selected.total}[{whole}]))", ids)}
+    if selected.good:
+        edge = {**ids, "le": str(EDGE)}
+        increased = {
+            increase: (f"sum by (model) (increase({selected.total}[{whole}]))", {**ids, "le": ""}),
+            # The same name in Pyrra, told apart by `le`; here, where layers go by names, another.
+            f"{increase}:good": (f"sum by (model) (increase({selected.good}[{whole}]))", edge),
+        }
+        left = f"sum({increase}:good{{{mine}}} or vector(0)) / sum({increase}{{{mine}}})"
+    else:
+        of_failed = f'{mine},outcome=~"{"|".join(FAILED)}"'
+        left = f"1 - sum({increase}{{{of_failed}}} or vector(0)) / sum({increase}{{{mine}}})"
+
+    def scaled(window: str) -> str:
+        minutes = parse_duration(window) * period / (28 * 86_400) / 60
+        return format_duration(max(minutes.to_integral_value(), Decimal(1)) * 60)
+
+    windows = sorted({scaled(w) for a, b, _ in _PYRRA_PAIRS for w in (a, b)}, key=parse_duration)
+    exprs = {f"{rate}{window}": selected.ratio(window) for window in windows} | {
+        "pyrra_objective": f"vector({TARGET})",
+        "pyrra_window": f"vector({period})",
+        "pyrra_availability": left,
+        "pyrra_requests:rate5m": f"sum(rate({selected.total}[5m]))",
+        "pyrra_errors:rate5m": f"{selected.ratio('5m')} * sum(rate({selected.total}[5m]))",
+    }
+
+    def burns(window: str, factor: int) -> str:
+        return f"{rate}{scaled(window)}{{{mine}}} > ({factor} * {budget})"
+
+    error_ratio = f"1 - pyrra_availability{{{mine}}}"
+    return Tool(
+        "Pyrra",
+        [
+            *(
+                Recording(name, expr, labels, PYRRA_EVERY)
+                for name, (expr, labels) in increased.items()
+            ),
+            *(Recording(name, expr, ids, EVERY) for name, expr in exprs.items()),
+        ],
+        [
+            *(
+                (f"absent({series}) == 1", PYRRA_EVERY)
+                for series in (selected.total, selected.good)
+                if series
+            ),
+            *((f"{burns(a, f)} and {burns(b, f)}", EVERY) for a, b, f in _PYRRA_PAIRS),
+        ],
+        {
+            **{window: f"{rate}{window}{{{mine}}}" for window in windows},
+            whole: error_ratio,
+        },
+        # Its page shows what is left of the budget; no rule records it.
+        f"({budget} - ({error_ratio})) / {budget}",
+    )

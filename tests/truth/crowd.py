@@ -1,0 +1,284 @@
+"""Many clients of one kind in a process of their own: ``python -m tests.truth.crowd KIND PORT …``.
+
+Prints a line when it is ready, and begins when it is sent one: starting is work that would hold up
+others.  Then prints one JSON object: every :class:`tests.truth.seen.Seen`, and by how much a thread
+that sleeps for a moment wakes too late, which is what this process adds to the times it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+from tests.truth import over_http
+from tests.truth.over_http import PATIENCE_SECONDS
+from tests.truth.seen import Seen
+
+Kind = Literal["triton_http", "openai_http", "openai_package", "triton_grpc", "triton_whole"]
+KINDS: Sequence[Kind] = get_args(Kind)
+Ask = Any
+Table = Sequence[tuple[int, Ask]]
+
+LENGTHS = range(5, 13)
+"""Tokens of an answer; whoever leaves in the middle does so before the fourth."""
+_AFTER = range(1, 4)
+_WHILE_STALLED = 8
+_NAP_SECONDS = 0.005
+
+_USAGE = {"stream_options": {"include_usage": True}}
+_CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+UNKNOWN = "absent"
+"""A model that no server has."""
+_SLOW = "stalled"
+"""Added to a model's name where clients do not read at once: what they take for the time of a token
+is not when it came, so those times are compared with nothing."""
+
+
+def asks(kind: Kind) -> Iterator[Ask]:
+    """Yield what clients of a kind ask for; lengths and where they leave are chosen at random."""
+    pick = random.Random(kind)
+    every = [ask for count, ask in _TABLES[kind]() for _ in range(count)]
+    pick.shuffle(every)
+    for ask in (*_FIRST.get(kind, ()), *every):
+        stalled = _WHILE_STALLED if ask.model.endswith(_SLOW) else 0
+        yield replace(ask, tokens=pick.choice(LENGTHS) + stalled, after=pick.choice(_AFTER))
+
+
+def _triton_http() -> Table:
+    ask = over_http.Ask("generate", "http", 0)
+    stalled = replace(ask, model=f"http_{_SLOW}")
+    return [
+        (370, ask),
+        (30, replace(ask, manner="close early")),
+        (30, replace(ask, manner="reset early")),
+        (50, replace(ask, manner="close")),
+        (40, replace(ask, manner="reset")),
+        (20, replace(ask, manner="half-close early")),
+        (20, replace(ask, manner="half-close")),
+        (6, replace(ask, manner="die")),
+        (20, replace(ask, more={"fail_after": 3})),
+        (10, replace(ask, more={"fail_after": 0})),
+        (10, replace(ask, more={"max_tokens": "many"})),
+        (10, replace(ask, model=UNKNOWN)),
+        (20, replace(stalled, manner="close unread")),
+        (20, replace(stalled, manner="pause")),
+        (20, replace(stalled, manner="pause and close")),
+    ]  # fmt: skip
+
+
+def _openai_http() -> Table:
+    chat, text = over_http.Ask("chat", "raw", 0), over_http.Ask("completions", "raw", 0)
+    stalled = replace(chat, model=f"raw_{_SLOW}")
+    return [
+        (100, chat),
+        (100, text),
+        (60, replace(chat, more=_USAGE)),
+        (60, replace(text, more=_CONTINUOUS)),
+        (60, replace(chat, more=_CONTINUOUS)),
+        (30, replace(chat, manner="close early")),
+        (30, replace(text, manner="reset early")),
+        (30, replace(chat, manner="close")),
+        (30, replace(text, manner="close", more=_CONTINUOUS)),
+        (40, replace(chat, manner="reset")),
+        (15, replace(text, manner="half-close early")),
+        (15, replace(chat, manner="half-close")),
+        (6, replace(text, manner="die")),
+        (15, replace(chat, more={"fail_after": 3})),
+        (15, replace(text, more={"fail_after": 0})),
+        (10, replace(chat, more={"n": 2})),
+        (20, replace(text, stream=False)),
+        (20, replace(stalled, manner="close unread")),
+        (20, replace(stalled, manner="pause", more=_CONTINUOUS)),
+        (20, replace(stalled, manner="pause and close")),
+    ]  # fmt: skip
+
+
+def _openai_package() -> Table:
+    chat, text = over_http.Ask("chat", "package", 0), over_http.Ask("completions", "package", 0)
+    return [
+        (80, chat),
+        (60, text),
+        (60, replace(chat, more=_USAGE)),
+        (60, replace(text, more=_CONTINUOUS)),
+        (50, replace(chat, manner="close")),
+        (10, replace(chat, more={"fail_after": 2})),
+        (10, replace(text, more={"n": 2})),
+        (10, replace(text, stream=False)),
+    ]  # fmt: skip
+
+
+def _triton_grpc() -> Table:
+    from tests.truth.over_grpc import Ask as Stream
+
+    ask = Stream("grpc", 0)
+    return [
+        (100, ask),
+        (100, replace(ask, final=True)),
+        (40, replace(ask, manner="in turn")),
+        (20, replace(ask, manner="in turn", final=True)),
+        (30, replace(ask, manner="at once")),
+        (30, replace(ask, manner="at once", final=True)),
+        (40, replace(ask, manner="half-close")),
+        (40, replace(ask, manner="cancel early")),
+        (70, replace(ask, manner="cancel", final=True)),
+        (3, replace(ask, manner="die")),
+        (20, replace(ask, more={"fail_after": 3})),
+        (20, replace(ask, more={"fail_after": 0}, final=True)),
+        (10, replace(ask, model=UNKNOWN)),
+    ]  # fmt: skip
+
+
+def _triton_whole() -> Table:
+    from tests.truth.over_grpc import Ask as Call
+
+    ask = over_http.Ask("generate", "plain", 0, stream=False)
+    call = Call("plain", 0, "whole")
+    slow = {"text": "sleep 0.02"}
+    return [
+        (20, ask),
+        (20, replace(ask, model="bounded", more={"text_input": "sleep 0.02"})),
+        (20, call),
+        (20, replace(call, model="bounded", more=slow)),
+        (5, replace(call, model=UNKNOWN)),
+        (5, replace(call, more={"text": "error"})),
+    ]  # fmt: skip
+
+
+_TABLES: dict[Kind, Callable[[], Table]] = {
+    "triton_http": _triton_http,
+    "openai_http": _openai_http,
+    "openai_package": _openai_package,
+    "triton_grpc": _triton_grpc,
+    "triton_whole": _triton_whole,
+}
+
+
+# The package makes what it reads answers with when it reads its first one, which takes long.
+_FIRST: dict[Kind, Sequence[Ask]] = {
+    "openai_package": [
+        over_http.Ask(api, f"package_{_SLOW}", 0) for api in ("chat", "completions") for _ in "ab"
+    ]
+}
+
+
+class Crowd:
+    """Some clients at a time, each with one request after the other."""
+
+    def __init__(self, kind: Kind, ports: Sequence[int], every: Sequence[Ask]) -> None:
+        self.seen: list[Seen] = []
+        self.lags: list[float] = []
+        self.naps: list[float] = []
+        self._kind, self._ports = kind, ports
+        self._left: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._problem: BaseException | None = None
+        for ask in every:
+            self._left.put(ask)
+
+    def run(self, at_once: int) -> None:
+        """Let all of them ask; raises what went wrong for one of them."""
+        over = threading.Event()
+        watch = threading.Thread(target=self._nap, args=(over,))
+        threads = [threading.Thread(target=self._work, args=(number,)) for number in range(at_once)]
+        for thread in (watch, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        over.set()
+        watch.join()
+        if self._problem:
+            raise self._problem
+
+    def _work(self, number: int) -> None:
+        pick = random.Random(number)
+        try:
+            with _client(self._kind, self._ports) as run:
+                while not self._problem:
+                    time.sleep(pick.uniform(0, 0.02))
+                    self.seen += run(self._left.get_nowait(), self.lags)
+        except queue.Empty:
+            pass
+        except BaseException as problem:
+            self._problem = problem
+
+    def _nap(self, over: threading.Event) -> None:
+        while not over.is_set():
+            began = time.monotonic()
+            time.sleep(_NAP_SECONDS)
+            self.naps.append(time.monotonic() - began - _NAP_SECONDS)
+
+
+Run = Callable[[Ask, list[float]], list[Seen]]
+
+
+@contextmanager
+def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
+    """Yield what asks as a client of a kind does; ``ports`` are for HTTP and, if need be, gRPC."""
+    if kind == "openai_package":
+        from tests.truth.over_openai import Client as Package
+
+        with closing(Package(ports[0])) as package:
+            yield lambda ask, lags: [package.run(ask)]
+    elif kind.startswith("triton_") and kind != "triton_http":
+        from tests.truth.over_grpc import Client as Streams
+
+        with closing(Streams(ports[1])) as streams:
+
+            def run(ask: Ask, lags: list[float]) -> list[Seen]:
+                if isinstance(ask, over_http.Ask):
+                    return _over_http(ports[0], ask, lags)
+                return _dying("over_grpc", ports[1], ask) or streams.run(ask)
+
+            yield run
+    else:
+        yield partial(_over_http, ports[0])
+
+
+def _over_http(port: int, ask: over_http.Ask, lags: list[float]) -> list[Seen]:
+    if died := _dying("over_http", port, ask):
+        return died
+    client = over_http.Client(port, ask)
+    seen = client.run()
+    lags += client.lags
+    return [seen]
+
+
+def _dying(module: str, port: int, ask: Ask) -> list[Seen]:
+    """Ask from a process of its own, which is killed; nothing for other manners."""
+    if ask.manner != "die":
+        return []
+    command = [sys.executable, "-m", f"tests.truth.{module}", str(port), json.dumps(asdict(ask))]
+    told = subprocess.run(command, stdout=subprocess.PIPE, timeout=2 * PATIENCE_SECONDS).stdout
+    return [Seen(**json.loads(told))]
+
+
+def main() -> None:
+    """Be a crowd, and tell of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.truth.crowd")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("ports", type=int, nargs="+")
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--share", type=float, default=1.0, help="of all that the kind asks for")
+    given = parser.parse_args()
+    every = list(asks(given.kind))
+    crowd = Crowd(given.kind, given.ports, every[: round(given.share * len(every))])
+    with _client(given.kind, given.ports):  # loads what it needs
+        print("ready", flush=True)
+    sys.stdin.readline()
+    crowd.run(given.at_once)
+    found = {"seen": [asdict(seen) for seen in crowd.seen], "lags": crowd.lags, "naps": crowd.naps}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

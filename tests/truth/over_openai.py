@@ -1,0 +1,127 @@
+"""Clients by the openai package, on connections that it keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import openai
+
+from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, Ask, waiting
+from tests.truth.seen import Seen
+
+
+class Client:
+    """One after the other, requests by one client of the package."""
+
+    def __init__(self, port: int) -> None:
+        self._sent = 0.0
+        self._http = openai.DefaultHttpxClient(event_hooks={"request": [self._sending]})
+        self._client = openai.OpenAI(
+            base_url=f"http://{HOST}:{port}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=PATIENCE_SECONDS,
+            http_client=self._http,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def run(self, ask: Ask) -> Seen:
+        """Ask; leave after so many tokens, if it is to do so."""
+        seen = Seen(ask.model, ask.manner, ask.stream)
+        try:
+            answer = self._create(ask)
+        except openai.APIStatusError as error:
+            return seen.ends("invalid", str(error.status_code))
+        if not ask.stream:
+            seen.tokens = answer.usage.completion_tokens
+            return seen.ends("ok", answer.choices[0].finish_reason)
+        seen.sent = self._sent
+        try:
+            return _read(answer, ask, seen)
+        except openai.APIError:
+            return seen.ends("error", "truncated")
+        finally:
+            answer.close()
+
+    def _create(self, ask: Ask) -> Any:
+        usage = (
+            {"stream_options": ask.more["stream_options"]} if "stream_options" in ask.more else {}
+        )
+        extra = {key: value for key, value in ask.more.items() if key not in usage}
+        common: dict[str, Any] = {
+            "model": ask.model,
+            "max_tokens": ask.tokens,
+            "stream": ask.stream,
+            "extra_body": extra,
+            **usage,
+        }
+        if ask.api == "chat":
+            message: Any = {"role": "user", "content": "one two three four"}
+            return self._client.chat.completions.create(messages=[message], **common)
+        return self._client.completions.create(prompt="one two three four", **common)
+
+    def _sending(self, request: Any) -> None:
+        request.extensions["trace"] = self._trace
+
+    def _trace(self, event: str, _: object) -> None:
+        if event == "http11.send_request_body.started":
+            self._sent = time.monotonic()
+
+
+def _read(answer: Any, ask: Ask, seen: Seen) -> Seen:
+    text: Callable[[Any], Any] = _delta if ask.api == "chat" else _text
+    reads = _Reads(answer.response.extensions["network_stream"])
+    finish, grown = "", 0
+    for count, chunk in enumerate(answer, 1):
+        told = chunk.usage.completion_tokens if chunk.usage else None
+        if not chunk.choices:
+            seen.tokens = told or seen.tokens
+            continue
+        finish = chunk.choices[0].finish_reason or finish
+        if told is not None:
+            if told > grown:
+                seen.takes(reads.time, told - grown)
+                grown = told
+        elif text(chunk.choices[0]):
+            seen.takes(reads.time)
+        enough = ask.manner == "close" and len(seen.arrivals) >= ask.after
+        if enough and count == reads.events and reads.fresh():
+            return seen.ends("disconnected")
+    return seen.ends("ok", finish)
+
+
+class _Reads:
+    """Watches what the package reads: ``time`` is when it last did, ``events`` how many it has.
+
+    Until it reads again after the head of the answer nobody knows what came along with that.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.time = time.monotonic()
+        self.events = 0
+        self._socket = stream.get_extra_info("socket")
+        self._read = stream.read
+        stream.read = self._note
+
+    def fresh(self) -> bool:
+        """Whether what was last read had just come, and nothing more is there."""
+        return time.monotonic() - self.time < FRESH_SECONDS and not waiting(self._socket)
+
+    def _note(self, *arguments: Any, **named: Any) -> bytes:
+        data: bytes = self._read(*arguments, **named)
+        self.time = time.monotonic()
+        self.events += data.count(b"data: ")
+        return data
+
+
+def _delta(choice: Any) -> Any:
+    return choice.delta.content
+
+
+def _text(choice: Any) -> Any:
+    return choice.text

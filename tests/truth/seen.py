@@ -1,0 +1,109 @@
+"""What a client saw of one request, and what counters must say of all of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+"""A metric's name and its labels, sorted."""
+
+BY_STATUS = {408: "timeout", 429: "rejected", 499: "cancelled", 503: "rejected", 504: "timeout"}
+BY_GRPC_STATUS = {
+    "OK": "ok",
+    "DEADLINE_EXCEEDED": "timeout",
+    "RESOURCE_EXHAUSTED": "rejected",
+    "UNAVAILABLE": "rejected",
+    "CANCELLED": "cancelled",
+    "INVALID_ARGUMENT": "invalid",
+    "NOT_FOUND": "invalid",
+    "UNIMPLEMENTED": "invalid",
+}
+
+
+@dataclass(slots=True)
+class Seen:
+    """One request; times are monotonic seconds of the client.
+
+    ``sent`` is when the request's last byte was about to be sent, ``arrivals`` are when pieces with
+    tokens had been read, ``tokens`` how many there were.  A client that left has counted what its
+    kernel held for it as well.  ``late`` are tokens that came after it had closed its half, for
+    which the server broke off.
+    """
+
+    model: str
+    manner: str
+    streaming: bool = True
+    sent: float = 0.0
+    arrivals: list[float] = field(default_factory=list)
+    tokens: int = 0
+    late: int = 0
+    outcome: str = ""
+    reason: str = ""
+
+    def send_now(self) -> None:
+        """Note that the request goes out now."""
+        self.sent = time.monotonic()
+
+    def takes(self, now: float, tokens: int = 1) -> None:
+        """Note a piece with tokens."""
+        self.arrivals.append(now)
+        self.tokens += tokens
+
+    def ends(self, outcome: str, reason: str = "") -> Seen:
+        """Note how it ended."""
+        self.outcome, self.reason = outcome, reason
+        return self
+
+    @property
+    def phase(self) -> str:
+        """How far it came."""
+        if self.outcome == "ok":
+            return "complete"
+        return "mid_stream" if self.arrivals else "before_first_token"
+
+
+def of_status(status: int) -> str:
+    """Return the outcome of a request that was answered with an HTTP status that is no success."""
+    return BY_STATUS.get(status, "error" if status >= 500 else "invalid")
+
+
+def counts(every: Iterable[Seen]) -> dict[Sample, float]:
+    """Return what the counters must be after these requests."""
+    found: Counter[Sample] = Counter()
+    for seen in every:
+        for name, labels, amount in _counts(seen):
+            found[name, tuple(sorted({"model": seen.model, **labels}.items()))] += amount
+    return {sample: value for sample, value in found.items() if value}
+
+
+def _counts(seen: Seen) -> Iterator[tuple[str, Mapping[str, str], int]]:
+    outcome, phase = {"outcome": seen.outcome}, {"phase": seen.phase}
+    yield "llm_requests_total", {**outcome, "reason": seen.reason.lower()}, 1
+    yield "llm_tokens_total", {"direction": "output"}, seen.tokens
+    if not seen.streaming:
+        return
+    yield "llm_streams_total", {**outcome, **phase}, 1
+    if seen.phase == "before_first_token":
+        yield "llm_requests_without_first_token_total", outcome, 1
+    if seen.outcome == "disconnected":
+        yield "llm_streaming_disconnects_total", phase, 1
+        yield "llm_partial_response_tokens_total", {}, seen.tokens
+
+
+def first_tokens(every: Iterable[Seen]) -> list[float]:
+    """Return the times to first token of streams, in seconds."""
+    return [seen.arrivals[0] - seen.sent for seen in every if seen.streaming and seen.arrivals]
+
+
+def gaps(every: Iterable[Seen]) -> list[float]:
+    """Return the gaps between pieces with tokens, in seconds."""
+    return [
+        after - before
+        for seen in every
+        if seen.streaming
+        for before, after in pairwise(seen.arrivals)
+    ]
