@@ -82,7 +82,11 @@ class Counting:
         newborn = some.unless(replace(some, offset=self.window)).and_(
             replace(known, offset=self.window), matching
         )
-        return (newborn / number(parse_duration(self.window))).or_(self.rate(some))
+        # A difference loses nothing at the edges of scrapes, where `rate` has to extrapolate; but
+        # only `rate` sees through a reset.
+        was_reset = call("resets", replace(some, window=self.window)).compare(">", number(0))
+        rise = (some - replace(some, offset=self.window)).compare(">=", number(0)).unless(was_reset)
+        return (newborn.or_(rise) / number(parse_duration(self.window))).or_(self.rate(some))
 
 
 def exceeds(part: Expr, whole: Expr) -> Expr:

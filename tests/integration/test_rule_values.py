@@ -60,14 +60,7 @@ def over(
     return {window: error for window, error in errors.items() if error > bound}
 
 
-# What comes in the first five minutes of a failure's series counts for 5 % less where scrapes and
-# evaluations are not at the same time: `rate` does not see the rise from its first sample.
-YOUNG = pytest.mark.xfail(strict=True, reason="rises of a newborn series count for less")
-CASES = [
-    pytest.param(story, each, marks=[YOUNG] if (story, each) == ("births", "availability") else [])
-    for story in NAMES
-    for each in INDICATORS
-]
+CASES = [(story, each) for story in NAMES for each in INDICATORS]
 
 
 @pytest.mark.parametrize(("story", "indicator"), CASES)

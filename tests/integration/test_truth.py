@@ -6,7 +6,8 @@ times may differ by what the way between client and tap takes.
 
 On a busy machine clients wait for their turn after their tokens have come: that is in the times of
 those which use a package, and whoever leaves too late has been sent a token that it does not know
-of.  So if there are differences and clients were late, all is done once more.
+of.  So if there are differences and clients were late, all is done once more; what a tap does wrong
+is wrong every time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ AT_ONCE = {
     "triton_http": 6,
     "openai_http": 6,
     "openai_package": 3,
-    "triton_grpc": 6,
+    "triton_grpc": 5,
     "triton_whole": 4,
 }
 """Clients of each kind at a time: no more than two cores serve without making them wait."""
@@ -126,11 +127,6 @@ class Run:
     engine: list[Mapping[str, Any]]
 
     @property
-    def good(self) -> bool:
-        """Whether there are no differences."""
-        return self.told.counters == known(self.seen) and all(row.good for row in self.rows())
-
-    @property
     def busy(self) -> bool:
         """Whether clients had to wait for their turn."""
         return any(exact(0.99, naps) > LATE_SECONDS for naps in self.naps.values() if naps)
@@ -179,8 +175,7 @@ def runs(
     found: list[Run] = []
     while len(found) < ATTEMPTS:
         found.append(run(request.param, *servers, tmp_path_factory.mktemp("run")))
-        print(told_of(found[-1]))
-        if found[-1].good or not found[-1].busy:
+        if not (found[-1].busy and (different_counts(found) or different_times(found))):
             break
     return found
 
@@ -322,19 +317,33 @@ def nearest(q: float, values: Sequence[float], told: float) -> float:
     return min(ordered[max(0, rank - 1) : rank + 2], key=lambda value: abs(value - told))
 
 
+def different_counts(runs: list[Run]) -> list[str]:
+    """Return what differs in the run in which the least does."""
+    return min(map(differences, runs), key=len)
+
+
+def different_times(runs: list[Run]) -> list[str]:
+    """Return what differs in every run."""
+    return [
+        "\n".join(map(str, rows))
+        for rows in zip(*(one.rows() for one in runs), strict=True)
+        if not any(row.good for row in rows)
+    ]
+
+
 def test_counts_are_the_same(runs: list[Run]) -> None:
-    last = runs[-1]
-    assert sum(seen.streaming for seen in last.seen) >= STREAMS
-    assert differences(last) == []
-    assert left_out(last) == []
-    assert not last.told.total("llm_live_streams")
+    for one in runs:
+        assert sum(seen.streaming for seen in one.seen) >= STREAMS
+        assert left_out(one) == []
+        assert not one.told.total("llm_live_streams")
+    assert different_counts(runs) == []
 
 
 def test_times_are_the_same(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for one in runs:
             print(f"\n{told_of(one)}")
-    assert [str(row) for row in runs[-1].rows() if not row.good] == []
+    assert different_times(runs) == []
 
 
 def test_nothing_is_told_of_a_model_that_no_server_has(runs: list[Run]) -> None:

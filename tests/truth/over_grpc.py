@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import tritonclient.grpc as grpc
+from tritonclient.grpc._infer_stream import _InferStream
 from tritonclient.utils import InferenceServerException
 
 from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, SOON_SECONDS, tell
@@ -41,6 +42,20 @@ class Ask:
     after: int = 0
     final: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
+
+
+_next_request = _InferStream._get_request
+
+
+def _send(stream: _InferStream) -> Any:
+    """Note when the package's own thread, which sends, has a request: that is not at once."""
+    request = _next_request(stream)
+    if request is not None:
+        vars(stream).setdefault("sent", {})[request.id] = time.monotonic()
+    return request
+
+
+_InferStream._get_request = _send
 
 
 class Client:
@@ -102,6 +117,7 @@ class _Stream:
         self._every: list[Seen] = []
         self._left = False
         client.start_stream(lambda result, error: self._came.put((time.monotonic(), result, error)))
+        self._sender = client._stream
 
     def ask(self, request_id: str) -> None:
         """Send a request."""
@@ -177,6 +193,7 @@ class _Stream:
         answer = result.get_response()
         seen = self._seen[answer.id]
         if answer.outputs and result.as_numpy("text_output").reshape(-1)[0]:
+            seen.sent = seen.sent if seen.arrivals else self._sender.sent[answer.id]
             seen.takes(now)
         final = answer.parameters["triton_final_response"].bool_param
         if not seen.outcome and (final if self._ask.final else seen.tokens == self._ask.tokens):

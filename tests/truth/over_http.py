@@ -208,7 +208,10 @@ class Client:
         match self._ask.manner.split():
             case [how, "early"]:
                 time.sleep(SOON_SECONDS)
-                if time.monotonic() - self.seen.sent < FRESH_SECONDS and not waiting(self._socket):
+                if waiting(self._socket):
+                    self._step()  # some servers send the head of an answer before there is any
+                early = not self.seen.arrivals and not waiting(self._socket)
+                if early and time.monotonic() - self.seen.sent < FRESH_SECONDS:
                     return self._leave(how)
                 return self._leave_after(how, 1)
             case ["end"]:
