@@ -264,7 +264,7 @@ OPTIONS = (
         "probe",
         "MODEL",
         "Send a request for one token to this model now and then, and be not ready if it fails; "
-        "the server's own counters have it like any other request, taps and traces leave it out; "
+        "needs a tap, because the server's own counters have it like any other request; "
         "repeatable.",
         _text,
         many=True,
@@ -503,6 +503,11 @@ def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Pro
         yield given["probe"].problem(
             "there is no server to send the request to",
             "give --triton URL, --trtllm URL or --vllm URL as well",
+        )
+    if config.probe and not config.tap:
+        yield given["probe"].problem(
+            "the server would count probes among the requests of clients",
+            "give --tap SPEC as well, which tells them apart",
         )
     yield from _contradictions_of_taps(config, given)
     if config.stale_after <= config.interval:

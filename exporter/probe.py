@@ -1,9 +1,10 @@
 """A request for one token, sent now and then: the only proof that a model answers.
 
 It is off by default, because the server cannot tell it from any other: its counters and histograms
-have it too.  What was sent is counted in ``tokenslo_probe_requests_total``, and every request names
-itself (``id`` in Triton, which its traces carry; ``user`` elsewhere), so that whoever sees single
-requests can leave it out.  Nothing that a server answers is shown or logged.
+have it too, and so nothing that a server counts by requests is told of a model that is probed.
+What was sent is counted in ``tokenslo_probe_requests_total``, and every request names itself, by
+``id`` to Triton and by ``user`` to others, so that taps and traces, which see single requests,
+leave it out.  Nothing that a server answers is shown or logged.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Literal
 from urllib.parse import quote
@@ -22,7 +23,7 @@ import aiohttp
 
 from exporter.families import Family, own_family
 from exporter.log import Episodes
-from exporter.readings import SourceError
+from exporter.readings import Missing, SourceError, Survey
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
 
 NAME = "tokenslo-probe"
@@ -49,6 +50,19 @@ _INPUTS: Mapping[str, object] = {
     "end_id": 2,
     "pad_id": 2,
 }
+
+COUNTED = frozenset(
+    {
+        *("ttft", "tpot", "e2e", "queue", "prefill", "decode", "max_gap"),
+        *("requests", "requests_without_first_token"),
+        *("input_tokens", "cached_input_tokens", "output_tokens"),
+    }
+)
+"""Signals in which a probe counts; a single token has no gap, and gauges have it for a moment."""
+SEE_REQUESTS = ("taps", "traces")
+"""Sources that leave probes out by themselves."""
+_WITHHELD = "the server counts the sidecar's own probes among the requests of clients"
+_GET_TAPPED = "send clients through the tap, or let it see them; or leave out --probe"
 
 Result = Literal["ok", "busy", "failed"]
 Ask = Callable[[aiohttp.ClientSession, str, Limits], Awaitable[None]]
@@ -141,6 +155,28 @@ class Probe:
             reason = f"{reason}, but decoding moves: the server is busy"
         times = f" ({self._failures} in a row)" if self._failures > 1 else ""
         self.probed = Probed(self._failures < FAILURES, reason + times)
+
+
+def without_probes(survey: Survey, probed: Collection[str]) -> Survey:
+    """Withhold what a server counts of requests to models that are probed."""
+    if survey.source in SEE_REQUESTS or not probed:
+        return survey
+    withheld = [
+        reading
+        for reading in survey.readings
+        if reading.model in probed and reading.signal in COUNTED
+    ]
+    return replace(
+        survey,
+        readings=tuple(reading for reading in survey.readings if reading not in withheld),
+        missing=(
+            *survey.missing,
+            *(
+                Missing(reading.signal, reading.model, reading.version, _WITHHELD, _GET_TAPPED)
+                for reading in withheld
+            ),
+        ),
+    )
 
 
 def families(probes: Sequence[Probe]) -> tuple[Family, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +18,7 @@ from exporter.gateway import families as gateway_families
 from exporter.log import LOG, Episodes
 from exporter.objective_log import ObjectiveLog
 from exporter.objectives import judge
-from exporter.probe import Probe, of_openai, of_triton
+from exporter.probe import Probe, of_openai, of_triton, without_probes
 from exporter.probe import families as probe_families
 from exporter.progress import Progress
 from exporter.readiness import Readiness, Watched, readiness
@@ -110,7 +110,7 @@ async def watch(
             stack.push_async_callback(lambda: export.close(*pushed()))
             _beside(stack, _push(export, pushed, config.otlp_interval))
         for source in sources:
-            _beside(stack, _read(source, store, objectives, config.interval))
+            _beside(stack, _read(source, store, objectives, config.interval, config.probe))
         _beside(stack, _keep_up(progress, store, max(config.interval, LOOK_EVERY)))
         for probe in probes:
             _beside(stack, probe.run())
@@ -176,22 +176,28 @@ async def _keep_up(progress: Progress, store: Store, pace: float) -> None:
         await asyncio.sleep(pace)
 
 
-async def _read(source: Source, store: Store, objectives: ObjectiveLog, interval: float) -> None:
+async def _read(
+    source: Source,
+    store: Store,
+    objectives: ObjectiveLog,
+    interval: float,
+    probed: Collection[str],
+) -> None:
     episodes = Episodes()
     while True:
         began = monotonic()
-        survey = await _read_once(source, store, episodes, began)
+        survey = await _read_once(source, store, episodes, began, probed)
         objectives.look(survey, store.view, monotonic())
         await asyncio.sleep(max(0.0, began + interval - monotonic()))
 
 
 async def _read_once(
-    source: Source, store: Store, episodes: Episodes, began: float
+    source: Source, store: Store, episodes: Episodes, began: float, probed: Collection[str]
 ) -> Survey | None:
     """Read a source and store what came of it; return the survey if there is one."""
     what = f"reading {source.name}"
     try:
-        survey = await source.survey(began)
+        survey = without_probes(await source.survey(began), probed)
     except SourceError as error:
         now = monotonic()
         store.fail(source.name, error, now, now - began)

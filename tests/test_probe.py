@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
 
 from exporter.collector import expose
 from exporter.config import load_config
-from exporter.probe import Ask, Probe, Probed, families, of_openai, of_triton
+from exporter.probe import Ask, Probe, Probed, families, of_openai, of_triton, without_probes
+from exporter.readings import Reading, Survey
 from exporter.sources.fetch import new_session
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
@@ -166,6 +167,33 @@ async def test_one_request_at_a_time_and_no_more_often_than_the_interval() -> No
         await asyncio.sleep(0.5)
         running.cancel()
     assert len(model.sent) == 3
+
+
+def reading(signal: str, model: str = "chat") -> Reading:
+    return Reading(signal, model, "1", "triton_counters", {(): 3.0})
+
+
+def test_what_the_server_counts_of_a_probed_model_is_withheld_and_the_rest_is_not() -> None:
+    """The request of the sidecar would count as a client's."""
+    kept = (reading("itl"), reading("kv_utilization"), reading("requests", "other"))
+    survey = Survey("triton", (reading("requests"), reading("ttft"), *kept))
+    told = without_probes(survey, ("chat",))
+    assert told.readings == kept
+    assert [(gap.signal, gap.model) for gap in told.missing] == [
+        ("requests", "chat"),
+        ("ttft", "chat"),
+    ]
+    for source in ("taps", "traces"):  # they see which request is ours
+        seen = replace(survey, source=source)
+        assert without_probes(seen, ("chat",)) == seen
+    assert without_probes(survey, ()) == survey
+
+
+def test_a_probe_needs_a_tap_that_tells_it_from_clients() -> None:
+    flags = {"triton": ["http://127.0.0.1:8000"], "probe": ["chat"]}
+    with pytest.raises(InvalidFile, match="would count probes among the requests of clients"):
+        load_config(flags, {})
+    load_config({**flags, "tap": ["proxy=:9000=127.0.0.1:8000"]}, {})
 
 
 def test_a_probe_needs_a_server_to_send_to() -> None:

@@ -74,8 +74,9 @@ def ask(server: Triton, tokens: int) -> None:
 def test_expected_models_probes_and_the_gateways_gauges(server: Triton, tmp_path: Path) -> None:
     models = ("plain", "pipeline", "vllm_llm", LLM)
     probes = [word for model in models for word in ("--probe", model)]
+    tap = f"proxy={HOST}:0={HOST}:{server.ports[0]}"
     arguments = (*probes, "--probe-interval", "1s", "--expect-model", "plain:1",
-                 "--gateway-metrics", "vllm")  # fmt: skip
+                 "--gateway-metrics", "vllm", "--tap", tap)  # fmt: skip
     with sidecar(server, tmp_path, *arguments) as running:
         eventually(
             running,
@@ -88,6 +89,8 @@ def test_expected_models_probes_and_the_gateways_gauges(server: Triton, tmp_path
         )
         assert layers(running)[1]["model plain"] == (True, "")
         _, text = get(running.ports[0], "/metrics")
+    # The server counts the probes; nothing of that is told as clients' requests.
+    assert f'llm_requests_total{{model="{LLM}"' not in text
     gateway = f'{{model_name="{LLM}",version="1"}}'
     assert f"vllm:num_requests_waiting{gateway} 0.0" in text
     assert f"vllm:num_requests_running{gateway} 0.0" in text
