@@ -108,24 +108,24 @@ async def test_what_clients_saw_is_what_the_traces_tell(
             )
         )
         survey = await until(source, "tensorrt_llm", STREAMS)
-        nearly(told(survey, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.02)
+        nearly(told(survey, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.05)
         nearly(
             told(survey, "itl", "tensorrt_llm"),
             [later - sooner for times in http for sooner, later in pairwise(times[:-1])],
-            0.004,
+            0.01,
         )
-        nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.02)
+        nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.05)
 
         # Over one stream, so that a span stays open long after its request.
         grpc = await asyncio.to_thread(traced.by_grpc, server, "streaming", WORDS, requests=4)
         survey = await until(source, "streaming", 4)
-        nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.02)
+        nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
         nearly(
             told(survey, "itl", "streaming"),
             [later - sooner for times in grpc for sooner, later in pairwise(times)],
-            0.004,
+            0.01,
         )
-        nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.02)
+        nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
 
         # Requests of our own leave no trace of theirs.
         await asyncio.to_thread(traced.by_http, server, "streaming", id=NAME, max_tokens=WORDS)
