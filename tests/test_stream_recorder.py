@@ -554,6 +554,7 @@ def test_only_the_server_can_make_a_model_known() -> None:
             ("rejected", "503"),
             ("error", "502"),
             ("error", "reset"),
+            ("error", "in_band"),
             ("timeout", "DEADLINE_EXCEEDED"),
             ("cancelled", ""),
             ("disconnected", ""),
@@ -662,6 +663,17 @@ def test_an_answer_says_which_version_a_request_was_for() -> None:
         if isinstance(value, Distribution)
     }
     assert gaps == {"1": 1.0, "2": 1.0, "3": 2.0}
+
+
+def test_a_version_that_is_learnt_late_takes_along_what_was_told_without_it() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    assert names(recorder) == {("llama", "")}
+    one = play(recorder, stream())
+    one.version = "1"
+    play_on(recorder, one, *chunks(101.0), ended(103.0))
+    assert names(recorder) == {("llama", "1")}
+    assert value(recorder, "requests") == 2
 
 
 def test_reasons_are_few_and_plain() -> None:

@@ -432,6 +432,16 @@ def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() ->
     assert told(talk.log) == ["m 1 a closing 2 chunks ok", "m - b closing disconnected stopped"]
 
 
+def test_a_server_that_answers_the_end_of_a_connection_by_a_status_has_lost_its_client() -> None:
+    # As gRPC's C core does when a client is killed: UNAVAILABLE, "Socket closed".
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a"))
+    talk.observer.half_closed(CLIENT, talk.now)
+    talk.status(14)
+    assert told(talk.log) == ["m 1 a 1 chunks closing disconnected stopped"]
+
+
 @pytest.mark.parametrize("closed_before", [True, False])
 def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> None:
     talk = Talk()

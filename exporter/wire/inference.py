@@ -241,10 +241,9 @@ def _bearing(data: bytes, start: int, stop: int, outputs: int, text: int) -> boo
             return None
         if index == text:
             # One text, the usual case, is its length in 4 bytes and itself.
-            bearing = length > 4 and (
-                int.from_bytes(data[start : start + 4], "little") == length - 4
-                or _is_text(data, start, end)
-            )
+            bearing = (
+                length > 4 and int.from_bytes(data[start : start + 4], "little") == length - 4
+            ) or _is_text(data, start, end)
         start = end
     return bearing if start == stop else None
 

@@ -157,7 +157,7 @@ async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Sideca
     assert "cancelled ones among them" in sidecar.state("tensorrt_llm", "requests").note
     disconnects = sidecar.state("tensorrt_llm", "disconnects")
     assert disconnects.quality == "unavailable"
-    assert "stream observation" in disconnects.fix
+    assert "observe the streams" in disconnects.fix
 
 
 async def test_an_engine_that_stops_reporting_is_not_believed(sidecar: Sidecar) -> None:

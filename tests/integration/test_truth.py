@@ -32,6 +32,7 @@ from lab.engine import EngineSettings
 from lab.process import HOST, Server, free_ports, get, serve
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
+from lab.trtllm_serve.settings import ServeSettings
 from tests import triton_models
 from tests.capturing import need_capture
 from tests.truth.crowd import UNKNOWN
@@ -40,6 +41,7 @@ from tests.truth.seen import Sample, Seen, counts, first_tokens, gaps
 STREAMS = 2_000
 ENGINE = EngineSettings(step_seconds=0.022, sequence_seconds=0.0005, kv_blocks=2000)
 SIMULATED = ("http", "http_stalled", "grpc")
+OPENAI = ("openai", "openai_stalled")
 AT_ONCE = {
     "triton_http": 6,
     "openai_http": 6,
@@ -60,7 +62,7 @@ COUNTERS = (
 SETTLED_SECONDS = 15.0
 """A gRPC stream that its client cancelled ends after five seconds of silence."""
 
-TIMED = {"http": "SSE", "raw": "OpenAI", "package": "OpenAI", "grpc": "gRPC"}
+TIMED = {"http": "SSE", "openai": "OpenAI", "grpc": "gRPC"}
 """Models whose clients read at once, and the protocol."""
 TIMES: Mapping[str, tuple[str, Callable[[list[Seen]], list[float]]]] = {
     "ttft": ("llm_time_to_first_token_seconds", first_tokens),
@@ -137,11 +139,10 @@ class Run:
             Row(
                 protocol, name, q, len(seen), nearest(q, seen, quantile(q, told)), quantile(q, told)
             )
-            for protocol in dict.fromkeys(TIMED.values())
+            for model, protocol in TIMED.items()
             for name, (metric, pick) in TIMES.items()
-            for models in [[model for model, by in TIMED.items() if by == protocol]]
-            for seen in [pick([one for one in self.seen if one.model in models])]
-            for told in [together([self.told.buckets[metric, model] for model in models])]
+            for seen in [pick([one for one in self.seen if one.model == model])]
+            for told in [self.told.buckets[metric, model]]
             for q in BOUNDS
         ]
 
@@ -149,24 +150,26 @@ class Run:
 @pytest.fixture(scope="module")
 def servers(
     triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Triton, Server]]:
+) -> Iterator[tuple[Triton, list[Server]]]:
     folder = tmp_path_factory.mktemp("servers")
     for name in SIMULATED:
         plain = ModelSettings(publish="none", first_response_buckets_ms=())
         write_repository(folder / "models", name, ENGINE, plain)
     triton_models.write_models(folder / "models", ("plain", "bounded"))
-    with (
-        triton(folder / "models", folder / "triton") as one,
-        look_alike.start(folder / "look-alike", None, ENGINE) as other,
-    ):
-        gather([*one.ports[:2], other.ports[0]], WARM_UP)
-        yield one, other
+    with ExitStack() as stack:
+        one = stack.enter_context(triton(folder / "models", folder / "triton"))
+        others = [
+            stack.enter_context(look_alike.start(folder / name, ServeSettings(model=name), ENGINE))
+            for name in OPENAI
+        ]
+        gather([*one.ports[:2], *(other.ports[0] for other in others)], WARM_UP)
+        yield one, others
 
 
 @pytest.fixture(scope="module", params=["proxy", "capture"])
 def runs(
     request: pytest.FixtureRequest,
-    servers: tuple[Triton, Server],
+    servers: tuple[Triton, list[Server]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[Run]:
     """Run everything, more than once only as long as a busy machine may have made differences."""
@@ -180,24 +183,30 @@ def runs(
     return found
 
 
-def run(tap: str, triton: Triton, other: Server, folder: Path) -> Run:
-    ports = [triton.ports[0], triton.ports[1], other.ports[0]]
+def run(tap: str, triton: Triton, others: list[Server], folder: Path) -> Run:
+    ports = [*triton.ports[:2], *(other.ports[0] for other in others)]
     if tap == "proxy":
         listen = list(free_ports(len(ports)))
-        pairs = zip(listen, ports, strict=True)
-        taps = [f"proxy={HOST}:{mine}={HOST}:{theirs}" for mine, theirs in pairs]
+        both = zip(listen, ports, strict=True)
+        taps = [f"proxy={HOST}:{mine}={HOST}:{theirs}" for mine, theirs in both]
     else:
         listen, taps = ports, [f"capture=lo:{','.join(map(str, ports))}"]
-    since = json.loads(get(other.ports[0], "/lab/truth")[1])["mark"]
+    since = [truth(other)["mark"] for other in others]
     with sidecar(folder, taps) as server:
         began = time.monotonic()
         crowds = gather(listen)
         seconds = time.monotonic() - began
         seen = [Seen(**one) for crowd in crowds.values() for one in crowd["seen"]]
         told = settled(server, known(seen))
-    engine = json.loads(get(other.ports[0], f"/lab/truth?since={since}")[1])["requests"]
+    pairs = zip(others, since, strict=True)
+    engine = [request for other, mark in pairs for request in truth(other, mark)["requests"]]
     naps = {kind: crowd["naps"] for kind, crowd in crowds.items()}
     return Run(tap, seconds, seen, naps, told, engine)
+
+
+def truth(server: Server, since: float = 0.0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(server.ports[0], f"/lab/truth?since={since}")[1])
+    return found
 
 
 def sidecar(folder: Path, taps: Sequence[str]) -> Server:
@@ -284,14 +293,6 @@ def read(text: str) -> Told:
         if name in COUNTERS and value and dict(labels).get("direction", "output") == "output"
     }
     return Told(counters, buckets, everything)
-
-
-def together(histograms: Sequence[list[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Add up histograms with the same edges."""
-    return [
-        (edge, sum(each[number][1] for each in histograms))
-        for number, (edge, _) in enumerate(histograms[0])
-    ]
 
 
 def quantile(q: float, buckets: Sequence[tuple[float, float]]) -> float:
@@ -398,12 +399,11 @@ def told_of(one: Run) -> str:
 
 def waste(one: Run) -> tuple[int, int, float]:
     """Return how many tokens the look-alike's engine made, clients took, and were told as waste."""
-    own = ("raw", "package")
     made = sum(request["output_tokens"] for request in one.engine)
-    taken = sum(seen.tokens for seen in one.seen if seen.model.startswith(own))
+    taken = sum(seen.tokens for seen in one.seen if seen.model in OPENAI)
     sent = sum(
         value
         for (name, labels), value in one.told.everything.items()
-        if name == "llm_wasted_tokens_total" and dict(labels)["model"].startswith(own)
+        if name == "llm_wasted_tokens_total" and dict(labels)["model"] in OPENAI
     )
     return made, taken, sent

@@ -78,8 +78,8 @@ def _triton_http() -> Table:
 
 
 def _openai_http() -> Table:
-    chat, text = over_http.Ask("chat", "raw", 0), over_http.Ask("completions", "raw", 0)
-    stalled = replace(chat, model=f"raw_{_SLOW}")
+    chat, text = over_http.Ask("chat", "openai", 0), over_http.Ask("completions", "openai", 0)
+    stalled = replace(chat, model=f"openai_{_SLOW}")
     return [
         (100, chat),
         (100, text),
@@ -105,7 +105,7 @@ def _openai_http() -> Table:
 
 
 def _openai_package() -> Table:
-    chat, text = over_http.Ask("chat", "package", 0), over_http.Ask("completions", "package", 0)
+    chat, text = over_http.Ask("chat", "openai", 0), over_http.Ask("completions", "openai", 0)
     return [
         (80, chat),
         (60, text),
@@ -167,7 +167,7 @@ _TABLES: dict[Kind, Callable[[], Table]] = {
 # The package makes what it reads answers with when it reads its first one, which takes long.
 _FIRST: dict[Kind, Sequence[Ask]] = {
     "openai_package": [
-        over_http.Ask(api, f"package_{_SLOW}", 0) for api in ("chat", "completions") for _ in "ab"
+        over_http.Ask(api, f"openai_{_SLOW}", 0) for api in ("chat", "completions") for _ in "ab"
     ]
 }
 
@@ -223,13 +223,21 @@ Run = Callable[[Ask, list[float]], list[Seen]]
 
 @contextmanager
 def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
-    """Yield what asks as a client of a kind does; ``ports`` are for HTTP and, if need be, gRPC."""
+    """Yield what asks as a client of a kind does.
+
+    ``ports`` are a Triton's for HTTP and for gRPC, or those of two servers of OpenAI's API, of
+    which the second is for those who do not read at once: such a server has one model.
+    """
     if kind == "openai_package":
         from tests.truth.over_openai import Client as Package
 
-        with closing(Package(ports[0])) as package:
-            yield lambda ask, lags: [package.run(ask)]
-    elif kind.startswith("triton_") and kind != "triton_http":
+        with closing(Package(ports[0])) as prompt, closing(Package(ports[1])) as slow:
+            yield lambda ask, lags: [(slow if ask.model.endswith(_SLOW) else prompt).run(ask)]
+    elif kind == "openai_http":
+        yield lambda ask, lags: _over_http(ports[ask.model.endswith(_SLOW)], ask, lags)
+    elif kind == "triton_http":
+        yield partial(_over_http, ports[0])
+    else:
         from tests.truth.over_grpc import Client as Streams
 
         with closing(Streams(ports[1])) as streams:
@@ -240,8 +248,6 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
                 return _dying("over_grpc", ports[1], ask) or streams.run(ask)
 
             yield run
-    else:
-        yield partial(_over_http, ports[0])
 
 
 def _over_http(port: int, ask: over_http.Ask, lags: list[float]) -> list[Seen]:
