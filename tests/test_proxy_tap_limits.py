@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from exporter.taps import proxy
 from exporter.taps.proxy import ProxyTap
-from exporter.taps.proxy_answers import PREFACE, Unavailable
-from exporter.taps.proxy_connection import Limits
+from exporter.taps.proxy_answers import Unavailable
+from exporter.taps.proxy_shared import Limits
 from exporter.taps.tap import ProxySpec
 from exporter.wire.events import CLIENT, SERVER, Direction
+from exporter.wire.http2 import PREFACE
 from slos.errors import InvalidFile
 from tests.proxied import (
     ANSWER,
@@ -381,8 +382,8 @@ async def test_only_connections_without_a_request_are_idle() -> None:
 PROGRAM = """
 import asyncio, resource, sys, uvloop
 from exporter.taps.proxy import ProxyTap
-from exporter.taps.proxy_connection import Blind
 from exporter.taps.tap import ProxySpec
+from exporter.wire.blind import Blind
 
 async def main():
     hard = int(sys.argv[2])

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from hpack import Encoder, NeverIndexedHeaderTuple
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What every client of HTTP/2 sends first (RFC 9113, 3.4)."""
+from exporter.wire.http2 import PREFACE
 
 
 def _http1(status: str, text: str, header: str = "") -> bytes:

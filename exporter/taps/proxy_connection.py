@@ -16,23 +16,21 @@ import asyncio
 import os
 import socket
 import ssl
-import struct
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from traceback import extract_tb
 from typing import ParamSpec, cast
 
 from exporter.listening import tune
-from exporter.log import Episodes
 from exporter.taps import proxy_answers as answers
+from exporter.taps.proxy_shared import Shared
 from exporter.taps.proxy_tls import HTTP1, HTTP2
-from exporter.taps.resets import Resets
-from exporter.taps.tap import NewObserver, ProxySpec
+from exporter.taps.transports import bound, descriptor, reset
+from exporter.wire.blind import Blind
 from exporter.wire.events import CLIENT, SERVER, Direction, Observer
+from exporter.wire.http2 import PREFACE
 from exporter.wire.injection import Injection
 
 P = ParamSpec("P")
@@ -42,78 +40,7 @@ FAREWELL_SECONDS = 2.0
 connection, and the answer might never be read."""
 FAREWELLS = 64
 """How many clients above the limit of connections are told so; more are just reset."""
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _HEAD_ENDS = (b"\r\n\r\n", b"\n\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a proxy bears; times are in seconds.
-
-    ``connections`` are clients at a time, ``head_bytes`` and ``head_seconds`` are about the first
-    head of a connection, and one without a request is closed after ``idle_seconds``, if that is
-    not 0.
-    """
-
-    connections: int = 8_192
-    connect_seconds: float = 5.0
-    head_bytes: int = 64 * 1024
-    head_seconds: float = 30.0
-    idle_seconds: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class Shared:
-    """What all connections of a proxy have in common.
-
-    ``opened`` and ``watched`` count the connections that sent something: in all, and now.
-    ``server_tls`` is empty, or has a context for each protocol.  ``new_injection`` makes what
-    changes the bytes of an HTTP/1 connection, if they shall be changed at all.
-    """
-
-    spec: ProxySpec
-    new_observer: NewObserver
-    limits: Limits
-    server_tls: Mapping[str, ssl.SSLContext]
-    server_name: str
-    resets: Resets
-    loop: asyncio.AbstractEventLoop
-    new_injection: Callable[[], Injection] | None = None
-    connections: set[Connection] = field(default_factory=set)
-    opened: int = 0
-    watched: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    episodes: Episodes = field(default_factory=Episodes)
-
-
-class Blind:
-    """An observer that sees nothing: there is none yet, or the one there was had a defect."""
-
-    blind = True
-    refusal = ""
-    live = 0
-
-    def feed(self, direction: Direction, data: bytes, time: float) -> None:
-        """Pass over."""
-
-    def half_closed(self, direction: Direction, time: float) -> None:
-        """Pass over."""
-
-    def aborted(self, time: float) -> None:
-        """Pass over."""
-
-    def server_lost(self, time: float) -> None:
-        """Pass over."""
-
-    def gap(self, direction: Direction, time: float) -> None:
-        """Pass over."""
-
-    def backpressure(self, seconds: float) -> None:
-        """Pass over."""
-
-    def expire(self, time: float) -> None:
-        """Pass over."""
-
 
 _NONE_YET = Blind()
 
@@ -164,10 +91,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._client = cast(asyncio.Transport, transport)
-        self._plain = _bound(self._client)
+        self._plain = bound(self._client)
         shared = self._shared
         shared.connections.add(self)
-        self._descriptor = _descriptor(self._client)
+        self._descriptor = descriptor(self._client)
         shared.resets.watch(self._descriptor, self._client_broke)
         self._deadline = monotonic() + shared.limits.head_seconds
         above = len(shared.connections) - shared.limits.connections
@@ -188,11 +115,11 @@ class Connection(asyncio.Protocol):
         self._tell(self._observer.feed, CLIENT, data, now)
         if self._observer.refusal:
             self._refuse(self._observer.refusal, answers.AMBIGUOUS)
-        elif self._unsent.startswith(answers.PREFACE):
+        elif self._unsent.startswith(PREFACE):
             self._stand_in = answers.Unavailable()
             self._stand_in.take(bytes(self._unsent))
             self._connect(HTTP2)
-        elif self._unsent == answers.PREFACE[: len(self._unsent)]:
+        elif self._unsent == PREFACE[: len(self._unsent)]:
             pass  # too short to tell
         elif self._observer.blind or any(self._unsent.find(e, searched) >= 0 for e in _HEAD_ENDS):
             self._connect(HTTP1)
@@ -263,7 +190,7 @@ class Connection(asyncio.Protocol):
             self._tell(self._observer.aborted, now)
         self._over = True
         if self._server and exc:
-            _reset(self._server.transport)
+            reset(self._server.transport)
         elif self._server:
             self._server.transport.close()
 
@@ -434,7 +361,7 @@ class Connection(asyncio.Protocol):
     def _drop_server(self) -> None:
         server, self._server = self._server, None
         if server:
-            _reset(server.transport)
+            reset(server.transport)
 
     def _finish(self) -> None:
         """Close both sides once what was written to them is sent."""
@@ -446,9 +373,9 @@ class Connection(asyncio.Protocol):
     def _cut(self) -> None:
         """Reset both sides."""
         self._over = True
-        _reset(self._client)
+        reset(self._client)
         if self._server:
-            _reset(self._server.transport)
+            reset(self._server.transport)
 
     def cut(self) -> None:
         """End it now, whatever is under way."""
@@ -456,12 +383,10 @@ class Connection(asyncio.Protocol):
             self._tell(self._observer.server_lost, monotonic())
         self._cut()
 
-    def leave(self) -> bool:
-        """End it if nothing is under way; return whether that is so."""
-        if not self._quiet():
-            return False
-        self._finish()
-        return True
+    def leave(self) -> None:
+        """End it if nothing is under way."""
+        if self._quiet():
+            self._finish()
 
     def tick(self, now: float) -> None:
         """Do what is due at ``now``; to be called about every second."""
@@ -551,9 +476,9 @@ class Server(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)
-        self.descriptor = _descriptor(self.transport)
+        self.descriptor = descriptor(self.transport)
         self.write = self.transport.write
-        self.plain = _bound(self.transport)
+        self.plain = bound(self.transport)
         tune(self.transport.get_extra_info("socket"))
         self._connection.server_reached(self)
 
@@ -601,27 +526,3 @@ def _changing(
 def _why(error: OSError) -> str:
     named = isinstance(error, ssl.SSLError | socket.gaierror)  # their numbers are not the system's
     return os.strerror(error.errno) if error.errno and not named else str(error)
-
-
-def _bound(transport: asyncio.Transport) -> bool:
-    """Let a connection hold back no more than one read; return whether it is plain, without TLS.
-
-    What the kernel does not take at once stops the reading of the other side.  uvloop's TLS would
-    take such a bound for always full.
-    """
-    plain = transport.can_write_eof()
-    if plain:
-        transport.set_write_buffer_limits(0)
-    return plain
-
-
-def _descriptor(transport: asyncio.Transport) -> int:
-    return cast(int, transport.get_extra_info("socket").fileno())
-
-
-def _reset(transport: asyncio.Transport) -> None:
-    """Close with RST."""
-    connection = transport.get_extra_info("socket")
-    with suppress(OSError, ValueError):  # it has just been closed
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    transport.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from exporter.wire.blind import Blind
 from exporter.wire.events import CLIENT, Direction, Listener, Observer, Settings
 from exporter.wire.http1 import REQUEST_LINE, Http1Observer
 from exporter.wire.http2 import PREFACE, Http2Observer
@@ -32,30 +33,28 @@ class _Connection:
         self._early_bytes = 0
         self._begun = b""  # by the client
         self._had_gap = self._missed = False
-        self._is_blind = False
-        self._observer: Observer | None = None
+        self._decided = False
+        self._observer: Observer = Blind()
 
     @property
     def blind(self) -> bool:
         """Whether nothing more will be told."""
-        return self._observer.blind if self._observer else self._is_blind
+        return self._decided and self._observer.blind
 
     @property
     def refusal(self) -> str:
         """Why what came must not be passed on."""
-        return self._observer.refusal if self._observer else ""
+        return self._observer.refusal
 
     @property
     def live(self) -> int:
         """How many requests are under way."""
-        return self._observer.live if self._observer else 0
+        return self._observer.live
 
     def feed(self, direction: Direction, data: bytes, time: float) -> None:
         """Take in the next bytes of a direction, as long as nobody knows what they are."""
-        if self._observer:
+        if self._decided or not data:
             self._observer.feed(direction, data, time)
-        elif self._is_blind or not data:
-            return
         elif self._had_gap:
             self._join(direction, data, time)
         else:
@@ -67,35 +66,29 @@ class _Connection:
 
     def half_closed(self, direction: Direction, time: float) -> None:
         """Take in that a side sent its FIN."""
-        if self._observer:
-            self._observer.half_closed(direction, time)
+        self._observer.half_closed(direction, time)
 
     def aborted(self, time: float) -> None:
         """Take in that the client is gone for good."""
-        if self._observer:
-            self._observer.aborted(time)
+        self._observer.aborted(time)
 
     def server_lost(self, time: float) -> None:
         """Take in that the server is gone."""
-        if self._observer:
-            self._observer.server_lost(time)
+        self._observer.server_lost(time)
 
     def gap(self, direction: Direction, time: float) -> None:
         """Take in that bytes were not seen."""
-        if self._observer:
-            self._observer.gap(direction, time)
+        self._observer.gap(direction, time)
         self._had_gap = True
         self._early.clear()
 
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read."""
-        if self._observer:
-            self._observer.backpressure(seconds)
+        self._observer.backpressure(seconds)
 
     def expire(self, time: float) -> None:
         """End what waits for nothing."""
-        if self._observer:
-            self._observer.expire(time)
+        self._observer.expire(time)
 
     def _decide(self) -> None:
         begun = self._begun
@@ -119,7 +112,7 @@ class _Connection:
             self._listener.passed_over("midway")
 
     def _become(self, observer: Observer) -> None:
-        self._observer = observer
+        self._observer, self._decided = observer, True
         early, self._early = self._early, []
         for direction, data, time in early:
             observer.feed(direction, data, time)
@@ -127,6 +120,6 @@ class _Connection:
         self.feed = observer.feed  # type: ignore[method-assign]
 
     def _pass_over(self, word: str) -> None:
-        self._is_blind = True
+        self._decided = True
         self._early.clear()
         self._listener.passed_over(word)

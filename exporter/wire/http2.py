@@ -22,6 +22,7 @@ from exporter.wire.events import CLIENT, SERVER, Direction, Listener, Settings
 from exporter.wire.inference import Layouts
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What every client of HTTP/2 sends first (RFC 9113, 3.4)."""
 MAX_CALLS = 1024
 """Of a connection, at a time."""
 MAX_HEADER_BYTES = 65536

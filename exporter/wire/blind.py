@@ -1,0 +1,18 @@
+"""An observer that sees nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Blind:
+    """Takes everything and tells nothing: nobody knows what it is, or whoever did had a defect."""
+
+    blind = True
+    refusal = ""
+    live = 0
+
+    def feed(self, *_: Any, **__: Any) -> None:
+        """Pass over."""
+
+    half_closed = aborted = server_lost = gap = backpressure = expire = feed
