@@ -11,10 +11,15 @@ LOG = logging.getLogger("tokenslo")
 
 
 def set_up(level: str) -> None:
-    """Send everything of at least ``level`` to standard error, as ``time=… level=… msg=…``."""
+    """Send what we say of at least ``level`` to standard error, as ``time=… level=… msg=…``.
+
+    Of libraries it is no more than what they inform of: below that hpack logs headers, keys
+    included, and asyncio itself.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_Line())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    LOG.setLevel(level.upper())
+    logging.basicConfig(level=max(LOG.level, logging.INFO), handlers=[handler], force=True)
 
 
 class _Line(logging.Formatter):

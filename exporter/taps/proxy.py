@@ -12,7 +12,8 @@ from time import monotonic
 from exporter.listening import BACKLOG, listen
 from exporter.log import LOG
 from exporter.taps.model_inputs import ModelInputs
-from exporter.taps.proxy_connection import Connection, Limits, Shared
+from exporter.taps.proxy_connection import Connection
+from exporter.taps.proxy_shared import Limits, Shared
 from exporter.taps.proxy_tls import HTTP1, Certificate, Verification, for_clients, for_server
 from exporter.taps.resets import Resets
 from exporter.taps.tap import NewObserver, ProxySpec, Traffic
@@ -133,16 +134,13 @@ class ProxyTap:
 
 
 def _within_descriptors(limits: Limits) -> Limits:
-    """Have the process allowed as many open files as it takes, or lower the limit to what it is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * limits.connections + SPARE_DESCRIPTORS
-    if soft < wanted:
-        soft = min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    possible = max(1, (soft - SPARE_DESCRIPTORS) // 2)
+    """Have the process allowed all the open files it may have, or lower the limit to what it is."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    possible = max(1, (most - SPARE_DESCRIPTORS) // 2)
     if possible >= limits.connections:
         return limits
-    LOG.warning("proxy: %d connections at most, as only %d files may be open", possible, soft)
+    LOG.warning("proxy: %d connections at most, as only %d files may be open", possible, most)
     return replace(limits, connections=possible)
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -72,8 +70,6 @@ def main(descriptor: int) -> None:
     """Serve the sidecar at the other end of ``descriptor`` until it has enough or is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
 
 
@@ -81,7 +77,6 @@ async def _serve(link: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=link, limit=MAX_LINE)
     settings = read_settings(await reader.readline())
     set_up(settings.log_level)
-    logging.getLogger("hpack").setLevel(logging.INFO)  # below that it logs headers, keys included
     recorder = StreamRecorder(
         settings.thresholds, settings.goals, expected=settings.expected, probe=settings.probe
     )
@@ -131,7 +126,7 @@ def _tap(spec: Spec, settings: Settings, listener: StreamRecorder, wire: WireSet
 
         return CaptureTap(spec, new_observer, listener.passed_over)
     from exporter.taps.proxy import ProxyTap
-    from exporter.taps.proxy_connection import Limits
+    from exporter.taps.proxy_shared import Limits
     from exporter.taps.proxy_tls import Certificate, Verification
 
     return ProxyTap(
