@@ -221,7 +221,7 @@ async def _view(config: Config, services: Sequence[Service]) -> tuple[View, tupl
         await asyncio.gather(*(_read(source, store) for source in sources))
         await asyncio.sleep(WAIT)
         read = await asyncio.gather(*(_read(source, store) for source in sources))
-    return store.view(monotonic()), tuple(chain.from_iterable(read))
+    return store.view(monotonic(), in_words=False), tuple(chain.from_iterable(read))
 
 
 async def _read(source: Source, store: Store) -> tuple[Reading, ...]:
@@ -296,10 +296,10 @@ def _signal(state: SignalState) -> dict[str, str]:
 
 
 def _by_model(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
-    states: dict[tuple[str, str], list[SignalState]] = {}
-    for state in view.signals:
-        states.setdefault((state.model, state.version), []).append(state)
-    return [(info, states.get((info.model, info.version), [])) for info in view.models]
+    states = view.by_model()
+    return [
+        (info, list(states.get((info.model, info.version), {}).values())) for info in view.models
+    ]
 
 
 # For people

@@ -60,9 +60,7 @@ class _Verdict:
 
 def judge(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]:
     """Judge every objective on every model that its selector chooses, in file order."""
-    by_model: dict[tuple[str, str], dict[str, SignalState]] = {}
-    for state in view.signals:
-        by_model.setdefault((state.model, state.version), {})[state.signal] = state
+    by_model = view.by_model()
     return tuple(
         _state(service, objective, model, verdict)
         for service in services

@@ -23,7 +23,7 @@ import aiohttp
 
 from exporter.families import Family, own_family
 from exporter.log import Episodes
-from exporter.readings import Missing, SourceError, Survey
+from exporter.readings import Missing, Reading, SourceError, Survey
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
 
 NAME = "tokenslo-probe"
@@ -161,22 +161,14 @@ def without_probes(survey: Survey, probed: Collection[str]) -> Survey:
     """Withhold what a server counts of requests to models that are probed."""
     if survey.source in SEE_REQUESTS or not probed:
         return survey
-    withheld = [
-        reading
-        for reading in survey.readings
-        if reading.model in probed and reading.signal in COUNTED
-    ]
-    return replace(
-        survey,
-        readings=tuple(reading for reading in survey.readings if reading not in withheld),
-        missing=(
-            *survey.missing,
-            *(
-                Missing(reading.signal, reading.model, reading.version, _WITHHELD, _GET_TAPPED)
-                for reading in withheld
-            ),
-        ),
-    )
+    told: list[Reading] = []
+    missing = list(survey.missing)
+    for one in survey.readings:
+        if one.model in probed and one.signal in COUNTED:
+            missing.append(Missing(one.signal, one.model, one.version, _WITHHELD, _GET_TAPPED))
+        else:
+            told.append(one)
+    return replace(survey, readings=tuple(told), missing=tuple(missing))
 
 
 def families(probes: Sequence[Probe]) -> tuple[Family, ...]:

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from exporter.readings import UNLABELLED, Distribution, Value
+from exporter.readings import UNLABELLED, Distribution, Model, Value
 from exporter.view import SignalState, View
 
-Model = tuple[str, str]
 Marks = tuple[tuple[str, float], ...]
 
 # What grows only when an engine makes tokens.  Arrivals, refusals and first responses, which may be
@@ -128,13 +127,13 @@ class Progress:
 
 
 def _by_model(view: View) -> dict[Model, dict[str, SignalState]]:
-    found: dict[Model, dict[str, SignalState]] = {
-        (info.model, info.version): {} for info in view.models if info.ready and not info.excluded
+    """Return the signals of the models that are ready and reported on."""
+    states = view.by_model()
+    return {
+        (info.model, info.version): states.get((info.model, info.version), {})
+        for info in view.models
+        if info.ready and not info.excluded
     }
-    for state in view.signals:
-        if (state.model, state.version) in found:
-            found[state.model, state.version][state.signal] = state
-    return found
 
 
 def _marks(states: Mapping[str, SignalState]) -> Marks:

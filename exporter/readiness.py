@@ -14,10 +14,8 @@ from exporter.config import ExpectedModel
 from exporter.families import Family, own_family
 from exporter.probe import Probed
 from exporter.progress import Decoding
-from exporter.readings import ModelInfo
+from exporter.readings import Model, ModelInfo
 from exporter.view import SourceState, View
-
-Model = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

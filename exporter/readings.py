@@ -15,6 +15,8 @@ Labels = tuple[tuple[str, str], ...]
 """Label pairs beside ``model``, ``version`` and the signal's fixed labels, sorted by name."""
 
 UNLABELLED: Labels = ()
+Model = tuple[str, str]
+"""Name and version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,13 @@ class Distribution:
 
 
 Value = float | Distribution
+
+
+def nothing_of(value: Value) -> Value:
+    """Return what a counter or histogram was before it counted anything."""
+    if isinstance(value, Distribution):
+        return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)

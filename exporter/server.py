@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from exporter.collector import expose
+from exporter.collector import Exposition, expose
 from exporter.config import Listen
 from exporter.families import Family
 from exporter.listening import cannot_listen
+from exporter.readiness import Readiness
 from exporter.status import (
     CONTENT_SECURITY_POLICY,
     Status,
@@ -45,11 +46,14 @@ SHUTDOWN_SECONDS = 0.5
 class Facts:
     """Where the answers come from: ``status`` is called in a thread, all else on the event loop.
 
+    ``view_in_words`` also says what the last minute brought, which only the status page shows.
     ``more`` are the families of ``/metrics`` that are not of a view.
     """
 
     version: str
     view: Callable[[], View]
+    view_in_words: Callable[[], View]
+    readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
     more: Callable[[View], Iterable[Family]] = lambda _: ()
 
@@ -65,11 +69,14 @@ class Renderer:
         self._thread = ThreadPoolExecutor(1, "render")
         self._running: dict[object, asyncio.Future[Any]] = {}
 
-    async def render(self, kind: object, make: Callable[[], T]) -> T:
-        """Return what ``make`` gives; calls with an equal ``kind`` ask for the same thing."""
+    async def render(self, kind: object, prepare: Callable[[], Callable[[], T]]) -> T:
+        """Return what is made by what ``prepare`` returns, which is called here if need be.
+
+        Calls with an equal ``kind`` ask for the same thing.
+        """
         running = self._running.get(kind)
         if running is None:
-            running = asyncio.get_running_loop().run_in_executor(self._thread, make)
+            running = asyncio.get_running_loop().run_in_executor(self._thread, prepare())
             self._running[kind] = running
             running.add_done_callback(lambda _: self._running.pop(kind))
         # Shielded, because others may be waiting for the same.
@@ -89,10 +96,13 @@ def application(facts: Facts) -> web.Application:
         accept = request.headers.get("Accept", "")
         compress = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = ("metrics", "openmetrics" in accept, compress)
-        view = facts.view()
-        more = tuple(facts.more(view))
-        make = partial(expose, view, facts.version, accept, compress=compress, more=more)
-        exposition = await renderer.render(kind, make)
+
+        def prepare() -> Callable[[], Exposition]:
+            view = facts.view()
+            more = tuple(facts.more(view))
+            return partial(expose, view, facts.version, accept, compress=compress, more=more)
+
+        exposition = await renderer.render(kind, prepare)
         headers = {"Content-Type": exposition.content_type, "Vary": "Accept, Accept-Encoding"}
         if exposition.encoding:
             headers["Content-Encoding"] = exposition.encoding
@@ -102,7 +112,7 @@ def application(facts: Facts) -> web.Application:
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        readiness = facts.status(facts.view()).readiness
+        readiness = facts.readiness(facts.view())
         return web.Response(
             text=readiness_json(readiness),
             status=200 if readiness.ready else 503,
@@ -112,13 +122,13 @@ def application(facts: Facts) -> web.Application:
     async def status(request: web.Request) -> web.Response:
         as_json = "application/json" in request.headers.get("Accept", "")
         show = status_json if as_json else status_html
-        view = facts.view()
 
-        def make() -> bytes:
-            return show(facts.status(view)).encode(errors="replace")
+        def prepare() -> Callable[[], bytes]:
+            view = facts.view_in_words()
+            return lambda: show(facts.status(view)).encode(errors="replace")
 
         return web.Response(
-            body=await renderer.render(show, make),
+            body=await renderer.render(show, prepare),
             content_type="application/json" if as_json else "text/html",
             charset="utf-8",
             headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Vary": "Accept"},

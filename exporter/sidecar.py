@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from exporter.beside import beside, cancel
 from exporter.config import Config
 from exporter.families import Family, families
 from exporter.gateway import families as gateway_families
@@ -72,6 +73,9 @@ async def watch(
     taps = [source for source in sources if isinstance(source, TapsSource)]
     export = _otlp_export(config, version)
 
+    def known() -> View:
+        return store.view(monotonic(), in_words=False)
+
     def judged(view: View) -> Readiness:
         decoding = progress.decoding(view, monotonic())
         answers = {probe.model: probe.probed for probe in probes}
@@ -98,22 +102,22 @@ async def watch(
         )
 
     def pushed() -> tuple[Callable[[], Iterable[Family]], Sequence[ModelInfo]]:
-        view = store.view(monotonic())
+        view = known()
         return partial(families, view, version, own(view)), view.models
 
-    app = application(Facts(version, lambda: store.view(monotonic()), status, on_metrics))
+    facts = Facts(version, known, lambda: store.view(monotonic()), judged, status, on_metrics)
     async with AsyncExitStack() as stack:
-        url, close = await start(app, config.listen)
+        url, close = await start(application(facts), config.listen)
         stack.push_async_callback(close)
         announce(version, url)
         if export:
             stack.push_async_callback(lambda: export.close(*pushed()))
-            _beside(stack, _push(export, pushed, config.otlp_interval))
+            beside(stack, _push(export, pushed, config.otlp_interval))
         for source in sources:
-            _beside(stack, _read(source, store, objectives, config.interval, config.probe))
-        _beside(stack, _keep_up(progress, store, max(config.interval, LOOK_EVERY)))
+            beside(stack, _read(source, store, objectives, config.interval, config.probe))
+        beside(stack, _keep_up(progress, store, max(config.interval, LOOK_EVERY)))
         for probe in probes:
-            _beside(stack, probe.run())
+            beside(stack, probe.run())
         await stop.wait()
         stop.clear()
         await _drain(taps, stop)
@@ -126,14 +130,12 @@ async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
         LOG.info("streams may end now; tell it to stop once more to end them at once")
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((*draining, stopping), return_when=asyncio.FIRST_COMPLETED)
-        for task in (*draining, stopping):
-            await _cancel(task)
+        await cancel(*draining, stopping)
 
 
 def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]:
     def made_since(time: float) -> bool:
-        now = monotonic()
-        progress.update(store.view(now), now)
+        _look(progress, store)
         return progress.made_since(time)
 
     ask = of_triton(config.triton) if config.triton else of_openai(config.trtllm or config.vllm)
@@ -171,9 +173,13 @@ async def _push(
 
 async def _keep_up(progress: Progress, store: Store, pace: float) -> None:
     while True:
-        now = monotonic()
-        progress.update(store.view(now), now)
+        _look(progress, store)
         await asyncio.sleep(pace)
+
+
+def _look(progress: Progress, store: Store) -> None:
+    now = monotonic()
+    progress.update(store.view(now, in_words=False), now)
 
 
 async def _read(
@@ -187,7 +193,7 @@ async def _read(
     while True:
         began = monotonic()
         survey = await _read_once(source, store, episodes, began, probed)
-        objectives.look(survey, store.view, monotonic())
+        objectives.look(survey, partial(store.view, in_words=False), monotonic())
         await asyncio.sleep(max(0.0, began + interval - monotonic()))
 
 
@@ -220,16 +226,6 @@ async def _read_once(
         else:
             episodes.went_well(f"{what}/{part}", now)
     return survey
-
-
-def _beside(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work`` until the stack is left."""
-    stack.push_async_callback(_cancel, asyncio.create_task(work))
-
-
-async def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 def _announce(version: str, url: str) -> None:

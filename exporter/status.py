@@ -127,12 +127,11 @@ def _numbers(value: Value) -> Json:
 
 def _by_model(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
     """Return every model with its signals, also a model that has only signals left."""
-    states: dict[tuple[str, str], list[SignalState]] = {}
-    for state in view.signals:
-        states.setdefault((state.model, state.version), []).append(state)
+    states = view.by_model()
     infos = {(info.model, info.version): info for info in view.models}
     gone = {key: ModelInfo(*key, ready=False) for key in states if key not in infos}
-    return [(info, states.get(key, [])) for key, info in sorted({**infos, **gone}.items())]
+    shown = sorted({**infos, **gone}.items())
+    return [(info, list(states.get(key, {}).values())) for key, info in shown]
 
 
 def _engine_age(view: View, model: ModelInfo) -> float | None:

@@ -30,22 +30,24 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple, TypeVar
 
+from exporter import recent
 from exporter.methods import METHODS
 from exporter.readings import (
     Distribution,
     Labels,
     Missing,
+    Model,
     ModelInfo,
     Reading,
     SourceError,
     Survey,
     Value,
+    nothing_of,
 )
-from exporter.recent import SPAN, in_words
+from exporter.recent import SPAN
 from exporter.view import SignalState, SourceState, View
 from slos.signals import SIGNALS
 
-Model = tuple[str, str]
 Item = TypeVar("Item", Reading, Missing, ModelInfo)
 
 MAX_NAME = 256
@@ -177,11 +179,15 @@ class Store:
         for part in self._parts.get(source, {}).values():
             part.up, part.error = False, str(error)
 
-    def view(self, now: float) -> View:
-        """Return everything that may be shown at ``now``."""
+    def view(self, now: float, *, in_words: bool = True) -> View:
+        """Return everything that may be shown at ``now``.
+
+        Without ``in_words`` nothing is said of the last minute, which takes longer than all else.
+        """
         return View(
             signals=tuple(
-                self._signal_state(key, track, now) for key, track in sorted(self._tracks.items())
+                self._signal_state(key, track, now, in_words)
+                for key, track in sorted(self._tracks.items())
             ),
             sources=tuple(self._source_states(now)),
             models=tuple(self._model_infos(now)),
@@ -294,7 +300,7 @@ class Store:
         ]
         return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
 
-    def _signal_state(self, key: Key, track: _Track, now: float) -> SignalState:
+    def _signal_state(self, key: Key, track: _Track, now: float, in_words: bool) -> SignalState:
         best = self._best(track, now)
         if not best:
             reason, fix = self._why_unavailable(track, now)
@@ -310,9 +316,9 @@ class Store:
             method.quality,
             raw.samples if signal.kind == "gauge" else dict(track.told),
             note="; ".join(filter(None, (method.note, raw.note))),
-            recent=""
-            if signal.kind == "gauge"
-            else in_words(signal, track.history, (track.accounted, track.told)),
+            recent=recent.in_words(signal, track.history, (track.accounted, track.told))
+            if in_words and signal.kind != "gauge"
+            else "",
         )
 
     def _why_unavailable(self, track: _Track, now: float) -> tuple[str, str]:
@@ -444,7 +450,7 @@ def _account(
     known = before.at >= track.accounted if before else born and track.accounted == -inf
     for labels, value in samples.items():
         previous = before.last.get(labels) if before else None
-        added = _since(previous, value) if known else _nothing(value)
+        added = _since(previous, value) if known else nothing_of(value)
         told = track.told.get(labels)
         if isinstance(told, Distribution) and not _same_edges(told, value):
             track.history.clear()
@@ -476,12 +482,6 @@ def _was_reset(previous: Distribution, value: Distribution) -> bool:
         or any(upto < below for below, upto in pairwise(added))
         or value.sum < previous.sum - SUM_TOLERANCE * abs(previous.sum)
     )
-
-
-def _nothing(value: Value) -> Value:
-    if isinstance(value, Distribution):
-        return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
-    return 0.0
 
 
 def _same_edges(told: Distribution, value: Value) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exporter.readings import Labels, ModelInfo, Value
+from exporter.readings import Labels, Model, ModelInfo, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +53,11 @@ class View:
     signals: tuple[SignalState, ...]
     sources: tuple[SourceState, ...]
     models: tuple[ModelInfo, ...]
-    engine_stats_age: Mapping[tuple[str, str], float]
+    engine_stats_age: Mapping[Model, float]
+
+    def by_model(self) -> dict[Model, dict[str, SignalState]]:
+        """Return the signals of every model by name, in the same order."""
+        found: dict[Model, dict[str, SignalState]] = {}
+        for state in self.signals:
+            found.setdefault((state.model, state.version), {})[state.signal] = state
+        return found

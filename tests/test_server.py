@@ -28,9 +28,13 @@ def status(shown: View) -> Status:
     return Status("1.2.3", "now", shown, readiness(shown, 5), judge([], shown))
 
 
+def facts(shown: Callable[[], View] = busy) -> Facts:
+    return Facts("1.2.3", shown, shown, lambda view: readiness(view, 5), status)
+
+
 @asynccontextmanager
 async def served(shown: Callable[[], View] = busy) -> AsyncIterator[aiohttp.ClientSession]:
-    url, close = await start(application(Facts("1.2.3", shown, status)), LOOPBACK)
+    url, close = await start(application(facts(shown)), LOOPBACK)
     try:
         async with aiohttp.ClientSession(
             url, auto_decompress=False, skip_auto_headers=("Accept-Encoding",)
@@ -78,8 +82,8 @@ async def test_status_is_a_page_or_json() -> None:
         async with session.get("/", headers={"Accept": "text/html,*/*"}) as page:
             assert page.headers["Content-Type"] == "text/html; charset=utf-8"
             assert "Time to first token" in await page.text()
-        async with session.get("/", headers={"Accept": "application/json"}) as facts:
-            assert (await facts.json())["tokenslo"] == "1.2.3"
+        async with session.get("/", headers={"Accept": "application/json"}) as as_json:
+            assert (await as_json.json())["tokenslo"] == "1.2.3"
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz"])
@@ -114,7 +118,7 @@ async def test_endless_headers_are_refused() -> None:
 
 
 async def test_ipv6() -> None:
-    url, close = await start(application(Facts("1.2.3", busy, status)), Listen("::1", 0))
+    url, close = await start(application(facts()), Listen("::1", 0))
     async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz") as health:
         assert url.startswith("http://[::1]:")
         assert health.status == 200
@@ -125,7 +129,7 @@ async def test_a_port_in_use_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = Listen("127.0.0.1", other.getsockname()[1])
         with pytest.raises(InvalidFile) as failed:
-            await start(application(Facts("1.2.3", busy, status)), taken)
+            await start(application(facts()), taken)
     assert str(failed.value) == (
         f"tokenslo exporter: listen: {taken} is in use by another program. "
         "Fix: stop it, or choose another port."
@@ -134,32 +138,37 @@ async def test_a_port_in_use_is_said_in_one_line() -> None:
 
 async def test_an_address_of_another_machine_is_said_in_one_line() -> None:
     with pytest.raises(InvalidFile, match=r"192\.0\.2\.1:0 is no address of this machine"):
-        await start(application(Facts("1.2.3", busy, status)), Listen("192.0.2.1", 0))
+        await start(application(facts()), Listen("192.0.2.1", 0))
 
 
 async def test_those_who_ask_while_it_renders_share_the_result() -> None:
-    renderer, go, calls = Renderer(), threading.Event(), []
+    renderer, go, calls, prepared = Renderer(), threading.Event(), [], []
 
     def make() -> int:
         go.wait(5)
         calls.append(threading.current_thread())
         return len(calls)
 
-    waiting = [asyncio.create_task(renderer.render("a", make)) for _ in range(5)]
+    def prepare() -> Callable[[], int]:
+        prepared.append(threading.current_thread())
+        return make
+
+    waiting = [asyncio.create_task(renderer.render("a", prepare)) for _ in range(5)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     go.set()
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError)
     assert results[1:] == [1, 1, 1, 1]
-    assert await renderer.render("a", make) == 2
+    assert await renderer.render("a", prepare) == 2
     assert threading.main_thread() not in calls
+    assert prepared == [threading.main_thread()] * 2
     renderer.close()
 
 
 async def test_a_failed_rendering_is_not_remembered() -> None:
     renderer = Renderer()
     with pytest.raises(ZeroDivisionError):
-        await renderer.render("a", lambda: 1 // 0)
-    assert await renderer.render("a", lambda: 3) == 3
+        await renderer.render("a", lambda: lambda: 1 // 0)
+    assert await renderer.render("a", lambda: lambda: 3) == 3
     renderer.close()

@@ -34,3 +34,21 @@ class Source(Protocol):
     ) -> None:
         """Close it."""
         ...
+
+
+class Closing:
+    """How most sources are entered and left: nothing is opened before it is needed."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of everything."""

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from math import inf, isfinite, isnan, nan
 
 from exporter.reader import Family
-from exporter.readings import Distribution
-
-Model = tuple[str, str]
+from exporter.readings import Distribution, Model
 
 NAMED_BY = "nv_inference_request_success"
 """The family from which models and their namespaces are learnt: every loaded model has it."""

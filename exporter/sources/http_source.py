@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import aiohttp
 
 from exporter.readings import ModelInfo, SourceError
+from exporter.sources import Closing
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ MAX_VERSION = 40
 Parts = dict[str, SourceError | None]
 
 
-class HttpSource:
+class HttpSource(Closing):
     """Reads one server at ``url``; connections are opened when first needed."""
 
     def __init__(self, name: str, url: str, limits: Limits | None) -> None:
@@ -29,17 +29,6 @@ class HttpSource:
     def where(self) -> str:
         """The address that is read, without credentials."""
         return public(self.url)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the connections; a later survey opens new ones."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from exporter.readings import Missing, ModelInfo, Reading, SourceError
+from exporter.readings import Missing, Model, ModelInfo, Reading, SourceError
 from exporter.sources import gaps, triton_core, trtllm_backend, vllm
-from exporter.sources.by_model import ByModel, Model
+from exporter.sources.by_model import ByModel
 from exporter.sources.gaps import Gap
 from exporter.sources.roster import Roster
 from exporter.sources.triton_core import Finished, Origin, Tally, kind_of

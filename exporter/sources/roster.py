@@ -13,8 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from exporter.readings import ModelInfo
-from exporter.sources.by_model import Model
+from exporter.readings import Model, ModelInfo
 from exporter.sources.repository import Config, Entry, steps_of
 
 NAME_IT = "name it in models to report on it"

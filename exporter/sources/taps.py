@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from exporter.families import Family, own_family
-from exporter.readings import Distribution, Labels, Missing, ModelInfo, Reading, Survey, Value
+from exporter.readings import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
 from exporter.recorder import Series
+from exporter.sources import Closing
 from exporter.taps.messages import TapState
 from exporter.taps.model import GOES_ON_FROM
 from exporter.taps.process import TapsProcess
@@ -64,7 +64,7 @@ _NOTES: Mapping[str, str] = {
 """What to keep in mind beside a method's own note."""
 
 
-class TapsSource:
+class TapsSource(Closing):
     """Runs the ``process`` of the taps and asks it what it has counted.
 
     ``alone`` says that no other source knows the servers, so that this one says what is missing;
@@ -96,12 +96,8 @@ class TapsSource:
         await self._process.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """End the taps at once."""
         await self._process.close()
 
     async def drain(self) -> None:
@@ -173,7 +169,7 @@ class TapsSource:
             else:
                 # With those of a process that ended, which begin anew as well.
                 every = {**self._samples.get(series, {}), **reading.samples}
-                samples = {labels: _nothing(value) for labels, value in every.items()}
+                samples = {labels: nothing_of(value) for labels, value in every.items()}
                 yield replace(reading, samples=samples)
 
     def _missing(self, readings: Iterable[Reading]) -> Iterator[Missing]:
@@ -231,9 +227,3 @@ def _older(series: Series) -> Series | None:
     signal, model, version, method = series
     older = GOES_ON_FROM.get(method)
     return (signal, model, version, older) if older else None
-
-
-def _nothing(value: Value) -> Value:
-    if isinstance(value, Distribution):
-        return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
-    return 0.0

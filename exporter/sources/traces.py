@@ -15,15 +15,16 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from time import monotonic
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from aiohttp import web
 
+from exporter.beside import beside
 from exporter.config import Listen
-from exporter.readings import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.readings import Missing, Model, ModelInfo, Reading, SourceError, Survey, nothing_of
 from exporter.recorder import Recorder
 from exporter.server import add_headers, start
+from exporter.sources import Closing
 from exporter.sources.fetch import CHUNK, Limits
 from exporter.sources.gaps import OBSERVE, OBSERVED
 from exporter.sources.http_source import HttpSource
@@ -47,7 +48,6 @@ SETTING_AGE = 30.0
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE = 3, 8, 14
 """Codes of google.rpc.Status."""
 
-Model = tuple[str, str]
 T = TypeVar("T")
 
 
@@ -85,7 +85,7 @@ class _Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
         self.status, self.code, self.kind = status, code, kind
 
 
-class TracesSource:
+class TracesSource(Closing):
     """Receives the traces of a Triton server at ``listen``, and may pass them on to ``forward``.
 
     ``thresholds`` are SLO thresholds in seconds by signal.  ``models`` are glob patterns of models
@@ -144,8 +144,7 @@ class TracesSource:
             if self._triton:
                 await stack.enter_async_context(self._triton)
             if self._forwarder:
-                forwarding = asyncio.create_task(self._forwarder.run())
-                stack.push_async_callback(_cancel, forwarding)
+                beside(stack, self._forwarder.run())
             # A body is passed on as it came, so it is inflated here.
             self.url, close = await start(
                 self._application(), self._listen, setting="otlp-traces", auto_decompress=False
@@ -154,12 +153,8 @@ class TracesSource:
             self._open = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """Listen no more, and let go of everything."""
         await self._open.aclose()
 
     async def survey(self, now: float) -> Survey:
@@ -344,11 +339,7 @@ def _at_first(reading: Reading) -> Reading:
     """
     return replace(
         reading,
-        samples={
-            labels: Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
-            for labels, value in reading.samples.items()
-            if isinstance(value, Distribution)
-        },
+        samples={labels: nothing_of(value) for labels, value in reading.samples.items()},
     )
 
 
@@ -358,8 +349,3 @@ def _gaps(models: Iterable[Model]) -> Iterator[Missing]:
             if signal not in GIVEN:
                 fix = OBSERVE if signal in OBSERVED else ASK_TRITON
                 yield Missing(signal, *model, "Triton's traces do not show it", fix)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

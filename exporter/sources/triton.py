@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from exporter.reader import ExpositionError, read
-from exporter.readings import SourceError, Survey
+from exporter.readings import Model, SourceError, Survey
 from exporter.sources import repository, triton_core, triton_statistics, trtllm_backend, vllm
-from exporter.sources.by_model import NAMED_BY, ByModel, Model
+from exporter.sources.by_model import NAMED_BY, ByModel
 from exporter.sources.fetch import Answer, Limits, fetch, parse_json, public
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any
 from exporter.sources.interpretation import Seen, interpret

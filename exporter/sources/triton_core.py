@@ -22,11 +22,12 @@ from exporter.readings import (
     Distribution,
     Labels,
     Missing,
+    Model,
     ModelInfo,
     Reading,
     Value,
 )
-from exporter.sources.by_model import ByModel, Model
+from exporter.sources.by_model import ByModel
 
 Kind = Literal["tensorrtllm", "ensemble", "vllm", "decoupled", "unary", "unknown"]
 Origin = Literal["counters", "statistics"]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import isfinite
 
-from exporter.sources.by_model import Model
+from exporter.readings import Model
 from exporter.sources.triton_core import Tally
 
 

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from exporter.readings import UNLABELLED, Distribution, Missing, ModelInfo, Reading
-from exporter.sources.by_model import ByModel, Model
+from exporter.readings import UNLABELLED, Distribution, Missing, Model, ModelInfo, Reading
+from exporter.sources import kv_blocks
+from exporter.sources.by_model import ByModel
+from exporter.sources.kv_blocks import KV_GAUGES
 from exporter.sources.triton_core import Finished
 
 REQUESTS = "nv_trt_llm_request_metrics"
@@ -35,18 +37,9 @@ SEQUENCES = (
     "sequences_paused",
     "sequences_max",
 )
-KV_GAUGES = (
-    "kv_utilization",
-    "kv_blocks_used",
-    "kv_blocks_free",
-    "kv_blocks_max",
-    "kv_block_tokens",
-)
+CACHE_GAUGES = (*KV_GAUGES, "kv_block_tokens")
 MEMORY_GAUGES = ("memory_gpu", "memory_cpu", "memory_pinned")
-GAUGES = SEQUENCES + KV_GAUGES + MEMORY_GAUGES
-
-# Used and free blocks are read one after the other and may be of neighbouring iterations.
-BLOCKS_TOLERANCE = 0.05
+GAUGES = SEQUENCES + CACHE_GAUGES + MEMORY_GAUGES
 
 MICROSECONDS = 1e14
 """Timestamps above are microseconds since 1970, the C++ backend's; below, the python model's."""
@@ -306,12 +299,12 @@ def _blocks(info: ModelInfo, gauges: _Gauges, engine: Engine | None) -> Iterator
     blocks = gauges.blocks
     used, free, maximum = blocks.get("used"), blocks.get("free"), blocks.get("max")
     if used is None or maximum is None:
-        yield from _refuse(info, KV_GAUGES, f"{BLOCKS} has no used or no max series", UPGRADE)
+        yield from _refuse(info, CACHE_GAUGES, f"{BLOCKS} has no used or no max series", UPGRADE)
         return
     if not maximum:
         yield from _refuse(
             info,
-            KV_GAUGES,
+            CACHE_GAUGES,
             "the engine reports a KV cache of 0 blocks: it publishes no KV-cache statistics",
             "none known: this engine's KV-cache manager does not report its blocks",
         )
@@ -319,24 +312,16 @@ def _blocks(info: ModelInfo, gauges: _Gauges, engine: Engine | None) -> Iterator
     if _shifted(blocks, used, free, maximum):
         yield from _refuse(
             info,
-            KV_GAUGES,
+            CACHE_GAUGES,
             "KV-cache values contradict each other (used + free is not max, or a part is more "
             "than the whole): the backend wrote them under the wrong labels",
             "upgrade TensorRT-LLM and its backend to the same release",
         )
         return
-    method, note, pool = "trtllm_iteration", "", engine.idle_blocks if engine else None
-    if pool and pool < maximum and used >= pool:
-        method, note = "trtllm_without_host_pool", f"{pool:g} blocks are taken off"
-        used, maximum = used - pool, maximum - pool
-    values = {
-        "kv_utilization": used / maximum,
-        "kv_blocks_used": used,
-        "kv_blocks_free": free,
-        "kv_blocks_max": maximum,
-    }
-    for signal, value in values.items():
-        yield _gauge(info, signal, value, BLOCKS, "free", method=method, note=note)
+    pool = engine.idle_blocks if engine else None
+    told = kv_blocks.blocks(used, free, maximum, pool=pool, method="trtllm_iteration")
+    for signal, value in told.gauges.items():
+        yield _gauge(info, signal, value, BLOCKS, "free", method=told.method, note=told.note)
     yield _gauge(info, "kv_block_tokens", blocks.get("tokens_per") or None, BLOCKS, "tokens_per")
 
 
@@ -346,10 +331,7 @@ def _shifted(blocks: Mapping[str, float], used: float, free: float | None, maxim
     The reporter fills labels by position and skips keys that the engine leaves out.  ``fraction``
     is not compared with used / max: it may be of the iteration before.
     """
-    if used > maximum or blocks.get("fraction", 0.0) > 1:
-        return True
-    slack = max(1.0, BLOCKS_TOLERANCE * maximum)
-    return free is not None and abs(used + free - maximum) > slack
+    return kv_blocks.contradict(used, free, maximum) or blocks.get("fraction", 0.0) > 1
 
 
 def _gauge(

@@ -15,10 +15,10 @@ from dataclasses import replace
 from math import inf
 from pathlib import PurePath
 from time import monotonic
-from types import TracebackType
-from typing import Self
 
+from exporter.beside import cancel
 from exporter.readings import Missing, ModelInfo, SourceError, Survey
+from exporter.sources import Closing
 from exporter.sources.fetch import Limits, receive
 from exporter.sources.followed_files import FollowedFiles
 from exporter.sources.http_source import HttpSource, Parts, attempt
@@ -148,10 +148,7 @@ class IterationsSource(HttpSource):
 
     async def close(self) -> None:
         """Stop asking and close the connections; a later survey begins again."""
-        for task in (self._keeper, self._poll):
-            if task:
-                task.cancel()
-                await asyncio.wait([task])
+        await cancel(self._keeper, self._poll)
         self._keeper = self._poll = None
         await super().close()
 
@@ -236,7 +233,7 @@ class IterationsSource(HttpSource):
             raise SourceError("malformed", f"{self.where}/v1/models names no model")
 
 
-class IterationsFileSource:
+class IterationsFileSource(Closing):
     """Follows a file to which iteration records are appended, one JSON object per line.
 
     What the file held before is passed over.  ``path`` may be a pattern of files, ``model`` is the
@@ -262,17 +259,6 @@ class IterationsFileSource:
         self._version = version
         self._frozen_after = frozen_after
         self._intake = Intake(thresholds, clock)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
     async def survey(self, now: float) -> Survey:
         """Read what was appended since the last time.  Raises SourceError if there is no file."""

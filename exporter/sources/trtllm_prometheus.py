@@ -9,15 +9,16 @@ still, and when the server falls idle they show its last batch as still running.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from exporter.reader import Family
-from exporter.readings import UNLABELLED, Labels, Missing, Reading, Value
+from exporter.readings import UNLABELLED, Labels, Missing, Model, Reading, Value
 from exporter.sources import gauge_writers
-from exporter.sources.by_model import ByModel, Model
+from exporter.sources.by_model import ByModel
 from exporter.sources.gauge_writers import Gauges, Writers
+from exporter.sources.kv_blocks import KV_GAUGES, blocks, contradict
 
 T = TypeVar("T")
 
@@ -98,7 +99,6 @@ SEQUENCES = {
     "sequences_decoding": "num_generation_requests",
     "sequences_paused": "num_paused_requests",
 }
-KV_GAUGES = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
 MEMORY = {
     "memory_gpu": "gpu_memory_usage_bytes",
     "memory_cpu": "cpu_memory_usage_bytes",
@@ -107,7 +107,6 @@ MEMORY = {
 MOVING = (*SEQUENCES, "sequences_waiting", *KV_GAUGES)
 ALL_GAUGES = (*MOVING, "sequences_max", "kv_block_tokens", *MEMORY)
 
-BLOCKS_TOLERANCE = 0.05
 NO_ZEROS = "a wait of exactly 0 is not in it: this release leaves zeros out"
 ITERATIONS = "set enable_iter_perf_stats: true, so that GET /metrics has iteration statistics"
 CLEAR = "empty the folder PROMETHEUS_MULTIPROC_DIR before the server starts"
@@ -301,20 +300,14 @@ def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Reading 
         reason = "the server reports a KV cache of 0 blocks: its cache manager does not tell them"
         yield from _refuse(KV_GAUGES, model, reason, "none known with this cache manager")
         return
-    if used > most or abs(used + free - most) > max(1.0, BLOCKS_TOLERANCE * most):
+    if contradict(used, free, most):
         reason = "KV-cache values contradict each other: used + free is not max"
         yield from _refuse(KV_GAUGES, model, reason, ITERATIONS)
         return
-    method, note = "trtllm_serve_gauge", ""
-    if idle and idle < most and used >= idle:
-        method, note = "trtllm_without_host_pool", f"{idle:g} blocks are taken off"
-        used, most = used - idle, most - idle
-    values = (used / most, used, free, most)
-    for signal, value in zip(KV_GAUGES, values, strict=True):
-        yield from _reading(signal, model, method, value, note)
+    told = blocks(used, free, most, pool=idle, method="trtllm_serve_gauge")
+    for signal, value in told.gauges.items():
+        yield from _reading(signal, model, told.method, value, told.note)
 
 
-def _refuse(
-    signals: Mapping[str, object] | tuple[str, ...] | list[str], model: str, reason: str, fix: str
-) -> Iterator[Missing]:
+def _refuse(signals: Iterable[str], model: str, reason: str, fix: str) -> Iterator[Missing]:
     return (Missing(signal, model, "", reason, fix) for signal in signals)

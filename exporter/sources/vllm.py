@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from exporter.readings import UNLABELLED, Labels, ModelInfo, Reading, Value
-from exporter.sources.by_model import ByModel, Model
+from exporter.readings import UNLABELLED, Labels, Model, ModelInfo, Reading, Value
+from exporter.sources.by_model import ByModel
 from exporter.sources.triton_core import Finished
 
 T = TypeVar("T")

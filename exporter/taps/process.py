@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
 
+from exporter.beside import cancel
 from exporter.log import LOG
 from exporter.readings import Reading, SourceError
 from exporter.taps.messages import (
@@ -188,9 +189,7 @@ class TapsProcess:
     async def close(self) -> None:
         """End it now."""
         self._leaving = True
-        if self._keeping:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        await cancel(self._keeping)
         if self._run:
             await self._run.close()
 

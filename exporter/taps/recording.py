@@ -169,8 +169,7 @@ class StreamRecorder:
         model.count("requests", labels)
         if outcome == "ok":
             model.observe("e2e", max(0.0, end - stream.arrived))
-            model.staged(stream.stages)
-        elif stream.stages:
+        if outcome == "ok" or stream.stages:
             model.staged(stream.stages)
         if stream.streaming:
             _count_stream(model, delivered, outcome, tenant)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from exporter.readings import UNLABELLED, Distribution, Missing, Reading, Value
-from exporter.sources.gaps import OBSERVE, OBSERVED
+from exporter.sources.gaps import OBSERVE, OBSERVED, Gap
 from exporter.sources.iterations.engine import GAPS_METHOD, Engine, Lane
 from exporter.sources.iterations.records import KvCache, Record
+from exporter.sources.kv_blocks import KV_GAUGES, blocks, contradict
 from slos.signals import SIGNALS
 
 SEQUENCES = ("sequences_active", "sequences_decoding", "sequences_waiting", "sequences_paused")
-KV_GAUGES = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
 MEMORY = ("memory_gpu", "memory_cpu", "memory_pinned")
 GAUGES = (*SEQUENCES, "sequences_max", *KV_GAUGES, *MEMORY)
 COUNTED = ("itl", "input_tokens", "output_tokens", "preemptions")
@@ -21,8 +21,6 @@ DRAFTS = ("draft_tokens", "accepted_draft_tokens")
 
 # Less than this of the cache is a straggler's blocks, not a pool of the host.
 HOST_POOL_SHARE = 0.05
-# Used and free blocks are read one after the other.
-BLOCKS_TOLERANCE = 0.05
 
 ENABLE = (
     "for the PyTorch backend set enable_iter_perf_stats: true in the file given to trtllm-serve "
@@ -34,27 +32,20 @@ PER_REQUEST = (
 )
 ALL_RANKS = "start trtllm-serve with TLLM_METRICS_ALL_RANKS=1 (1.3 or newer)"
 
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    reason: str
-    fix: str
-
-
-_NO_REQUESTS = _Gap("iteration records know no single request", PER_REQUEST)
-_NO_STREAMS = _Gap("iteration records know no stream and no client", OBSERVE)
+_NO_REQUESTS = Gap("iteration records know no single request", PER_REQUEST)
+_NO_STREAMS = Gap("iteration records know no stream and no client", OBSERVE)
 _NEVER = {
     **dict.fromkeys(
         ("ttft", "tpot", "e2e", "prefill", "decode", "cached_input_tokens"), _NO_REQUESTS
     ),
-    "requests": _Gap(
+    "requests": Gap(
         "iteration records count completed requests, cancelled and failed ones among them",
         PER_REQUEST,
     ),
     **dict.fromkeys(("requests_without_first_token", "max_gap", *OBSERVED), _NO_STREAMS),
 }
-_ABSENT = _Gap("the iteration records do not hold it", "upgrade TensorRT-LLM")
-_NO_RECORD = _Gap("no iteration record was read yet", ENABLE)
+_ABSENT = Gap("the iteration records do not hold it", "upgrade TensorRT-LLM")
+_NO_RECORD = Gap("no iteration record was read yet", ENABLE)
 
 
 def tell(
@@ -180,33 +171,19 @@ def _blocks(engine: Engine) -> Iterator[Reading | Missing]:
             "none known: the second version of the KV-cache manager does not fill them in",
         )
         return
-    if used is None or used > most or _contradict(used, free, most):
+    if used is None or contradict(used, free, most):
         yield from _refuse(
             KV_GAUGES,
             "KV-cache values contradict each other: used + free is not max, or used is missing",
             "upgrade TensorRT-LLM",
         )
         return
-    method, note, pool = "trtllm_iteration", "", _host_pool(engine, caches)
-    if pool and pool < most and used >= pool:
-        method, note = "trtllm_without_host_pool", f"{pool:g} blocks are taken off"
-        used, most = used - pool, most - pool
-    if engine.copied:
-        note = "; ".join(filter(None, (note, "of attention-DP rank 0")))
-    values = {
-        "kv_utilization": used / most,
-        "kv_blocks_used": used,
-        "kv_blocks_free": free,
-        "kv_blocks_max": most,
-    }
-    for signal, value in values.items():
+    pool = _host_pool(engine, caches)
+    told = blocks(used, free, most, pool=pool, method="trtllm_iteration")
+    note = "; ".join(filter(None, (told.note, "of attention-DP rank 0" if engine.copied else "")))
+    for signal, value in told.gauges.items():
         if value is not None:
-            yield _gauge(signal, value, method, note)
-
-
-def _contradict(used: float, free: float | None, most: float) -> bool:
-    slack = max(1.0, BLOCKS_TOLERANCE * most)
-    return free is not None and abs(used + free - most) > slack
+            yield _gauge(signal, value, told.method, note)
 
 
 def _host_pool(engine: Engine, caches: list[KvCache]) -> float:
