@@ -26,15 +26,14 @@ from functools import partial
 from typing import Literal
 from urllib.parse import unquote
 
+from exporter.wire import kserve, openai
+
 INPUTS = ("return_perf_metrics", "sampling_param_return_perf_metrics")
 """The inputs by which a model can be asked; it has at most one of them."""
 
 OUTPUTS = frozenset(
     {
-        "arrival_time_ns",
-        "first_scheduled_time_ns",
-        "first_token_time_ns",
-        "last_token_time_ns",
+        *kserve.TIMES,
         "kv_cache_alloc_new_blocks",
         "kv_cache_alloc_total_blocks",
         "kv_cache_reused_blocks",
@@ -51,14 +50,14 @@ OUTPUTS = frozenset(
 ASK = b"X-TRTLLM-return-metrics: 1"
 HEADERS = frozenset(
     {
-        b"server-timing",
+        openai.TIMING_HEADER,
         b"x-trtllm-start-end-time",
         b"x-trtllm-step-metrics",
         b"x-trtllm-ctx-chunk-metrics",
     }
 )
 """What trtllm-serve adds to the head of an answer when asked; a stream has them in EVENT."""
-EVENT = b"event: trtllm.perf_metrics"
+EVENT = b"event: " + openai.TIMING_EVENT
 
 MAX_HEAD = 64 * 1024
 MAX_REQUEST = 1024 * 1024
@@ -70,8 +69,6 @@ Kind = Literal["as_it_is", "kserve", "openai"]
 _KSERVE = re.compile(rb"POST /v2/models/([^/ ?]+)(?:/versions/[^/ ?]+)?/generate(?:_stream)? ")
 _OPENAI = re.compile(rb"POST [^ ?]*/v1/(?:chat/)?completions[ ?]")
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
-# What an event of generate_stream has beside outputs (server, http_server.cc).
-_NO_OUTPUTS = frozenset({"id", "model_name", "model_version", "parameters"})
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -419,7 +416,9 @@ def _untimed_event(event: bytes) -> bytes:
     after = _untimed_document(before)
     if after == before:
         return event
-    return b"" if json.loads(after).keys() <= _NO_OUTPUTS else event[:start] + after + event[end:]
+    if json.loads(after).keys() <= kserve.BESIDE_OUTPUTS:
+        return b""
+    return event[:start] + after + event[end:]
 
 
 def _untimed_document(document: bytes) -> bytes:

@@ -14,10 +14,12 @@ from exporter.wire.events import Endpoint, Stages
 from exporter.wire.json_scan import Found, Keep, Wanted, name
 from exporter.wire.pieces import Asked, Piece
 
-# The outputs of TensorRT-LLM's backends under return_perf_metrics: nanoseconds of a steady clock,
-# as numbers from the C++ backend and as texts from the Python one.
-_TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
-_NO_OUTPUTS = frozenset(("id", "model_name", "model_version", "parameters", "error"))
+TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+"""The outputs of TensorRT-LLM's backends under return_perf_metrics: nanoseconds of a steady clock,
+as numbers from the C++ backend and as texts from the Python one."""
+BESIDE_OUTPUTS = frozenset(("id", "model_name", "model_version", "parameters"))
+"""What an answer has beside outputs, if it is no error."""
+_NO_OUTPUTS = BESIDE_OUTPUTS | {"error"}
 
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "generate": "generate",
@@ -33,7 +35,7 @@ ANSWER: Final[Mapping[str, Wanted]] = {
     "text_output": [Keep.MARK],
     "model_name": Keep.NAME,
     "model_version": Keep.NAME,
-    **dict.fromkeys(_TIMES, Keep.NAME),
+    **dict.fromkeys(TIMES, Keep.NAME),
 }
 
 
@@ -50,14 +52,14 @@ def read(answer: Mapping[str, Found]) -> Piece:
         text = answer["text_output"]
         bears = any(text) if isinstance(text, list) else bool(text)
     else:
-        bears = any(key not in _NO_OUTPUTS for key in answer)
+        bears = not answer.keys() <= _NO_OUTPUTS
     return Piece(bears=bears, version=name(answer.get("model_version")), stages=_stages(answer))
 
 
 def _stages(answer: Mapping[str, Found]) -> Stages | None:
-    if not all(key in answer for key in _TIMES):
+    if not all(key in answer for key in TIMES):
         return None
-    times = [_nanoseconds(answer[key]) for key in _TIMES]
+    times = [_nanoseconds(answer[key]) for key in TIMES]
     if None in times:
         return None
     arrived, scheduled, first, last = (time or 0 for time in times)
