@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal, get_args
 
@@ -121,6 +121,15 @@ class RequestMetrics:
     num_missed_blocks: int
     total_draft_tokens: int
     total_accepted_draft_tokens: int
+
+    def since(self, epoch: float) -> RequestMetrics:
+        """Return the same with times that count from another moment of the clock."""
+        times = {name: getattr(self, name) for name in TIMES}
+        return replace(self, **{name: at - epoch for name, at in times.items() if at is not None})
+
+
+TIMES = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
+"""The times among a request's metrics, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

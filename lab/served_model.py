@@ -25,14 +25,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lab.driver import Driver
-from lab.engine import Engine, Event, Request, RequestMetrics
+from lab.engine import TIMES, Engine, Event, Request, RequestMetrics
 from lab.published import Publisher
 from lab.repository import read_settings
 
 # The backends' stats_check_period_ms and cancellation_check_period_ms (config.pbtxt).
 _CHECK_SECONDS = 0.1
-
-_TIMES = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class TritonPythonModel:
         """Return the tensors of ``return_perf_metrics``, if they are asked for and known."""
         if not (stream.timed and event.metrics):
             return []
-        return list(_time_tensors(event.metrics, self._driver.epoch))
+        return list(_time_tensors(event.metrics.since(self._driver.epoch)))
 
     def _answer(self, stream: _Stream, response: Any) -> None:
         stream.sender.send(response)
@@ -169,10 +167,9 @@ def _text(text: str, more: list[Any]) -> Any:
     return pb_utils.InferenceResponse(output_tensors=[tensor, *more])
 
 
-def _time_tensors(metrics: RequestMetrics, epoch: float) -> Iterator[Any]:
-    """Yield the times that are known; ``epoch`` is when the steady clock was 0."""
-    for name in _TIMES:
+def _time_tensors(metrics: RequestMetrics) -> Iterator[Any]:
+    """Yield the times that are known."""
+    for name in TIMES:
         at = getattr(metrics, name)
         if at is not None:
-            steady = np.array([round((at - epoch) * 1e9)], dtype=np.int64)
-            yield pb_utils.Tensor(f"{name}_ns", steady)
+            yield pb_utils.Tensor(f"{name}_ns", np.array([round(at * 1e9)], dtype=np.int64))

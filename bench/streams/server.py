@@ -1,6 +1,6 @@
 """A server that streams to all who ask, one token after the other, evenly spaced.
 
-``python -m bench.streams.server PORTS FORM,...`` listens on some ports; a line of standard input
+``python -m bench.streams.server PORT,...`` listens on some ports; a line of standard input
 says what to do next, and standard output tells how it goes: see :func:`_stream`.
 """
 

@@ -10,14 +10,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 from aiohttp import web
 
 from lab.driver import Driver
-from lab.engine import Engine, EngineSettings, Event, Request, RequestMetrics, Step
+from lab.engine import Engine, EngineSettings, Event, Request, Step
 from lab.trtllm_serve import iteration_json, openai, perf_metrics
 from lab.trtllm_serve.openai import Answer, Api, BadRequest
 from lab.trtllm_serve.perf_metrics import Finished
@@ -28,8 +27,6 @@ from lab.trtllm_serve.truth import Truth
 
 _POLL_SECONDS = 1.0
 """How often it looks whether a client has left."""
-
-_TIMES = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
 
 
 class Service:
@@ -183,7 +180,7 @@ class Service:
     def _finish(self, answer: Answer, end: Event, arrived: float, first: float | None) -> Finished:
         """Record a request that has ended as far as its client is concerned."""
         assert end.metrics is not None and answer.reason is not None  # noqa: S101, PT018
-        metrics = _steady(end.metrics, self._driver.epoch)
+        metrics = end.metrics.since(self._driver.epoch)
         finished = Finished(end.request_id, answer.reason, metrics, arrived, first)
         if self._exposition:
             self._exposition.request(finished)
@@ -246,12 +243,6 @@ def _has_left(request: web.Request) -> bool:
 def _wants_metrics(request: web.Request, settings: ServeSettings) -> bool:
     asked = request.headers.get(perf_metrics.RETURN_METRICS, "").strip() == "1"
     return asked and settings.per_request == "headers"
-
-
-def _steady(metrics: RequestMetrics, epoch: float) -> RequestMetrics:
-    """Return the metrics with the driver's times as steady ones."""
-    times = {name: getattr(metrics, name) for name in _TIMES}
-    return replace(metrics, **{name: at - epoch for name, at in times.items() if at is not None})
 
 
 def _some_records(settings: ServeSettings, engine: EngineSettings) -> list[iteration_json.Json]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args, get_type_hints
 
 _PYTORCH_1_4 = ("attention_dp_ranks", "iteration_interval", "kv_iteration_interval")
@@ -82,40 +82,25 @@ class ServeSettings:
         return self.schema.split("-")[0]
 
 
+_1_4 = ServeSettings()
+_1_3 = replace(
+    _1_4,
+    version="1.3.0rc11",
+    read="one-fetch",
+    prometheus="1.3",
+    per_request="endpoint",
+    perf_metrics_max_requests=1000,
+)
+_1_2 = replace(_1_3, version="1.2.1", schema="pytorch-1.2", kept_records=0, prometheus="1.1")
+_1_1 = replace(_1_2, version="1.1.0", read="until-idle")
+_1_0 = replace(
+    _1_1, version="1.0.0", prometheus="none", per_request="none", perf_metrics_max_requests=0
+)
 RELEASES: Mapping[str, ServeSettings] = {
-    "1.0": ServeSettings(
-        version="1.0.0",
-        schema="pytorch-1.2",
-        read="until-idle",
-        kept_records=0,
-        prometheus="none",
-        per_request="none",
-    ),
-    "1.1": ServeSettings(
-        version="1.1.0",
-        schema="pytorch-1.2",
-        read="until-idle",
-        kept_records=0,
-        prometheus="1.1",
-        per_request="endpoint",
-        perf_metrics_max_requests=1000,
-    ),
-    "1.2": ServeSettings(
-        version="1.2.1",
-        schema="pytorch-1.2",
-        read="one-fetch",
-        kept_records=0,
-        prometheus="1.1",
-        per_request="endpoint",
-        perf_metrics_max_requests=1000,
-    ),
-    "1.3": ServeSettings(
-        version="1.3.0rc11",
-        read="one-fetch",
-        prometheus="1.3",
-        per_request="endpoint",
-        perf_metrics_max_requests=1000,
-    ),
-    "1.4": ServeSettings(),
+    "1.0": _1_0,
+    "1.1": _1_1,
+    "1.2": _1_2,
+    "1.3": _1_3,
+    "1.4": _1_4,
 }
 """What each release did with its metrics switched on."""
