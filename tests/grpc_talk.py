@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hpack import Encoder
 from tritonclient.grpc import service_pb2 as kserve
 
-from exporter.wire.events import CLIENT, SERVER, Direction, Observer, Settings
+from exporter.wire.events import CLIENT, SERVER, Direction, Settings
 from exporter.wire.http2 import PREFACE, Http2Observer
-from tests.wire_log import WireLog
+from tests.wire_log import CAPTURES, Line, WireLog, recorded, show
 
-CAPTURES = Path(__file__).parent / "captures"
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x4, 0x8, 0x20
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 Fields = Mapping[str, str]
-Line = tuple[Direction, float, bytes | bool | None]
-"""Direction and time of bytes, of a FIN (None) or of an RST (False)."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -119,32 +114,16 @@ class Talk:
 
 
 def capture(name: str) -> list[Line]:
-    text = (CAPTURES / f"wire_grpc_{name}.jsonl").read_text()
-    return [
-        (way, at, what.encode("latin-1") if isinstance(what, str) else what)
-        for way, at, what in map(json.loads, text.splitlines())
-    ]
+    return recorded(f"grpc_{name}")
 
 
 def captures() -> list[str]:
     return sorted(path.stem[10:] for path in CAPTURES.glob("wire_grpc_*.jsonl"))
 
 
-def play(lines: list[Line], observer: Observer) -> None:
-    for direction, at, what in lines:
-        if isinstance(what, bytes):
-            observer.feed(direction, what, at)
-        elif what is None:
-            observer.half_closed(direction, at)
-        elif direction == CLIENT:
-            observer.aborted(at)
-        else:
-            observer.server_lost(at)
-
-
 def heard(lines: list[Line], settings: Settings | None = None) -> WireLog:
     log = WireLog()
-    play(lines, Http2Observer(log, settings or Settings()))
+    show(Http2Observer(log, settings or Settings()), lines)
     return log
 
 

@@ -121,6 +121,14 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
     raise AssertionError("it never was so")
 
 
+async def tells(one: TapsSource, anything: bool) -> bool:
+    """Say whether a source tells anything now, or whether it does not."""
+    with suppress(SourceError):
+        await one.survey(0.0)
+        return anything
+    return not anything
+
+
 def gone(pid: int) -> bool:
     """Tell whether a process has ended; a zombie nobody waits for has."""
     try:
@@ -286,26 +294,14 @@ async def test_a_process_that_is_killed_is_started_again(
             await eventually(is_live)
             os.kill(await child_of(os.getpid()), signal.SIGKILL)
 
-            async def is_down() -> bool:
-                with suppress(SourceError):
-                    await one.survey(0.0)
-                    return False
-                return True
-
-            await eventually(is_down)
+            await eventually(lambda: tells(one, False))
             with pytest.raises(SourceError) as down:
                 await one.survey(0.0)
             assert down.value.kind == "ended"
             assert "the process of the taps was ended by SIGKILL" in str(down.value)
             upstream.go.set()
 
-        async def is_back() -> bool:
-            with suppress(SourceError):
-                await one.survey(0.0)
-                return True
-            return False
-
-        await eventually(is_back)
+        await eventually(lambda: tells(one, True))
         await stream(port)
         await until_streams(one, 0)
         survey = await until_streams(one, 1)

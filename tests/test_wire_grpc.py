@@ -27,7 +27,6 @@ from exporter.wire.inference import (
 )
 from tests.captures.record_wire_grpc import SCENARIOS
 from tests.grpc_talk import (
-    CAPTURES,
     DATA,
     END_STREAM,
     INFER,
@@ -40,7 +39,7 @@ from tests.grpc_talk import (
     frame,
     heard,
 )
-from tests.wire_log import Event, WireLog
+from tests.wire_log import CAPTURES, Event, WireLog
 
 SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
 

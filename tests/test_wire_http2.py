@@ -32,7 +32,6 @@ from tests.grpc_talk import (
     STREAM_INFER,
     WINDOW,
     WITH_PRIORITY,
-    Line,
     Talk,
     answered,
     asked,
@@ -41,10 +40,9 @@ from tests.grpc_talk import (
     enveloped,
     frame,
     heard,
-    play,
     split,
 )
-from tests.wire_log import WireLog
+from tests.wire_log import Line, WireLog, show
 
 CALL = {":method": "POST", ":path": STREAM_INFER, "content-type": "application/grpc"}
 
@@ -134,9 +132,9 @@ def test_byte_by_byte_is_the_same(name: str) -> None:
 def test_any_split_is_the_same(name: str, most: int, seed: int) -> None:
     lines, rng = SPLIT[name], random.Random(seed)
     cuts = iter(lambda: rng.randint(1, most), 0)
-    pieces = split(lines, cuts)
-    assert heard(pieces).events == heard(lines).events
-    assert _told(heard(pieces)) == _told(heard(lines))
+    in_pieces, whole = heard(split(lines, cuts)), heard(lines)
+    assert in_pieces.events == whole.events
+    assert _told(in_pieces) == _told(whole)
 
 
 @given(st.sampled_from(sorted(SPLIT)), st.integers(1, 5))
@@ -472,7 +470,7 @@ def test_mutated_recordings(name: str, seed: int) -> None:
         rng.shuffle(lines)
     log = WireLog()
     observer = Http2Observer(log, Settings())
-    play(lines, observer)
+    show(observer, lines)
     _whatever(observer, log)
 
 

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 
+from exporter.sources.request_timing import SPANS
 from lab import serve as trtllm_serve
 from lab.engine import EngineSettings
 from lab.process import HOST, Server, free_ports, get, serve
@@ -25,6 +28,7 @@ ENGINE = EngineSettings(step_seconds=0.02, sequence_seconds=0.0, jitter=0)
 TOKENS = 6
 REQUESTS = 5
 STAGES = ("queue", "prefill", "decode")
+LEAST_DECODE = (TOKENS - 1) * ENGINE.step_seconds
 
 
 class Sidecar(Server):
@@ -82,6 +86,11 @@ def seconds(of: Sidecar, stage: str, model: str) -> float:
     return total / count
 
 
+def truth(server: Server, since: float = 0.0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(server.ports[0], f"/lab/truth?since={since}")[1])
+    return found
+
+
 @pytest.fixture(scope="module")
 def triton_server(
     triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
@@ -89,6 +98,13 @@ def triton_server(
     folder = tmp_path_factory.mktemp("injection")
     write_repository(folder / "models", engine=ENGINE)
     with triton(folder / "models", folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = ServeSettings(model="chat")
+    with trtllm_serve.start(tmp_path_factory.mktemp("look-alike"), settings, ENGINE) as running:
         yield running
 
 
@@ -145,7 +161,7 @@ def test_without_it_a_server_is_not_asked(triton_server: Triton, tmp_path: Path)
 @pytest.mark.parametrize("injecting", [True, False])
 @pytest.mark.parametrize("streaming", [True, False])
 def test_trtllm_serve_tells_its_timing_in_heads_and_events(
-    tmp_path: Path, injecting: bool, streaming: bool
+    look_alike: Server, tmp_path: Path, injecting: bool, streaming: bool
 ) -> None:
     """With the injection for everybody, without it for clients that ask by themselves."""
     body: dict[str, object] = {
@@ -154,13 +170,10 @@ def test_trtllm_serve_tells_its_timing_in_heads_and_events(
         "max_tokens": TOKENS,
         "stream": streaming,
     }
-    look = ServeSettings(model="chat")
     flags = ("--inject", "perf-metrics") if injecting else ()
     asking = {} if injecting else {"X-TRTLLM-return-metrics": "1"}
-    with (
-        trtllm_serve.start(tmp_path / "trtllm-serve", look, ENGINE) as server,
-        sidecar(tmp_path, server.ports[0], *flags) as beside,
-    ):
+    since = truth(look_alike)["mark"]
+    with sidecar(tmp_path, look_alike.ports[0], *flags) as beside:
         for _ in range(REQUESTS):
             head, text = answer(beside.proxy, "/v1/completions", body, **asking)
             said = "server_queue;dur=" in head + text
@@ -168,5 +181,16 @@ def test_trtllm_serve_tells_its_timing_in_heads_and_events(
             assert ("[DONE]" in text) == streaming
         count = r'llm_request_queue_seconds_count\{model="chat",version=""\}'
         eventually(lambda: beside.value(count) == REQUESTS)
-        assert seconds(beside, "decode", "chat") == pytest.approx(0.1, abs=0.03)
-        assert 0 < seconds(beside, "prefill", "chat") < 0.1
+        told = {stage: seconds(beside, stage, "chat") for stage in STAGES}
+    ended = truth(look_alike, since)["requests"]
+    assert len(ended) == REQUESTS
+    true = {
+        stage: fmean(one[end] - one[begin] for one in ended)
+        for stage, (begin, end) in SPANS.items()
+        if stage in STAGES
+    }
+    assert true["decode"] > LEAST_DECODE
+    if streaming:  # then the tap has seen for itself how long that took
+        assert told.pop("decode") == pytest.approx(true.pop("decode"), abs=0.03)
+    assert told == pytest.approx(true, abs=1e-5)
+    assert told["prefill"] > 0

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from statistics import median_low
 
 import aiohttp
 import grpc
@@ -20,17 +16,14 @@ from exporter.taps.proxy import ProxyTap
 from exporter.taps.tap import ProxySpec
 from exporter.wire.connection import observe
 from exporter.wire.events import Settings
-from lab.engine import EngineSettings
-from lab.load import Load, LoadSettings, Protocol
+from lab.load import Load, Protocol
 from lab.process import Server
 from lab.serve import start
 from lab.triton import Triton
 from tests import traced
+from tests.client_side import agree, agree_with_load, chunk_times, load_of, outcomes
 from tests.proxied import on_loop, until
 from tests.wire_log import WireLog
-
-TOLERANCE = 0.02
-"""Seconds; clients share two cores with the servers. Millisecond bounds are in test_truth.py."""
 
 WORDS, STREAMS = 20, 5
 
@@ -52,31 +45,10 @@ async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLo
     assert not [event for event in log.events if event[0] == "lost"]
 
 
-def outcomes(log: WireLog) -> dict[str, int]:
-    return dict(Counter(event[3] for event in log.events if event[0] == "ended"))
-
-
-def chunk_times(log: WireLog) -> list[list[float]]:
-    """Return of each stream when its chunks came, in seconds from its arrival."""
-    return [
-        [event[1] - stream.arrived for event in log.of(number) if event[0] == "chunk"]
-        for number, stream in enumerate(log.streams)
-    ]
-
-
-def agree(told: list[list[float]], seen: list[list[float]]) -> None:
-    """Check counts exactly, and times in the middle: whoever has the CPU may hold up a client."""
-    assert sorted(map(len, told)) == sorted(map(len, seen))
-    for pick in (firsts, gaps):
-        assert abs(median_low(pick(told)) - median_low(pick(seen))) < TOLERANCE
-
-
-def firsts(streams: list[list[float]]) -> list[float]:
-    return [times[0] for times in streams]
-
-
-def gaps(streams: list[list[float]]) -> list[float]:
-    return [later - sooner for times in streams for sooner, later in pairwise(times)]
+@pytest.fixture(scope="module")
+def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with start(tmp_path_factory.mktemp("look-alike")) as server:
+        yield server
 
 
 @on_loop("uvloop")
@@ -112,34 +84,10 @@ async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
 @on_loop("uvloop")
-async def test_the_look_alike_under_load(protocol: Protocol, tmp_path: Path) -> None:
-    with await asyncio.to_thread(start, tmp_path, None, EngineSettings()) as server:
-        async with proxied(server) as (ports, log):
-            load = Load(
-                f"http://127.0.0.1:{ports[0]}",
-                LoadSettings(
-                    rate=30,
-                    requests=40,
-                    max_tokens=(8, 16, 40),
-                    prompt_words=(20, 60),
-                    protocol=protocol,
-                    leave_before_first_token=0,
-                    failing=0,
-                ),
-            )
-            saw = await load.run()
-    expected = {
-        "ok": saw.outcomes["ok"],
-        "invalid": saw.outcomes["rejected"],
-        "disconnected": saw.outcomes["left_mid_stream"],
-    }
-    assert outcomes(log) == {outcome: count for outcome, count in expected.items() if count}
-    streams = [times for times in chunk_times(log) if times]
-    assert saw.ttft
-    assert saw.gap
-    assert saw.ttft.count == len(streams)
-    assert abs(saw.ttft.p50 - median_low(firsts(streams))) < TOLERANCE
-    assert abs(saw.gap.p50 - median_low(gaps(streams))) < TOLERANCE
+async def test_the_look_alike_under_load(protocol: Protocol, look_alike: Server) -> None:
+    async with proxied(look_alike) as (ports, log):
+        saw = await Load(f"http://127.0.0.1:{ports[0]}", load_of(protocol)).run()
+    agree_with_load(log, saw)
 
 
 def _grpc(port: int) -> str:

@@ -177,7 +177,6 @@ class Crowd:
 
     def __init__(self, kind: Kind, ports: Sequence[int], every: Sequence[Ask]) -> None:
         self.seen: list[Seen] = []
-        self.lags: list[float] = []
         self.naps: list[float] = []
         self._kind, self._ports = kind, ports
         self._left: queue.SimpleQueue[Ask] = queue.SimpleQueue()
@@ -205,7 +204,7 @@ class Crowd:
             with _client(self._kind, self._ports) as run:
                 while not self._problem:
                     time.sleep(pick.uniform(0, 0.02))
-                    self.seen += run(self._left.get_nowait(), self.lags)
+                    self.seen += run(self._left.get_nowait())
         except queue.Empty:
             pass
         except BaseException as problem:
@@ -218,7 +217,7 @@ class Crowd:
             self.naps.append(time.monotonic() - began - _NAP_SECONDS)
 
 
-Run = Callable[[Ask, list[float]], list[Seen]]
+Run = Callable[[Ask], list[Seen]]
 
 
 @contextmanager
@@ -232,9 +231,9 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
         from tests.truth.over_openai import Client as Package
 
         with closing(Package(ports[0])) as prompt, closing(Package(ports[1])) as slow:
-            yield lambda ask, lags: [(slow if ask.model.endswith(_SLOW) else prompt).run(ask)]
+            yield lambda ask: [(slow if ask.model.endswith(_SLOW) else prompt).run(ask)]
     elif kind == "openai_http":
-        yield lambda ask, lags: _over_http(ports[ask.model.endswith(_SLOW)], ask, lags)
+        yield lambda ask: _over_http(ports[ask.model.endswith(_SLOW)], ask)
     elif kind == "triton_http":
         yield partial(_over_http, ports[0])
     else:
@@ -242,21 +241,16 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
 
         with closing(Streams(ports[1])) as streams:
 
-            def run(ask: Ask, lags: list[float]) -> list[Seen]:
+            def run(ask: Ask) -> list[Seen]:
                 if isinstance(ask, over_http.Ask):
-                    return _over_http(ports[0], ask, lags)
+                    return _over_http(ports[0], ask)
                 return _dying("over_grpc", ports[1], ask) or streams.run(ask)
 
             yield run
 
 
-def _over_http(port: int, ask: over_http.Ask, lags: list[float]) -> list[Seen]:
-    if died := _dying("over_http", port, ask):
-        return died
-    client = over_http.Client(port, ask)
-    seen = client.run()
-    lags += client.lags
-    return [seen]
+def _over_http(port: int, ask: over_http.Ask) -> list[Seen]:
+    return _dying("over_http", port, ask) or [over_http.Client(port, ask).run()]
 
 
 def _dying(module: str, port: int, ask: Ask) -> list[Seen]:
@@ -282,7 +276,7 @@ def main() -> None:
         print("ready", flush=True)
     sys.stdin.readline()
     crowd.run(given.at_once)
-    found = {"seen": [asdict(seen) for seen in crowd.seen], "lags": crowd.lags, "naps": crowd.naps}
+    found = {"seen": [asdict(seen) for seen in crowd.seen], "naps": crowd.naps}
     json.dump(found, sys.stdout)
 
 

@@ -1,0 +1,69 @@
+"""What taps told of streams against what their clients saw themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from statistics import median_low
+
+from lab.load import LoadSettings, LoadSummary, Protocol
+from tests.wire_log import WireLog
+
+TOLERANCE = 0.02
+"""Seconds; clients share two cores with the servers. Millisecond bounds are in test_truth.py."""
+
+
+def load_of(protocol: Protocol) -> LoadSettings:
+    """Return a second's load of streams that come through, are refused, or are left."""
+    return LoadSettings(
+        rate=30,
+        requests=40,
+        max_tokens=(8, 16, 40),
+        prompt_words=(20, 60),
+        protocol=protocol,
+        leave_before_first_token=0,
+        failing=0,
+    )
+
+
+def outcomes(log: WireLog) -> dict[str, int]:
+    return dict(Counter(event[3] for event in log.events if event[0] == "ended"))
+
+
+def chunk_times(log: WireLog) -> list[list[float]]:
+    """Return of each stream when its chunks came, in seconds from its arrival."""
+    return [
+        [event[1] - stream.arrived for event in log.of(number) if event[0] == "chunk"]
+        for number, stream in enumerate(log.streams)
+    ]
+
+
+def agree(told: list[list[float]], seen: list[list[float]]) -> None:
+    """Check counts exactly, and times in the middle: whoever has the CPU may hold up a client."""
+    assert sorted(map(len, told)) == sorted(map(len, seen))
+    for pick in (firsts, gaps):
+        assert abs(median_low(pick(told)) - median_low(pick(seen))) < TOLERANCE
+
+
+def agree_with_load(log: WireLog, saw: LoadSummary) -> None:
+    """Check the same of a load that went there and nothing else."""
+    expected = {
+        "ok": saw.outcomes["ok"],
+        "invalid": saw.outcomes["rejected"],
+        "disconnected": saw.outcomes["left_mid_stream"],
+    }
+    assert outcomes(log) == {outcome: count for outcome, count in expected.items() if count}
+    streams = [times for times in chunk_times(log) if times]
+    assert saw.ttft
+    assert saw.gap
+    assert saw.ttft.count == len(streams)
+    assert abs(saw.ttft.p50 - median_low(firsts(streams))) < TOLERANCE
+    assert abs(saw.gap.p50 - median_low(gaps(streams))) < TOLERANCE
+
+
+def firsts(streams: list[list[float]]) -> list[float]:
+    return [times[0] for times in streams]
+
+
+def gaps(streams: list[list[float]]) -> list[float]:
+    return [later - sooner for times in streams for sooner, later in pairwise(times)]
