@@ -40,21 +40,12 @@ __all__ = [
 MatchOp = Literal["=", "!=", "=~", "!~"]
 
 # Binding strength, weakest first; https://prometheus.io/docs/prometheus/latest/querying/operators/
-_PRECEDENCE = {
+PRECEDENCE = {
     "or": 1,
-    "and": 2,
-    "unless": 2,
-    "==": 3,
-    "!=": 3,
-    ">": 3,
-    "<": 3,
-    ">=": 3,
-    "<=": 3,
-    "+": 4,
-    "-": 4,
-    "*": 5,
-    "/": 5,
-    "%": 5,
+    **dict.fromkeys(("and", "unless"), 2),
+    **dict.fromkeys(("==", "!=", ">", "<", ">=", "<=", "</", ">/"), 3),
+    **dict.fromkeys(("+", "-"), 4),
+    **dict.fromkeys(("*", "/", "%", "atan2"), 5),
     "^": 6,
 }
 _ATOM = 7
@@ -157,7 +148,7 @@ class Number(Expr):
     @property
     def strength(self) -> int:  # type: ignore[override]
         """An atom, but for the sign: ``-1 ^ 2`` is ``-(1 ^ 2)``."""
-        return _PRECEDENCE["*"] if self.text.startswith("-") else _ATOM
+        return PRECEDENCE["*"] if self.text.startswith("-") else _ATOM
 
     def __str__(self) -> str:
         return self.text
@@ -254,7 +245,7 @@ class Binary(Expr):
     @property
     def strength(self) -> int:  # type: ignore[override]
         """How tightly this operator binds its operands."""
-        return _PRECEDENCE[self.op]
+        return PRECEDENCE[self.op]
 
     @property
     def operator(self) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, get_args
 
-from promql.expr import Expr, Matcher, MatchOp, Text, Vector, aggregate
+from promql.expr import Expr, Matcher, Text, Vector, aggregate
+from promql.parse import Aggregate, Call, Node, NotPromQL, Selector, bare, parse, selectors
+from promql.types import check
 
 MAX_LENGTH = 10_000
 
 # A string is kept as it is; blanks and comments between the words are one space.
 _PIECES = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)|((?:\s|\#[^\n]*)+)""")
-_OPS: tuple[MatchOp, ...] = get_args(MatchOp)
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class InvalidQuery(ValueError):  # noqa: N818  (reads as a statement at the raise)
@@ -44,29 +46,20 @@ class Query:
 
 
 def read_query(text: str) -> Query:
-    """Check a query as Prometheus 2.45 would; raises :class:`InvalidQuery`.
-
-    The parser is loaded here, as only those need it who bring their own queries.
-    """
-    import promql_parser
-
+    """Check a query as Prometheus 3 would; raises :class:`InvalidQuery`."""
     if len(text) > MAX_LENGTH:
         raise InvalidQuery(f"is longer than {MAX_LENGTH:,} characters")
     try:
-        tree = promql_parser.parse(text)
-    except ValueError as error:
-        raise InvalidQuery(f"is not PromQL: {' '.join(str(error).split())}") from None
-    text = one_line(text)
-    try:
-        promql_parser.parse(f"sum({text})")
-    except ValueError:
-        raise InvalidQuery("gives a range, a number or text, not an instant vector") from None
-    while isinstance(tree, promql_parser.ParenExpr):
-        tree = tree.expr
-    summed = isinstance(tree, promql_parser.AggregateExpr) and not (
-        tree.modifier or str(tree.op) in ("topk", "bottomk", "count_values")
-    )
-    return Query(text, _selector(tree), summed, _rated(tree), _metrics(tree))
+        tree = parse(text, variables=False)
+        gives = check(tree)
+    except NotPromQL as problem:
+        raise InvalidQuery(f"is not PromQL: {problem.message}") from None
+    if gives != "vector":
+        raise InvalidQuery("gives a range, a number or text, not an instant vector")
+    tree = bare(tree)
+    summed = isinstance(tree, Aggregate) and tree.is_one
+    metrics = frozenset(each.metric for each in selectors(tree) if each.metric)
+    return Query(one_line(text), _selector(tree), summed, _rated(tree), metrics)
 
 
 def one_line(text: str) -> str:
@@ -80,41 +73,21 @@ def one_line(text: str) -> str:
     return line + text[at:]
 
 
-def _selector(tree: Any) -> Vector | None:
-    if type(tree).__name__ != "VectorSelector" or not tree.name:
+def _selector(tree: Node) -> Vector | None:
+    """Return a plain selector of a metric, if all of its names can be written without quotes."""
+    if not isinstance(tree, Selector) or tree.shifted or not _METRIC.fullmatch(tree.metric or ""):
         return None
-    if tree.offset or tree.at or tree.matchers.or_matchers:
-        return None
-    return Vector(tree.name, tuple(map(_matcher, tree.matchers.matchers)))
+    matchers = []
+    for each in tree.matchers:
+        if each.value is None or each.label == "__name__" or not _LABEL.fullmatch(each.label):
+            return None
+        matchers.append(Matcher(each.label, each.op, each.value))
+    return Vector(tree.metric or "", tuple(matchers))
 
 
-def _rated(tree: Any) -> Vector | None:
+def _rated(tree: Node) -> Vector | None:
     """Return x of ``sum(rate(x[5m]))``."""
-    if type(tree).__name__ != "AggregateExpr" or str(tree.op) != "sum":
-        return None
-    call = tree.expr
-    if type(call).__name__ != "Call" or call.func.name != "rate":
-        return None
-    (counter,) = call.args
-    return _selector(getattr(counter, "vector_selector", None))
-
-
-def _metrics(tree: Any) -> frozenset[str]:
-    import promql_parser
-
-    found: set[str] = set()
-
-    def visit(part: Any) -> None:
-        selector = getattr(part, "vector_selector", part)
-        if type(selector).__name__ == "VectorSelector" and selector.name:
-            found.add(selector.name)
-
-    promql_parser.walk(tree, visit)
-    return frozenset(found)
-
-
-def _matcher(given: Any) -> Matcher:
-    """Read the operator off the parser's text, which begins with the label's name."""
-    rest = str(given).removeprefix(given.name)
-    op = next(op for op in sorted(_OPS, key=len, reverse=True) if rest.startswith(op))
-    return Matcher(given.name, op, given.value)
+    match tree:
+        case Aggregate(op="sum", expr=Call(function="rate", args=(counter,))):
+            return _selector(counter)
+    return None

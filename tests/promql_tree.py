@@ -1,4 +1,4 @@
-"""What generated PromQL really says, as Prometheus's grammar reads it (parsed by promql-parser)."""
+"""What generated PromQL really says, as a parser reads it that is not ours (promql-parser)."""
 
 from __future__ import annotations
 

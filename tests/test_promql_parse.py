@@ -200,6 +200,44 @@ def test_it_answers_any_text(text: str) -> None:
     assert all(0 <= start <= end <= len(text) for start, end in places)
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("0755 + 1_000.5 + 08", "493 + 1000.5 + 8"),
+        ("x[1m + 30s]", "x[90s]"),
+        ("x[2*(1h/4)-1m^1:max_of(1m, 2m)]", "x[1740:2m]"),
+        ("x[5m # all: of it\n]", "x[5m]"),
+        ('{"x", "a b"="c"}', '{__name__="x", "a b"="c"}'),
+        ('x{a="\\x41\\101\\u0041\\U00000041"}', 'x{a="AAAA"}'),
+        ("x{a=`\\d`}", 'x{a="\\\\d"}'),
+        ("x[5m] smoothed", "x[5m]"),
+        ("x + on (a) group_left (b) fill_left(0) fill_right(-1) y", "x + on (a) group_left (b) y"),
+        ("x offset (5m * 2) @ 1h", "x offset 10m @ 3600"),
+        ("x @ start() offset -step()", "x offset -5m @ start()"),
+        ("fill + smoothed / anchored", "(fill) + (smoothed / anchored)"),
+        ("by + offset{a='b'} or or", "(by + offset{a='b'}) or (or)"),
+        ("x >/ 5 </ 3", "(x >/ 5) </ 3"),
+    ],
+)
+def test_it_reads_what_is_new_or_odd(text: str, same: str) -> None:
+    assert as_read_by_us(parse(text)) == as_read_by_us(parse(same))
+
+
+def test_a_length_that_the_query_decides_is_not_known() -> None:
+    for length in ("step()", "range() / 10", "min_of(step(), 5m)", "0 - 5m"):
+        (selector,) = selectors(parse(f"x[{length}]"))
+        assert selector.window
+        assert selector.window.seconds is None
+
+
+def test_without_variables_there_are_none() -> None:
+    (selector,) = selectors(parse('x{a="$b"}', variables=False))
+    assert [matcher.value for matcher in selector.matchers] == ["$b"]
+    for text in ("$x", "x[$__interval]", "x_${y}", "x offset $y", "x[[y]]"):
+        with pytest.raises(NotPromQL):
+            parse(text, variables=False)
+
+
 def test_a_metric_may_be_named_by_a_matcher() -> None:
     names = [selector.metric for selector in selectors(parse('{__name__="x"} + {"y"} + {a="b"}'))]
     assert names == ["x", "y", ""]
@@ -231,6 +269,21 @@ def test_every_part_says_where_it_stands(text: str) -> None:
         ),
         ("sum(x) by", "found the end, expected '('", 9),
         ("x & y", "found '&'", 2),
+        ("rate(x[5m],)", "found ')', expected an argument", 11),
+        ('x{__name__="y"}', "the metric is named twice", 0),
+        ("x{a:b='c'}", "a label is not called a:b without quotes", 2),
+        ('x{a="\\q"}', "found \\q, which is no escape", 5),
+        ("x offset 1m offset 2m", "found 'offset', expected offset only once", 12),
+        ("x + on (a) group_left (a) y", "the label a is both in on() and taken along", 11),
+        ("1e999", "the number is too large", 0),
+        ("x @ 5m1h", "a duration has its units from the largest to the smallest, each once", 4),
+        ("x[5m/0]", "found '[5m/0]', expected a duration in brackets", 1),
+        ("on + x", "found 'on', expected a metric, a function, a number or a parenthesis", 0),
+        (
+            "offset(x)",
+            "found 'offset', expected a metric, a function, a number or a parenthesis",
+            0,
+        ),
         ("(1 + 2) offset 5m", "found '5m', expected a metric or a subquery before that", 15),
     ],
 )

@@ -1,0 +1,231 @@
+"""What Prometheus checks of a query once it is parsed: functions, their arguments, types.
+
+Names and arguments of functions: Prometheus 3.14, ``promql/parser/functions.go``, with those of
+older releases; experimental ones count as known.  What a variable of Grafana hides is taken to be
+right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NoReturn
+
+from promql import expr
+from promql.parse import (
+    COMPARISONS,
+    SET_OPERATORS,
+    Aggregate,
+    Binary,
+    Call,
+    Matcher,
+    Negative,
+    Node,
+    NotPromQL,
+    Number,
+    Paren,
+    Selector,
+    String,
+    Subquery,
+    children,
+    walk,
+)
+
+Type = Literal["scalar", "vector", "range", "text"]
+
+_NAMES: Mapping[Type, str] = {
+    "scalar": "a number",
+    "vector": "an instant vector",
+    "range": "a range such as x[5m]",
+    "text": "text in quotes",
+}
+
+# What functions take: "?" after what may be left out, "*" after what may come any number of times.
+_TAKES: Mapping[str, str] = {
+    "": "end pi range start step time",
+    "scalar": "vector",
+    "scalar scalar": "max_of min_of",
+    "vector": """
+        abs absent acos acosh asin asinh atan atanh ceil cos cosh deg exp floor histogram_avg
+        histogram_count histogram_stddev histogram_stdvar histogram_sum ln log10 log2 rad scalar sgn
+        sin sinh sort sort_desc sqrt start_timestamp tan tanh timestamp
+        """,
+    "vector?": "day_of_month day_of_week day_of_year days_in_month hour minute month year",
+    "vector vector?": "info",
+    "vector scalar": "clamp_max clamp_min",
+    "vector scalar?": "round",
+    "vector scalar scalar": "clamp",
+    "scalar vector": "histogram_quantile",
+    "scalar scalar vector": "histogram_fraction",
+    "vector text scalar scalar*": "histogram_quantiles",
+    "vector text*": "sort_by_label sort_by_label_desc",
+    "vector text text text*": "label_join",
+    "vector text text text text": "label_replace",
+    "range": """
+        absent_over_time avg_over_time changes count_over_time delta deriv first_over_time idelta
+        increase irate last_over_time mad_over_time max_over_time min_over_time present_over_time
+        rate resets stddev_over_time stdvar_over_time sum_over_time ts_of_first_over_time
+        ts_of_last_over_time ts_of_max_over_time ts_of_min_over_time
+        """,
+    "range scalar": "predict_linear",
+    "range scalar scalar": "double_exponential_smoothing holt_winters",
+    "scalar range": "quantile_over_time",
+}
+_FUNCTIONS = {name: tuple(takes.split()) for takes, all_ in _TAKES.items() for name in all_.split()}
+_SCALARS = frozenset(["end", "max_of", "min_of", "pi", "range", "scalar", "start", "step", "time"])
+_PARAMETERS: Mapping[str, Type] = {
+    **dict.fromkeys(("bottomk", "limit_ratio", "limitk", "quantile", "topk"), "scalar"),
+    "count_values": "text",
+}
+
+
+_Known = dict[int, Type | None]  # what the parts of an expression give, by id
+
+
+def check(root: Node) -> Type | None:
+    """Return what an expression gives, None where a variable hides it.
+
+    Raises :class:`~promql.parse.NotPromQL` with one thing that Prometheus refuses.
+    """
+    parts = [node for node, _ in walk(root)]
+    of_info = {id(each) for node in parts if _is_info(node) for each in children(node)[1:]}
+    known: _Known = {}
+    for node in reversed(parts):  # what is inside comes first
+        if isinstance(node, Selector) and id(node) not in of_info:
+            _selects(node)
+        known[id(node)] = _gives(node, known)
+    return known[id(root)]
+
+
+def _gives(node: Node, known: _Known) -> Type | None:
+    match node:
+        case Number(value=value):
+            return None if value is None else "scalar"
+        case String():
+            return "text"
+        case Selector():
+            _patterns(node)
+            return "vector" if node.window is None else "range"
+        case Paren(expr=inner):
+            return known[id(inner)]
+        case Negative(expr=inner):
+            return _want(inner, ("scalar", "vector"), "a sign", known)
+        case Subquery(expr=inner):
+            _want(inner, ("vector",), "a subquery", known)
+            return "range"
+        case Aggregate():
+            return _aggregate(node, known)
+        case Call():
+            return _call(node, known)
+        case Binary():
+            return _binary(node, known)
+    raise TypeError(node)
+
+
+def _is_info(node: Node) -> bool:
+    return isinstance(node, Call) and node.function == "info"
+
+
+def _refuse(node: Node, message: str, fix: str = "correct it") -> NoReturn:
+    raise NotPromQL(message, node.start, node.end, fix)
+
+
+def _want(
+    node: Node, wanted: tuple[Type, ...], what: str, known: _Known, whole: Node | None = None
+) -> Type | None:
+    """Check a part of something that takes certain types; ``whole`` is that, if not the part."""
+    found = known[id(node)]
+    if found is None or found in wanted:
+        return found
+    fix = "add the range to the metric" if (found, *wanted) == ("vector", "range") else "correct it"
+    names = " or ".join(_NAMES[each] for each in wanted)
+    _refuse(whole or node, f"{what} needs {names}, not {_NAMES[found]}", fix)
+
+
+def _selects(node: Selector) -> None:
+    if node.metric == "" and all(map(_accepts_nothing, node.matchers)):
+        fix = "name a metric, or a label that must have a value"
+        _refuse(node, "this selects every series there is", fix)
+
+
+def _patterns(node: Selector) -> None:
+    """Check regular expressions, which are RE2's: only what is surely wrong is refused."""
+    for each in node.matchers:
+        if "~" in each.op and each.value is not None and not _RE2_ONLY.search(each.value):
+            try:
+                re.compile(each.value)
+            except re.error as error:
+                _refuse(node, f"the pattern of {each.label} is wrong: {error}")
+
+
+_RE2_ONLY = re.compile(r"\(\?|\\[pPCQEz]|\[\[:")
+"""What Python's expressions write in another way, or not at all."""
+
+
+def _accepts_nothing(matcher: Matcher) -> bool:
+    """Whether a series without the label is selected."""
+    if matcher.value is None:
+        return False
+    return expr.Matcher(matcher.label, matcher.op, matcher.value).accepts("")
+
+
+def _aggregate(node: Aggregate, known: _Known) -> Type:
+    wanted = _PARAMETERS.get(node.op)
+    if node.op and (wanted is None) != (node.parameter is None):
+        _refuse(node, f"{node.op} takes {'one argument' if wanted is None else 'two arguments'}")
+    if wanted and node.parameter:
+        _want(node.parameter, (wanted,), f"the first argument of {node.op}", known)
+    _want(node.expr, ("vector",), node.op or "an aggregation", known, node)
+    return "vector"
+
+
+def _call(node: Call, known: _Known) -> Type | None:
+    name, given = node.function, node.args
+    if not name:
+        return None
+    takes = _FUNCTIONS.get(name)
+    if takes is None:
+        _refuse(node, f"there is no function {name}")
+    least = sum(each[-1] not in "?*" for each in takes)
+    most = len(given) if takes and takes[-1].endswith("*") else len(takes)
+    if not least <= len(given) <= most:
+        some = f"{least}" if least == len(takes) else f"{least} or more"
+        _refuse(node, f"{name} takes {some} argument{'s' * (some != '1')}, not {len(given)}")
+    for at, each in enumerate(given):
+        if name == "info" and at:
+            _of_info(each)
+        else:
+            wanted: Type = takes[min(at, len(takes) - 1)].rstrip("?*")  # type: ignore[assignment]
+            _want(each, (wanted,), name, known, node)
+    return "scalar" if name in _SCALARS else "vector"
+
+
+def _of_info(node: Node) -> None:
+    """Check what selects the labels that info() adds."""
+    labels_only = isinstance(node, Selector) and (
+        not node.metric or any(each.label == "__name__" for each in node.matchers)
+    )
+    if not labels_only:
+        _refuse(node, 'info needs labels only, such as {job="x"}')
+
+
+def _binary(node: Binary, known: _Known) -> Type | None:
+    types = tuple(
+        _want(side, ("scalar", "vector"), node.op, known) for side in (node.left, node.right)
+    )
+    set_ = node.op in SET_OPERATORS
+    if node.bool_ and node.op not in COMPARISONS:
+        _refuse(node, f"{node.op} takes no bool: only comparisons do")
+    if "scalar" in types and set_:
+        _refuse(node, f"{node.op} needs an instant vector on both sides", "write vector(…)")
+    if "scalar" in types and node.labels:
+        _refuse(node, f"{node.matching} needs an instant vector on both sides")
+    if set_ and node.grouped:
+        _refuse(node, f"{node.op} takes no group_left or group_right")
+    if types == ("scalar", "scalar"):
+        if node.op in COMPARISONS and not node.bool_:
+            _refuse(node, f"{node.op} between two numbers needs bool", f"write {node.op} bool")
+        return "scalar"
+    if "vector" in types:
+        return "vector"
+    return None
