@@ -21,6 +21,9 @@ WRONG: dict[str, list[Case]] = {
         ("sum(x", ()),
         ("rate(x)", ()),
         ('rate({__name__="x"})', ()),
+        ("sum(job:requests:rate5m[5m])", ()),
+        ("rates(x[5m])", ()),
+        ("x{a=~'('}", ()),
     ],
     "TL002": [
         ("vllm:gpu_cache_usage_perc", VLLM),
@@ -186,6 +189,19 @@ RIGHT: list[Case] = [
     ('sum by (model) (label_replace(vllm:num_requests_running,"model","$1","pod","(.*)"))', VLLM),
     ("sum by (model) (vllm:num_requests_running * on (pod) group_left (model) kube_labels)", VLLM),
     ("rate(x[$__rate_interval]) + rate(y[$window])", ()),
+    ("vllm:e2e_request_latency_seconds:burnrate1h", VLLM),
+    ("cluster_members_total", ()),
+    ("pending_requests_total", ()),
+    ("app_uptime_seconds_total > 60", ()),
+    ("requests_received_total - requests_processed_total", ()),
+    ("sum without (path) (disk_free_bytes / disk_size_bytes)", ()),
+    ('{"http.server.duration", "le"="1.5"}', ()),
+    ("histogram_quantile(0.9, sum(rate(x_seconds[5m] @ end() offset 1h)))", ()),
+    ("histogram_avg(rate(native_seconds[5m:30s])) # and a comment", ()),
+    ("mad_over_time(x[5m]) + ts_of_max_over_time(x[5m]) + sort_by_label(x, 'a')", ()),
+    ("increase(x_total[1m + 30s] smoothed) + fill(0) rate(y_total[2m] anchored)", ()),
+    ('x{a=~"${var:regex}",b="[[var]]",c=~"[[var:pipe]]"} * $factor', ()),
+    ("rate(x_total[${window}]) / rate(y_total[[[window]]])", ()),
     ("rate(nv_inference_count[5m]) > 3", TRITON),
     ("sum(rate(x_total[5m])) * 60", ()),
     ("vector(1)", ()),
@@ -208,7 +224,18 @@ def test_what_is_right_is_left_alone(case: Case, tmp_path: Path) -> None:
 
 
 def test_every_check_of_queries_is_tried_here() -> None:
-    of_others = {"TL017", "TL025", "TL031", "TL032", "TL033", "TL034", "TL035", "TL041", "TL042"}
+    of_others = {
+        "TL017",
+        "TL025",
+        "TL031",
+        "TL032",
+        "TL033",
+        "TL034",
+        "TL035",
+        "TL041",
+        "TL042",
+        "TL043",
+    }
     assert WRONG.keys() | of_others == CHECKS.keys()
 
 
@@ -235,6 +262,17 @@ RATIO = "sum(rate(errors_total[5m])) / sum(rate(all_total[5m]))"
         ("max by (pod) (max_over_time(vllm:kv_cache_usage_perc[5m])) > 0.9", False),
         ("vllm:kv_cache_usage_perc * 100 > 90", False),
         ("vllm:kv_cache_usage_perc > 2 / 0", False),
+        ("nv_gpu_memory_used_bytes / nv_gpu_memory_total_bytes > 90", True),
+        ("nv_gpu_memory_used_bytes / nv_gpu_memory_total_bytes > 0.9", False),
+        ("slo:good:ratio_rate1h < (1 - 14.4 * 0.1)", True),
+        ("slo:good:ratio_rate1h < (1 - 14.4 * 0.05)", False),
+        ("(1 - 14.4 * 0.1) > sum(rate(good_total[1h])) / sum(rate(all_total[1h]))", True),
+        ("sum(rate(good_total[1h])) / sum(rate(all_total[1h])) < 0.5", False),
+        ("vllm:kv_cache_usage_perc < 0", True),
+        ("temperature < 0", False),
+        ("a:left / b:right < -1", False),
+        ("store_usage_ratio > 70", False),
+        ('x_seconds{quantile="0.9"} / on (job) x_seconds{quantile="0.5"} > 1.05', False),
         ("triton:queue_compute:ratio > 2", False),
         ("job:error_duration_seconds:p99 > 2", False),
     ],
@@ -323,10 +361,28 @@ MEAN = "rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_s
         ("time() - process_start_time_seconds", "ms", []),
         ("nv_gpu_power_usage", "ms", []),
         ("vllm:num_requests_running", "percent", []),
+        ("sum(stored_bytes) / 3", "bytes", []),
     ],
 )  # fmt: skip
 def test_units(query: str, unit: str, found: list[str], tmp_path: Path) -> None:
     assert ids(tmp_path, dashboard(panel(query, unit=unit))) == found
+
+
+@pytest.mark.parametrize(
+    ("title", "metric", "found"),
+    [
+        ("Average ITL", "vllm:request_time_per_output_token_seconds", ["TL043"]),
+        ("Inter-token latency", "trtllm_time_per_output_token_seconds", ["TL043"]),
+        ("Average ITL", "vllm:inter_token_latency_seconds", []),
+        ("TPOT", "vllm:request_time_per_output_token_seconds", []),
+        ("Title", "vllm:request_time_per_output_token_seconds", []),
+    ],
+)
+def test_a_mean_per_request_is_no_gap(
+    title: str, metric: str, found: list[str], tmp_path: Path
+) -> None:
+    query = f"histogram_quantile(0.9, sum by (le) (rate({metric}_bucket[5m])))"
+    assert ids(tmp_path, dashboard(panel(query, title=title))) == found
 
 
 def test_a_unit_that_some_query_may_change_says_nothing(tmp_path: Path) -> None:
@@ -378,15 +434,34 @@ def test_the_finest_step_of_a_panel_makes_interval_right(tmp_path: Path) -> None
 
 
 def test_a_label_may_be_pinned_where_nothing_chooses_it(tmp_path: Path) -> None:
-    chosen = panel('up{namespace=~"$namespace"}')
+    chosen = panel('up{namespace=~"$namespace",container=~"$container"}')
     for pinned, found in (
         ('up{namespace="a"}', ["TL042"]),
         ('up{namespace!="kube-system"}', []),
         ('up{namespace=""}', []),
         ('up{pod="a"}', []),
+        ('up{container="a"}', []),
     ):
         assert ids(tmp_path, dashboard(chosen, panel(pinned))) == found
     assert ids(tmp_path, dashboard(panel('up{namespace="a"}'))) == []
+
+
+def test_rules_have_no_variables_and_give_a_vector(tmp_path: Path) -> None:
+    for expr, found in (
+        ("rate(x_total[$__rate_interval])", ["TL001"]),
+        ("x_total[5m]", ["TL001"]),
+        ("'text'", ["TL001"]),
+        ('sum(rate(x_total{a="$b"}[5m]))', []),
+        ("1", []),
+    ):
+        assert ids(tmp_path, rules(record(expr))) == found
+
+
+def test_another_name_for_a_counter_is_no_use_of_it(tmp_path: Path) -> None:
+    assert (
+        ids(tmp_path, rules(record("node_reads_total"), record("read_seconds_total * 1000"))) == []
+    )
+    assert ids(tmp_path, rules(record("sum(node_reads_total)"))) == ["TL012"]
 
 
 def test_what_the_files_record_is_not_looked_up(tmp_path: Path) -> None:

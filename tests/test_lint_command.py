@@ -6,13 +6,16 @@ import asyncio
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
 from promql.lint.findings import CHECKS
 from tests.fake_server import fake_server
-from tests.linting import alert, dashboard, ids, panel, rules
+from tests.linting import alert, dashboard, ids, panel, record, rules
+from tokenslo.commands.generate import generate
 from tokenslo.commands.lint import lint
 
 ROOT = Path(__file__).parents[1]
@@ -86,11 +89,13 @@ def test_the_json(board: str) -> None:
             }
         ],
         "notes": [],
+        "unreadable": [],
     }
 
 
 def test_the_sarif(board: str) -> None:
     sarif = json.loads(invoke(board, "--format", "sarif").stdout)
+    jsonschema.validate(sarif, SARIF)
     assert sarif["version"] == "2.1.0"
     assert sarif["$schema"].endswith("sarif-2.1.0.json")
     (run,) = sarif["runs"]
@@ -110,6 +115,164 @@ def test_the_sarif(board: str) -> None:
         assert physical["region"]["startLine"] in (14, 29)
         assert result["message"]["text"].endswith(".")
         assert location["logicalLocations"][0]["fullyQualifiedName"].startswith("/panels/")
+
+
+def _only(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **optional},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+_TEXT = {"type": "string", "minLength": 1}
+_MESSAGE = _only({"text": _TEXT})
+_LEVEL = {"enum": ["none", "note", "warning", "error"]}
+# The part of SARIF 2.1.0 that is written, strictly: sections 3.13 to 3.49 of the standard.
+SARIF = _only(
+    {
+        "$schema": {"const": "https://json.schemastore.org/sarif-2.1.0.json"},
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "items": _only(
+                {
+                    "tool": _only(
+                        {
+                            "driver": _only(
+                                {
+                                    "name": _TEXT,
+                                    "version": _TEXT,
+                                    "rules": {
+                                        "type": "array",
+                                        "uniqueItems": True,
+                                        "items": _only(
+                                            {
+                                                "id": {"type": "string", "pattern": "^TL[0-9]{3}$"},
+                                                "name": _TEXT,
+                                                "shortDescription": _MESSAGE,
+                                                "defaultConfiguration": _only({"level": _LEVEL}),
+                                            }
+                                        ),
+                                    },
+                                }
+                            )
+                        }
+                    ),
+                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                    "results": {
+                        "type": "array",
+                        "items": _only(
+                            {
+                                "ruleId": _TEXT,
+                                "ruleIndex": {"type": "integer", "minimum": 0},
+                                "level": _LEVEL,
+                                "message": _MESSAGE,
+                                "locations": {
+                                    "type": "array",
+                                    "minItems": 1,
+                                    "items": _only(
+                                        {
+                                            "physicalLocation": _only(
+                                                {
+                                                    "artifactLocation": _only(
+                                                        {"uri": {**_TEXT, "pattern": r"^[!-~]+$"}}
+                                                    ),
+                                                    "region": _only(
+                                                        {
+                                                            "startLine": {
+                                                                "type": "integer",
+                                                                "minimum": 1,
+                                                            },
+                                                            "snippet": _only(
+                                                                {"text": {"type": "string"}}
+                                                            ),
+                                                        }
+                                                    ),
+                                                }
+                                            ),
+                                            "logicalLocations": {
+                                                "type": "array",
+                                                "items": _only({"fullyQualifiedName": _TEXT}),
+                                            },
+                                        }
+                                    ),
+                                },
+                            }
+                        ),
+                    },
+                    "invocations": {
+                        "type": "array",
+                        "items": _only(
+                            {
+                                "executionSuccessful": {"type": "boolean"},
+                                "toolExecutionNotifications": {
+                                    "type": "array",
+                                    "items": _only({"level": _LEVEL, "message": _MESSAGE}),
+                                },
+                            }
+                        ),
+                    },
+                }
+            ),
+        },
+    }
+)
+
+
+def test_machines_are_told_what_could_not_be_read(board: str, tmp_path: Path) -> None:
+    Path("broken.json").write_text('{"panels": [}')
+    Path("library.json").write_text(dashboard({"title": "Ä", "libraryPanel": {}}))
+    files = (board, "broken.json", "library.json", tmp_path / board)
+    sarif = json.loads(invoke(*files, "--format", "sarif").stdout)
+    jsonschema.validate(sarif, SARIF)
+    (run,) = sarif["runs"]
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    levels = [each["level"] for each in invocation["toolExecutionNotifications"]]
+    assert levels == ["note", "error"]
+    places = [each["locations"][0]["physicalLocation"] for each in run["results"]]
+    uris = {each["artifactLocation"]["uri"] for each in places}
+    assert uris == {"my%20board.json", f"{tmp_path.as_uri()}/my%20board.json"}
+    assert json.loads(invoke(*files, "--format", "json").stdout)["unreadable"] == [
+        {
+            "file": "broken.json",
+            "line": 1,
+            "message": "is not JSON: Expecting value",
+            "fix": "correct it",
+        }
+    ]
+
+
+def test_standard_input(board: str) -> None:
+    text = Path(board).read_text()
+    result = CliRunner().invoke(lint, ["-"], input=text, standalone_mode=False)
+    assert result.return_value == 1
+    assert result.stdout.startswith("<stdin>:14: error TL002")
+
+
+def test_a_folder_is_all_that_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (
+        ("a/values.yaml", "replicas: 1\n"),
+        ("a/b/board.json", BOARD),
+        ("a/b/rules.yml", rules(alert("vllm:mine > 1"))),
+        ("a/b/more.yaml", rules(record("sum(rate(vllm:prompt_tokens_total[5m]))", "vllm:mine"))),
+        ("a/.hidden/board.json", BOARD),
+        ("a/notes.txt", "("),
+        ("none/values.yaml", "replicas: 1\n"),
+    ):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    lines = invoke("a").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if " error " in line] == ["a/b/board.json"] * 2
+    assert lines[-2:] == [
+        "note: a: 1 file without dashboards or rules passed over",
+        "5 queries checked, 2 findings",
+    ]
+    code, errors = exit_code("none")
+    assert (code, errors.split(".")[0]) == (2, "none: is a folder without any query")
 
 
 def test_exit_codes(board: str, tmp_path: Path) -> None:
@@ -207,6 +370,16 @@ def test_everything_generated_here_is_clean() -> None:
     # One alert reads Triton's own metrics of its GPUs.
     own = invoke(*files, "--catalogue", "tokenslo", "--catalogue", "triton-25.04")
     assert own.stdout.endswith(" queries checked, no findings\n")
+
+
+def test_every_format_of_generated_rules_is_clean(tmp_path: Path) -> None:
+    every = ("--format", "prometheus,operator,mimir", "--min-prometheus", "3")
+    source = str(ROOT / "examples" / "chat" / "slo.yaml")
+    done = CliRunner().invoke(generate, [source, "-o", str(tmp_path), *every])
+    assert done.exit_code == 0, done.output
+    said = invoke(tmp_path).stdout.splitlines()[-1]
+    assert said.endswith(" queries checked, no findings")
+    assert int(said.split()[0]) > 500  # three times the rules, and the dashboard
 
 
 def test_a_wrong_name_in_what_is_generated_would_be_found(tmp_path: Path) -> None:

@@ -114,11 +114,19 @@ DEFECTS: dict[str, tuple[Callable[[str], str], str, list[str], str, tuple[str, .
         "sum(rate(nv_inference_compute_infer_duration_us[5m]))",
         TRITON,
     ),
-    "an average since the start, called inter-token latency": (
+    "an average since the start": (
         show,
         "avg(vllm:request_time_per_output_token_seconds_sum)"
         " / avg(vllm:request_time_per_output_token_seconds_count)",
         ["TL013"],
+        "histogram_quantile(0.5, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))",
+        VLLM,
+    ),
+    "the mean of each request called inter-token latency": (
+        lambda query: dashboard(panel(query, title="Average ITL")),
+        "histogram_quantile(0.5,"
+        " sum by (le) (rate(vllm:request_time_per_output_token_seconds_bucket[5m])))",
+        ["TL043"],
         "histogram_quantile(0.5, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))",
         VLLM,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.linting import alert, dashboard, panel, record, rules, run
 from tokenslo.commands.lint import lint
 
 BAD = "rate(sum(x_total))"
+EVERYTHING = everything()
 
 
 def places(folder: Path, text: str) -> list[tuple[int, str, str]]:
@@ -152,6 +154,61 @@ def test_other_data_sources_are_left_alone(tmp_path: Path) -> None:
     assert [each["check"] for each in run(tmp_path, text)] == ["TL015"]
 
 
+def test_loki_speaks_another_language(tmp_path: Path) -> None:
+    logs = 'sum(rate({app="x"} |= "error" | json [5m])) > 1'
+    result = lint_text(tmp_path, rules(alert(logs), alert(BAD)))
+    assert "1 finding" in result.stdout
+    assert "alert Some was not checked: it is LogQL, which Loki reads" in result.stdout
+
+
+def test_what_is_too_large_is_not_called_wrong(tmp_path: Path) -> None:
+    for text, why in (
+        (" + ".join(["up"] * 300), "has more than 256 parts"),
+        (f'up{{a="{"b" * 70_000}"}}', "longer than 64 KiB"),
+    ):
+        result = lint_text(tmp_path, rules(alert(text)))
+        assert why in result.stdout
+        assert result.return_value == 0
+
+
+def test_labels_of_a_group_are_those_of_its_rules(tmp_path: Path) -> None:
+    rule = alert('absent(sum(x{job="a"}))', labels={"severity": "page"})
+    text = json.dumps({"groups": [{"name": "g", "rules": [rule]}]})
+    assert len(run(tmp_path, text)) == 1
+    labelled = json.dumps({"groups": [{"name": "g", "labels": {"job": "a"}, "rules": [rule]}]})
+    assert run(tmp_path, labelled) == []
+
+
+def test_rules_of_mimir_and_in_manifests(tmp_path: Path) -> None:
+    group = {"name": "g", "rules": [record(BAD, "a:b")]}
+    mimir = yaml.safe_dump_all(
+        [{"namespace": "one", "groups": [group]}, {"namespace": "two", "groups": [group]}]
+    )
+    assert [path for _, _, path in places(tmp_path, mimir)] == [
+        "/0/groups/0/rules/0/expr",
+        "/1/groups/0/rules/0/expr",
+    ]
+    inside = "".join(f"    {line}\n" for line in yaml.safe_dump({"groups": [group]}).splitlines())
+    config = f"kind: ConfigMap\ndata:\n  x.rules: |\n{inside}  y.yaml: |\n{inside}"
+    assert len(places(tmp_path, config)) == 2
+
+
+def test_transformations_and_expressions_are_no_queries(tmp_path: Path) -> None:
+    computed = {"type": "__expr__", "uid": "__expr__"}
+    shown = panel(BAD, transformations=[{"id": "calculateField", "options": {"expr": "("}}])
+    shown["targets"].append({"datasource": computed, "expression": "$A / (", "refId": "B"})
+    assert len(places(tmp_path, dashboard(shown))) == 1
+
+
+def test_a_huge_file_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    os.truncate(file, 50 << 20)
+    result = CliRunner().invoke(lint, [str(file)], standalone_mode=False)
+    assert result.stderr == f"{file}: is larger than 16 MiB. Fix: split it.\n"
+    assert result.return_value == 2
+
+
 def test_what_was_not_checked_is_said(tmp_path: Path) -> None:
     library = {"id": 3, "title": "Shared", "libraryPanel": {"uid": "u", "name": "Shared"}}
     result = lint_text(tmp_path, dashboard(library, panel("sum(x) $operator 5")))
@@ -245,7 +302,7 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: dict[str, 
     file = tmp_path / "file"
     for text in (json.dumps(value), yaml.safe_dump(value)):
         file.write_text(text)
-        report = lint_files([str(file)], everything())
+        report = lint_files([str(file)], EVERYTHING)
         assert all(each.line >= 1 and each.part.isprintable() for each in report.findings)
 
 

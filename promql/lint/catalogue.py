@@ -117,8 +117,13 @@ class Catalogue:
                 yield name
 
     def covers(self, series: str) -> bool:
-        """Whether a series of this name can only come from the servers of the catalogue."""
-        return series.startswith(self.prefixes) and not series.startswith(self.vague)
+        """Whether a series of this name can only come from the servers of the catalogue.
+
+        A colon after the prefix is in the name of a series that some rule records.
+        """
+        prefix = next((each for each in self.prefixes if series.startswith(each)), "")
+        recorded = ":" in series[len(prefix) :]
+        return bool(prefix) and not recorded and not series.startswith(self.vague)
 
 
 @lru_cache(maxsize=4096)

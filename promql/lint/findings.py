@@ -49,6 +49,7 @@ CHECKS: Mapping[str, Check] = {
     "TL035": Check("many-series", "error", "a scaler's query that may return several series"),
     "TL041": Check("unit", "error", "a panel whose unit is not that of its query"),
     "TL042": Check("pinned-label", "warning", "a label pinned in one query and chosen in others"),
+    "TL043": Check("other-latency", "warning", "a mean per request called the gap between tokens"),
 }
 
 

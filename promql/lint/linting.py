@@ -10,9 +10,10 @@ from promql.lint.catalogue import Catalogue
 from promql.lint.checks import aggregations, dashboards, names, rates, rules, units
 from promql.lint.findings import CHECKS, Finding, Hit
 from promql.lint.queries import Query, find
-from promql.lint.reading import Unreadable, read
+from promql.lint.reading import STANDARD_INPUT, OfOthers, Unreadable, below, read
 from promql.lint.surroundings import Surroundings
-from promql.parse import Node, NotPromQL, has_variable, parse
+from promql.parse import Node, NotPromQL, TooLarge, has_variable, parse
+from promql.types import check as type_of
 
 _CHECKS: tuple[Callable[[Query, Node, Surroundings], Iterator[Hit]], ...] = (
     names.check,
@@ -22,6 +23,9 @@ _CHECKS: tuple[Callable[[Query, Node, Surroundings], Iterator[Hit]], ...] = (
     units.check,
 )
 _LONGEST_PART = 200
+_NOTHING = Unreadable(
+    0, "is a folder without any query", "give the folder of the dashboards or rules"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +49,26 @@ def lint(
     scrape_interval: float = 30.0,
     disabled: Collection[str] = (),
 ) -> Report:
-    """Check every query of every file.
+    """Check every query of every file, and of the files of every folder.
 
     ``known`` are the metrics of any server, ``emitted`` those of the servers that the files are for
     (None: any).  ``scrape_interval`` is in seconds; ``disabled`` are checks by id.
     """
-    queries: list[Query] = []
-    notes: list[str] = []
-    unreadable: list[tuple[str, Unreadable]] = []
-    for file in files:
-        name = _printable(file)
-        try:
-            found = find(name, read(Path(file)))
-        except Unreadable as problem:
-            unreadable.append((name, problem))
-        else:
-            queries += found.queries
-            notes += found.notes
+    queries, notes, unreadable = _gathered(files)
     hits: list[tuple[Query, Hit]] = []
     parsed: list[tuple[Query, Node]] = []
     for query in queries:
         try:
-            parsed.append((query, parse(query.text)))
+            root = parse(query.text, variables=query.dashboard > 0)
         except NotPromQL as problem:
-            if query.dashboard and has_variable(query.text):
+            if reason := _unchecked(query, problem):
                 notes.append(
-                    f"{query.file}:{query.line()}: {query.place} was not checked: its variables "
-                    f"hide its structure ({problem.message})"
+                    f"{query.file}:{query.line()}: {query.place} was not checked: {reason}"
                 )
-                continue
-            at = Node(problem.offset, len(query.text))
-            hits.append(
-                (query, Hit("TL001", at, f"this is not PromQL: {problem.message}", "correct it"))
-            )
+            else:
+                hits.append((query, _refused(problem, len(query.text))))
+        else:
+            parsed.append((query, root))
     known_here = Surroundings(
         emitted,
         known,
@@ -87,7 +78,8 @@ def lint(
         frozenset(label for each in known.metrics.values() for label in each.labels or ()),
     )
     for query, root in parsed:
-        hits += ((query, hit) for check in _CHECKS for hit in check(query, root, known_here))
+        here = [hit for check in _CHECKS for hit in check(query, root, known_here)]
+        hits += ((query, hit) for hit in (*here, *_type(query, root, here)))
     boards: dict[tuple[str, int], list[tuple[Query, Node]]] = {}
     for query, root in parsed:
         if query.dashboard:
@@ -103,6 +95,72 @@ def lint(
         finding for _, finding in ordered
     )  # one selector may stand several times in a query
     return Report(tuple(unique), tuple(notes), tuple(unreadable), len(queries))
+
+
+def _gathered(
+    files: Iterable[str],
+) -> tuple[list[Query], list[str], list[tuple[str, Unreadable]]]:
+    """Return the queries of all files and folders, what is not checked, what cannot be read."""
+    queries: list[Query] = []
+    notes: list[str] = []
+    unreadable: list[tuple[str, Unreadable]] = []
+    for file in files:
+        folder = Path(file).is_dir()
+        passed_over, read_before = 0, len(queries)
+        for each in map(str, below(Path(file))) if folder else (file,):
+            name = _printable("<stdin>" if each == STANDARD_INPUT else each)
+            try:
+                found = find(name, read(each))
+            except OfOthers as problem:
+                passed_over += 1
+                if not folder:
+                    unreadable.append((name, problem))
+            except Unreadable as problem:
+                unreadable.append((name, problem))
+            else:
+                queries += found.queries
+                notes += found.notes
+        if folder and len(queries) == read_before:
+            unreadable.append((_printable(file), _NOTHING))
+        elif folder and passed_over:
+            many = f"{passed_over} file{'s' * (passed_over > 1)}"
+            notes.append(f"{_printable(file)}: {many} without dashboards or rules passed over")
+    return queries, notes, unreadable
+
+
+def _unchecked(query: Query, problem: NotPromQL) -> str:
+    """Say why a text that could not be parsed may be right all the same, "" if it cannot."""
+    if isinstance(problem, TooLarge):
+        return f"it {problem.message}"
+    if query.text[problem.offset : problem.offset + 1] == "|":
+        return "it is LogQL, which Loki reads"
+    if query.dashboard and has_variable(query.text):
+        return f"its variables hide its structure ({problem.message})"
+    return ""
+
+
+def _refused(problem: NotPromQL, length: int) -> Hit:
+    part = Node(problem.offset, length if problem.end is None else problem.end)
+    return Hit("TL001", part, f"this is not PromQL: {problem.message}", problem.fix)
+
+
+def _type(query: Query, root: Node, found: Iterable[Hit]) -> Iterator[Hit]:
+    """Check functions and types, unless another finding says more about the same part."""
+    try:
+        gives = type_of(root)
+    except NotPromQL as problem:
+        hit = _refused(problem, len(query.text))
+        if all(_span(each.part) != _span(hit.part) for each in found):
+            yield hit
+        return
+    if query.use in ("record", "alert") and gives in ("range", "text"):
+        what = "a range" if gives == "range" else "text"
+        why = f"a rule needs an instant vector or a number, and this is {what}"
+        yield Hit("TL001", root, why, "take a function of it, such as rate(…)")
+
+
+def _span(part: Node | None) -> tuple[int, int] | None:
+    return (part.start, part.end) if part else None
 
 
 def _finding(query: Query, hit: Hit) -> Finding:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from promql.expr import quote
-from promql.lint.reading import Text, Unreadable, Value, parse
+from promql.lint.reading import SUFFIXES, OfOthers, Text, Unreadable, Value, parse
 from promql.parse import duration
 
 Use = Literal["panel", "annotation", "variable", "record", "alert", "trigger"]
@@ -68,7 +68,7 @@ def find(file: str, documents: list[Value]) -> Found:
     for index, document in enumerate(documents):
         _document(file, document, (index,) if len(documents) > 1 else (), found)
     if not found.understood:
-        raise Unreadable(
+        raise OfOthers(
             0,
             "is neither a Grafana dashboard nor a file of Prometheus rules",
             "give dashboards as JSON, and rules as YAML with `groups`",
@@ -111,7 +111,7 @@ def _inner_files(
 ) -> Iterator[tuple[Path, Text]]:
     """Yield the files that a manifest carries as text."""
     for name, text in _mapping(value.get("data")).items():
-        if isinstance(text, Text) and name.endswith((".json", ".yaml", ".yml")):
+        if isinstance(text, Text) and name.endswith((*SUFFIXES, ".rules")):
             yield ("data", name), text
     if isinstance(text := spec.get("json"), Text):
         yield ("spec", "json"), text
@@ -145,6 +145,7 @@ def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
             text = rule.get("expr")
             use: Use = "alert" if "alert" in rule else "record"
             name = _text(rule.get(use))
+            labels = {**_texts(group.get("labels")), **_texts(rule.get("labels"))}
             if isinstance(text, Text):
                 yield Query(
                     file,
@@ -153,11 +154,8 @@ def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
                     f"group {_quoted(group.get('name'))}, {use} {_shown(name)}",
                     (*path, at, "rules", index, "expr"),
                     name,
-                    labels=_texts(rule.get("labels")),
-                    templates=(
-                        *_texts(rule.get("annotations")).values(),
-                        *_texts(rule.get("labels")).values(),
-                    ),
+                    labels=labels,
+                    templates=(*_texts(rule.get("annotations")).values(), *labels.values()),
                 )
 
 

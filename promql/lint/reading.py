@@ -8,6 +8,8 @@ of YAML counts as often as it is used.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from json import decoder as json_decoder
 from json import scanner as json_scanner
@@ -16,6 +18,8 @@ from typing import Any
 
 import yaml
 
+STANDARD_INPUT = "-"
+SUFFIXES = (".json", ".yaml", ".yml")
 MAX_BYTES = 16 << 20
 MAX_NODES = 500_000
 MAX_DEPTH = 64
@@ -35,6 +39,10 @@ class Unreadable(ValueError):  # noqa: N818  (reads as a statement at the raise)
         super().__init__(message)
 
 
+class OfOthers(Unreadable):
+    """A file that holds something else than queries."""
+
+
 class Text(str):
     """A text of a file: ``line`` is where it begins.
 
@@ -52,10 +60,23 @@ class Text(str):
         return made
 
 
-def read(path: Path) -> list[Value]:
-    """Return the documents of a file; raises :class:`Unreadable`."""
+def below(folder: Path) -> list[Path]:
+    """Return the JSON and YAML files of a folder and its folders, but for hidden ones."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += (
+            Path(place, name)
+            for name in sorted(names)
+            if name.endswith(SUFFIXES) and not name.startswith(".")
+        )
+    return found
+
+
+def read(file: str) -> list[Value]:
+    """Return the documents of a file, "-" for standard input; raises :class:`Unreadable`."""
     try:
-        with path.open("rb") as stream:
+        with sys.stdin.buffer if file == STANDARD_INPUT else Path(file).open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)

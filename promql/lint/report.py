@@ -39,7 +39,11 @@ def _many(count: int, one: str, more: str) -> str:
 
 
 def as_json(report: Report, version: str) -> str:
-    """Return every field of every finding; ``path`` is a JSON pointer into its file."""
+    """Return every field of every finding, and what could not be checked.
+
+    ``path`` is a JSON pointer into the file (after the number of the document, if there are
+    several); ``line`` counts from 1 and is 0 for a file as a whole.
+    """
     findings = [
         {**asdict(each), "name": CHECKS[each.check].name, "path": _pointer(each)}
         for each in report.findings
@@ -50,6 +54,10 @@ def as_json(report: Report, version: str) -> str:
             "queries": report.queries,
             "findings": findings,
             "notes": list(report.notes),
+            "unreadable": [
+                {"file": file, "line": each.line, "message": each.message, "fix": each.fix}
+                for file, each in report.unreadable
+            ],
         }
     )
 
@@ -72,9 +80,13 @@ def as_sarif(report: Report, version: str) -> str:
         "results": [_result(each, ids.index(each.check)) for each in report.findings],
         "invocations": [
             {
-                "executionSuccessful": True,
+                "executionSuccessful": not report.unreadable,
                 "toolExecutionNotifications": [
-                    {"level": "note", "message": {"text": note}} for note in report.notes
+                    *(_notification("note", note) for note in report.notes),
+                    *(
+                        _notification("error", f"{file}: {each.message}. Fix: {each.fix}.")
+                        for file, each in report.unreadable
+                    ),
                 ],
             }
         ],
@@ -88,6 +100,15 @@ def as_sarif(report: Report, version: str) -> str:
     )
 
 
+def _notification(level: str, text: str) -> dict[str, Any]:
+    return {"level": level, "message": {"text": text}}
+
+
+def _uri(file: str) -> str:
+    path = PurePath(file)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+
+
 def _result(each: Finding, index: int) -> dict[str, Any]:
     return {
         "ruleId": each.check,
@@ -97,7 +118,7 @@ def _result(each: Finding, index: int) -> dict[str, Any]:
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": quote(PurePath(each.file).as_posix())},
+                    "artifactLocation": {"uri": _uri(each.file)},
                     "region": {"startLine": max(each.line, 1), "snippet": {"text": each.part}},
                 },
                 "logicalLocations": [{"fullyQualifiedName": _pointer(each)}],

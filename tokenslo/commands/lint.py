@@ -49,6 +49,8 @@ def lint(
 ) -> int:
     """Check the queries of Grafana dashboards, Prometheus rule files and Kubernetes manifests.
 
+    A FILE may be a folder, whose JSON and YAML files are checked, or - for standard input.
+
     Without --metrics and --catalogue, names are checked against all catalogues. The exit code is 1
     if there are findings, and 2 if a file cannot be read.
     """

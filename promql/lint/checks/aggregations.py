@@ -82,8 +82,8 @@ def _sum(node: Aggregate, around: tuple[Node, ...], known: Surroundings) -> Iter
         why = "quantiles cannot be added up"
         yield Hit("TL022", node, why, "take the quantile of sum by (le) (rate(…_bucket[5m]))")
         return
-    if not node.without and (node.labels or frozenset()) & _ONE_PROCESS:
-        return
+    if (all if node.without else any)(map(node.keeps, _ONE_PROCESS)):
+        return  # of one process only
     outer = around[-1] if around else None
     if isinstance(outer, Binary) and outer.op == "/" and _counts(outer.right):
         return  # an average, written out

@@ -9,7 +9,7 @@ from promql.lint.queries import Query
 from promql.lint.surroundings import COUNTER_FUNCTIONS, Surroundings, calls
 from promql.parse import Binary, Node, selectors, walk
 
-_OF_DEPLOYMENTS = ("cluster", "container", "instance", "namespace", "pod")
+_OF_DEPLOYMENTS = ("cluster", "instance", "namespace", "pod")
 
 
 def check(

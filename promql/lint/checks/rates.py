@@ -24,12 +24,10 @@ from promql.parse import (
     Call,
     Negative,
     Node,
-    Number,
     Selector,
     Subquery,
     Window,
     bare,
-    is_range,
     selectors,
     walk,
 )
@@ -38,6 +36,19 @@ _SMALLEST_RATE = 0.001
 """Events, or seconds of work, per second below which a divisor may be held up without bending
 anything: one event in a quarter of an hour."""
 _INTERVAL = re.compile(r"\$__interval(?:_ms)?|\$\{__interval(?:_ms)?\}|\[\[__interval\]\]")
+_OF_EVENTS = re.compile(
+    r"(?:accepted|accesses|allocations|attempts|calls|changes|commands|commits|"
+    r"completed|completions|connects|count|created|deleted|denied|discarded|disconnects|dropped|"
+    r"drops|errors?|events?|evictions|exceptions|executed|executions|expired|fail|failed|failures?|"
+    r"faults|fetches|hits|ignored|interrupts|invocations|iterations|lookups|messages?|misses|"
+    r"operations|ops|packets|panics|preemptions|processed|published|queries|reads|received|"
+    r"rejected|rejections|requests?|responses?|restarts|retries|rollbacks|runs|samples|scrapes|"
+    r"sent|seconds|skipped|successes|success|switches|timeouts|tokens|transactions|transmitted|"
+    r"tries|updates|writes|written)(?:_count)?_total"
+)
+"""The end of a name that is surely a counter's: many gauges are called …_total too."""
+_OF_NOW = re.compile(r"(?:active|current|inflight|in_flight|open|pending|queued|uptime|waiting)_")
+"""In a name: how many there are now, or how long it has been."""
 _PASSES_ON = frozenset(
     {"abs", "ceil", "clamp", "clamp_max", "clamp_min", "floor", "label_join", "label_replace",
      "round", "sort", "sort_desc", "vector", "scalar"}
@@ -56,7 +67,9 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
             case Call(function=function, args=args) if function in TWO_SAMPLES and args:
                 yield from _rate(node, args[0], query, known)
             case Selector(window=None) if known.accumulates(node):
-                if query.use != "variable" and not _accounted_for(node, around, averages):
+                if _is_shown(node, root, query, known) and not _accounted_for(
+                    node, around, averages, known
+                ):
                     yield _raw(node, around, known)
             case Binary(op="/") if id(node) in averages:
                 yield Hit(
@@ -85,12 +98,7 @@ def _rate(node: Call, argument: Node, query: Query, known: Surroundings) -> Iter
                 f"take the {node.function} of every series, and sum those",
             )
             return
-    if not is_range(argument):
-        if not (isinstance(argument, Number) and argument.value is None):
-            why = f"{node.function} needs a range such as [5m]"
-            yield Hit("TL001", node, why, "add the range to the metric")
-        return
-    if isinstance(argument, Selector):
+    if isinstance(argument, Selector) and argument.window:
         if node.function in COUNTER_FUNCTIONS and _is_gauge(argument, known):
             yield Hit(
                 "TL011",
@@ -99,8 +107,7 @@ def _rate(node: Call, argument: Node, query: Query, known: Surroundings) -> Iter
                 "counted as a rise",
                 "show the gauge itself, or its deriv() or delta()",
             )
-        if argument.window:
-            yield from _window(node, argument.window, query, known)
+        yield from _window(node, argument.window, query, known)
 
 
 def _is_gauge(selector: Selector, known: Surroundings) -> bool:
@@ -138,7 +145,25 @@ def _window(node: Call, window: Window, query: Query, known: Surroundings) -> It
         )
 
 
-def _accounted_for(node: Selector, around: tuple[Node, ...], averages: Container[int]) -> bool:
+def _is_shown(node: Selector, root: Node, query: Query, known: Surroundings) -> bool:
+    """Whether a counter is surely one, and its value is looked at."""
+    name = node.metric or ""
+    alias = query.use == "record" and _is_scaled(root)  # another name for the same counter
+    certain = not name.endswith("_total") or not known.guesses(node) or _OF_EVENTS.search(name)
+    return query.use != "variable" and not alias and bool(certain) and not _OF_NOW.search(name)
+
+
+def _is_scaled(node: Node) -> bool:
+    """Whether an expression is a selector, in another unit perhaps."""
+    node = bare(node)
+    if isinstance(node, Binary) and node.op in ("*", "/") and constant(node.right) is not None:
+        node = bare(node.left)
+    return isinstance(node, Selector)
+
+
+def _accounted_for(
+    node: Selector, around: tuple[Node, ...], averages: Container[int], known: Surroundings
+) -> bool:
     """Whether a counter without a window stands where that is right, or is another's finding."""
     inner: Node = node
     for outer in reversed(around):
@@ -159,6 +184,8 @@ def _accounted_for(node: Selector, around: tuple[Node, ...], averages: Container
                     return True
                 if op == "*" and constant(other) == 0:
                     return True
+                if op == "-" and any(known.accumulates(each) for each in selectors(other)):
+                    return True  # how many of the one are not yet among the other
         inner = outer
     return False
 

@@ -16,6 +16,7 @@ from promql.parse import (
     Call,
     Node,
     Number,
+    Paren,
     Selector,
     bare,
     is_range,
@@ -23,6 +24,7 @@ from promql.parse import (
     walk,
 )
 
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OF_ERRORS = re.compile(r"err|bad|fail|sli")
 _NO_SHARE = re.compile(r"burn_rate|remaining")
 _PROMISE = re.compile(
@@ -63,14 +65,16 @@ def summed(root: Node) -> Iterator[str]:
 
 def _out_of_reach(node: Binary, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
     left, right, op = node.left, node.right, node.op
-    if op in ("<", "<=") and constant(left) is not None:
-        left, right, op = right, left, {"<": ">", "<=": ">="}[op]
+    if op in _TURNED and constant(left) is not None:
+        left, right, op = right, left, _TURNED[op]
     limit = constant(right)
+    if limit is not None and ((limit < 0 and op in ("<", "<=")) or (limit, op) == (0, "<")):
+        yield from _below_nothing(node, _core(left), f"{op} {limit:g}", known)
     if op not in (">", ">=") or limit is None or limit < 1 or (limit == 1 and op == ">="):
         return
     core = _core(left)
     measured = quantity(core, known)
-    if measured == ("share", 1.0):
+    if measured == ("share", 1.0) and _is_bounded(core, known):
         why = f"this is a ratio from 0 to 1, which is never {op} {limit:g}"
         yield Hit(
             "TL031", node, why, f"compare it with {limit / 100:g}" if limit > 1 else "write >="
@@ -82,6 +86,33 @@ def _out_of_reach(node: Binary, around: tuple[Node, ...], known: Surroundings) -
         )
         fix = "take a smaller burn rate: it can be reached only below 1 / (1 - target)"
         yield Hit("TL031", node, why, fix)
+
+
+def _below_nothing(node: Node, core: Node, limit: str, known: Surroundings) -> Iterator[Hit]:
+    """Tell of a share of good events that must fall below none of them."""
+    match core:
+        case Selector(metric=str(name)):
+            share = (":" in name and RATIO.search(name)) or _is_bounded(core, known)
+        case Binary(op="/", left=left, right=right):
+            share = all(calls(side, COUNTER_FUNCTIONS) for side in (left, right))
+        case _:
+            share = False
+    if share:
+        why = f"no ratio is {limit}: a total outage does not fire this"
+        yield Hit("TL031", node, why, "take a smaller burn rate, so that the limit is above 0")
+
+
+def _is_bounded(core: Node, known: Surroundings) -> bool:
+    """Whether a share is one of a whole: that a name ends with ratio is no proof."""
+    match core:
+        case Selector():
+            return not known.guesses(core)
+        case Aggregate(expr=inner) | Paren(expr=inner) | Call(args=(inner,)):
+            return _is_bounded(inner, known)
+        case Binary(op="/", left=left):
+            part = quantity(left, known)
+            return part is not None and part[0] == "bytes"
+    return False
 
 
 def _core(node: Node) -> Node:
@@ -183,10 +214,8 @@ def _is_one(node: Node) -> bool:
     match node:
         case Number() | Call(function="scalar" | "vector" | "time" | "absent" | "pi"):
             return True
-        case Aggregate(op="topk" | "bottomk" | "count_values" | "limitk" | "limit_ratio"):
-            return False
         case Aggregate():
-            return not node.labels and not node.without and not node.open_
+            return node.is_one
         case Call():
             return all(_is_one(each) for each in node.args if not _is_text(each)) and bool(
                 node.args

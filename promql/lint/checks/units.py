@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from math import isclose
+from math import isclose, log
 
 from promql.lint.catalogue import Unit, unit_of
 from promql.lint.findings import Hit
@@ -69,6 +69,11 @@ _SAME = frozenset(
         "min_over_time", "round", "sort", "sort_desc",
     }
 )  # fmt: skip
+_BETWEEN_TOKENS = re.compile(r"\bITL\b|inter[- ]token", re.IGNORECASE)
+# vLLM's time_per_output_token_seconds was the gap, under an older name.
+_PER_REQUEST = re.compile(
+    r"(?:vllm:request_|trtllm_|llm_)?time_per_output_token_seconds(?:_bucket|_sum|_count)?$"
+)
 _A_TIME = re.compile(r"\b(?:time|latency|duration)\b", re.IGNORECASE)
 
 
@@ -76,6 +81,7 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
     """Compare a panel's unit with that of its query."""
     if query.use != "panel":
         return
+    yield from _other_latency(query, root)
     measured, shown = quantity(root, known), _OF_PANELS.get(query.unit)
     if measured is None:
         return
@@ -98,6 +104,19 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
             f"of {max(factor, 1 / factor):g}",
             f"set the panel's unit to that of the query, or multiply the query by {factor:g}",
         )
+
+
+def _other_latency(query: Query, root: Node) -> Iterator[Hit]:
+    """Tell the mean of a request from the gaps between its tokens, of which it hides the long."""
+    if not _BETWEEN_TOKENS.search(query.name):
+        return
+    for node in selectors(root):
+        if _PER_REQUEST.match(node.metric or ""):
+            why = (
+                f"{query.name} is the gap between tokens, and {node.metric} has one mean per "
+                "request: a stall within a stream is lost in it"
+            )
+            yield Hit("TL043", node, why, "call it TPOT, or show the inter-token latency")
 
 
 def _sums_requests(root: Node, known: Surroundings) -> bool:
@@ -175,10 +194,20 @@ def _of_binary(node: Binary, known: Surroundings) -> Quantity | None:
     return left if node.op in ("+", "-") and left == right else None
 
 
+def _converts(factor: float) -> bool:
+    """Whether a factor turns one unit into another; / 3 may take replicas out of a sum."""
+    if factor <= 0:
+        return False
+    larger = max(factor, 1 / factor)
+    return any(isclose(base ** round(log(larger, base)), larger) for base in (10, 60, 1024)) or any(
+        isclose(larger, each) for each in (3600, 86_400, 3.6e6)
+    )
+
+
 def _product(node: Binary, left: Quantity | None, right: Quantity | None) -> Quantity | None:
-    if (factor := constant(node.right)) and left and factor > 0:
+    if (factor := constant(node.right)) and left and _converts(factor):
         return left[0], left[1] / factor if node.op == "*" else left[1] * factor
-    if (factor := constant(node.left)) and right and factor > 0 and node.op == "*":
+    if (factor := constant(node.left)) and right and _converts(factor) and node.op == "*":
         return right[0], right[1] / factor
     if node.op == "*" or not left or not right:
         return None
