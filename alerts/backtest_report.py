@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
-from decimal import ROUND_HALF_UP, Decimal
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from textwrap import wrap
 from typing import Any
 
 from alerts.backtest import Backtest, Firing
-from promql.expr import decimal_text
+from promql.expr import decimal_text, quote
 from slos.durations import format_duration
 from slos.plan import Plan
 
-_DAY = 86_400
+_WIDTH = 100
+"""Columns of a line of days."""
+_BLANK = "\u00a0"
+"""A blank at which no line is broken."""
 
 
 def as_text(plan: Plan, backtests: Iterable[Backtest]) -> str:
@@ -22,52 +26,91 @@ def as_text(plan: Plan, backtests: Iterable[Backtest]) -> str:
 
 
 def _lines(plan: Plan, backtest: Backtest) -> Iterator[str]:
-    planned, history = backtest.planned, backtest.history
+    planned = backtest.planned
     objective = planned.objective
-    start, end = history.start, history.time(len(history.total) - 1)
-    yield (
-        f"{plan.service.service} {objective.name}: {_percent(objective.target)} over "
-        f"{format_duration(plan.service.window)}, from {_moment(start)} to {_moment(end)} UTC"
-    )
-    if backtest.worst_ratio is None:
+    if backtest.group:
+        yield f"{plan.service.service} {objective.name}, {_labels(backtest.group)}"
+    else:
+        start, end = _moment(backtest.start), _moment(backtest.end)
+        kept = f" for each {' and '.join(objective.group_by)}" if objective.group_by else ""
+        yield (
+            f"{plan.service.service} {objective.name}: {_percent(objective.target)} over "
+            f"{format_duration(plan.service.window)}{kept}, from {start} to {end} UTC"
+        )
+    yield from _measured(backtest)
+    if backtest.groups is not None:
+        yield f"  {_groups(backtest)}"
+    elif backtest.worst_ratio is not None:
+        yield f"  tightest target that this history meets: {_tightest(backtest)}"
+        left = f"budget left, day by day: {', '.join(_by_day(backtest))}"
+        for line in wrap(left, _WIDTH, initial_indent="  ", subsequent_indent="    "):
+            yield line.replace(_BLANK, " ")
+    yield from _fired(backtest)
+
+
+def _measured(backtest: Backtest) -> Iterator[str]:
+    events, share = backtest.planned.indicator.events, f"{backtest.measured_share:.1%} of the time"
+    if not backtest.measured_share:
         yield "  nothing was measured: Prometheus has no events of this objective"
-        return
-    ratio = backtest.bad_events / backtest.total_events if backtest.total_events else 0.0
-    yield (
-        f"  {backtest.total_events:,.0f} {planned.indicator.events}, {backtest.bad_events:,.0f} of "
-        f"them bad ({ratio:.3%}); measured {backtest.measured_share:.1%} of the time"
-    )
-    if tightest := backtest.tightest_target:
-        yield f"  tightest target that this history meets: {_percent(tightest)}"
-    yield f"  budget left, day by day: {', '.join(_by_day(backtest))}"
-    if not backtest.firings:
-        yield "  no alert would have fired"
-        return
-    yield "  would have fired:"
-    yield from (f"    {_fired(firing)}" for firing in backtest.firings)
+    elif not backtest.total_events:
+        yield f"  no {events}; measured {share}"
+    else:
+        ratio = backtest.bad_events / backtest.total_events
+        yield (
+            f"  {backtest.total_events:,.0f} {events}, {backtest.bad_events:,.0f} of "
+            f"them bad ({ratio:.3%}); measured {share}"
+        )
+
+
+def _groups(backtest: Backtest) -> str:
+    told = ", of which those below spent most of their budget" if backtest.groups else ""
+    return f"{backtest.groups:,} groups{told}"
+
+
+def _tightest(backtest: Backtest) -> str:
+    tightest = backtest.tightest_target
+    if tightest == 1:
+        return "any, as nothing was bad"
+    return _percent(tightest) if tightest else "none, as everything was bad"
 
 
 def _by_day(backtest: Backtest) -> Iterator[str]:
     """Yield what was left at the end of each day."""
-    days: dict[str, float] = {}
+    days: dict[date, float] = {}
     for time, left in backtest.budget:
-        days[f"{datetime.fromtimestamp(time, UTC):%m-%d}"] = left
+        days[datetime.fromtimestamp(time, UTC).date()] = left
     for day, left in days.items():
-        yield f"{day} {left:.0%}"
+        yield f"{day:%m-%d}{_BLANK}{left:.0%}"
 
 
-def _fired(firing: Firing) -> str:
+def _fired(backtest: Backtest) -> Iterator[str]:
+    if backtest.firings:
+        yield "  would have fired:"
+        yield from (f"    {_firing(firing)}" for firing in backtest.firings)
+    elif backtest.measured_share:
+        yield f"  no alert{' on all groups' * (backtest.groups is not None)} would have fired"
+
+
+def _firing(firing: Firing) -> str:
     window = f" ({firing.pair.long} window)" if firing.pair else ""
+    step = f" ({firing.policy_step} spent)" if firing.policy_step else ""
     lasted = (
         "and does still"
         if firing.end is None
         else f"for {format_duration(Decimal(round(firing.end - firing.start)))}"
     )
-    return f"{_moment(firing.start)}  {firing.tier:6}  {firing.alert.name}{window} {lasted}"
+    return f"{_moment(firing.start)}  {firing.tier:6}  {firing.alert.name}{window}{step} {lasted}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={quote(value)}" for name, value in labels.items())
 
 
 def as_json(tested: Iterable[tuple[Plan, Iterable[Backtest]]]) -> str:
-    """Write backtests as JSON; times are in seconds since the epoch, shares are ratios."""
+    """Write backtests as JSON; times are in seconds since the epoch, shares are ratios.
+
+    docs/backtest.md says what each key holds.
+    """
     found = [_object(plan, backtest) for plan, backtests in tested for backtest in backtests]
     return json.dumps(found, indent=2) + "\n"
 
@@ -77,9 +120,12 @@ def _object(plan: Plan, backtest: Backtest) -> dict[str, Any]:
     return {
         "service": plan.service.service,
         "objective": backtest.planned.objective.name,
+        "group": dict(backtest.group),
+        "groups": backtest.groups,
         "target": float(backtest.planned.objective.target),
-        "start": backtest.history.start,
-        "step_seconds": backtest.history.step,
+        "start": backtest.start,
+        "end": backtest.end,
+        "step_seconds": backtest.step,
         "total_events": backtest.total_events,
         "bad_events": backtest.bad_events,
         "measured_share": backtest.measured_share,
@@ -91,6 +137,7 @@ def _object(plan: Plan, backtest: Backtest) -> dict[str, Any]:
                 "alert": firing.alert.name,
                 "tier": firing.tier,
                 "window": firing.pair.long if firing.pair else None,
+                "policy_step": firing.policy_step or None,
                 "start": firing.start,
                 "end": firing.end,
             }
@@ -104,4 +151,4 @@ def _moment(time: float) -> str:
 
 
 def _percent(ratio: Decimal) -> str:
-    return f"{decimal_text((ratio * 100).quantize(Decimal('0.000001'), ROUND_HALF_UP))}%"
+    return f"{decimal_text(ratio * 100)}%"

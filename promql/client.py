@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import urllib.error
@@ -9,13 +10,23 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 _MAX_BYTES = 32 * 1024 * 1024
+_LONG = 4_000
+"""Characters from which a question goes into the body: proxies refuse long lines."""
+_TOO_MUCH = frozenset({413, 422, 503})
+"""How servers refuse what is too large for them: Prometheus and VictoriaMetrics by 422, for too
+many samples, and Prometheus by 503 what takes it too long."""
 
 
 class PrometheusError(Exception):
     """Prometheus could not be asked, or refused the question; the text says which and why."""
+
+
+class TooMuchError(PrometheusError):
+    """The question, or its answer, may be too large: a part of it might be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +45,19 @@ class Series:
     values: Mapping[float, float]
 
 
-def query(base: str, expr: str, *, timeout: float = 5.0) -> list[Sample]:
+Headers = Mapping[str, str]
+NO_HEADERS: Headers = MappingProxyType({})
+
+
+def query(
+    base: str, expr: str, *, timeout: float = 5.0, headers: Headers = NO_HEADERS
+) -> list[Sample]:
     """Evaluate ``expr`` now on the Prometheus at ``base``; a scalar is one sample without labels.
 
-    ``timeout`` is in seconds.  Raises :class:`PrometheusError`.
+    ``base`` may have a path, and a user's name and password before the host; ``headers`` are sent
+    along.  ``timeout`` is in seconds.  Raises :class:`PrometheusError`.
     """
-    data = _get(base, "query", {"query": expr}, timeout)
+    data = _ask(base, "query", {"query": expr}, timeout, headers)
     result = data["result"]
     if data["resultType"] == "scalar":
         return [Sample({}, float(result[1]))]
@@ -49,38 +67,88 @@ def query(base: str, expr: str, *, timeout: float = 5.0) -> list[Sample]:
 
 
 def query_range(
-    base: str, expr: str, start: float, end: float, step: float, *, timeout: float = 60.0
+    base: str,
+    expr: str,
+    start: float,
+    end: float,
+    step: float,
+    *,
+    timeout: float = 120.0,
+    headers: Headers = NO_HEADERS,
 ) -> list[Series]:
     """Evaluate ``expr`` at ``start`` and every ``step`` seconds after it, up to ``end``.
 
-    Times are in seconds since the epoch; Prometheus gives at most 11,000 points at once.  Raises
-    :class:`PrometheusError`.
+    Times are in seconds since the epoch; Prometheus gives at most 11,000 points at once, and takes
+    two minutes at most.  The rest is as of :func:`query`; raises :class:`TooMuchError` where less
+    might be answered.
     """
     params = {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)}
-    result = _get(base, "query_range", params, timeout)["result"]
+    result = _ask(base, "query_range", params, timeout, headers)["result"]
     return [
         Series(one["metric"], {float(time): float(value) for time, value in one["values"]})
         for one in result
+        if "values" in one  # a native histogram has none
     ]
 
 
-def _get(base: str, endpoint: str, params: Mapping[str, str], timeout: float) -> dict[str, Any]:
-    if not base.startswith(("http://", "https://")):
-        raise PrometheusError(f"not an http(s) URL: {base}")
-    url = f"{base.rstrip('/')}/api/v1/{endpoint}?{urllib.parse.urlencode(params)}"
+def _ask(
+    base: str, endpoint: str, params: Mapping[str, str], timeout: float, headers: Headers
+) -> dict[str, Any]:
+    place, secret = _without_secret(base)
+    request = _request(place, endpoint, params, {**secret, **headers})
+    status = 200
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:  # noqa: S310 (http only)
-            body = response.read(_MAX_BYTES)
+        with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 (http only)
+            body = response.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
         with error:
-            body = error.read(_MAX_BYTES)
-    except (OSError, http.client.HTTPException) as error:
-        raise PrometheusError(f"cannot reach Prometheus at {base}: {error}") from error
+            status, body = error.code, error.read(_MAX_BYTES)
+    except TimeoutError as error:
+        message = f"Prometheus at {place} has not answered in {timeout:g} s"
+        raise TooMuchError(message) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise PrometheusError(f"cannot reach Prometheus at {place}: {error}") from error
+    if len(body) > _MAX_BYTES:
+        raise TooMuchError(f"the answer of {place} is larger than {_MAX_BYTES >> 20} MiB")
+    refused = TooMuchError if status in _TOO_MUCH else PrometheusError
     try:
         answer = json.loads(body)
         if answer["status"] == "success":
             return dict(answer["data"])
         message = str(answer["error"])
     except (ValueError, KeyError, TypeError) as error:
-        raise PrometheusError(f"{base} did not answer like a Prometheus") from error
-    raise PrometheusError(f"Prometheus at {base} refused the query: {message}")
+        if status != 200:
+            words = f"{status} {http.client.responses.get(status, '')}".strip()
+            raise refused(f"{place} answered {words}") from error
+        raise PrometheusError(f"{place} did not answer like a Prometheus") from error
+    raise refused(f"Prometheus at {place} refused the query: {message}")
+
+
+def _request(
+    place: str, endpoint: str, params: Mapping[str, str], headers: Headers
+) -> urllib.request.Request:
+    url = f"{place.rstrip('/')}/api/v1/{endpoint}"
+    text = urllib.parse.urlencode(params)
+    body = text.encode() if len(text) > _LONG else None
+    try:
+        return urllib.request.Request(  # noqa: S310 (http only)
+            url if body else f"{url}?{text}", body, {"User-Agent": "tokenslo", **headers}
+        )
+    except ValueError as error:
+        raise PrometheusError(f"{place} is no address of a Prometheus: {error}") from None
+
+
+def _without_secret(base: str) -> tuple[str, Headers]:
+    """Take a user's name and password out of a URL; they must not be in any message."""
+    if not base.startswith(("http://", "https://")):
+        raise PrometheusError(f"not an http(s) URL: {base}")
+    try:
+        parts = urllib.parse.urlsplit(base)
+    except ValueError as error:
+        raise PrometheusError(f"that is no URL: {error}") from None
+    user, found, host = parts.netloc.rpartition("@")
+    if not found:
+        return base, {}
+    token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    place = urllib.parse.urlunsplit(parts._replace(netloc=host))
+    return place, {"Authorization": f"Basic {token}"}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from promql_parser import parse
 from service_example import example, objective
 
 from alerts.backtest import Backtest, History, aligned, backtest
 from alerts.backtest_report import as_json, as_text
-from slos.model import Objective, PolicyStep
+from alerts.history import Archive
+from promql.client import Series, TooMuchError
+from slos.model import Alerting, Objective, PolicyStep
 from slos.plan import Plan
 
 STEP = 60.0
@@ -110,6 +114,90 @@ def test_a_spent_budget_and_silence_are_told() -> None:
     assert result.measured_share == pytest.approx(1 - 100 / DAY)
 
 
+@pytest.mark.parametrize(("least", "fires"), [(1, True), (2, False)])
+def test_a_guard_of_one_event_is_none_as_in_the_rules(least: int, fires: bool) -> None:
+    plan = example(AVAILABILITY, alerting=Alerting(min_bad_events=least))
+    history = History(START, STEP, [0.5 / 600] * 10, [1 / 600] * 10)
+    found = backtest(plan, plan.objectives[0], history).firings
+    assert any(firing.alert.kind == "burn" for firing in found) is fires
+
+
+def test_alerts_that_are_disabled_do_not_fire() -> None:
+    off = Alerting(disable=frozenset({"page", "exhausted", "absent"}))
+    plan = example(AVAILABILITY, alerting=off)
+    total, bad = outage(1.0)
+    total[-60:] = bad[-60:] = [None] * 60  # type: ignore[list-item]
+    found = backtest(
+        plan, plan.objectives[0], History(START, STEP, [10.0] * 600 + bad, [10.0] * 600 + total)
+    )
+    assert {firing.alert.kind for firing in found.firings} == {"burn", "trickle"}
+    assert {firing.tier for firing in found.firings} == {"ticket"}
+
+
+def test_conditions_of_other_alerts_hold_for_as_long_as_the_rules_ask() -> None:
+    plan = example(objective("ttft"))
+    (planned,) = plan.objectives
+    lasting = int(planned.absent_seconds / 60)
+    steps = range(3 * lasting)
+    rates = [1.0] * len(steps)
+
+    def fires(**flags: list[bool]) -> list[tuple[str, str, float, float | None]]:
+        history = History(START, STEP, [0.0] * len(steps), rates, **flags)
+        found = backtest(plan, planned, history).firings
+        minutes = [(at and (at - START) / STEP) for f in found for at in (f.start, f.end)]
+        return [(f.alert.kind, f.tier, *minutes[2 * i :][:2]) for i, f in enumerate(found)]  # type: ignore[misc]
+
+    long = [at < 2 * lasting for at in steps]
+    assert fires(missing=long) == [("absent", "page", lasting, 2 * lasting)]
+    assert fires(uncovered=long) == [("absent", "ticket", lasting, 2 * lasting)]
+    assert fires(impossible=long) == [("impossible", "ticket", 15, 2 * lasting)]
+    # Nobody watched for a moment, and began to wait again after that.
+    away = [at == lasting - 1 for at in steps]
+    assert fires(missing=long, down=away) == []
+
+
+def test_history_that_begins_late_is_measured_from_there() -> None:
+    """What was before is no good time; an outage at its very begin is not the worst day."""
+    plan = example(AVAILABILITY, window=Decimal(86_400))
+    bad: list[float | None] = [None] * DAY + [1.0] * 60 + [0.0] * (2 * DAY - 60)
+    total: list[float | None] = [None] * DAY + [1.0] * 2 * DAY
+    result = backtest(plan, plan.objectives[0], History(START, STEP, bad, total))
+    assert result.worst_ratio == pytest.approx(60 / DAY)
+
+
+histories = st.lists(
+    st.none() | st.tuples(st.floats(0, 20), st.floats(0, 1)), min_size=30, max_size=80
+)
+
+
+@given(histories)
+@settings(max_examples=40)
+def test_the_proposed_target_is_met_and_one_step_tighter_is_not(
+    rates: list[tuple[float, float] | None],
+) -> None:
+    """By replaying the same history; where it is long enough, over every complete window."""
+    total = [None if one is None else one[0] for one in rates]
+    bad = [None if one is None else one[0] * one[1] for one in rates]
+    hourly = History(START, 3600.0, bad, total)
+
+    def least_left(target: Decimal) -> float:
+        promise = replace(AVAILABILITY, target=target)
+        plan = example(promise, window=Decimal(86_400))
+        left = backtest(plan, plan.objectives[0], hourly).budget
+        began = next(index for index, one in enumerate(total) if one is not None)
+        complete = [one for at, one in left if at >= hourly.time(began + 23)]
+        return min(complete) if complete else left[-1][1]
+
+    plan = example(AVAILABILITY, window=Decimal(86_400))
+    target = backtest(plan, plan.objectives[0], hourly).tightest_target
+    if target is None or target in (0, 1):
+        return
+    assert 0 < target < 1
+    assert least_left(target) >= -1e-9
+    tighter = target + Decimal(1).scaleb(int(target.as_tuple().exponent))
+    assert tighter >= 1 or least_left(tighter) < 0
+
+
 def test_the_tightest_target_is_just_met() -> None:
     _, result = run([10.0] * DAY, [0.01234] * DAY)
     assert result.tightest_target == Decimal("0.9987")
@@ -150,6 +238,71 @@ def test_pairs_fire_exactly_when_both_windows_are_above(
         assert firing == (hour > edge and now > edge and many >= 10)
 
 
+class Stored:
+    """A Prometheus of which a query is known by a word in it; it takes so many points at once."""
+
+    def __init__(self, most: int, **rates: dict[str, float]) -> None:
+        self.most, self.rates, self.asked = most, rates, list[tuple[str, int]]()
+
+    def __call__(self, query: str, first: float, last: float, step: float) -> list[Series]:
+        points = round((last - first) / step) + 1
+        if points > self.most:
+            raise TooMuchError("too many samples")
+        self.asked.append((query, points))
+        much = points * STEP if "sum_over_time" in query else 1.0
+        series = [
+            Series({"tenant": tenant}, {first + at * step: rate * much for at in range(points)})
+            for word, rates in self.rates.items()
+            for tenant, rate in rates.items()
+            if word in query
+        ]
+        return series if " by (tenant)" in query else series[:1]
+
+
+def archive(stored: Stored, done: list[int]) -> Archive:
+    return Archive(stored, 2, START + 2 * 86_400, done.append)
+
+
+GROUPED = replace(AVAILABILITY, group_by=("tenant",))
+FAILED = 'outcome=~"error|rejected|timeout"'
+ANSWERED = 'outcome=~"ok|error|rejected|timeout"'
+
+
+def test_prometheus_is_asked_for_less_when_it_refuses() -> None:
+    plan = example(AVAILABILITY)
+    (planned,) = plan.objectives
+    stored, done = Stored(300, **{FAILED: {"": 0.0}, ANSWERED: {"": 2.0}}), list[int]()
+    asked = archive(stored, done)
+    history = asked.whole(plan, planned)
+    assert list(history.total) == [2.0] * 2 * DAY
+    assert list(history.bad) == [0.0] * 2 * DAY
+    assert sum(done) == asked.work([plan])
+    assert max(points for _, points in stored.asked) <= 300
+    with pytest.raises(TooMuchError):
+        archive(Stored(30), []).whole(plan, planned)
+
+
+def test_the_worst_groups_are_told_and_the_few_failures_of_small_ones_come_last() -> None:
+    plan = example(GROUPED)
+    (planned,) = plan.objectives
+    tenants = {f"t{number}": 1.0 for number in range(50)}
+    failures = {"t7": 0.2, "t8": 0.5, 't$1\\"\n': 0.4, "small": 1 / 86_400}
+    stored = Stored(
+        2_000, **{FAILED: failures, ANSWERED: tenants | {'t$1\\"\n': 1.0, "small": 1 / 86_400}}
+    )
+    found = archive(stored, []).groups(planned, 4)
+    assert found.worst == (("t8",), ('t$1\\"\n',), ("t7",), ("small",))
+    assert found.count == 52
+    histories = list(archive(stored, []).by_group(planned, found))
+    assert [group["tenant"] for group, _ in histories] == [tenant for (tenant,) in found.worst]
+    query = next(text for text, _ in stored.asked if "label_replace" in text)
+    assert query.endswith(
+        'label_replace(vector(1), "tenant", "small", "", ""))'
+    )  # so that others are not sent
+    assert 'label_replace(vector(1), "tenant", "t$$1\\\\\\"\\n", "", "")' in query
+    assert parse(query)
+
+
 def test_points_go_where_they_belong() -> None:
     points = [(START + 60.0, 1.0), (START + 180.0, float("nan")), (START + 999.0, 2.0)]
     assert aligned(START, STEP, 4, points) == [None, 1.0, None, None]
@@ -171,9 +324,32 @@ chat availability: 99% over 28d, from 2026-01-01 00:00 to 2026-01-04 23:59 UTC
     )
 
 
-def test_the_text_says_that_nothing_was_measured() -> None:
-    plan, result = run([None] * 10, [None] * 10)
-    assert "nothing was measured" in as_text(plan, [result])
+@pytest.mark.parametrize(
+    ("total", "bad", "told"),
+    [
+        (None, None, "nothing was measured"),
+        (0.0, 0.0, "no requests; measured 100.0% of the time"),
+        (1.0, 0.0, "tightest target that this history meets: any, as nothing was bad"),
+        (1.0, 1.0, "tightest target that this history meets: none, as everything was bad"),
+        (1.0, 0.99551, "tightest target that this history meets: 0.44%"),
+        (1.0, 1.21e-9, "tightest target that this history meets: 99.99999987%"),
+    ],
+)
+def test_the_text_says_what_there_was(total: float | None, bad: float | None, told: str) -> None:
+    plan, result = run([total] * 10, [bad] * 10)
+    assert told in as_text(plan, [result])
+
+
+def test_a_year_has_every_day_once_and_no_more_points_than_prometheus_would_give() -> None:
+    days = 366
+    plan = example(AVAILABILITY)
+    history = History(START, 600.0, [0.0] * days * 144, [1.0] * days * 144)
+    result = backtest(plan, plan.objectives[0], history)
+    text = as_text(plan, [result])
+    assert text.count("100%") == days
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(result.budget) <= 11_000
+    assert result.budget[-1][0] == result.end
 
 
 def test_json_carries_the_same() -> None:
@@ -186,6 +362,7 @@ def test_json_carries_the_same() -> None:
         "alert": "ChatAvailabilityBudgetBurn",
         "tier": "page",
         "window": "1h",
+        "policy_step": None,
         "start": START + (3 * DAY + 8) * STEP,
         "end": START + (3 * DAY + 30) * STEP,
     }

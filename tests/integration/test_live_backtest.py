@@ -1,48 +1,137 @@
-"""``tokenslo backtest`` on the history of a real Prometheus, which never had our rules."""
+"""``tokenslo backtest`` on the history of a real Prometheus, which never had our rules.
+
+What it says fired is what the rules themselves fire on the same samples, in promtool.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import pty
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
 from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 
+import alerts
 from lab.prometheus import Prometheus
+from promql.client import Sample, query
+from promql.expr import Matcher, equal, selector_text, vector
+from slos.load import load_file
+from slos.plan import plan
 from tokenslo.cli import main
 
 SLO = """\
 apiVersion: tokenslo/v1
 service: chat
 selector: {model: llama}
+alerting: {disable: [causes]}
+budget_policy: [{when: 50%, do: slow down}]
 objectives:
-  - {name: availability, indicator: availability, target: 99%}
-  - {name: pace, indicator: itl, threshold: 60ms, target: 99%}
+  - {name: tenants, indicator: availability, target: 99.9%, group_by: [tenant]}
+  - {name: headroom, indicator: kv_headroom, threshold: 90%, target: 95%}
+  - name: own
+    indicator: {bad: 'sum(rate(own_bad_total[{window}]))', total: 'sum(rate(own_total[{window}]))'}
+    target: 98%
+    time_slices: {window: 1m, target: 95%}
+    alerting: {disable: [page]}
 """
-DAY = 86_400
-OUTAGE_STARTS, OUTAGE_SECONDS = 6 * 3600, 1800
-PACE = 2
-"""Requests per second."""
+NEVER = """\
+apiVersion: tokenslo/v1
+service: other
+objectives: [{name: pace, indicator: itl, threshold: 60ms, target: 99%}]
+"""
+SLOTH = """\
+version: prometheus/v1
+service: other
+slos:
+  - name: requests
+    objective: 99
+    sli:
+      events:
+        error_query: sum(rate(own_bad_total[{{.window}}]))
+        total_query: sum(rate(own_total[{{.window}}]))
+    alerting: {page_alert: {}, ticket_alert: {}}
+"""
+EVERY = 30
+"""Seconds between two samples."""
+MINUTE = 60 // EVERY
+SAMPLES = 150 * MINUTE
+TENANTS = {"acme": 20, 'béta"': 2, "$1": 1, "": 1}
+"""Requests per sample."""
+Values = list[float | None]
 
 
-def history(start: int, end: int) -> str:
-    """Write requests since ``start``, all of which fail in the outage, as OpenMetrics."""
-    failing = start + OUTAGE_STARTS
-    lines = ["# TYPE llm_requests counter"]
-    for outcome in ("ok", "error"):
-        for at in range(start, end + 1, 30):
-            failed = min(max(at - failing, 0), OUTAGE_SECONDS)
-            count = PACE * (failed if outcome == "error" else at - start - failed)
-            series = f'llm_requests_total{{model="llama",outcome="{outcome}",reason=""}}'
-            lines.append(f"{series} {count} {at}")
+def failing(tenant: str, at: int) -> float:
+    """Return which share of a tenant's requests fails at a sample."""
+    if 15 * MINUTE <= at < 30 * MINUTE:
+        return 1.0  # an outage for all
+    if 65 * MINUTE <= at < 105 * MINUTE:
+        return 0.5 if tenant == "$1" else 0.04  # a slow burn, and a tenant that suffers most
+    return 0.0
+
+
+def seen(values: list[float]) -> Values:
+    """Leave out what nobody could scrape, and begin anew where the server was restarted."""
+    restart = 60 * MINUTE
+    anew = [value - values[restart] if at >= restart else value for at, value in enumerate(values)]
+    gone = range(120 * MINUTE, 135 * MINUTE)
+    return [None if at in gone else value for at, value in enumerate(unwatched(anew))]
+
+
+def unwatched(values: list[float]) -> Values:
+    """Leave out the time when Prometheus itself was down."""
+    down = range(45 * MINUTE, 55 * MINUTE)
+    return [None if at in down else value for at, value in enumerate(values)]
+
+
+def history() -> dict[str, Values]:
+    """Return every series: requests by tenant and outcome, a gauge, counters of others."""
+    series: dict[str, Values] = {"up": unwatched([1.0] * SAMPLES)}
+    for tenant, rate in TENANTS.items():
+        for outcome in ("ok", "error"):
+            shares = [failing(tenant, at) for at in range(SAMPLES)]
+            added = [rate * (share if outcome == "error" else 1 - share) for share in shares]
+            labels = {"model": "llama", "outcome": outcome, "reason": "", "tenant": tenant}
+            series[str(vector("llm_requests_total", labels))] = seen(list(accumulate(added)))
+    full = [0.95 if failing("acme", at) else 0.5 for at in range(SAMPLES)]
+    series['llm_kv_cache_utilization_ratio{model="llama"}'] = unwatched(full)
+    bad = [failing("$1", at) for at in range(SAMPLES)]
+    series["own_bad_total"] = unwatched(list(accumulate(bad)))
+    series["own_total"] = unwatched([float(at) for at in range(SAMPLES)])
+    return series
+
+
+def openmetrics(series: Mapping[str, Values], start: int) -> str:
+    lines = []
+    for name, values in series.items():
+        family = name.partition("{")[0]
+        kind = "counter" if family.endswith("_total") else "gauge"
+        head = f"# TYPE {family.removesuffix('_total')} {kind}"
+        if head not in lines:
+            lines.append(head)
+        lines += [
+            f"{name} {value} {start + at * EVERY}"
+            for at, value in enumerate(values)
+            if value is not None
+        ]
     return "\n".join([*lines, "# EOF", ""])
 
 
 @pytest.fixture(scope="module")
 def start() -> int:
-    return int(time.time() - DAY) // 60 * 60
+    return int(time.time() - SAMPLES * EVERY) // 60 * 60 - 300
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +143,13 @@ def url(
 ) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("backtest")
     data, text = folder / "prometheus/data", folder / "history.txt"
-    text.write_text(history(start, start + DAY - 300))
+    text.write_text(openmetrics(history(), start))
     data.mkdir(parents=True)
     command = [promtool, "tsdb", "create-blocks-from", "openmetrics", text, data]
     subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    with prometheus(folder / "prometheus", scrape={}) as server:
+    with prometheus(
+        folder / "prometheus", scrape={}, arguments=["--query.max-samples=3000"]
+    ) as server:
         yield server.url
 
 
@@ -75,40 +166,249 @@ def run(*arguments: str) -> object:
     return stopped.value.code
 
 
-def test_an_outage_of_yesterday_would_have_paged_when_explain_says(
-    url: str, slo: str, start: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(slo, "--prometheus", url, "--days", "2", "--json") == 0
+def backtested(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert run(*arguments, "--days", "1", "--json") == 0
     said = capsys.readouterr()
     assert said.err == ""  # no progress where nobody watches
-    availability, pace = json.loads(said.out)
-    with pytest.raises(SystemExit):
-        main(["explain", slo, "--json"])
-    explained = json.loads(capsys.readouterr().out)[0]["objectives"][0]["alerts"]
-    times = {alert["long"]: alert["seconds_to_fire"]["1"] for alert in explained}
-    outage = start + OUTAGE_STARTS
-    pages = {one["window"]: one for one in availability["fired"] if one["tier"] == "page"}
-    for window in ("1h", "6h"):
-        # A point a minute, samples twice a minute.
-        assert pages[window]["start"] - outage == pytest.approx(times[window], abs=120)
-    assert pages["1h"]["end"] == pytest.approx(outage + OUTAGE_SECONDS + 300, abs=120)
-    assert availability["bad_events"] == pytest.approx(PACE * OUTAGE_SECONDS, rel=0.02)
-    assert availability["total_events"] == pytest.approx(PACE * DAY, rel=0.02)
-    ratio = OUTAGE_SECONDS / (DAY - 300)
-    assert availability["worst_error_ratio"] == pytest.approx(ratio, rel=0.02)
-    assert pace["tightest_target"] is None
-    assert pace["measured_share"] == 0
+    found: list[dict[str, Any]] = json.loads(said.out)
+    return found
 
 
-def test_the_text_names_the_pages(url: str, slo: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(slo, "--prometheus", url, "--days", "2") == 0
-    text = capsys.readouterr().out
-    assert "page    ChatAvailabilityBudgetBurn (1h window) for " in text
-    assert "nothing was measured" in text
+def checks(backtests: list[dict[str, Any]], start: int) -> Iterator[dict[str, object]]:
+    """Yield what fires every minute, unless something may just be changing."""
+    fired = [(one, firing) for one in backtests for firing in one["fired"]]
+    edges = {at for _, firing in fired for at in (firing["start"], firing["end"])} - {None}
+    for at in range(start + 600, start + SAMPLES * EVERY, 60):
+        if any(abs(at - edge) <= 120 for edge in edges):
+            continue
+        firing_now = [
+            {
+                "alertname": firing["alert"],
+                "slo": one["objective"],
+                "severity": {"page": "critical", "ticket": "warning"}[firing["tier"]],
+                **one["group"],
+                "window": firing["window"] or "",
+                "step": firing["policy_step"] or "",
+            }
+            for one, firing in fired
+            if firing["start"] <= at and (firing["end"] is None or at < firing["end"])
+        ]
+        yield {
+            "expr": "count by (alertname, slo, severity, tenant, window, step) "
+            '(ALERTS{alertstate="firing"})',
+            "eval_time": f"{at - start}s",
+            "exp_samples": [
+                {"labels": selector_text("", filter(_told, equal(labels))), "value": 1}
+                for labels in firing_now
+            ],
+        }
 
 
-def test_a_prometheus_that_is_not_there_is_one_clear_error(
-    slo: str, capsys: pytest.CaptureFixture[str]
+def _told(label: Matcher) -> bool:
+    return label.value != ""
+
+
+def test_what_it_says_fired_is_what_the_rules_fire(
+    url: str,
+    slo: str,
+    start: int,
+    promtool: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(slo, "--prometheus", "http://127.0.0.1:9") == 2
-    assert "cannot reach Prometheus at http://127.0.0.1:9" in capsys.readouterr().err
+    found = backtested(capsys, slo, "--prometheus", url)
+    (service,) = load_file(slo).services
+    for name, text in alerts.files(plan(service), source="slo.yaml", version="1").items():
+        (tmp_path / Path(name).name).write_text(text)
+    told = list(checks(found, start))
+    assert len(told) > 30
+    assert {firing["alert"].removeprefix("Chat") for one in found for firing in one["fired"]} >= {
+        "TenantsBudgetBurn",
+        "TenantsBudgetPolicy",
+        "TenantsSignalAbsent",
+        "HeadroomBudgetBurn",
+        "OwnBudgetBurn",
+    }
+    story = {
+        "rule_files": ["chat.rules.yaml"],
+        "evaluation_interval": f"{EVERY}s",
+        "tests": [
+            {
+                "interval": f"{EVERY}s",
+                "input_series": [
+                    {"series": name, "values": " ".join("_" if v is None else str(v) for v in of)}
+                    for name, of in history().items()
+                ],
+                "promql_expr_test": told,
+            }
+        ],
+    }
+    (tmp_path / "story.yaml").write_text(yaml.safe_dump(story))
+    command = [promtool, "test", "rules", "story.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_groups_that_are_not_told_are_counted(
+    url: str, slo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (slo, "--prometheus", url, "--groups", "2")
+    every = backtested(capsys, slo, "--prometheus", url)
+    told = [one for one in backtested(capsys, *arguments) if one["objective"] == "tenants"]
+    assert [(one["group"], one["groups"]) for one in told] == [
+        ({}, 4),
+        ({"tenant": "$1"}, None),  # what nobody else suffered made it the worst
+        ({"tenant": "acme"}, None),
+    ]
+    assert all(one in every for one in told)
+    assert told[0]["total_events"] == pytest.approx(
+        sum(one["total_events"] for one in every if one["group"])
+    )
+    assert run(*arguments, "--days", "1") == 0
+    text = capsys.readouterr().out
+    assert "4 groups, of which those below spent most of their budget" in text
+    assert '\nchat tenants, tenant="$1"\n' in text
+    assert "page    ChatTenantsBudgetBurn (1h window) for " in text
+    assert "ticket  ChatTenantsBudgetPolicy (50% spent) and does still" in text
+
+
+class Gate(BaseHTTPRequestHandler):
+    """Prometheus below a path, for those who may; of whom it gets tired after some questions."""
+
+    url, patience, refused, bodies = "", 10**9, 0, 0
+
+    def do_GET(self) -> None:
+        allowed = self.headers["X-Scope-OrgID"] == "team" and self.headers["Authorization"] == (
+            "Basic " + base64.b64encode(b"me:p@ss").decode()
+        )
+        if not (allowed and self.path.startswith("/prom/api/")):
+            self.answer(401, b"<html>who are you?</html>")
+            return
+        type(self).patience -= 1
+        if self.patience < 0:
+            self.answer(502, b"<html>Bad Gateway</html>")
+            return
+        length = int(self.headers["Content-Length"] or 0)
+        body = self.rfile.read(length) if length else None
+        type(self).bodies += length > 0
+        asked = Request(self.url + self.path.removeprefix("/prom"), body)  # noqa: S310
+        try:
+            with urlopen(asked) as response:  # noqa: S310
+                self.answer(200, response.read())
+        except HTTPError as error:
+            type(self).refused += error.code == 422
+            with error:
+                self.answer(error.code, error.read())
+
+    do_POST = do_GET  # noqa: N815
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gate(url: str) -> Iterator[tuple[type[Gate], str]]:
+    handler = type("OneGate", (Gate,), {"url": url})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        yield handler, f"127.0.0.1:{server.server_port}/prom/"
+        server.shutdown()
+
+
+def test_a_prometheus_behind_a_path_a_password_and_a_header_is_asked_all_the_same(
+    url: str,
+    gate: tuple[type[Gate], str],
+    slo: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    secrets = tmp_path / "headers"
+    secrets.write_text("X-Scope-OrgID: team\n\n")
+    place = f"http://me:p%40ss@{gate[1]}"
+    found = backtested(capsys, slo, "--prometheus", place, "--header", f"@{secrets}")
+    assert found == backtested(capsys, slo, "--prometheus", url)
+    assert gate[0].refused  # Prometheus takes few samples at once, and is asked for fewer then
+    assert run(slo, "--prometheus", place) == 2
+    said = capsys.readouterr()
+    assert said.err == f"tokenslo: http://{gate[1]} answered 401 Unauthorized\n"
+
+
+def test_a_question_too_long_for_a_proxy_goes_into_the_body(gate: tuple[type[Gate], str]) -> None:
+    handler, place = gate
+    headers = {"X-Scope-OrgID": "team"}
+    for terms in (1, 3001):
+        sum_ = "+".join("1" * terms)
+        assert query(f"http://me:p%40ss@{place}", sum_, headers=headers) == [Sample({}, terms)]
+    assert handler.bodies == 1
+
+
+def test_one_that_fails_half_way_is_one_clear_error(
+    gate: tuple[type[Gate], str], slo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler, place = gate
+    handler.patience = 5
+    assert (
+        run(slo, "--prometheus", f"http://me:p%40ss@{place}", "--header", "X-Scope-OrgID:team") == 2
+    )
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"tokenslo: http://{place} answered 502 Bad Gateway\n")
+
+
+def test_progress_is_shown_on_a_terminal_only(url: str, slo: str) -> None:
+    program = Path(sys.executable).with_name("tokenslo")
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        command = [program, "backtest", slo, "--prometheus", url, "--days", "1", "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=True)
+        os.close(theirs)
+        shown = terminal.read(4096)
+    assert b"asking Prometheus" in shown
+    assert len(json.loads(done.stdout)) == 7
+
+
+def test_a_file_of_another_tool_is_tested_as_ours(
+    url: str, slo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sloth.yaml"
+    file.write_text(SLOTH)
+    (found,) = backtested(capsys, str(file), "--prometheus", url)
+    assert found["total_events"] == pytest.approx(SAMPLES, rel=0.2)
+    assert found["bad_events"] / found["total_events"] > 0.01
+    assert {firing["tier"] for firing in found["fired"]} == {"page", "ticket"}
+
+
+def test_what_nobody_measured_is_said(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text(NEVER)
+    (pace,) = backtested(capsys, str(file), "--prometheus", url)
+    assert (pace["tightest_target"], pace["measured_share"]) == (None, 0)
+    assert [firing["alert"] for firing in pace["fired"]] == ["OtherPaceSignalAbsent"] * 2
+    assert run(str(file), "--prometheus", url) == 0
+    assert "nothing was measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--prometheus", "http://127.0.0.1:9"], "cannot reach Prometheus at http://127.0.0.1:9"),
+        (["--prometheus", "http://["], "that is no URL"),
+        (["--prometheus", "x", "--header", "secret"], "is not of the form 'NAME: VALUE'"),
+        (["--prometheus", "x", "--header", "@/nowhere"], "/nowhere cannot be read"),
+    ],
+)
+def test_a_prometheus_that_cannot_be_asked_is_one_clear_error(
+    slo: str, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(slo, *more) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+    assert len(said.err.splitlines()) == 1

@@ -1,0 +1,52 @@
+"""Which Prometheus commands ask, and how it lets them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from promql.client import Headers
+
+prometheus_option = click.option(
+    "--prometheus",
+    "url",
+    required=True,
+    metavar="URL",
+    help="The Prometheus to ask, with its path if it has one; may hold user:password@.",
+)
+
+headers_option = click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="'NAME: VALUE'|@FILE",
+    callback=lambda _, __, given: _headers(given),
+    help="A header for Prometheus, such as 'X-Scope-OrgID: team', or a file with one a line, which "
+    "is the place for secrets; repeatable.",
+)
+
+
+def _headers(given: Sequence[str]) -> Headers:
+    headers = {}
+    for text in given:
+        for line in _lines(text):
+            name, colon, value = line.partition(":")
+            if not colon or not name.strip():
+                where = text if text.startswith("@") else "a header"
+                raise click.BadParameter(f"{where} is not of the form 'NAME: VALUE'.")
+            headers[name.strip()] = value.strip()
+    return headers
+
+
+def _lines(text: str) -> Iterator[str]:
+    if not text.startswith("@"):
+        yield text
+        return
+    try:
+        content = Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise click.BadParameter(f"{text[1:]} cannot be read: {why}.") from None
+    yield from filter(str.strip, content.splitlines())
