@@ -12,10 +12,12 @@ jsonnet package can be imported here.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 SECONDS = 20.0
@@ -23,6 +25,7 @@ MAX_BYTES = 1 << 20
 """Of each file imported, and of the output."""
 _MEMORY = 512 << 20
 _MAX_STACK = 500
+_MAX_MESSAGE = 4_000
 _REFUSED = 3
 
 # "STATIC ERROR: f.jsonnet:3:1: why", or "RUNTIME ERROR: why" with one frame a line after it.
@@ -92,6 +95,8 @@ class _Imports:
                 raise PermissionError("it is outside of the file's folder and the library folders")
             if real.is_file():
                 return str(found), self._read(real)
+            if real.exists():  # a folder; or a pipe, which would be waited for
+                raise ValueError("it is not a regular file")
         raise FileNotFoundError("no such file")
 
     @staticmethod
@@ -103,6 +108,20 @@ class _Imports:
         return content
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let nothing be written to standard error, which the other side keeps in memory.
+
+    ``std.trace`` writes there, and as much as it likes.
+    """
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+
+
 def _child(file: str, *libraries: str) -> int:
     import resource
 
@@ -110,20 +129,31 @@ def _child(file: str, *libraries: str) -> int:
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The other side may be killed before its deadline has come.
+    resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS) + 1, int(SECONDS) + 1))
     imports = _Imports(Path(file).parent, [Path(library) for library in libraries])
     source = sys.stdin.buffer.read().decode()
     try:
-        text = _jsonnet.evaluate_snippet(
-            file, source, max_stack=_MAX_STACK, import_callback=imports
-        ).encode()
+        with _silent():
+            text = _jsonnet.evaluate_snippet(
+                file, source, max_stack=_MAX_STACK, import_callback=imports
+            ).encode()
     except RuntimeError as error:
-        sys.stderr.write(str(error))
+        sys.stderr.write(_short(str(error)))
         return _REFUSED
     if len(text) > MAX_BYTES:
         sys.stderr.write(f"RUNTIME ERROR: its output is larger than {MAX_BYTES >> 20} MiB")
         return _REFUSED
     sys.stdout.buffer.write(text)
     return 0
+
+
+def _short(said: str) -> str:
+    """Shorten what Jsonnet says, which begins with the program's own words and ends with places."""
+    if len(said) <= _MAX_MESSAGE:
+        return said
+    half = _MAX_MESSAGE // 2
+    return f"{said[:half]}…\n\t{said[-half:]}"
 
 
 if __name__ == "__main__":

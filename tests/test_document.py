@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import string
 import subprocess
 import sys
@@ -406,6 +407,12 @@ def test_a_jsonnet_file_may_be_a_symlink_beside_what_it_imports(folder):
         ("import 'bad.libsonnet'", "bad.libsonnet:3: Unknown variable: y."),
         ("import 'gone.libsonnet'", 'a.jsonnet:1: couldn\'t open import "gone.libsonnet": no such '
          "file."),
+        ("{\n  a: import 'folder',\n}", 'a.jsonnet:2: couldn\'t open import "folder": it is not a '
+         "regular file."),
+        ("importstr 'pipe'", 'a.jsonnet:1: couldn\'t open import "pipe": it is not a regular '
+         "file."),
+        ("error ''", "a.jsonnet:1: fails without saying why."),
+        ("std.trace('look', error 'boom')", "a.jsonnet:1: boom."),
         ("std.extVar('HOME')", "a.jsonnet:1: undefined external variable: HOME."),
         ("local f(x) = f(x + 1) + 1;\nf(1)", "a.jsonnet:1: max stack frames exceeded."),
         ("local f(s, n) = if n == 0 then s else f(s + s, n - 1);\nf('x', 21)",
@@ -414,6 +421,8 @@ def test_a_jsonnet_file_may_be_a_symlink_beside_what_it_imports(folder):
 )  # fmt: skip
 def test_jsonnet_errors_name_file_and_line(source, expected, folder):
     (folder / "bad.libsonnet").write_text("{\n\n  x: y,\n}")
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
     assert refusals(source, "a.jsonnet") == [f"{expected} Fix: correct the Jsonnet."]
 
 
@@ -448,6 +457,44 @@ def test_a_jsonnet_program_cannot_fill_the_memory():
         "a.jsonnet: Jsonnet crashed or needed more than 512 MiB of memory. "
         "Fix: correct the Jsonnet."
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            "local s = std.repeat('x', 1e5);\n"
+            "std.foldl(function(n, i) std.trace(s, n + i), std.range(1, 500), 0) + error 'end'",
+            "a.jsonnet:2: end. Fix: correct the Jsonnet.",
+        ),
+        ("error std.repeat('x', 2e5)", f"a.jsonnet:1: {'x' * 1000}"),
+    ],
+    ids=["traces", "a message"],
+)
+def test_what_a_jsonnet_program_prints_fills_no_memory_either(source, said):
+    tracemalloc.start()
+    (problem,) = refusals(source, "a.jsonnet")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert problem.startswith(said)
+    assert len(problem) < 5_000
+    assert peak < 8 << 20
+
+
+def test_a_jsonnet_program_does_not_outlive_its_caller_for_long():
+    """A caller that is killed does not stop it, so the kernel has to."""
+    command = [sys.executable, "-I", jsonnet.__file__, "a.jsonnet"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        child.stdin.write(b"local f(n) = f(n + 1) tailstrict; f(0)")
+        child.stdin.close()
+        limits, end = Path(f"/proc/{child.pid}/limits"), time.monotonic() + 20
+        while time.monotonic() < end:
+            found = re.search(r"Max cpu time +(\S+)", limits.read_text())[1]
+            if found != "unlimited":
+                break
+            time.sleep(0.02)
+        child.kill()
+    assert found == f"{jsonnet.SECONDS + 1:.0f}"
 
 
 def test_yaml_needs_no_jsonnet():
