@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from slos.errors import InvalidFile, Problem, quoted
+from slos.errors import InvalidFile, Problem, in_order, quoted
 from slos.jsonnet import JsonnetError, evaluate
 
 MAX_BYTES = 1 << 20
@@ -79,13 +79,15 @@ class Document:
 
     ``lines`` maps the path of a value, such as ``("objectives", 1, "target")``, to the 1-based line
     of its key or list entry; it is empty for Jsonnet.  ``names`` are what the values are called in
-    the file where that is not their path: in what was made from another one.
+    the file where that is not their path: in what was made from another one.  ``aliases`` are the
+    paths of values that stand elsewhere already, with their first paths.
     """
 
     file: str
     value: Value
     lines: Mapping[Keys, int] = field(default_factory=dict)
     names: Mapping[Keys, str] = field(default_factory=dict)
+    aliases: Mapping[Keys, Keys] = field(default_factory=dict)
 
     def line(self, path: Keys) -> int:
         """Return the line of the value at ``path``, 0 if the file has no lines."""
@@ -100,6 +102,20 @@ class Document:
         base = self.names.get(path[:known], "") if self.names else ""
         return f"{base}.{whole}".strip(".").replace(".[", "[")
 
+    def alias(self, path: Keys) -> tuple[Keys, Keys] | None:
+        """Return the alias that brings the value at ``path`` there, and where the value stands."""
+        here = next((path[:n] for n in range(len(path) + 1) if path[:n] in self.aliases), None)
+        if here is None:
+            return None
+        stands, known = path, len(path)
+        while known:
+            if stands[:known] in self.aliases:
+                stands = (*self.aliases[stands[:known]], *stands[known:])
+                known = len(stands)
+            else:
+                known -= 1
+        return here, stands
+
 
 def read_document(path: str | Path, libraries: Sequence[Path] = ()) -> Document:
     """Read one file; raises :class:`~slos.errors.InvalidFile` with everything that is wrong.
@@ -107,31 +123,24 @@ def read_document(path: str | Path, libraries: Sequence[Path] = ()) -> Document:
     The suffix decides: ``.jsonnet`` and ``.libsonnet`` are evaluated, with ``libraries`` as further
     folders to import from; everything else is YAML, of which JSON is a part.
     """
-    document, problems = scan_document(path, libraries)
-    if problems:
-        raise InvalidFile(sorted(problems, key=lambda problem: problem.line))
-    return document
-
-
-def scan_document(
-    path: str | Path, libraries: Sequence[Path] = ()
-) -> tuple[Document, list[Problem]]:
-    """Read one file as far as it makes sense; return what is wrong with it besides.
-
-    For callers that check the values too and want to name all problems at once.  Raises
-    :class:`~slos.errors.InvalidFile` where nothing can be read.
-    """
     (document, *more), problems = scan_documents(path, libraries)
     if more:
         message, fix = "a second document starts", "put each document into its own file"
         problems.append(Problem(document.file, more[0].line(()), "", message, fix))
-    return document, problems
+    if problems:
+        raise InvalidFile(in_order(problems))
+    return document
 
 
 def scan_documents(
     path: str | Path, libraries: Sequence[Path] = ()
 ) -> tuple[list[Document], list[Problem]]:
-    """Do the same with a file of several YAML documents; empty ones beside others do not count."""
+    """Read a file of one or more documents as far as they make sense; return what is wrong besides.
+
+    For callers that check the values too and want to name all problems at once.  Raises
+    :class:`~slos.errors.InvalidFile` where nothing can be read.  Empty documents beside others do
+    not count.
+    """
     file = str(path)
     text = _read_text(Path(path), file)
     if Path(path).suffix in JSONNET:
@@ -197,7 +206,7 @@ def _from_jsonnet(file: str, text: str, libraries: Sequence[Path]) -> Document:
     try:
         value = json.loads(evaluate(file, text, libraries))
     except JsonnetError as error:
-        message = " ".join(error.message.split()).rstrip(".")
+        message = " ".join(error.message.split()).rstrip(".") or "fails without saying why"
         _refuse(error.file, error.line, message, "correct the Jsonnet")
     except RecursionError:
         _refuse(file, 0, *_TOO_DEEP)
@@ -264,8 +273,9 @@ class _Composer:
             _refuse(self.file, 0, "is empty", "write the settings into it")
         documents = []
         for root, line in roots:
-            lines: dict[Keys, int] = {(): line}
-            documents.append(Document(self.file, _plain(root, (), lines), lines))
+            spread = _Spread({(): line})
+            value = spread.plain(root, ())
+            documents.append(Document(self.file, value, spread.lines, aliases=spread.aliases))
         filled = [document for document in documents if document.value is not None]
         return filled or documents[:1], self.problems
 
@@ -353,6 +363,7 @@ class _Composer:
 
     def _mapping(self, depth: int) -> _Node:
         entries: dict[str, tuple[int, _Node]] = {}
+        merged: list[tuple[str, tuple[int, _Node]]] = []
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key, line = self._node(event, depth + 1), self._line(event)
             value = self._node(self._next(), depth + 1)
@@ -361,6 +372,7 @@ class _Composer:
                 self._problem(event, "a key is not text", "quote the key")
             elif name == "<<" and not getattr(event, "style", None):
                 self._problem(event, "merge keys are not supported", "write the keys out")
+                merged += _merged(value)
             elif name in entries:
                 self._problem(
                     event,
@@ -369,7 +381,8 @@ class _Composer:
                 )
             else:
                 entries[name] = (line, value)
-        return _Node(entries=entries)
+        # What was refused is not missed as well.
+        return _Node(entries={**dict(reversed(merged)), **entries})
 
     def _scalar(self, event: _Event) -> Value:
         text = str(event.value)
@@ -389,22 +402,35 @@ def _children(node: _Node) -> Iterable[tuple[int, _Node]]:
     return node.items or (node.entries or {}).values()
 
 
+def _merged(value: _Node) -> list[tuple[str, tuple[int, _Node]]]:
+    """Return the entries that a merge key means, the stronger ones first."""
+    parts = [value, *(part for _, part in value.items or ())]
+    return [entry for part in parts for entry in (part.entries or {}).items()]
+
+
 def _tag(tag: str) -> str:
     return quoted(tag.replace("tag:yaml.org,2002:", "!!"))
 
 
-def _plain(node: _Node, path: Keys, lines: dict[Keys, int]) -> Value:
-    """Spread a node out into plain values, noting the line of each."""
-    if node.items is not None:
-        values = []
-        for index, (line, child) in enumerate(node.items):
-            lines[*path, index] = line
-            values.append(_plain(child, (*path, index), lines))
-        return values
-    if node.entries is not None:
-        mapping = {}
-        for key, (line, child) in node.entries.items():
-            lines[*path, key] = line
-            mapping[key] = _plain(child, (*path, key), lines)
-        return mapping
-    return node.scalar
+@dataclass(slots=True)
+class _Spread:
+    """Spreads nodes out into plain values, noting the line of each and which are aliases."""
+
+    lines: dict[Keys, int]
+    aliases: dict[Keys, Keys] = field(default_factory=dict)
+    first: dict[int, Keys] = field(default_factory=dict)
+
+    def plain(self, node: _Node, path: Keys) -> Value:
+        """Return the value of the node at ``path``."""
+        before = self.first.setdefault(id(node), path)
+        if before != path:
+            self.aliases[path] = before
+        if node.items is not None:
+            return [self._child(*child, (*path, i)) for i, child in enumerate(node.items)]
+        if node.entries is not None:
+            return {key: self._child(*child, (*path, key)) for key, child in node.entries.items()}
+        return node.scalar
+
+    def _child(self, line: int, node: _Node, path: Keys) -> Value:
+        self.lines[path] = line
+        return self.plain(node, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from slos.load import API_VERSION, SERVICE
+from slos.language import API_VERSION, DEFINITIONS, FILE, SERVICE
 from slos.schema import mapping_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -20,6 +20,9 @@ def text() -> str:
         "$schema": _DIALECT,
         "title": f"SLO file of tokenslo ({API_VERSION})",
         "description": "What a service promises, and whom its alerts tell.",
-        **mapping_of(SERVICE),
+        "if": {"type": "object", "required": ["services"]},
+        "then": mapping_of(FILE),
+        "else": mapping_of(SERVICE),
+        "$defs": DEFINITIONS,
     }
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

@@ -48,8 +48,12 @@ class Place:
     def refuse(self, message: str, fix: str, key: str | None = None) -> None:
         """Note what is wrong here, or with a ``key`` that should stand here."""
         path = self.path if key is None else (*self.path, key)
-        file = self.document.file
-        self.problems.append(Problem(file, self.line, self.document.name(path), message, fix))
+        of, line, twin = self.document, self.line, None
+        if found := of.alias(self.path):
+            alias, stands = found
+            line = of.line(alias)
+            twin = of.line(stands), of.name((*stands, *path[len(self.path) :]))
+        self.problems.append(Problem(of.file, line, of.name(path), message, fix, twin))
 
 
 Reader = Callable[[object, Place], Any]

@@ -14,7 +14,7 @@ from slos.errors import BadValue
 from slos.generic import edge_text, unit_of
 from slos.imports.foreign import Note
 from slos.indicators import INDICATORS
-from slos.load import API_VERSION
+from slos.language import API_VERSION
 from slos.model import (
     HISTOGRAMS,
     SERVICE_DISABLED,

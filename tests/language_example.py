@@ -1,4 +1,18 @@
-"""An SLO file that says everything there is to say."""
+"""An SLO file that says everything there is to say, and how to read one of one service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slos.load import load_file
+from slos.model import Service
+
+
+def load(path: str | Path) -> Service:
+    """Read a file of one service."""
+    [service] = load_file(path).services
+    return service
+
 
 FULL = """\
 apiVersion: tokenslo/v1
@@ -59,3 +73,35 @@ objectives:
     indicator: {ratio: 'shop:errors:ratio', weight: 'sum(rate(x_total[{window}]))'}
     target: 99%
 """
+
+LEVELS = """\
+apiVersion: tokenslo/v1
+owner: platform
+selector: {namespace: prod, cluster: eu, model: any}
+labels: {team: inference, region: eu, product: llm}
+window: 7d
+alerting: {page: {labels: {severity: page}}}
+budget_policy: [{when: 100%, do: All hands}]
+runbooks: https://wiki.example.com
+dashboards: https://grafana.example.com
+histograms: classic
+services:
+  - service: chat
+    description: Talks
+    selector: {cluster: us, model: chat}
+    labels: {region: us, product: chat}
+    objectives:
+      - name: up
+        indicator: availability
+        target: 99%
+        selector: {model: canary}
+        labels: {product: canary}
+        alerting: {ticket: {labels: {product: tickets}}}
+      - {name: slow, indicator: ttft, threshold: 1s, target: 99%}
+  - service: search
+    owner: search-team
+    window: 30d
+    alerting: {min_bad_events: 3}
+    objectives: [{name: up, indicator: availability, target: 99%}]
+"""
+"""Services of one file that have something in common."""

@@ -10,6 +10,7 @@ import pytest
 from generic_example import FORMS, generic_objective, generic_plan
 from hypothesis import given
 from hypothesis import strategies as st
+from language_example import load
 from promql_tree import selectors
 
 import alerts
@@ -21,7 +22,6 @@ from promql.expr import Matcher
 from promql.query import InvalidQuery, one_line, read_query
 from slos.errors import InvalidFile
 from slos.indicators import events, good_sentence, threshold_text
-from slos.load import load
 from slos.model import DISABLED
 
 FILE = """\

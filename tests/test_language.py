@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import chdir
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from language_example import FULL
+from click.testing import CliRunner
+from language_example import FULL, LEVELS, load
 
 import alerts
 from alerts.traffic import groups, inputs
-from dashboards.grafana import render
 from dashboards.service import dashboard
+from dashboards.stored import render
 from promql.expr import vector
 from runbooks import files as runbook_pages
 from slos.errors import InvalidFile
 from slos.explain import as_json, as_text, explain
-from slos.load import load
+from slos.load import load_file
 from slos.model import Alerting, PolicyStep, Service, Tier, TimeSlices
 from slos.names import BAD_RATE, TOTAL_RATE
 from slos.plan import Plan, plan
+from tokenslo.commands.generate import generate
 
 HEAD = "apiVersion: tokenslo/v1\nservice: chat\n"
 
@@ -73,6 +78,149 @@ def test_a_file_that_says_everything(tmp_path: Path) -> None:
     assert (first.group_by, up.group_by) == (("version", "pod"), ("tenant",))
     assert minutes.slices == TimeSlices(Decimal(60), Decimal("0.95"))
     assert first.alerting.of(service.alerting).disable == {"absent", "causes", "ticket"}
+
+
+def rules_of(folder: Path, text: str) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Generate rules as people do; return them by service, and by what they record or alert."""
+    (folder / "slo.yaml").write_text(text)
+    command = ["slo.yaml", "-o", str(folder / "out"), "--only", "alerts"]
+    with chdir(folder):
+        done = CliRunner().invoke(generate, command)
+    assert done.exit_code == 0, done.output
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for path in (folder / "out" / "alerts").glob("*.rules.yaml"):
+        rules = found.setdefault(path.name.removesuffix(".rules.yaml"), {})
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                rules.setdefault(rule.get("alert") or rule["record"], []).append(rule)
+    return found
+
+
+def selected(rules: dict[str, list[dict[str, Any]]], slo: str) -> set[str]:
+    """Return what the selectors of an objective's total begin with, up to its own labels."""
+    [total] = [rule for rule in rules[TOTAL_RATE] if rule["labels"]["slo"] == slo]
+    found = re.findall(r"\{(.*?)\}", total["expr"])
+    return {re.sub(r",(outcome|le|phase)=.*", "", each) for each in found}
+
+
+def test_selectors_and_labels_stand_on_three_levels_and_the_nearest_one_wins(
+    tmp_path: Path,
+) -> None:
+    made = rules_of(tmp_path, LEVELS)
+    everywhere = 'namespace="prod",cluster="us",model="{}"'
+    assert selected(made["chat"], "up") == {everywhere.format("canary")}
+    assert selected(made["chat"], "slow") == {everywhere.format("chat")}
+    assert selected(made["search"], "up") == {'namespace="prod",cluster="eu",model="any"'}
+
+    def labels(service: str, alert: str) -> set[tuple[str, ...]]:
+        names = ("team", "region", "product", "severity")
+        return {tuple(rule["labels"][name] for name in names) for rule in made[service][alert]}
+
+    assert labels("chat", "ChatUpBudgetBurn") == {
+        ("inference", "us", "canary", "page"),
+        ("inference", "us", "tickets", "warning"),
+    }
+    assert labels("chat", "ChatSlowBudgetExhausted") == {("inference", "us", "chat", "warning")}
+    assert labels("search", "SearchUpSignalAbsent") == {("inference", "eu", "llm", "critical")}
+    assert ("inference", "us", "chat") in {
+        tuple(rule["labels"][name] for name in ("team", "region", "product"))
+        for rules in made["chat"].values()
+        for rule in rules
+        if "cause" in rule.get("labels", {})
+    }
+
+
+def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
+    """Labels, annotations, severities, disabling, steps of the policy and owners."""
+    rules = rules_of(tmp_path, FULL)["chat"]
+    first = rules["ChatFirstTokenBudgetBurn"]
+    assert {rule["labels"]["severity"] for rule in first} == {"critical"}, "tickets are disabled"
+    assert "ChatFirstTokenFailingTrickle" not in rules
+    assert "ChatUpFailingTrickle" in rules
+    assert not [name for name in rules if name.endswith(("SignalAbsent", "RatioImpossible"))]
+    assert not [rule for each in rules.values() for rule in each if "cause" in rule["labels"]]
+    for rule in first:
+        own = {"team": "inference", "product": "chat", "pager": "chat", "slo": "first-token"}
+        assert own.items() <= rule["labels"].items()
+        said = {"chat": "#inference", "note": "{{ $value }}"}
+        assert said.items() <= rule["annotations"].items()
+        assert rule["expr"].rstrip().endswith(">= 3"), "the objective's own min_bad_events"
+    up = rules["ChatUpBudgetBurn"]
+    assert [rule["labels"]["severity"] for rule in up] == ["critical"] * 2 + ["warning"] * 2
+    assert ["chat" in rule["annotations"] for rule in up] == [True] * 2 + [False] * 2
+    assert up[0]["expr"].rstrip().endswith(">= 5")
+    steps = {rule["labels"]["step"]: rule["annotations"] for rule in rules["ChatUpBudgetPolicy"]}
+    assert list(steps) == ["50%", "100%"]
+    for step, words in {"50%": "No risky rollouts", "100%": "Reliability work only"}.items():
+        assert f'The policy for this: "{words}"' in steps[step]["description"]
+    owners = {rule["labels"]["slo"]: rule["labels"]["owner"] for rule in rules["slo:info"]}
+    assert owners.pop("first-token") == "chat-team"
+    assert set(owners.values()) == {"inference-platform"}
+
+
+def test_what_a_service_does_not_say_its_file_says_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "slo.yaml"
+    path.write_text(LEVELS)
+    chat, search = load_file(path).services
+    assert (chat.owner, search.owner) == ("platform", "search-team")
+    assert (chat.window, search.window) == (7 * 86_400, 30 * 86_400)
+    assert (chat.description, search.description) == ("Talks", "")
+    assert chat.policy == search.policy == (PolicyStep(Decimal(1), "All hands"),)
+    assert (chat.line, search.line) == (12, 24)
+    # One alerting replaces the other, so that nobody has to add them up.
+    assert (chat.alerting.min_bad_events, search.alerting.min_bad_events) == (10, 3)
+    assert search.alerting.page == Alerting().page
+    assert {each.runbooks for each in (chat, search)} == {"https://wiki.example.com"}
+
+
+def test_jsonnet_shares_in_the_same_way(tmp_path: Path) -> None:
+    written, made = tmp_path / "slo.yaml", tmp_path / "slo.jsonnet"
+    written.write_text(LEVELS)
+    made.write_text(f"local shared = {json.dumps(yaml.safe_load(LEVELS))};\nshared {{ }}")
+    for one, other in zip(load_file(written).services, load_file(made).services, strict=True):
+        lineless = [replace(each, line=0) for each in one.objectives]
+        assert replace(one, file=str(made), objectives=tuple(lineless)) == replace(
+            other, policy=one.policy
+        )
+
+
+OF_FILES = {
+    "services: []\n": ["2: services: holds no service. Fix: add one."],
+    "services: {chat: {}}\n": ["2: services: is a mapping. Fix: write a list of services."],
+    "service: chat\nservices: [7]\n": [
+        "2: service: is not a known key. Fix: write services.",
+        "3: services[0]: is a number. Fix: write a mapping with the keys service, owner, "
+        "description, selector, window, labels, runbooks, dashboards, histograms, objectives, "
+        "alerting, budget_policy.",
+    ],
+    "selector: {le: '1', tenant: a}\nwindow: 7\nservices:\n  - service: chat\n  - service: chat\n"
+    "    objectives: [{name: up, indicator: ttft, threshold: 1s, target: 9%}]\n": [
+        "2: selector.le: is the bucket label of histograms. Fix: delete it.",
+        "3: window: 7 has no unit. Fix: write a rolling window from 1d to 90d, such as 28d.",
+        "5: services[0].objectives: is missing. "
+        "Fix: add objectives: [{name: …, indicator: …, target: …}].",
+        '6: services[1].service: "chat" is also the service of line 5 of this file. '
+        "Fix: give every service a name of its own.",
+        "7: services[1].objectives[0].indicator: ttft is not counted by tenant, but the selector "
+        "asks for one. Fix: use one of availability, stream_completion, disconnects, goodput.",
+    ],
+    "labels: {team: x}\nservices:\n  - service: chat\n"
+    "    objectives: [{name: up, indicator: availability, target: 9%, group_by: [team]}]\n": [
+        '5: services[0].objectives[0].group_by[0]: "team" is also a label that alerts are given. '
+        "Fix: rename that one."
+    ],
+}
+
+
+@pytest.mark.parametrize(("text", "said"), OF_FILES.items())
+def test_what_is_wrong_with_shared_keys_is_told_once(
+    tmp_path: Path, text: str, said: list[str]
+) -> None:
+    path = tmp_path / "slo.yaml"
+    path.write_text(f"apiVersion: tokenslo/v1\n{text}")
+    with pytest.raises(InvalidFile) as error:
+        load_file(path)
+    assert str(error.value).replace(f"{path}:", "").splitlines() == said
 
 
 UP = "name: up, indicator: availability, target: 99%"
@@ -242,7 +390,7 @@ def test_the_stories_have_a_group_in_which_all_is_well(tmp_path: Path) -> None:
     [objective] = of.objectives
     assert groups(objective, of.service) == ({"tenant": "one"}, {"tenant": "two"})
     assert {one.healthy for one in inputs(objective, of.service)} == {False, True}
-    [tests] = [text for name, text in made(of).items() if name.endswith("test.yaml")]
+    [tests] = [text for name, text in made(of).items() if name.endswith("chat.test.yaml")]
     assert str(vector("ALERTS", {"service": "chat", "slo": "up", "tenant": "two"})) in tests
 
 

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from language_example import FULL
+from language_example import FULL, LEVELS
 
 from slos.errors import InvalidFile
-from slos.load import load
+from slos.load import load_file
 from tokenslo.commands.schema import schema
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def loads(value: object, folder: Path) -> bool:
     path = folder / "slo.json"
     path.write_text(json.dumps(value))
     try:
-        load(path)
+        load_file(path)
     except InvalidFile:
         return False
     return True
@@ -59,7 +59,9 @@ def test_every_key_is_described() -> None:
                 described(part)
 
     described(SCHEMA)
-    assert SCHEMA["properties"]["objectives"]["items"]["properties"]["indicator"]["description"]
+    assert SCHEMA["$defs"]["objective"]["properties"]["indicator"]["description"]
+    assert SCHEMA["then"]["properties"]["services"]["items"]["properties"]["labels"]["description"]
+    assert SCHEMA["else"]["properties"]["labels"]["description"]
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*/slo.yaml")), ids=str)
@@ -67,8 +69,9 @@ def test_the_examples_are_valid(path: Path) -> None:
     assert accepts(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def test_a_file_that_says_everything_is_valid() -> None:
-    assert list(VALIDATOR.iter_errors(yaml.safe_load(FULL))) == []
+@pytest.mark.parametrize("text", [FULL, LEVELS], ids=["one service", "several"])
+def test_a_file_that_says_everything_is_valid(text: str) -> None:
+    assert list(VALIDATOR.iter_errors(yaml.safe_load(text))) == []
 
 
 BAD = {
@@ -91,6 +94,8 @@ BAD = {
     "slices of another length": ({}, {"time_slices": {"window": "2m", "target": "95%"}}),
     "slices without a target": ({}, {"time_slices": {"window": "1m"}}),
     "no label to group by": ({}, {"group_by": ["__name__"]}),
+    "services beside a service": ({"services": [{"service": "chat"}]}, {}),
+    "no services": ({"services": []}, {}),
 }
 
 
@@ -134,7 +139,7 @@ def places(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @st.composite
 def mutations(draw: st.DrawFn) -> object:
     """Change, drop or add something in a few places of a valid file."""
-    whole: Any = copy.deepcopy(yaml.safe_load(FULL))
+    whole: Any = copy.deepcopy(yaml.safe_load(draw(st.sampled_from([FULL, LEVELS]))))
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(places(whole)[1:]))
         parent: Any = whole

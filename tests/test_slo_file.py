@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from language_example import load
 
 from promql.expr import decimal_text
 from slos.durations import format_duration
 from slos.errors import InvalidFile
 from slos.indicators import CLAUSES, INDICATORS
-from slos.load import ALERTING, CLAUSE, OBJECTIVE, SERVICE, STEP, TIER, TIME_SLICES, load
+from slos.language import ALERTING, CLAUSE, FILE, OBJECTIVE, SERVICE, STEP, TIER, TIME_SLICES
+from slos.load import load_file
 from slos.model import Alerting, Objective, Service, Tier
 
 DAY = 86_400
@@ -417,12 +419,63 @@ local objective(name) = { name: name, indicator: 'availability', target: 99.9 };
     ]  # fmt: skip
 
 
-def test_a_problem_inside_of_an_alias_is_found_where_it_is_written():
+def test_a_problem_inside_of_an_alias_is_told_once_where_it_is_written():
     text = MINIMAL + "labels: &shared\n  team: 7\nselector: *shared\n"
-    assert refusals(text) == [
-        "f.yaml:6: labels.team: is a number. Fix: put it in quotes.",
-        "f.yaml:6: selector.team: is a number. Fix: put it in quotes.",
-    ]
+    assert refusals(text) == ["f.yaml:6: labels.team: is a number. Fix: put it in quotes."]
+
+
+TEN = """\
+apiVersion: tokenslo/v1
+service: chat
+selector: &usual {model: 70,
+    namespace: prod}
+labels: *usual
+objectives:
+  - &first
+    name: up
+    indicator: availability
+    target: 99
+  - <<: *first
+    name: fast
+    indicator: ttft
+    group_by: [tenant]
+  - *first
+  - {name: odd, indicator: tftt,
+     threshold: 80 bananas, target: 99%}
+---
+apiVersion: tokenslo/v1
+service: chat
+window: quarterly
+objectives: [{name: a, indicator: kv_headroom, threshold: 90%, target: 100%}]
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_mistakes_of_every_kind_are_told_in_one_run_each_once(newline, mark):
+    """Through anchors, aliases, merge keys, lines of a flow mapping and documents."""
+    Path("f.yaml").write_bytes((mark + TEN.replace("\n", newline)).encode())
+    with pytest.raises(InvalidFile) as refused:
+        load_file("f.yaml")
+    assert str(refused.value).splitlines() == [
+        "f.yaml:3: selector.model: is a number. Fix: put it in quotes.",
+        "f.yaml:10: objectives[0].target: 99 has no unit. Fix: write 99%.",
+        "f.yaml:11: merge keys are not supported. Fix: write the keys out.",
+        "f.yaml:11: objectives[1].threshold: is missing, but ttft needs it. "
+        "Fix: add threshold: 800ms.",
+        "f.yaml:13: objectives[1].indicator: ttft is not counted by tenant, but group_by asks for "
+        "each. Fix: use one of availability, stream_completion, disconnects, goodput.",
+        'f.yaml:15: objectives[2].name: "up" is also the name on line 8. '
+        f"Fix: {CLASH}.",
+        'f.yaml:16: objectives[3].indicator: "tftt" is not an indicator. Fix: write ttft.',
+        'f.yaml:17: objectives[3].threshold: "80 bananas" is neither a duration nor a percentage. '
+        "Fix: write one, such as 800ms or 90%.",
+        'f.yaml:20: service: "chat" is also the service of line 2 of this file. '
+        "Fix: give every service a name of its own.",
+        "f.yaml:21: window: calendar windows are not supported, as Prometheus only looks back a "
+        f"fixed time. Fix: {WRITE_WINDOW}.",
+        f"f.yaml:22: objectives[0].target: 100% leaves no error budget. Fix: {WRITE_TARGET}.",
+    ]  # fmt: skip
 
 
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -598,8 +651,10 @@ def test_the_reference_names_every_key_and_its_examples_are_right(folder):
     keys |= {f"alerting.page.{field.name}" for field in TIER}
     keys |= {f"budget_policy.{field.name}" for field in STEP}
     keys |= {f"objectives.time_slices.{field.name}" for field in TIME_SLICES}
+    keys |= {field.name for field in FILE}
     assert documented == keys | set(INDICATORS)
     examples = re.findall(r"^```(yaml|jsonnet)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(examples) >= 2
     for suffix, example in examples:
-        assert read(example, f"f.{suffix}").objectives
+        Path(f"f.{suffix}").write_text(example, encoding="utf-8")
+        assert load_file(f"f.{suffix}").services

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
-from language_example import FULL
+from click.testing import CliRunner
+from language_example import FULL, load
 
 import alerts
-from slos.load import load
+from slos.indicators import INDICATORS
 from slos.plan import Plan, plan
+from tokenslo.commands.generate import generate
 
 HEAD = "apiVersion: tokenslo/v1\nservice: chat\nobjectives:\n"
 STEPS = 120  # of 30 s each: an hour
@@ -88,6 +93,54 @@ def test_short_and_long_windows_pass_their_own_tests(
     head = HEAD.replace("objectives", f"window: {days}d\nobjectives")
     done = run(planned(f"{head}  - {{name: up, indicator: availability, target: 99.5%}}\n"))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def in_all_ways(native: bool) -> Iterator[dict[str, object]]:
+    """Yield objectives: each indicator by none, one, most and all labels, in events and slices."""
+    labels = ["model", "tenant", "version", "pod"]
+    units = {"seconds": {"threshold": "800ms"}, "ratio": {"threshold": "90%"}, None: {}}
+    clauses = {"clauses": {"ttft": "800ms", "tpot": "60ms"}}
+    slices = {"time_slices": {"window": "1m", "target": "95%"}}
+    for key, one in INDICATORS.items():
+        if native and one.threshold != "seconds":
+            continue
+        free = labels if one.by_tenant else [label for label in labels if label != "tenant"]
+        groups = [{"group_by": some} for some in (free[:1], free[1:], free)]
+        about = clauses if key == "goodput" else units[one.threshold]
+        for number, (group, sliced) in enumerate(
+            product([{}, *groups], [{}] if one.in_slices else [{}, slices])
+        ):
+            name = f"{key.replace('_', '-')}-{number}"
+            target = ("50%", "99%", "99.999%")[number % 3]
+            yield {"name": name, "indicator": key, "target": target, **about, **group, **sliced}
+
+
+@pytest.mark.parametrize(
+    ("release", "native", "least"), [("bookworm", False, "2.42"), ("forky", True, "3")]
+)
+def test_every_indicator_by_every_group_in_events_and_slices_gives_rules(
+    part: Callable[[str], Path], tmp_path: Path, release: str, native: bool, least: str
+) -> None:
+    objectives = list(in_all_ways(native))
+    shared = {"apiVersion": "tokenslo/v1", "histograms": "native" if native else "classic"}
+    selector = {"namespace": 'a"b\\c \u00e9'}
+    service = {"service": "chat", "selector": selector, "objectives": objectives}
+    (tmp_path / "slo.json").write_text(json.dumps({**shared, "services": [service]}))
+    command = ["slo.json", "-o", ".", "--only", "alerts", "--min-prometheus", least]
+    with chdir(tmp_path):
+        made = CliRunner().invoke(generate, command)
+    assert made.exit_code == 0, made.output
+    rules = tmp_path / "alerts" / "chat.rules.yaml"
+    checked = subprocess.run(
+        [part(f"promtool@{release}"), "check", "rules", rules],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    text = rules.read_text()
+    assert all(f"slo: {each['name']}\n" in text for each in objectives)
+    assert len(objectives) == (48 if native else 88)
 
 
 SLICED = (
