@@ -61,6 +61,7 @@ class Config:
     trtllm_iterations: str
     vllm: str
     slo: tuple[str, ...]
+    jpath: tuple[str, ...]
     listen: Listen
     interval: float
     timeout: float
@@ -226,6 +227,13 @@ OPTIONS = (
     ),
     Option("vllm", "URL", "A vLLM server, such as http://127.0.0.1:8000.", _url),
     Option("slo", "FILE", "SLO file whose objectives to check; repeatable.", _text, many=True),
+    Option(
+        "jpath",
+        "DIR",
+        "Folder for imports of SLO files in Jsonnet, beside their own; repeatable.",
+        _text,
+        many=True,
+    ),
     Option("listen", "HOST:PORT", "Where to serve.", _listen, "127.0.0.1:9464"),
     Option("interval", "TIME", "Time from one reading to the next.", _duration, "1s"),
     Option("timeout", "TIME", "Time an answer may take.", _duration, "2s"),
@@ -362,6 +370,7 @@ SOURCES = ("triton", "triton-metrics", "trtllm", "trtllm-iterations", "vllm", "o
 """Options of which one must be given."""
 FILES = (
     "slo",
+    "jpath",
     "trtllm-requests",
     "trtllm-iterations",
     "tap-tls-certificate",

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -111,12 +112,12 @@ async def eventually(url: str, is_so: Callable[[int, str], bool]) -> str:
 async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    slo = tmp_path / "slo.yaml"
-    slo.write_text(SLO)
-    async with (
-        fake_triton(**chat()) as triton,
-        sidecar(triton, "--slo", str(slo)) as (process, url),
-    ):
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "chat.yaml").write_text(SLO)
+    slo = tmp_path / "slo.jsonnet"
+    slo.write_text("std.parseYaml(importstr 'chat.yaml')")
+    flags = ("--slo", str(slo), "--jpath", str(tmp_path / "vendor"))
+    async with fake_triton(**chat()) as triton, sidecar(triton, *flags) as (process, url):
         await eventually(f"{url}/readyz", lambda status, _: status == 200)
         _, metrics = await get(f"{url}/metrics")
         assert 'llm_sequences{model="chat",state="active",version="1"} 2.0\n' in metrics
@@ -234,6 +235,35 @@ async def watched(
     finally:
         stop.set()
         await running
+
+
+SAYS = """
+import logging, sys
+from exporter.log import LOG, set_up
+
+set_up(sys.argv[1])
+for logger in (LOG, logging.getLogger("hpack.hpack"), logging.getLogger("asyncio")):
+    for level in ("debug", "info", "warning", "error"):
+        getattr(logger, level)(f"{logger.name} {level}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "ours", "theirs"),
+    [
+        ("debug", ["debug", "info", "warning", "error"], ["info", "warning", "error"]),
+        ("info", ["info", "warning", "error"], ["info", "warning", "error"]),
+        ("error", ["error"], ["error"]),
+    ],
+)
+def test_no_level_makes_libraries_tell_what_they_send(
+    level: str, ours: list[str], theirs: list[str]
+) -> None:
+    done = subprocess.run([sys.executable, "-c", SAYS, level], capture_output=True, text=True)
+    assert re.findall('msg="(.*)"', done.stderr) == [
+        *(f"tokenslo {word}" for word in ours),
+        *(f"{name} {word}" for name in ("hpack.hpack", "asyncio") for word in theirs),
+    ]
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tokenslo.commands.explain import explain
 from tokenslo.commands.validate import validate
 
 GOOD = """\
@@ -74,3 +75,20 @@ def test_jsonnet_imports_from_folders_that_are_given(tmp_path):
     )
     assert run(str(file))[0] == 2
     assert run("-J", str(library), str(file)) == (0, "ok: chat: 1 objective\n", "")
+
+
+def test_two_services_of_one_name_are_refused_in_one_file_only(folder):
+    """Files are checked by themselves: those of two environments may have the same service."""
+    (folder / "a.yaml").write_text(GOOD.format(service="a"))
+    (folder / "b.yaml").write_text("---\n".join(GOOD.format(service=name) for name in "aba"))
+    assert run("a.yaml", "b.yaml", "a.yaml") == (
+        2,
+        "ok: a: 1 objective\n" * 2,
+        'b.yaml:12: service: "a" is also the service of line 2 of this file. '
+        "Fix: give every service a name of its own.\n",
+    )
+    twice = CliRunner().invoke(explain, ["a.yaml", "a.yaml"]).exception
+    assert str(twice) == (
+        'a.yaml:2: service: "a" is also the service of this file, which is given twice. '
+        "Fix: give every service a name of its own."
+    )

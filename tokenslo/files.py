@@ -50,7 +50,7 @@ def load_all(files: Iterable[str], libraries: Sequence[Path] = ()) -> tuple[Serv
 
 
 def _again(service: Service, first: Service) -> Problem:
-    where = first.file if first.file != service.file else f"line {first.line} of this file"
+    where = first.file if first.file != service.file else "this file, which is given twice"
     message = f'"{service.service}" is also the service of {where}'
     fix = "give every service a name of its own"
     return Problem(service.file, service.line, "service", message, fix)

@@ -6,9 +6,20 @@ import difflib
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import click
+
+target_option = click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File to write, instead of standard output.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,24 @@ def apply(change: Change) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def reporting(path: Path) -> Iterator[None]:
+    """Turn what the file system says into one line that names ``path`` or the file it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or path}: {error.strerror}") from None
+
+
+def deliver(text: str, target: Path | None) -> None:
+    """Write one text to where :data:`target_option` says."""
+    if target is None:
+        click.echo(text, nl=False)
+        return
+    with reporting(target):
+        apply(Change(target, None, text))
 
 
 def difference(change: Change) -> Iterator[str]:

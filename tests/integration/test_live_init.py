@@ -124,5 +124,6 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         done = tokenslo("init", url, "-o", str(tmp_path / "slo.yaml"))
     assert done.returncode == 2
+    assert done.stderr.startswith(f"tokenslo init: {url}/v2 refused the connection: ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "slo.yaml").exists()

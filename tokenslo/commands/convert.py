@@ -24,14 +24,7 @@ from tokenslo.files import libraries_option
     show_default=True,
     help="tokenslo/v1, or openslo/v1.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File to write, instead of standard output.",
-)
+@output.target_option
 def convert(file: str, libraries: tuple[Path, ...], language: str, target: Path | None) -> None:
     """Convert an SLO file of Sloth, Pyrra, OpenSLO or tokenslo.
 
@@ -42,23 +35,12 @@ def convert(file: str, libraries: tuple[Path, ...], language: str, target: Path 
     about = f"Converted by tokenslo {version('tokenslo')} from {Path(file).name}."
     notes = list(loaded.notes)
     if language == "openslo":
-        for service in loaded.services:
-            notes += openslo_export.left_out(service)
+        notes += openslo_export.left_out(loaded.services)
         text = openslo_export.text(loaded.services, about=about)
     else:
         text = write.text(loaded.services, notes, about=about)
     for note in notes:
         click.echo(note, err=True)
-    if target is None:
-        click.echo(text, nl=False)
-    else:
-        _write(target, text)
+    output.deliver(text, target)
     if any(note.lost for note in notes):
         raise click.exceptions.Exit(1)
-
-
-def _write(target: Path, text: str) -> None:
-    try:
-        output.apply(output.Change(target, None, text))
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or target}: {error.strerror}") from None

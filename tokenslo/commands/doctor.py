@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 
 from exporter.doctor import as_json, as_text, diagnose
-from tokenslo.files import load_all
+from tokenslo.files import libraries_option, load_all
+from tokenslo.servers import asked_by, model_option, timeout_option
 
 
 @click.command()
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
 @click.option("--slo", multiple=True, metavar="FILE", help="SLO file to check; repeatable.")
-@click.option(
-    "--model",
-    multiple=True,
-    metavar="GLOB",
-    help="Report on these models even if they neither stream nor publish engine metrics; "
-    "repeatable.",
-)
-@click.option("--timeout", default="5s", metavar="TIME", help="Time an answer may take.")
+@libraries_option
+@model_option
+@timeout_option
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def doctor(
-    urls: tuple[str, ...], slo: tuple[str, ...], model: tuple[str, ...], timeout: str, json_: bool
+    urls: tuple[str, ...],
+    slo: tuple[str, ...],
+    libraries: tuple[Path, ...],
+    model: tuple[str, ...],
+    timeout: str,
+    json_: bool,
 ) -> int:
     """Say what can be measured on live servers, how well, and what to change to get the rest.
 
@@ -33,6 +35,8 @@ def doctor(
     cannot be measured, and 2 if no server answers.
     """
     options = {"model": model, "timeout": [timeout]}
-    diagnosis = asyncio.run(diagnose(urls, load_all(slo), version("tokenslo"), options))
+    services = load_all(slo, libraries)
+    with asked_by("doctor"):
+        diagnosis = asyncio.run(diagnose(urls, services, version("tokenslo"), options))
     click.echo(as_json(diagnosis) if json_ else as_text(diagnosis), nl=False)
     return 0 if diagnosis.complete else 1

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -47,6 +48,6 @@ def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     """
     given = {option.name: flags[option.attribute] for option in OPTIONS}
     settings = load_config(given, os.environ, config)
-    services = load_all(settings.slo)
+    services = load_all(settings.slo, [*map(Path, settings.jpath)])
     set_up(settings.log_level)
     asyncio.run(run(settings, services, version("tokenslo")))

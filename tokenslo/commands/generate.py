@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from alerts import mixin as mixins
-from alerts.formats import FORMATS, RELEASES, Format, Options, Release, unsupported
+from alerts.formats import FORMATS, RELEASES, Format, Options, Release, further, unsupported
+from alerts.layout import HEADER
 from slos.errors import InvalidFile
 from slos.plan import Plan, plan
 from tokenslo import output
@@ -23,28 +26,52 @@ from tokenslo.scraped import check_served, metrics_option, series
 KINDS = ("alerts", "dashboards", "runbooks")
 
 
-def _kinds(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
-    asked = [kind.strip() for kind in text.split(",")]
-    unknown = [kind for kind in asked if kind not in KINDS]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(KINDS)}")
-    return tuple(kind for kind in KINDS if kind in asked)
+Name = TypeVar("Name", bound=str)
+_NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_LABEL_TEXT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_LABEL_PREFIX = re.compile(r"(?=.{1,253}/)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/")
 
 
-def _formats(_: click.Context, __: click.Parameter, text: str) -> tuple[Format, ...]:
-    asked = [name.strip() for name in text.split(",")]
-    for name in asked:
-        if name not in FORMATS:
-            raise click.BadParameter(f"{name!r} is not one of {', '.join(FORMATS)}")
-    return tuple(name for name in FORMATS if name in asked)
+def _some_of(
+    known: tuple[Name, ...],
+) -> Callable[[click.Context, click.Parameter, str], tuple[Name, ...]]:
+    """Return what reads names that are separated by commas."""
+
+    def chosen(_: click.Context, __: click.Parameter, text: str) -> tuple[Name, ...]:
+        asked = [name.strip() for name in text.split(",")]
+        for name in asked:
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+        return tuple(name for name in known if name in asked)
+
+    return chosen
+
+
+def _namespace(_: click.Context, __: click.Parameter, text: str) -> str:
+    if text and not _NAMESPACE.fullmatch(text):
+        raise click.BadParameter(
+            f"{text!r} is no namespace: lower-case letters, digits and '-', at most 63"
+        )
+    return text
 
 
 def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, value in pairs:
-        if not (name and equals and value):
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE, such as release=prometheus")
-    return {name: value for name, _, value in pairs}
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE, such as release=prometheus")
+        if not _LABEL_TEXT.fullmatch(_LABEL_PREFIX.sub("", name, count=1)):
+            raise click.BadParameter(f"{name!r} is no name that Kubernetes takes for a label")
+        if value and not _LABEL_TEXT.fullmatch(value):
+            raise click.BadParameter(
+                f"{value!r} is no value that Kubernetes takes for a label: letters, digits, '-', "
+                "'_' and '.', at most 63"
+            )
+        if labels.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name!r} is given twice, with different values")
+    return labels
 
 
 @click.command()
@@ -65,7 +92,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     default=",".join(KINDS),
     show_default=True,
     metavar="KINDS",
-    callback=_kinds,
+    callback=_some_of(KINDS),
     help="What to generate, separated by commas.",
 )
 @click.option(
@@ -74,7 +101,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     default=FORMATS[0],
     show_default=True,
     metavar="FORMATS",
-    callback=_formats,
+    callback=_some_of(FORMATS),
     help=f"Formats of rule files, separated by commas: {', '.join(FORMATS)}. vmalert and Thanos "
     "read that of Prometheus.",
 )
@@ -86,7 +113,11 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     help="The oldest Prometheus that shall read the rules.",
 )
 @click.option(
-    "--namespace", default="", metavar="NAME", help="Namespace of the operator's resource."
+    "--namespace",
+    default="",
+    metavar="NAME",
+    callback=_namespace,
+    help="Namespace of the operator's resource.",
 )
 @click.option(
     "--label",
@@ -117,8 +148,11 @@ def generate(
     """Generate Prometheus rules, a Grafana dashboard and runbooks from SLO files.
 
     Nothing is written unless all files are right. Only what changed is written, each file whole or
-    not at all. Runbook pages of alerts that no longer exist are removed, if tokenslo wrote them.
+    not at all. Runbook pages of alerts that no longer exist are removed, if tokenslo wrote them,
+    and so are further files of a service that has become smaller.
     """
+    if mixin:
+        _check_mixin(kinds, formats)
     services = load_all(files, libraries)
     check_served(services, series(metrics))
     plans = [plan(service) for service in services]
@@ -128,21 +162,12 @@ def generate(
     wanted = {path: text for each in plans for path, text in _files(each, kinds, options)}
     if mixin:
         wanted[mixins.PATH] = _mixin(plans, wanted)
-    with _reporting(folder):
-        changes = output.changes(folder, wanted, _stale(folder, plans, kinds))
+    with output.reporting(folder):
+        changes = output.changes(folder, wanted, _stale(folder, plans, kinds, formats))
     if check:
         _show(changes, len(wanted))
     else:
         _write(changes, len(wanted))
-
-
-@contextmanager
-def _reporting(path: Path) -> Iterator[None]:
-    """Turn what the file system says into one line that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or path}: {error.strerror}") from None
 
 
 def _files(plan: Plan, kinds: Iterable[str], options: Options) -> Iterator[tuple[str, str]]:
@@ -169,17 +194,43 @@ def _source(file: str) -> str:
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
 
-def _stale(folder: Path, plans: Iterable[Plan], kinds: Iterable[str]) -> Iterator[Path]:
-    """Find runbook pages that tokenslo wrote; those that it would not write now are to go."""
-    if "runbooks" not in kinds:
-        return
-    runbooks = importlib.import_module("runbooks")
+def _check_mixin(kinds: tuple[str, ...], formats: tuple[Format, ...]) -> None:
+    """Refuse to write a mixin that would lack what is asked for."""
+    if "alerts" in kinds and "prometheus" not in formats:
+        raise click.UsageError(
+            "--mixin imports the rules in Prometheus's own format. Fix: add prometheus to --format."
+        )
+    if kinds == ("runbooks",):
+        raise click.UsageError(
+            "--mixin is made of rules and dashboards. Fix: add alerts or dashboards to --only."
+        )
+
+
+def _stale(
+    folder: Path, plans: Iterable[Plan], kinds: Iterable[str], formats: Iterable[Format]
+) -> Iterator[Path]:
+    """Find what tokenslo wrote; what it would not write now is to go."""
     for each in plans:
-        for page in sorted((folder / runbooks.folder(each.service.service)).glob("*.md")):
-            if page.is_file():
-                with page.open(encoding="utf-8", errors="replace") as file:
-                    if file.readline().startswith(runbooks.HEADER):
-                        yield page
+        for pattern, header in _may_be_stale(each.service.service, kinds, formats):
+            for path in sorted(folder.glob(pattern)):
+                if path.is_file() and _begins(path, header):
+                    yield path
+
+
+def _may_be_stale(
+    service: str, kinds: Iterable[str], formats: Iterable[Format]
+) -> Iterator[tuple[str, str]]:
+    """Yield what matches files, and how one of their first two lines begins if they are ours."""
+    if "runbooks" in kinds:
+        runbooks = importlib.import_module("runbooks")
+        yield f"{runbooks.folder(service)}/*.md", runbooks.HEADER
+    if "alerts" in kinds and "operator" in formats:
+        yield further(service), HEADER
+
+
+def _begins(path: Path, header: str) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return any(line.startswith(header) for line in islice(file, 2))
 
 
 def _show(changes: list[output.Change], total: int) -> None:
@@ -192,7 +243,7 @@ def _show(changes: list[output.Change], total: int) -> None:
 
 def _write(changes: list[output.Change], total: int) -> None:
     for change in changes:
-        with _reporting(change.path):
+        with output.reporting(change.path):
             output.apply(change)
         click.echo(f"{'removed' if change.new is None else 'wrote'} {change.path}")
     click.echo(_summary(changes, total, "written", "removed"))

@@ -12,27 +12,15 @@ from exporter.first_look import look
 from exporter.sources.fetch import public
 from slos.first_file import text
 from tokenslo import output
+from tokenslo.servers import asked_by, model_option, timeout_option
 
 
 @click.command()
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File to write, instead of standard output.",
-)
+@output.target_option
 @click.option("--force", is_flag=True, help="Write the file even if there is one already.")
-@click.option(
-    "--model",
-    multiple=True,
-    metavar="GLOB",
-    help="Report on these models even if they neither stream nor publish engine metrics; "
-    "repeatable.",
-)
-@click.option("--timeout", default="5s", metavar="TIME", help="Time an answer may take.")
+@model_option
+@timeout_option
 def init(
     urls: tuple[str, ...], target: Path | None, force: bool, model: tuple[str, ...], timeout: str
 ) -> None:
@@ -45,17 +33,14 @@ def init(
     """
     if target is not None and target.exists() and not force:
         raise click.ClickException(f"{target}: is there already. Fix: give --force to replace it.")
-    models = asyncio.run(look(urls, version("tokenslo"), {"model": model, "timeout": [timeout]}))
+    options = {"model": model, "timeout": [timeout]}
+    with asked_by("init"):
+        models = asyncio.run(look(urls, version("tokenslo"), options))
     where = " and ".join(map(public, urls))
     made = text(models, about=f"Begun by tokenslo {version('tokenslo')} with what {where} showed.")
     if not made:
         fix = "run `tokenslo doctor` there, it says what would change that"
         raise click.ClickException(f"{where}: nothing can be promised of it. Fix: {fix}.")
-    if target is None:
-        click.echo(made, nl=False)
-        return
-    try:
-        output.apply(output.Change(target, None, made))
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or target}: {error.strerror}") from None
-    click.echo(f"wrote {target}")
+    output.deliver(made, target)
+    if target is not None:
+        click.echo(f"wrote {target}")

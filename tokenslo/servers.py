@@ -1,0 +1,35 @@
+"""What commands are told about the live servers that they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import click
+
+from slos.errors import InvalidFile
+
+model_option = click.option(
+    "--model",
+    multiple=True,
+    metavar="GLOB",
+    help="Report on these models even if they neither stream nor publish engine metrics; "
+    "repeatable.",
+)
+timeout_option = click.option(
+    "--timeout", default="5s", metavar="TIME", help="Time an answer may take."
+)
+
+
+@contextmanager
+def asked_by(command: str) -> Iterator[None]:
+    """Tell what is wrong with the servers as ``command`` was told of them: by its arguments."""
+    try:
+        yield
+    except InvalidFile as refused:
+        ours = {"--triton": "URL"}
+        raise InvalidFile(
+            replace(each, file=f"tokenslo {command}", field=ours.get(each.field, each.field))
+            for each in refused.problems
+        ) from None
