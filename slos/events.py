@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from promql.expr import (
     Binary,
@@ -31,6 +31,10 @@ SLICE = "30s"
 BASE_SECONDS = 300
 """The base window; a number of events in it divided by this is a rate."""
 _NOISE = Decimal("1.01")
+_LONGEST_GAP = "30m"
+"""How long scrapes may fail, and what happened meanwhile be counted when they no longer do."""
+# What is beyond is no edge of any histogram, and 1e999999999 would fill the memory when written.
+_LEAST_EDGE, _MOST_EDGE = Decimal("1e-12"), Decimal("1e18")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,27 @@ class Counting:
 
     def seen(self, some: Vector, known: Vector, matching: str) -> Expr:
         """Return the same as :meth:`counted` where there are series of ``some``."""
-        newborn = some.unless(replace(some, offset=self.window)).and_(
-            replace(known, offset=self.window), matching
-        )
-        # A difference loses nothing at the edges of scrapes, where `rate` has to extrapolate; but
-        # only `rate` sees through a reset.
+        newborn = some.unless(self.before(some)).and_(self.before(known), matching)
+        return (newborn / number(parse_duration(self.window))).or_(self.risen(some))
+
+    def risen(self, some: Vector) -> Expr:
+        """Return the rate, by series, of a counter that may miss scrapes for a while.
+
+        A difference loses nothing at the edges of scrapes, where ``rate`` has to extrapolate, nor
+        between scrapes that are further apart than the window; but only ``rate`` sees through a
+        reset.
+        """
         was_reset = call("resets", replace(some, window=self.window)).compare(">", number(0))
-        rise = (some - replace(some, offset=self.window)).compare(">=", number(0)).unless(was_reset)
-        return (newborn.or_(rise) / number(parse_duration(self.window))).or_(self.rate(some))
+        rise = (some - self.before(some)).compare(">=", number(0)).unless(was_reset)
+        return (rise / number(parse_duration(self.window))).or_(self.rate(some))
+
+    def before(self, some: Vector) -> Expr:
+        """Return what counters were when the window began, or when last scraped before that."""
+        return call("last_over_time", replace(some, window=_LONGEST_GAP, offset=self.window))
+
+    def scraped(self, some: Vector) -> Expr:
+        """Return what there was in the window."""
+        return call("last_over_time", replace(some, window=self.window))
 
 
 def exceeds(part: Expr, whole: Expr) -> Expr:
@@ -154,9 +171,9 @@ def bucketed(
     """
     every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, edge)
     # A server without this edge cannot tell slow from fast: it must not make all of them slow.
-    observed = counting.sum(counting.rate(every).and_(counting.rate(within), "ignoring (le)"))
+    observed = counting.sum(counting.risen(every).and_(counting.scraped(within), "ignoring (le)"))
     total = observed if forgotten is None else observed + forgotten
-    in_time = counting.sum(counting.rate(within))
+    in_time = counting.sum(counting.risen(within))
     missing = absent(within)
     return Events(
         # The rates are extrapolated separately, so their difference may be a hair below zero.
@@ -187,12 +204,17 @@ def native(
     observed = call("histogram_count", every)
     none = observed * number(0)
     # Of no observations there is no share; it is not a number.
-    share = call("histogram_fraction", number(0), number(edge), every)
+    share = share_within(every, edge)
     in_time = (share * observed).compare(">=", number(0)).or_(none)
     total = observed if forgotten is None else observed + forgotten.or_(none)
     return Events(
         bad=call("clamp_min", total - in_time, number(0)), total=total, missing=unmeasured
     )
+
+
+def share_within(histogram: Expr, edge: Decimal) -> Expr:
+    """Return the share of a native histogram's observations that are at most ``edge``."""
+    return call("histogram_fraction", number(0), number(edge), histogram)
 
 
 def edge_matcher(threshold: Decimal) -> Matcher:
@@ -205,3 +227,18 @@ def edge_matcher(threshold: Decimal) -> Matcher:
     if "." not in text:
         return Matcher("le", "=~", text + r"(\.0)?")
     return Matcher("le", "=", text) if text == python else one_of("le", (text, python))
+
+
+def matched_edge(op: str, value: str) -> Decimal | None:
+    """Return the edge that a matcher of ``le`` selects; None if it is none, or not a single one.
+
+    A pattern may be spelled as :func:`edge_matcher` does.
+    """
+    try:
+        edge = Decimal(value.removesuffix(r"(\.0)?").partition("|")[0].replace("\\.", "."))
+    except InvalidOperation:
+        return None
+    if not (edge.is_finite() and _LEAST_EDGE <= edge <= _MOST_EDGE):
+        return None
+    pattern = edge_matcher(edge)
+    return edge if op == "=" or (op, value) == (pattern.op, pattern.value) else None

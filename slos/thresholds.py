@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 
+from promql import parse
+from slos.events import matched_edge
+from slos.generic import WINDOW
 from slos.indicators import INDICATORS, indicator_of
-from slos.model import Service
+from slos.model import Objective, Service
+from slos.names import BASE_WINDOW
+from slos.signals import SIGNALS
+
+_SIGNALS = {
+    SIGNALS[each.signals[0]].metric: each.signals[0]
+    for each in INDICATORS.values()
+    if each.threshold == "seconds"
+}
+"""By histogram of ours, the signal that it is about."""
 
 
 def thresholds(services: Iterable[Service]) -> Mapping[str, tuple[float, ...]]:
-    """Return every latency threshold in seconds, ascending, by the signal it is about."""
+    """Return every latency threshold in seconds, ascending, by the signal it is about.
+
+    Queries that the files bring along may be about the same histograms.
+    """
     found: dict[str, set[float]] = {}
     for service in services:
         for objective in service.objectives:
-            indicator = indicator_of(objective)
-            if indicator.threshold == "seconds" and objective.threshold is not None:
-                found.setdefault(indicator.signals[0], set()).add(float(objective.threshold))
-            for clause, threshold in objective.clauses.items():
-                found.setdefault(INDICATORS[clause].signals[0], set()).add(float(threshold))
+            for signal, threshold in _thresholds(objective):
+                found.setdefault(signal, set()).add(float(threshold))
     return {signal: tuple(sorted(edges)) for signal, edges in found.items()}
+
+
+def _thresholds(objective: Objective) -> Iterator[tuple[str, Decimal]]:
+    if objective.queries:
+        yield from _queried(objective)
+        return
+    indicator = indicator_of(objective)
+    if indicator.threshold == "seconds" and objective.threshold is not None:
+        yield indicator.signals[0], objective.threshold
+    for clause, threshold in objective.clauses.items():
+        yield INDICATORS[clause].signals[0], threshold
+
+
+def _queried(objective: Objective) -> Iterator[tuple[str, Decimal]]:
+    for query in objective.queries.values():
+        for selector in parse.selectors(parse.parse(query.replace(WINDOW, BASE_WINDOW))):
+            metric = selector.metric or ""
+            if metric in _SIGNALS and objective.threshold is not None:
+                yield _SIGNALS[metric], objective.threshold
+            elif (signal := _SIGNALS.get(metric.removesuffix("_bucket"))) is not None:
+                for matcher in selector.matchers:
+                    edge = matched_edge(matcher.op, str(matcher.value))
+                    if matcher.label == "le" and edge is not None:
+                        yield signal, edge

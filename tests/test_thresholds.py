@@ -40,6 +40,22 @@ def test_clauses_are_thresholds_of_their_signals() -> None:
     assert thresholds([both]) == {"ttft": (0.8, 1.5), "tpot": (0.06,), "queue": (1.0,)}
 
 
+def test_queries_of_our_own_histograms_have_thresholds_too() -> None:
+    ttft, itl = "llm_time_to_first_token_seconds", "llm_inter_token_latency_seconds"
+    queries = {
+        "good": f'sum(rate({ttft}_bucket{{le="0.7"}}[{{window}}]))',
+        "total": f"sum(rate({ttft}_count[{{window}}]))",
+    }
+    one = Objective("one", "good_events", Decimal("0.9"), queries=queries)
+    two = Objective(
+        "two", "histogram", Decimal("0.9"), Decimal("0.033"), queries={"histogram": itl}
+    )
+    several = {"good": f'{ttft}_bucket{{le=~"1|2"}}', "total": 'x_bucket{le="3"}'}
+    none = Objective("none", "good_events", Decimal("0.9"), queries=several)
+    file = replace(service(), objectives=(one, two, none))
+    assert thresholds([file]) == {"ttft": (0.7,), "itl": (0.033,)}
+
+
 def test_ratios_and_outcomes_have_none() -> None:
     assert thresholds([service(("kv_headroom", "0.9"), ("availability", None))]) == {}
     assert thresholds([]) == {}
