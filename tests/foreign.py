@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
 from click.testing import CliRunner, Result
 
+from slos.errors import InvalidFile
 from slos.load import load_file
 from slos.model import Service
 from tokenslo.commands.convert import convert
@@ -27,6 +29,12 @@ class Folder:
 
     def warnings(self, text: str) -> list[str]:
         return self.relative(self.convert(text).stderr)
+
+    def refusal(self, text: str) -> list[str]:
+        """Return what is said about a file that no rules can be made from."""
+        with pytest.raises(InvalidFile) as refused:
+            load_file(self.write(text))
+        return self.relative(str(refused.value))
 
     def relative(self, text: str) -> list[str]:
         return text.replace(f"{self.path}/", "").splitlines()

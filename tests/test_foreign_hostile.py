@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,14 +15,15 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_foreign_openslo import SEARCH, SLIS
-from test_foreign_pyrra import GATEWAY
+from test_foreign_pyrra import GATEWAY, HEAD
 from test_foreign_sloth import CHECKOUT, RESOURCE
 
 from slos.errors import InvalidFile
 from slos.load import load_file
 from tokenslo.commands.convert import convert
 
-TEXTS = [CHECKOUT, RESOURCE, GATEWAY, SEARCH, *(text for text, _ in SLIS.values())]
+GROUPED = f"{HEAD}    bool_gauge: {{metric: up, grouping: [job]}}\n"
+TEXTS = [CHECKOUT, RESOURCE, GATEWAY, GROUPED, SEARCH, *(text for text, _ in SLIS.values())]
 FILES = [list(yaml.safe_load_all(dedent(text))) for text in TEXTS]
 ODD = st.sampled_from(
     [
@@ -119,3 +121,14 @@ def test_files_that_grow_without_bound_are_refused(tmp_path: Path, text: str) ->
     path.write_text(text)
     with pytest.raises(InvalidFile):
         load_file(path)
+
+
+def test_long_lists_are_read_in_time(tmp_path: Path) -> None:
+    """Thousands of objects and of notes take time as there are more of them, not its square."""
+    path = tmp_path / "slo.yaml"
+    other, one = "- {apiVersion: v1, kind: A}\n", json.dumps(yaml.safe_load(dedent(CHECKOUT)))
+    path.write_text(other * 9_000 + f"- {one}\n")
+    began = time.process_time()
+    loaded = load_file(path)
+    assert time.process_time() - began < 15
+    assert len(loaded.notes) > 9_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from foreign import Folder
@@ -11,12 +10,6 @@ from foreign import Folder
 from slos.errors import InvalidFile
 from slos.load import load_file
 from slos.model import TimeSlices
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
-
 
 SEARCH = """\
     apiVersion: openslo/v1
@@ -68,6 +61,8 @@ SEARCH = """\
 
 OURS = """\
 # Converted by tokenslo 0.1.0 from slo.yaml.
+# Line 9, spec.connectionDetails: are left out: rules ask the Prometheus that loads them. Fix: \
+load the rules where the metrics are.
 # Line 45, spec: AlertPolicy is left out: alerts follow from the promise. Fix: set labels of pages \
 and tickets under alerting after converting.
 # Line 29, metadata.name: "Availability" is written availability. Fix: expect availability in \
@@ -143,6 +138,14 @@ SLIS = {
         v1(ratio("x_total", "y", counter="counter: true, ")),
         {"good": "x_total", "total": OWN["y"]},
     ),
+    "a histogram": (
+        v1(ratio('x_bucket{le="0.5",a="b"}', 'x_count{a="b"}', counter="counter: true, ")),
+        {"histogram": 'x{a="b"}'},
+    ),
+    "a part of a histogram": (
+        v1(ratio('x_bucket{le="0.5",a="b"}', "x_count", counter="counter: true, ")),
+        {"good": 'x_bucket{le="0.5",a="b"}', "total": "x_count"},
+    ),
     "recorded rates": (
         v1(ratio("a:x:rate5m", "a:y:rate5m", counter="counter: false, ")),
         {"good": "sum(a:x:rate5m)", "total": "sum(a:y:rate5m)"},
@@ -159,6 +162,10 @@ SLIS = {
         v1(f"ratioMetric: {{rawType: success, {metric('raw', f'{SUM} / {ALL}')}}}"),
         {"good": OWN["x"], "total": OWN["y"]},
     ),
+    "raw complement": (
+        v1(f"ratioMetric: {{rawType: success, {metric('raw', f'1 - {SUM} / {ALL}')}}}"),
+        {"bad": OWN["x"], "total": OWN["y"]},
+    ),
     "threshold": (
         v1(f"thresholdMetric: {SOURCE.format('lag')}", more=", op: lte, value: 500"),
         {"gauge": "(lag) <= bool 500"},
@@ -170,6 +177,14 @@ SLIS = {
             ", op: lt, value: 2.5, timeSliceTarget: 0.9, timeSliceWindow: 2m",
         ),
         {"gauge": "avg_over_time(((lag) < bool 2.5)[2m:30s]) >= bool 0.9"},
+    ),
+    "threshold in slices that are good throughout": (
+        v1(
+            f"thresholdMetric: {SOURCE.format('lag')}",
+            "Timeslices",
+            ", op: gt, value: 0.5, timeSliceTarget: 1.0, timeSliceWindow: 5m",
+        ),
+        {"gauge": "avg_over_time(((lag) > bool 0.5)[5m:30s]) >= bool 1"},
     ),
     "ratio in slices": (
         v1(ratio(SUM, ALL), "Timeslices", ", timeSliceTarget: 0.95, timeSliceWindow: 1m"),
@@ -235,6 +250,10 @@ LOST = {
         v1(ratio(SUM, ALL), more=", compositeWeight: 2"),
         "weighs objectives into one",
     ),
+    "equal weights": (
+        v1(ratio(SUM, ALL), more=f", indicator: {{{ratio(SUM, ALL)}}}}}, {{target: 0.9"),
+        "spec.objectives[0].indicator: weighs objectives into one",
+    ),
 }
 
 
@@ -243,10 +262,90 @@ def test_a_promise_that_cannot_be_told_is_no_file_to_generate_from(
     folder: Folder, lost: str
 ) -> None:
     text, said = LOST[lost]
-    with pytest.raises(InvalidFile) as refused:
-        load_file(folder.write(text))
-    assert said in str(refused.value)
+    assert said in "\n".join(folder.refusal(text))
     assert folder.convert(text).exit_code == 1
+
+
+def test_what_slices_do_not_say_is_said(folder: Folder) -> None:
+    said = folder.warnings(v1(ratio(SUM, ALL), "Timeslices"))
+    assert [line.partition(". Fix")[0].partition("objectives[0]: ")[2] for line in said][:2] == [
+        "does not say timeSliceWindow, so 1m is taken",
+        "does not say timeSliceTarget, so 1 is taken",
+    ]
+
+
+def test_counts_in_a_window_are_said_to_be(folder: Folder) -> None:
+    counted = SUM.replace("rate", "increase"), ALL.replace("rate", "increase")
+    (said,) = folder.warnings(v1(ratio(*counted)))
+    assert "counts events in the window instead of in a second" in said
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "said"),
+    [
+        (
+            "timeslices",
+            "",
+            'spec.budgetingMethod: "timeslices" is not a budgeting method. Fix: write Timeslices.',
+        ),
+        (
+            "Timeslices",
+            ", timeSliceTarget: 95",
+            "spec.objectives[0].timeSliceTarget: 95 is not above 0 and at most 1. "
+            "Fix: write a ratio such as 0.95.",
+        ),
+        (
+            "Timeslices",
+            ", timeSliceWindow: 0m",
+            "spec.objectives[0].timeSliceWindow: 0m is not above 0. "
+            "Fix: write a duration such as 1m.",
+        ),
+        (
+            "Occurrences",
+            ", targetPercent: 99.9",
+            "spec.objectives[0].targetPercent: stands beside target. Fix: delete one of them.",
+        ),
+    ],
+)
+def test_what_would_be_another_promise_is_refused(
+    folder: Folder, method: str, more: str, said: str
+) -> None:
+    (line,) = folder.refusal(v1(ratio(SUM, ALL), method, more))
+    assert line.partition(": ")[2] == said
+
+
+def test_a_service_says_what_it_is_and_whose(folder: Folder) -> None:
+    service = (
+        "apiVersion: openslo/v1\nkind: Service\n"
+        "metadata: {name: The_Web, displayName: All of it, labels: {team: [web]}}\n---\n"
+    )
+    (told,) = folder.services(service + v1(ratio(SUM, ALL)).replace("web", "The_Web"))
+    assert (told.service, told.description) == ("the-web", "All of it")
+    assert told.labels == {"team": "web"}
+
+
+def test_objectives_are_told_apart_in_any_script(folder: Folder) -> None:
+    text = v1(ratio(SUM, ALL), more=", displayName: 良い}, {target: 0.9, displayName: 悪い")
+    (service,) = folder.services(text)
+    assert [each.name for each in service.objectives] == ["slo-99", "slo-90"]
+
+
+NAMED = "apiVersion: openslo/v1\nkind: {}\nmetadata: {{name: x}}\nspec: {}\n---\n"
+
+
+def test_a_name_stands_for_one_thing(folder: Folder) -> None:
+    sli = NAMED.format("SLI", f"{{{ratio(SUM, ALL)}}}")
+    text = sli * 2 + v1("x").partition("  indicator")[0] + "  indicatorRef: x\n"
+    assert folder.refusal(text) == [
+        'slo.yaml:8: metadata.name: the SLI "x" stands on line 3 already. '
+        "Fix: give it a name of its own."
+    ]
+
+
+def test_an_sli_that_nobody_refers_to_is_left_out(folder: Folder) -> None:
+    text = NAMED.format("SLI", f"{{{ratio(SUM, ALL)}}}") + v1(ratio(SUM, ALL))
+    (said,) = folder.warnings(text)
+    assert said.startswith('slo.yaml:3: warning: metadata.name: the SLI "x" is left out: no SLO')
 
 
 def test_a_slice_without_a_unit_is_of_minutes(folder: Folder) -> None:
@@ -314,9 +413,7 @@ WRONG = """\
 
 
 def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> None:
-    with pytest.raises(InvalidFile) as refused:
-        load_file(folder.write(WRONG))
-    assert folder.relative(str(refused.value)) == [
+    assert folder.refusal(WRONG) == [
         "slo.yaml:3: metadata.name: is missing. Fix: add name.",
         'slo.yaml:6: kind: "SLo" is not a kind of OpenSLO. Fix: write one of SLO, SLI, Service, '
         "DataSource, AlertPolicy, AlertCondition, AlertNotificationTarget.",
@@ -335,10 +432,9 @@ def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> 
     ]
 
 
-def test_a_file_without_an_slo_is_refused(folder: Folder) -> None:
-    text = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: web}\n"
-    with pytest.raises(InvalidFile) as refused:
-        load_file(folder.write(text))
-    assert folder.relative(str(refused.value)) == [
+@pytest.mark.parametrize("kind", ["Service", "SLI", "AlertPolicy"])
+def test_a_file_without_an_slo_is_refused(folder: Folder, kind: str) -> None:
+    text = NAMED.format(kind, "{}")
+    assert folder.refusal(text) == [
         "slo.yaml: holds no SLO. Fix: give a file that says what is promised."
     ]

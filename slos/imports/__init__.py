@@ -36,7 +36,7 @@ _FORMATS = (
         "apiVersion",
         "sloth.slok.dev/",
         ("sloth.slok.dev/v1",),
-        ("PrometheusServiceLevel",),
+        ("PrometheusServiceLevel", "AlertWindows"),
     ),
     _Format("OpenSLO", "openslo", "apiVersion", "openslo/", ("openslo/v1", "openslo/v1alpha")),
     _Format("OpenSLO", "openslo", "apiVersion", "openslo.com/", ("openslo.com/v2alpha",)),
@@ -68,10 +68,13 @@ def in_our_language(
             foreign.setdefault(found.module, []).append(document)
     for document in others:
         kind = _kind_of_something_else(document)
-        if kind and (len(others) > 1 or foreign):
-            notes.left_out(Place(document, problems), f"{quoted(kind)} is no SLO", "move it out")
-        else:
+        place = Place(document, problems)
+        if not kind:
             yield document
+        elif len(others) > 1 or foreign:
+            notes.left_out(place, f"{quoted(kind)} is no SLO", "move it out")
+        else:
+            _refuse_version(place)
     for module, group in foreign.items():
         for draft in import_module(f"slos.imports.{module}").drafts(group, problems, notes):
             yield draft.document()
@@ -103,6 +106,17 @@ def _is_known(found: _Format, place: Place) -> bool:
     return len(place.problems) == before
 
 
+def _refuse_version(place: Place) -> None:
+    """Refuse an object by its version alone: the rest of it has nothing to do with ours."""
+    value = place.document.value
+    assert isinstance(value, dict)  # noqa: S101  (as _kind_of_something_else has seen)
+    known = [version for each in _FORMATS for version in each.versions]
+    place.at("apiVersion").refuse(
+        f"{quoted(str(value['apiVersion']))} is not a version tokenslo knows",
+        f"write tokenslo/v1, or give a file with {', '.join(known)}",
+    )
+
+
 def _kind_of_something_else(document: Document) -> str:
     """Return the kind of a Kubernetes object that is not about SLOs; "" if it may be."""
     value = document.value
@@ -122,15 +136,16 @@ def _spread(document: Document) -> Iterator[Document]:
     if not any(isinstance(part, dict) and "apiVersion" in part for part in parts):
         yield document
         return
+    depth = len(path)
+    lines: list[dict[Keys, int]] = [{} for _ in parts]
+    for keys, line in document.lines.items():
+        if len(keys) > depth and keys[:depth] == path and isinstance(index := keys[depth], int):
+            lines[index][keys[depth + 1 :]] = line
     for index, part in enumerate(parts):
-        yield _part(document, part, (*path, index))
+        yield _part(document, part, (*path, index), lines[index])
 
 
-def _part(document: Document, value: object, prefix: Keys) -> Document:
-    length = len(prefix)
-    lines: Mapping[Keys, int] = {
-        path[length:]: line for path, line in document.lines.items() if path[:length] == prefix
-    }
+def _part(document: Document, value: object, prefix: Keys, lines: Mapping[Keys, int]) -> Document:
     names = {path: field_name((*prefix, *path)) for path in _paths(value)}
     return Document(document.file, value, lines, names)  # type: ignore[arg-type]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from promql import parse
-from promql.expr import decimal_text
-from promql.query import InvalidQuery
+from promql.expr import Vector, decimal_text
+from promql.query import InvalidQuery, Query
 from slos.document import Document, Keys
 from slos.errors import BadValue, Problem, quoted
+from slos.events import matched_edge
 from slos.generic import WINDOW, is_counter, parsed
 from slos.model import DISABLED
 from slos.names import BASE_WINDOW
@@ -41,8 +42,8 @@ class Note:
     objective: str = ""
 
     def __str__(self) -> str:
-        place, _, rest = str(self.problem).partition(": ")
-        return f"{place}: warning: {rest}"
+        field = self.problem.field
+        return str(replace(self.problem, field=f"warning: {field}" if field else "warning"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,15 @@ class Draft:
 
 @dataclass(slots=True)
 class Notes:
-    """Collects notes about one file; :meth:`about` says whose the next ones are."""
+    """Collects notes about one file, each once; :meth:`about` says whose the next ones are."""
 
-    found: list[Note] = field(default_factory=list)
+    _by_problem: dict[Problem, Note] = field(default_factory=dict)
     _whose: tuple[str, str] = ("", "")
+
+    @property
+    def found(self) -> tuple[Note, ...]:
+        """The notes in the order in which they were made."""
+        return tuple(self._by_problem.values())
 
     def about(self, service: str = "", objective: str = "") -> None:
         """Say whose the next notes are."""
@@ -92,8 +98,7 @@ class Notes:
 
     def _add(self, place: Place, message: str, fix: str, *, lost: bool) -> None:
         problem = Problem(place.document.file, place.line, place.name, message, fix)
-        if all(note.problem != problem for note in self.found):
-            self.found.append(Note(problem, lost, *self._whose))
+        self._by_problem.setdefault(problem, Note(problem, lost, *self._whose))
 
 
 # Reading what may be anything
@@ -121,6 +126,19 @@ def taken(
 ) -> dict[str, At]:
     """Do the same, but refuse what is no mapping at all; nothing is found in it then."""
     return read_value(lambda v, p: take(v, p, readers, notes), value, place) or {}
+
+
+def has_all(found: Mapping[str, At], value: object, place: Place, **wanted: str) -> bool:
+    """Whether these keys of a mapping were found and could be read; refuse what it lacks.
+
+    ``value`` is the mapping that ``found`` was read from; what is to be added is a key and its
+    text here, such as ``": 99.9"``.
+    """
+    if isinstance(value, dict):  # or else that has been said
+        for key, rest in wanted.items():
+            if value.get(key) is None:
+                place.refuse("is missing", f"add {key}{rest}", key)
+    return found.keys() >= wanted.keys()
 
 
 def items(value: object, place: Place) -> Iterator[tuple[object, Place]]:
@@ -179,6 +197,43 @@ def _number(value: object, example: str) -> Decimal:
     if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,8}(?:\.[0-9]{1,9})?", written):
         raise BadValue("is not a number", f"write a number such as {example}")
     return Decimal(written)
+
+
+METADATA: dict[str, Reader] = {
+    **dict.fromkeys(("name", "namespace"), text),
+    **dict.fromkeys(("labels", "annotations"), texts),
+    **dict.fromkeys(
+        ("uid", "generation", "resourceVersion", "creationTimestamp", "managedFields"), anything
+    ),
+}
+"""What a Kubernetes object says about itself."""
+
+
+def said_about_object(
+    found: Mapping[str, At], notes: Notes, kept: str = "", *, annotate: str
+) -> None:
+    """Note what of its :data:`METADATA` is about the Kubernetes object alone.
+
+    Not so are labels and annotations that begin with ``kept``; ``annotate`` says how alerts get
+    an annotation.
+    """
+    if "namespace" in found:
+        notes.left_out(
+            found["namespace"].place,
+            "is left out: it is where the rules were, not what they are about",
+            "add labels: {namespace: …} if alerts are to tell it",
+        )
+    said = {
+        "labels": (
+            "is left out: it only chose which Prometheus loads the rules",
+            "put it on the PrometheusRule that holds the generated ones",
+        ),
+        "annotations": ("is left out: it is not about alerts", annotate),
+    }
+    for part, (why, fix) in said.items():
+        for key, value in (found[part].value if part in found else {}).items():
+            if not (kept and key.startswith(kept)):
+                notes.left_out(value.place, why, fix)
 
 
 # Telling it in our language
@@ -242,13 +297,18 @@ def windowed(value: At, notes: Notes) -> At | None:
     return At(query, value.place)
 
 
+def query_of(written: str) -> Query | None:
+    """Read a query; None if it is none, which is refused later, where it stands."""
+    try:
+        return parsed(written)
+    except InvalidQuery:
+        return None
+
+
 def as_rate(query: str) -> str:
     """Write a query that is taken as it stands: a plain selector would be taken for a counter."""
-    try:
-        selector = parsed(query).selector
-    except InvalidQuery:
-        return query  # which is refused later, where it stands
-    return f"sum({query})" if selector else query
+    read = query_of(query)
+    return f"sum({query})" if read and read.selector else query
 
 
 def of_counter(selector: str) -> str:
@@ -257,8 +317,62 @@ def of_counter(selector: str) -> str:
     return selector if found and is_counter(found) else f"sum(rate({selector}[{WINDOW}]))"
 
 
-def divided(ratio: str) -> dict[str, str] | None:
-    """Take an error ratio apart into events, so that every window can weigh it by them.
+def histogram(within: Vector, total: Vector) -> dict[str, str | int | float] | None:
+    """Tell of a histogram whose bucket ``within`` counts the good ones of ``total``.
+
+    None if they do not say so: another metric, other labels, or no single edge.
+    """
+    base = within.metric.removesuffix("_bucket")
+    edge = edge_of(within)
+    others = tuple(matcher for matcher in within.matchers if matcher.label != "le")
+    if edge is None or base == within.metric or total.metric != f"{base}_count":
+        return None
+    if set(others) != set(total.matchers):
+        return None
+    bare = int(edge) if edge == edge.to_integral_value() else float(edge)
+    return {"histogram": str(Vector(base, others)), "threshold": bare}
+
+
+def edge_of(bucket: Vector) -> Decimal | None:
+    """Return the edge that a bucket is selected by; None if it is none, or not a single one."""
+    edges = [matcher for matcher in bucket.matchers if matcher.label == "le"]
+    return matched_edge(edges[0].op, edges[0].value) if len(edges) == 1 else None
+
+
+def warn_of_counts(total: At, notes: Notes) -> None:
+    """Say where events are counted in a window: the ratio is the same, their number is not."""
+    if any(f"{function}(" in str(total.value) for function in _PER_WINDOW):
+        notes.left_out(
+            total.place,
+            "counts events in the window instead of in a second, so that min_bad_events is "
+            "reached too early",
+            "use rate instead of increase, or divide all queries by 300",
+        )
+
+
+_PER_WINDOW = ("increase", "count_over_time", "sum_over_time")
+
+
+def of_ratio(ratio: At, notes: Notes, fix: str, *, success: bool = False) -> dict[str, At]:
+    """Tell an error ratio, or one of ``success``; ``fix`` is what to do where it says too little.
+
+    A quotient is told as events, so that every window can weigh it by them.
+    """
+    if parts := _divided(str(ratio.value)):
+        other = {"good": "bad", "bad": "good", "total": "total"} if success else {}
+        told = {other.get(role, role): At(query, ratio.place) for role, query in parts.items()}
+        warn_of_counts(told["total"], notes)
+        return told
+    notes.left_out(
+        ratio.place,
+        "is no quotient of two sums, so longer windows average it over time, whatever the traffic",
+        fix,
+    )
+    return {"ratio": At(f"1 - ({ratio.value})", ratio.place) if success else ratio}
+
+
+def _divided(ratio: str) -> dict[str, str] | None:
+    """Take an error ratio apart into events.
 
     ``a / b`` is bad and all events, ``1 - a / b`` good and all; None where the query is neither.
     """
@@ -276,13 +390,5 @@ def divided(ratio: str) -> dict[str, str] | None:
     if not isinstance(node, parse.Binary) or node.op != "/" or node.matching:
         return None
     events, total = (ratio[part.start : part.end] for part in (node.left, node.right))
-    if not all(_is_one_element(query) for query in (events, total)):
-        return None
-    return {role: events, "total": total}
-
-
-def _is_one_element(query: str) -> bool:
-    try:
-        return parsed(query).summed
-    except InvalidQuery:
-        return False
+    read = [query_of(query) for query in (events, total)]
+    return {role: events, "total": total} if all(each and each.summed for each in read) else None

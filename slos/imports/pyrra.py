@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from promql.expr import Vector, decimal_text
 from promql.query import InvalidQuery
@@ -19,21 +19,25 @@ from slos.errors import BadValue, Problem
 from slos.events import edge_matcher
 from slos.generic import WINDOW, parsed
 from slos.imports.foreign import (
+    METADATA,
     OF_TIERS,
     At,
     Draft,
     Notes,
     anything,
     disabled,
+    edge_of,
+    has_all,
+    histogram,
     items,
     labels,
     name,
     of_counter,
     one_line,
     percent,
+    said_about_object,
     taken,
     text,
-    texts,
     truth,
     unless_empty,
 )
@@ -56,21 +60,13 @@ def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> 
         place = Place(document, problems)
         notes.about()
         found = taken(document.value, place, readers, notes)
-        if not found.keys() >= {"metadata", "spec"}:
-            missing = "metadata" if "metadata" not in found else "spec"
-            place.refuse("is missing", f"add {missing}", missing)
-        elif draft := _draft(found["metadata"], found["spec"], place, notes):
+        whole = has_all(found, document.value, place, metadata="", spec="")
+        if whole and (draft := _draft(found["metadata"], found["spec"], place, notes)):
             yield draft
 
 
 def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
-    about = taken(
-        metadata.value,
-        metadata.place,
-        {"name": text, "namespace": text, "labels": texts, "annotations": texts}
-        | dict.fromkeys(("uid", "generation", "resourceVersion", "creationTimestamp"), anything),
-        notes,
-    )
+    about = taken(metadata.value, metadata.place, METADATA, notes)
     read = {
         "target": percent,
         "window": text,
@@ -80,16 +76,21 @@ def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
         "performanceOverAccuracy": truth,
     }
     found = taken(spec.value, spec.place, read, notes)
-    for key in ("target", "window", "indicator"):
-        if key not in found and not (isinstance(spec.value, dict) and spec.value.get(key)):
-            spec.place.refuse("is missing", f"add {key}", key)
-    if "name" not in about:
-        metadata.place.refuse("is missing", "add name", "name")
-    service = name(about["name"], notes) if "name" in about else At("", metadata.place)
+    whole = has_all(found, spec.value, spec.place, target=": '99.9'", window=": 4w", indicator="")
+    service = At("", metadata.place)
+    if has_all(about, metadata.value, metadata.place, name=""):
+        service = name(about["name"], notes)
     kind, indicator = "", None
     if "indicator" in found:
         kind, indicator = _indicator(found["indicator"], str(service.value), notes)
-    _said_about(about, found, notes)
+    annotate = f"call it {_PREFIX}… if alerts are to have it"
+    said_about_object(about, notes, _PREFIX, annotate=annotate)
+    if "performanceOverAccuracy" in found and found["performanceOverAccuracy"].value:
+        notes.left_out(
+            found["performanceOverAccuracy"].place,
+            "is left out: long windows are always summed from short ones, exactly",
+            "delete it",
+        )
     own = {
         part: {
             key.removeprefix(_PREFIX): value
@@ -100,13 +101,12 @@ def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
     }
     annotated = unless_empty(annotations=labels(own["annotations"], notes, ()))
     alerting = _alerting(found.get("alerting"), annotated, notes)
-    if indicator is None or "name" not in about or not found.keys() >= {"target", "window"}:
+    if indicator is None or not service.value or not whole:
         return None
     objective = {
         "name": kind,
-        "indicator": indicator,
+        **indicator,
         "target": found["target"],
-        **_grouping(found["indicator"], notes),
         **one_line(found.get("description")),
         **alerting,
     }
@@ -120,58 +120,36 @@ def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
     return Draft(tree, place)
 
 
-def _said_about(about: dict[str, At], found: dict[str, At], notes: Notes) -> None:
-    if "namespace" in about:
-        notes.left_out(
-            about["namespace"].place,
-            "is left out: it is where the rules were, not what they are about",
-            "add labels: {namespace: …} if alerts are to tell it",
-        )
-    for key, value in (about["labels"].value if "labels" in about else {}).items():
-        if not key.startswith(_PREFIX):
-            notes.left_out(
-                value.place,
-                "is left out: it only chose which Prometheus loads the rules",
-                "put it on the PrometheusRule that holds the generated ones",
-            )
-    for key, value in (about["annotations"].value if "annotations" in about else {}).items():
-        if not key.startswith(_PREFIX):
-            fix = f"call it {_PREFIX}… if alerts are to have it"
-            notes.left_out(value.place, "is left out: it is not about alerts", fix)
-    if "performanceOverAccuracy" in found and found["performanceOverAccuracy"].value:
-        notes.left_out(
-            found["performanceOverAccuracy"].place,
-            "is left out: long windows are always summed from short ones, exactly",
-            "delete it",
-        )
-
-
-def _indicator(of: At, service: str, notes: Notes) -> tuple[str, At | None]:
-    """Return what the objective is called and its indicator; None after saying why not."""
+def _indicator(of: At, service: str, notes: Notes) -> tuple[str, dict[str, object] | None]:
+    """Return what the objective is called, and its indicator and groups; None after saying why."""
     kinds = taken(of.value, of.place, dict.fromkeys(_KINDS, anything), notes)
     if len(kinds) != 1:
         of.place.refuse("holds no indicator, or several", f"give one of {', '.join(_KINDS)}")
         return "", None
     ((kind, given),) = kinds.items()
     notes.about(service, _KINDS[kind])
-    return _KINDS[kind], _READ[kind](given, notes)
+    read = _READ[kind](given, notes)
+    if read is None:
+        return _KINDS[kind], None
+    return _KINDS[kind], {"indicator": read, **_grouping(kind, given, notes)}
 
 
-def _grouping(of: At, notes: Notes) -> dict[str, object]:
+def _grouping(kind: str, indicator: At, notes: Notes) -> dict[str, object]:
     """Return the labels whose values have a budget each."""
-    ((kind, indicator),) = of.value.items()
-    given = indicator.get("grouping") if isinstance(indicator, dict) else None
-    place = of.place.at(kind).at("grouping")
-    named = [(text(label, at), at) for label, at in items(given, place)] if given else []
-    free = [At(label, at) for label, at in named if label not in OF_TIERS]
-    if len(free) < len(named) or (named and kind == "latencyNative"):
-        notes.lost(
-            place,
-            "is left out: our alerts set such a label themselves, or the queries cannot be grouped",
-            "give the label another name, or write an objective for each of its values",
-        )
+    place = indicator.place.at("grouping")
+    given = list(items(indicator.value.get("grouping") or [], place))
+    named = [At(read, at) for label, at in given if (read := read_value(text, label, at))]
+    if not named:
         return {}
-    return {"group_by": At(free, place)} if free else {}
+    ours = [str(label.value) for label in named if label.value in OF_TIERS]
+    why = f"our alerts set {' and '.join(ours)} themselves" if ours else ""
+    if kind == "latencyNative":
+        why = "nobody can tell by label what histogram_fraction gives"
+    if why:
+        fix = "write an objective for each of its values, or give the label another name"
+        notes.lost(place, f"is left out: {why}", fix)
+        return {}
+    return {"group_by": At(named, place)}
 
 
 def _selector(value: object, _: Place) -> Vector:
@@ -185,88 +163,68 @@ def _selector(value: object, _: Place) -> Vector:
     return selector
 
 
-def _metrics(
-    of: At, notes: Notes, *wanted: str, **more: Reader
-) -> list[tuple[Vector, Place]] | None:
-    """Read the metrics of an indicator; None after saying what is wrong with them."""
-    readers = {**dict.fromkeys(wanted, anything), "grouping": anything, **more}
+def _parts(of: At, notes: Notes, *metrics: str, **more: Reader) -> dict[str, At] | None:
+    """Read the metrics and the other parts of an indicator; None after saying what is wrong."""
+    readers = {**dict.fromkeys(metrics, _metric(notes)), "grouping": anything, **more}
     found = taken(of.value, of.place, readers, notes)
-    metrics = []
-    for key in wanted:
-        if key not in found:
-            of.place.refuse("is missing", f"add {key}: {{metric: …}}", key)
-            continue
-        parts = taken(found[key].value, found[key].place, {"metric": _selector}, notes)
-        if "metric" in parts:
-            metrics.append((parts["metric"].value, parts["metric"].place))
-        elif not (isinstance(found[key].value, dict) and found[key].value.get("metric")):
-            found[key].place.refuse("is missing", "add metric with a selector", "metric")
-    return metrics if len(metrics) == len(wanted) else None
+    wanted = {**dict.fromkeys(metrics, ": {metric: …}"), **dict.fromkeys(more, ": 200ms")}
+    if not has_all(found, of.value, of.place, **wanted):
+        return None
+    return {key: part.value if key in metrics else part for key, part in found.items()}
+
+
+def _metric(notes: Notes) -> Reader:
+    def read(value: object, place: Place) -> At | None:
+        found = taken(value, place, {"metric": _selector}, notes)
+        whole = has_all(found, value, place, metric=" with a selector")
+        return found["metric"] if whole else None
+
+    return read
 
 
 def _ratio(of: At, notes: Notes) -> At | None:
-    metrics = _metrics(of, notes, "errors", "total")
-    if metrics is None:
+    found = _parts(of, notes, "errors", "total")
+    if found is None:
         return None
-    queries = zip(("bad", "total"), metrics, strict=True)
+    counted = {"bad": found["errors"], "total": found["total"]}
     return At(
-        {role: At(of_counter(str(metric)), place) for role, (metric, place) in queries}, of.place
+        {role: At(of_counter(str(each.value)), each.place) for role, each in counted.items()},
+        of.place,
     )
 
 
 def _latency(of: At, notes: Notes) -> At | None:
-    metrics = _metrics(of, notes, "success", "total")
-    if metrics is None:
+    found = _parts(of, notes, "success", "total")
+    if found is None:
         return None
-    (success, at_success), (total, at_total) = metrics
-    edges = [matcher for matcher in success.matchers if matcher.label == "le"]
-    edge = _edge(edges[0].value) if len(edges) == 1 and edges[0].op == "=" else None
+    success, total = found["success"], found["total"]
+    edge = edge_of(success.value)
     if edge is None:
-        at_success.refuse("has no bucket", 'add le="…" with a bucket edge of the histogram')
+        success.place.refuse("has no bucket", 'add le="…" with a bucket edge of the histogram')
         return None
-    others = tuple(matcher for matcher in success.matchers if matcher.label != "le")
-    base = success.metric.removesuffix("_bucket")
-    if total.metric == f"{base}_count" and set(others) == set(total.matchers):
-        histogram = At(str(Vector(base, others)), at_success)
-        return At({"histogram": histogram, "threshold": At(_bare(edge), at_success)}, of.place)
-    within = replace(success, matchers=(*others, edge_matcher(edge)))
+    if told := histogram(success.value, total.value):
+        return At({key: At(part, success.place) for key, part in told.items()}, of.place)
+    others = (matcher for matcher in success.value.matchers if matcher.label != "le")
+    within = replace(success.value, matchers=(*others, edge_matcher(edge)))
     return At(
         {
-            "good": At(f"sum(rate({within}[{WINDOW}]))", at_success),
-            "total": At(f"sum(rate({total}[{WINDOW}]))", at_total),
+            "good": At(f"sum(rate({within}[{WINDOW}]))", success.place),
+            "total": At(f"sum(rate({total.value}[{WINDOW}]))", total.place),
         },
         of.place,
     )
 
 
-def _edge(written: str) -> Decimal | None:
-    try:
-        edge = Decimal(written)
-    except InvalidOperation:
-        return None
-    return edge if edge.is_finite() and edge > 0 else None
-
-
-def _bare(edge: Decimal) -> int | float:
-    return int(edge) if edge == edge.to_integral_value() else float(edge)
-
-
 def _native(of: At, notes: Notes) -> At | None:
     """Weigh what a native histogram says is above the latency by its observations."""
-    metrics = _metrics(of, notes, "total", latency=text)
-    latency = of.value.get("latency") if isinstance(of.value, dict) else None
-    if metrics is None:
+    found = _parts(of, notes, "total", latency=_duration)
+    if found is None:
         return None
-    if latency is None:
-        of.place.refuse("is missing", "add latency: 200ms", "latency")
-        return None
-    seconds = read_value(_duration, latency, of.place.at("latency"))
-    if seconds is None:
-        return None
-    ((metric, place),) = metrics
-    rate = f"sum(rate({metric}[{WINDOW}]))"
-    slow = f"1 - histogram_fraction(0, {decimal_text(seconds)}, {rate})"
-    return At({"ratio": At(slow, place), "weight": At(f"histogram_count({rate})", place)}, of.place)
+    total = found["total"]
+    rate = f"sum(rate({total.value}[{WINDOW}]))"
+    slow = f"1 - histogram_fraction(0, {decimal_text(found['latency'].value)}, {rate})"
+    weight = f"histogram_count({rate})"
+    return At({"ratio": At(slow, total.place), "weight": At(weight, total.place)}, of.place)
 
 
 def _duration(value: object, place: Place) -> Decimal:
@@ -274,10 +232,9 @@ def _duration(value: object, place: Place) -> Decimal:
 
 
 def _gauge(of: At, notes: Notes) -> At | None:
-    found = taken(of.value, of.place, {"metric": _selector, "grouping": anything}, notes)
-    if "metric" not in found:
-        if not (isinstance(of.value, dict) and of.value.get("metric")):
-            of.place.refuse("is missing", "add metric with a selector", "metric")
+    readers = {"metric": _selector, "grouping": anything}
+    found = taken(of.value, of.place, readers, notes)
+    if not has_all(found, of.value, of.place, metric=" with a selector"):
         return None
     metric = found["metric"]
     return At({"gauge": At(str(metric.value), metric.place)}, of.place)

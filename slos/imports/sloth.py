@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from slos.document import Document
 from slos.errors import Problem
 from slos.imports.foreign import (
+    METADATA,
     OF_TIERS,
     At,
     Draft,
@@ -20,23 +21,27 @@ from slos.imports.foreign import (
     anything,
     as_rate,
     disabled,
-    divided,
+    has_all,
     items,
     labels,
     name,
+    of_ratio,
     one_line,
     percent,
+    said_about_object,
     take,
     taken,
     text,
     texts,
     truth,
     unless_empty,
+    warn_of_counts,
     windowed,
 )
 from slos.schema import Place, Reader
 
 PERIOD = "30d"
+WINDOWS = "AlertWindows"
 
 _PLUGINS = "they would change Sloth's rules, which are not used here"
 
@@ -66,19 +71,31 @@ def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> 
     for document in documents:
         place = Place(document, problems)
         value = document.value
-        if isinstance(value, dict) and "apiVersion" in value:
+        notes.about()
+        if isinstance(value, dict) and value.get("kind") == WINDOWS:
+            _said_about_windows(place, notes)
+        elif isinstance(value, dict) and "apiVersion" in value:
             yield from _resource(value, place, notes)
         else:
             yield from _service(value, place, _FILE, notes, version=anything)
 
 
+def _said_about_windows(place: Place, notes: Notes) -> None:
+    notes.left_out(
+        place,
+        f"{WINDOWS} are left out: those of alerts follow from target and period",
+        f"set window after converting if sloPeriod is not {PERIOD}",
+    )
+
+
 def _resource(value: object, place: Place, notes: Notes) -> Iterator[Draft]:
     readers = dict.fromkeys(("apiVersion", "kind", "metadata", "spec", "status"), anything)
-    spec = taken(value, place, readers, notes).get("spec")
-    if spec is None:
-        place.refuse("is missing", "add spec: {service: …, slos: […]}", "spec")
-    else:
-        yield from _service(spec.value, spec.place, _RESOURCE, notes)
+    found = taken(value, place, readers, notes)
+    if "metadata" in found:
+        about = taken(found["metadata"].value, found["metadata"].place, METADATA, notes)
+        said_about_object(about, notes, annotate="put it into alerting.annotations")
+    if has_all(found, value, place, spec=": {service: …, slos: […]}"):
+        yield from _service(found["spec"].value, found["spec"].place, _RESOURCE, notes)
 
 
 def _service(
@@ -86,10 +103,7 @@ def _service(
 ) -> Iterator[Draft]:
     readers = {"service": text, "labels": texts, "slos": anything, keys.plugins: anything, **more}
     found = taken(value, place, readers, notes)
-    for key in ("service", "slos"):
-        if key not in found:
-            place.refuse("is missing", f"add {key}", key)
-    if not found.keys() >= {"service", "slos"}:
+    if not has_all(found, value, place, service="", slos=""):
         return
     service = name(found["service"], notes)
     notes.about(str(service.value))
@@ -141,10 +155,7 @@ def _objective(
     }
     notes.about(service)
     found = taken(value, place, readers, notes)
-    given = value if isinstance(value, dict) else {}
-    for key, example in (("name", "requests"), ("objective", "99.9"), ("sli", "{events: …}")):
-        if given.get(key) is None:
-            place.refuse("is missing", f"add {key}: {example}", key)
+    whole = has_all(found, value, place, name=": requests", objective=": 99.9", sli=": {events: …}")
     own_name = name(found["name"], notes) if "name" in found else At("", place)
     notes.about(service, str(own_name.value))
     if "plugins" in found:
@@ -154,7 +165,7 @@ def _objective(
     own = labels(found["labels"].value if "labels" in found else {}, notes, OF_TIERS)
     if own:
         _said_about_labels(found["labels"].place, notes)
-    if indicator is None or not found.keys() >= {"name", "objective"}:
+    if indicator is None or not whole:
         return None
     return {
         "name": own_name,
@@ -184,61 +195,29 @@ def _indicator(sli: At, keys: _Keys, notes: Notes) -> At | None:
     return None
 
 
-def _queries(of: At, wanted: tuple[str, ...], notes: Notes) -> dict[str, At] | None:
+def _queries(of: At, wanted: tuple[str, ...], notes: Notes) -> list[At] | None:
     found = taken(of.value, of.place, dict.fromkeys(wanted, text), notes)
-    for key in wanted:
-        if key not in found:
-            of.place.refuse("is missing", f"add {key} with a PromQL query", key)
-    if len(found) < len(wanted):
+    if not has_all(found, of.value, of.place, **dict.fromkeys(wanted, " with a PromQL query")):
         return None
-    queries = {key: windowed(query, notes) for key, query in found.items()}
-    return {key: query for key, query in queries.items() if query} or None
+    queries = [query for key in wanted if (query := windowed(found[key], notes))]
+    return queries if len(queries) == len(wanted) else None
 
 
 def _events(events: At, keys: _Keys, notes: Notes) -> At | None:
     queries = _queries(events, (keys.error, keys.total), notes)
-    if queries is None or len(queries) < 2:
+    if queries is None:
         return None
-    told = {
-        role: At(as_rate(str(queries[key].value)), queries[key].place)
-        for role, key in (("bad", keys.error), ("total", keys.total))
-    }
-    _warn_of_counts(told, notes)
-    return At(told, events.place)
-
-
-def _warn_of_counts(queries: Mapping[str, At], notes: Notes) -> None:
-    """Say where events are counted in a window: the ratio is the same, their number is not."""
-    query = queries["total"]
-    if any(f"{function}(" in str(query.value) for function in _PER_WINDOW):
-        notes.left_out(
-            query.place,
-            "counts events in the window instead of in a second, so that min_bad_events is "
-            "reached too early",
-            "use rate instead of increase, or divide all queries by 300",
-        )
-
-
-_PER_WINDOW = ("increase", "count_over_time", "sum_over_time")
+    bad, total = (At(as_rate(str(query.value)), query.place) for query in queries)
+    warn_of_counts(total, notes)
+    return At({"bad": bad, "total": total}, events.place)
 
 
 def _raw(raw: At, keys: _Keys, notes: Notes) -> At | None:
     queries = _queries(raw, (keys.ratio,), notes)
     if queries is None:
         return None
-    (ratio,) = queries.values()
-    parts = divided(str(ratio.value))
-    if parts is None:
-        notes.left_out(
-            ratio.place,
-            "is no quotient of two sums, so longer windows average it over time, whatever "
-            "the traffic",
-            "give events if there are any, or a weight beside ratio",
-        )
-        return At({"ratio": ratio}, raw.place)
-    told = {role: At(query, ratio.place) for role, query in parts.items()}
-    _warn_of_counts(told, notes)
-    return At(told, raw.place)
+    fix = "give events if there are any, or a weight beside ratio"
+    return At(of_ratio(queries[0], notes, fix), raw.place)
 
 
 def _alerting(alerting: At | None, keys: _Keys, notes: Notes) -> dict[str, object]:
@@ -276,6 +255,10 @@ def _alerting(alerting: At | None, keys: _Keys, notes: Notes) -> dict[str, objec
 _NOT_A_TICKET = ("ticket", "exhausted")
 
 
+# What our alerts say themselves, each its own; Sloth has alerts on burn rates only.
+_ABOUT_BURNING = {"summary", "description"}
+
+
 def _is_off(tier: At | None) -> bool:
     return tier is not None and "disable" in tier.value and tier.value["disable"].value
 
@@ -290,6 +273,13 @@ def _tier(found: Mapping[str, At], key: str, notes: Notes) -> dict[str, object]:
         }
         for part in ("labels", "annotations")
     }
+    for said in _ABOUT_BURNING & both["annotations"].keys():
+        notes.left_out(
+            both["annotations"][said].place,
+            "stands on every alert of its kind, on those about missing signals and spent budgets "
+            "too",
+            "word it for all of them, or delete it",
+        )
     return unless_empty(
         labels=labels(both["labels"], notes), annotations=labels(both["annotations"], notes, ())
     )

@@ -1,0 +1,327 @@
+"""What OpenSLO's SLOs count: the metrics of an SLI, asked as their budgeting method wants.
+
+Queries must be PromQL; ``{{.window}}``, which the specification's own examples use, is where a
+range goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from promql import parse
+from promql.expr import decimal_text, vector
+from slos.durations import parse_duration
+from slos.errors import BadValue, quoted
+from slos.generic import WINDOW, is_counter
+from slos.imports.foreign import (
+    At,
+    Notes,
+    anything,
+    as_rate,
+    histogram,
+    number,
+    of_counter,
+    of_ratio,
+    query_of,
+    taken,
+    text,
+    truth,
+    warn_of_counts,
+    windowed,
+)
+from slos.imports.openslo_objects import File
+from slos.names import BASE_WINDOW
+from slos.schema import Place, Reader
+
+METHODS = ("Occurrences", "Timeslices", "RatioTimeslices")
+OPERATORS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+OUR_SLICES = ("1m", "5m")
+_PROMETHEUS = ("prometheus", "thanos", "mimir", "cortex", "victoriametrics")
+_NOT_ZERO = re.compile(r"\((.*)\) != bool 0")
+_Parts = Mapping[str, object]
+"""Keys of an objective of ours: its indicator, and what belongs to that."""
+
+
+def slice_window(value: object, place: Place) -> str:
+    """Read how long time slices are; a bare number is of minutes, as it was at first."""
+    written = text(value, place)
+    length = f"{written}m" if written.isdecimal() else written
+    if parse_duration(length) <= 0:
+        raise BadValue(f"{written} is not above 0", "write a duration such as 1m")
+    return length
+
+
+def slice_target(value: object, place: Place) -> str:
+    """Read what each slice must reach: a ratio above 0, at most 1."""
+    written = number(value, place)
+    if not 0 < Decimal(written) <= 1:
+        raise BadValue(f"{written} is not above 0 and at most 1", "write a ratio such as 0.95")
+    return written
+
+
+def indicator(
+    sli: At, objective: Mapping[str, At], place: Place, file: File, method: str
+) -> _Parts | None:
+    """Tell what is counted; None after saying why that cannot be told.
+
+    ``sli`` holds a metric by its kind, and ``place`` is where ``objective`` stands.
+    """
+    slices = _Slices.of(objective, place, file.notes, method)
+    if "ratioMetric" in sli.value:
+        return _ratio(sli.value["ratioMetric"], slices, file)
+    if "thresholdMetric" in sli.value:
+        return _threshold(sli.value["thresholdMetric"], objective, slices, file)
+    sli.place.refuse("is missing", "add ratioMetric or thresholdMetric", "ratioMetric")
+    return None
+
+
+def _by(indicator: Mapping[str, object], metric: At) -> _Parts:
+    return {"indicator": At(indicator, metric.place)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """How an objective is budgeted in slices of time: how long they are, and what each must reach.
+
+    ``window`` is "" where events are counted, and ``target`` "" where slices are averaged.
+    """
+
+    window: str = ""
+    target: str = ""
+
+    @property
+    def share(self) -> Decimal:
+        """What each slice must reach."""
+        return Decimal(self.target or 0)
+
+    @property
+    def are_ours(self) -> bool:
+        """Whether our language has slices like these."""
+        return self.window in OUR_SLICES and 0 < self.share < 1
+
+    @classmethod
+    def of(cls, objective: Mapping[str, At], place: Place, notes: Notes, method: str) -> _Slices:
+        if method == "Occurrences":
+            return cls()
+
+        def said(key: str, default: str) -> str:
+            if key not in objective:
+                message = f"does not say {key}, so {default} is taken"
+                notes.left_out(place, message, f"add {key}")
+            return str(objective[key].value) if key in objective else default
+
+        window = said("timeSliceWindow", "1m")
+        return cls(window, "" if method == "RatioTimeslices" else said("timeSliceTarget", "1"))
+
+
+def _query(metric: At, file: File) -> At | None:
+    """Return the query of a metric; None after saying why there is none."""
+    notes = file.notes
+    source = taken(metric.value, metric.place, _METRIC, notes)
+    inner: Mapping[str, At] = source
+    if outer := source.get("metricSource"):
+        inner = taken(outer.value, outer.place, _SOURCE, notes)
+    if not _is_prometheus(inner, file):
+        return None
+    spec = taken(inner["spec"].value, inner["spec"].place, _SPEC, notes) if "spec" in inner else {}
+    query = spec.get("query") or spec.get("promql") or source.get("query")
+    if query is None:
+        metric.place.refuse("has no query", "add metricSource: {spec: {query: …}}", "query")
+        return None
+    return windowed(query, notes)
+
+
+_METRIC: dict[str, Reader] = {
+    "metricSource": anything,
+    **dict.fromkeys(("dataSourceRef", "source", "queryType", "query"), text),
+    **dict.fromkeys(("dataSourceSpec", "spec"), anything),
+}
+_SOURCE: dict[str, Reader] = {"metricSourceRef": text, "type": text, "spec": anything}
+_SPEC: dict[str, Reader] = dict.fromkeys(("query", "promql", "queryType", "dimensions"), text)
+
+
+def _is_prometheus(source: Mapping[str, At], file: File) -> bool:
+    """Whether a source is asked in PromQL; where nobody says, it is taken for one that is."""
+    said = source.get("type") or source.get("source")
+    ref = source.get("metricSourceRef") or source.get("dataSourceRef")
+    if said is None and ref is not None:
+        other = file.named("DataSource", str(ref.value))
+        if other is None:
+            return True
+        readers = {"type": text, "description": text, "connectionDetails": anything}
+        said = taken(other.spec.value, other.spec.place, readers, file.notes).get("type")
+    if said is None and "dataSourceSpec" in source:
+        inline = source["dataSourceSpec"]
+        readers = {"type": text, "connectionDetails": anything, "description": text}
+        said = taken(inline.value, inline.place, readers, file.notes).get("type")
+    if said is None or str(said.value).lower() in _PROMETHEUS:
+        return True
+    file.notes.lost(
+        said.place,
+        f"{quoted(str(said.value))} is not asked in PromQL",
+        "give the same as a query of Prometheus",
+    )
+    return False
+
+
+def _as_rate(query: At, notes: Notes, *, counter: bool | None) -> At | None:
+    """Return events per second; None after saying why that is not to be had.
+
+    ``counter`` is whether a query without a range selects counters, None if nobody says.
+    """
+    written = str(query.value)
+    try:
+        node = parse.bare(parse.parse(written.replace(WINDOW, BASE_WINDOW)))
+    except parse.NotPromQL:
+        return query  # which is refused later, where it stands
+    if any(parse.is_range(part) for part, _ in parse.walk(node)):
+        return query
+    summed = isinstance(node, parse.Aggregate) and node.op == "sum" and node.labels is None
+    inner = parse.bare(node.expr) if isinstance(node, parse.Aggregate) and summed else node
+    selector = inner if isinstance(inner, parse.Selector) else None
+    if counter and selector:
+        plain = written[selector.start : selector.end]
+        rate = f"sum(rate({plain}[{WINDOW}]))" if summed else of_counter(plain)
+        return At(rate, query.place)
+    if counter or (counter is None and selector and is_counter(vector(selector.metric or ""))):
+        notes.lost(
+            query.place,
+            "reads counters since they began, not what happened in a time",
+            "write rates, such as sum(rate(x[{{.window}}]))",
+        )
+        return None
+    return At(as_rate(written), query.place)
+
+
+def _ratio(metric: At, slices: _Slices, file: File) -> _Parts | None:
+    notes = file.notes
+    readers: dict[str, Reader] = {
+        "counter": truth,
+        "incremental": truth,
+        **dict.fromkeys(("good", "bad", "total", "raw"), anything),
+        "rawType": text,
+    }
+    found = taken(metric.value, metric.place, readers, notes)
+    if "raw" in found:
+        return _raw(found["raw"], found.get("rawType"), metric, slices, file)
+    roles = [role for role in ("good", "bad") if role in found]
+    if len(roles) != 1 or "total" not in found:
+        metric.place.refuse("is no ratio", "give good or bad, and total; or raw and rawType")
+        return None
+    said = found.get("counter") or found.get("incremental")
+    counter = said.value if said else None
+    queries = {
+        role: rate
+        for role in (*roles, "total")
+        if (query := _query(found[role], file))
+        and (rate := _as_rate(query, notes, counter=counter))
+    }
+    if len(queries) < 2:
+        return None
+    warn_of_counts(queries["total"], notes)
+    if not slices.window:
+        return _by(_of_histogram(queries) or queries, metric)
+    return _sliced(roles[0], queries, metric, slices, notes)
+
+
+def _of_histogram(queries: Mapping[str, At]) -> dict[str, At] | None:
+    """Tell a bucket of a histogram, and the number of all observations, as that histogram."""
+    read = {role: query_of(str(query.value)) for role, query in queries.items()}
+    good, total = (each and each.selector for each in (read.get("good"), read["total"]))
+    told = histogram(good, total) if good and total else None
+    return {key: At(part, queries["good"].place) for key, part in told.items()} if told else None
+
+
+def _sliced(
+    role: str, queries: Mapping[str, At], metric: At, slices: _Slices, notes: Notes
+) -> _Parts | None:
+    """Tell a ratio in slices; where ours are not like them, an idle one is neither good nor bad."""
+    if slices.are_ours and all(_is_about_a_window(str(query.value)) for query in queries.values()):
+        ours = {"window": slices.window, "target": f"{decimal_text(slices.share * 100)}%"}
+        told = _of_histogram(queries) or queries
+        return {**_by(told, metric), "time_slices": At(ours, metric.place)}
+    some, total = (
+        _rated(str(query.value)).replace(WINDOW, slices.window)
+        for query in (queries[role], queries["total"])
+    )
+    share_of = f"({some} or {total} * 0) / ({total} > 0)"
+    place = queries["total"].place
+    _said_about_slices(metric.place, slices, notes)
+    if slices.target:
+        good = share_of if role == "good" else f"1 - {share_of}"
+        return _by({"gauge": At(f"{good} >= bool {slices.target}", place)}, metric)
+    bad = share_of if role == "bad" else f"1 - {share_of}"
+    return _by({"ratio": At(bad, place)}, metric)
+
+
+def _is_about_a_window(query: str) -> bool:
+    """Whether a query can be asked about one slice alone."""
+    read = query_of(query)
+    return WINDOW in query or bool(read and read.selector and is_counter(read.selector))
+
+
+def _rated(query: str) -> str:
+    """Write the rate of what may be a plain counter."""
+    read = query_of(query)
+    if read and read.selector:
+        return f"sum(rate({query}[{WINDOW}]))"
+    return query if read is None or read.summed else f"({query})"
+
+
+def _said_about_slices(place: Place, slices: _Slices, notes: Notes) -> None:
+    notes.left_out(
+        place,
+        f"slices of {slices.window} are asked every 30s, overlapping, instead of one after the "
+        "other, and idle ones do not count",
+        "expect the same share of good ones, but for its noise",
+    )
+
+
+def _raw(raw: At, kind: At | None, metric: At, slices: _Slices, file: File) -> _Parts | None:
+    query = _query(raw, file)
+    if query is None:
+        return None
+    if kind is None or kind.value not in ("success", "failure"):
+        metric.place.refuse("is neither success nor failure", "write rawType: failure", "rawType")
+        return None
+    success = kind.value == "success"
+    if not slices.window:
+        fix = "give good and total if there are any"
+        return _by(of_ratio(query, file.notes, fix, success=success), metric)
+    filled = str(query.value).replace(WINDOW, slices.window)
+    _said_about_slices(metric.place, slices, file.notes)
+    if slices.target:
+        good = f"({filled})" if success else f"1 - ({filled})"
+        return _by({"gauge": At(f"{good} >= bool {slices.target}", query.place)}, metric)
+    return _by({"ratio": At(f"1 - ({filled})" if success else filled, query.place)}, metric)
+
+
+def _threshold(
+    metric: At, objective: Mapping[str, At], slices: _Slices, file: File
+) -> _Parts | None:
+    query = _query(metric, file)
+    op, value = objective.get("op"), objective.get("value")
+    if op is None or value is None or op.value not in OPERATORS:
+        where = op.place if op else metric.place
+        known = ", ".join(OPERATORS)
+        where.refuse("the objective of a thresholdMetric has no op and value", f"add op: {known}")
+        return None
+    if query is None:
+        return None
+    written = str(query.value)
+    gauge = _NOT_ZERO.fullmatch(written)
+    if gauge and (op.value, value.value) == ("gt", "0") and query_of(gauge[1]):
+        return _by({"gauge": At(gauge[1], query.place)}, metric)  # as we export it
+    file.notes.left_out(
+        metric.place,
+        "each series is asked every 30s, however often it is scraped",
+        "expect a share of time",
+    )
+    limit = f"{OPERATORS[str(op.value)]} bool {value.value}"
+    asked = f"({written.replace(WINDOW, slices.window or WINDOW)}) {limit}"
+    if slices.target:
+        asked = f"avg_over_time(({asked})[{slices.window}:30s]) >= bool {slices.target}"
+    return _by({"gauge": At(asked, query.place)}, metric)
