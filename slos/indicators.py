@@ -242,12 +242,13 @@ def threshold_text(objective: Objective) -> str:
 def events(objective: Objective, service: Service) -> Events:
     """Return how an objective is measured on the servers that its selector chooses."""
     if objective.slices is None:
-        return _events(objective, service, Counting(by=objective.group_by))
+        return counted(objective, service, Counting(by=objective.group_by))
     one = Counting(format_duration(objective.slices.window), objective.group_by)
-    return in_slices(_events(objective, service, one), objective.slices)
+    return in_slices(counted(objective, service, one), objective.slices)
 
 
-def _events(objective: Objective, service: Service, counting: Counting) -> Events:
+def counted(objective: Objective, service: Service, counting: Counting) -> Events:
+    """Return the events of an objective over any window, whatever its time slices."""
     if objective.queries:
         return generic_events(objective, service.service, counting, service.native(objective))
     chosen = equal(service.selects(objective))
@@ -279,7 +280,7 @@ def _latency_events(
     # The histogram forgets requests that never got a first token; the objective must not.
     died = vector(SIGNALS["requests_without_first_token"].metric, chosen)
     deaths = counting.counted(died, vector(f"{metric}_count", chosen), "ignoring (outcome)")
-    asked = counting.rate(bucket(metric, chosen, objective.threshold))
+    asked = counting.scraped(bucket(metric, chosen, objective.threshold))
     forgotten = counting.sum(deaths.and_(asked, "ignoring (outcome, le)"))
     return bucketed(metric, chosen, objective.threshold, counting, forgotten)
 

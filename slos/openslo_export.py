@@ -13,56 +13,118 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from promql.query import InvalidQuery, Query
+from promql.expr import vector
+from promql.query import Query
 from slos.durations import format_duration
 from slos.errors import Problem
+from slos.events import Counting, bucket
 from slos.generic import WINDOW, parsed
-from slos.imports.foreign import Note
-from slos.indicators import events
+from slos.imports.foreign import Note, query_of
+from slos.imports.openslo_indicators import OPERATORS
+from slos.indicators import counted
 from slos.model import Alerting, Objective, Overrides, Service
 from slos.names import BASE_WINDOW
 from slos.yaml_text import block
 
 _VERSION = "openslo/v1"
-_OPERATORS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
+_OPERATORS = {sign: word for word, sign in OPERATORS.items()}
 _COMPARED = re.compile(r"\((?P<query>.*)\) (?P<op>[<>]=?) bool (?P<value>-?[0-9.]+)")
 
 
 def text(services: Sequence[Service], *, about: str = "") -> str:
     """Return the YAML of a file; ``about`` is its first line."""
-    used = Counter(objective.name for service in services for objective in service.objectives)
-    documents = [document for service in services for document in _documents(service, used)]
+    names = _names(services)
+    documents = [document for service in services for document in _documents(service, names)]
     head = [f"# {about}\n"] * bool(about)
     return "".join([*head, "---\n".join("\n".join(block(each)) + "\n" for each in documents)])
 
 
-def left_out(service: Service) -> Iterator[Note]:
+def left_out(services: Sequence[Service]) -> Iterator[Note]:
     """Yield what OpenSLO cannot say."""
+    names = _names(services)
+    for service in services:
+        for key, found in _beside(service).items():
+            if found:
+                yield _note(service, key, _NO_PLACE, _KEEP)
+        for index, objective in enumerate(service.objectives):
+            for key, (message, fix) in _of_objective(objective, service).items():
+                note = _note(service, f"objectives[{index}].{key}", message, fix, objective)
+                yield replace(note, lost=key == "group_by")
+            own = names[service.service, objective.name]
+            if own != objective.name:
+                why = f"is written {own}, as OpenSLO tells SLOs apart by their names alone"
+                fix = "expect it as the name of the objective if this is read again"
+                yield _note(service, f"objectives[{index}].name", why, fix, objective)
 
-    def note(line: int, field: str, objective: str = "") -> Note:
-        message, fix = "is left out: OpenSLO has no place for it", "keep it in a file of ours"
-        problem = Problem(service.file, line, field, message, fix)
-        return Note(problem, False, service.service, objective)
 
-    said = {
+_NO_PLACE = "is left out: OpenSLO has no place for it"
+_KEEP = "keep it in a file of ours"
+
+
+def _note(
+    service: Service, field: str, message: str, fix: str, objective: Objective | None = None
+) -> Note:
+    line, whose = (objective.line, objective.name) if objective else (service.line, "")
+    return Note(Problem(service.file, line, field, message, fix), False, service.service, whose)
+
+
+def _beside(service: Service) -> dict[str, object]:
+    """Return what a service says that is not about its promises, by key."""
+    return {
         "owner": service.owner,
         "runbooks": service.runbooks,
         "dashboards": service.dashboards,
         "alerting": service.alerting != Alerting(),
         "budget_policy": service.policy,
     }
-    yield from (note(service.line, key) for key, found in said.items() if found)
-    for index, objective in enumerate(service.objectives):
-        where = f"objectives[{index}]"
-        if objective.owner:
-            yield note(objective.line, f"{where}.owner", objective.name)
-        if objective.alerting != Overrides():
-            yield note(objective.line, f"{where}.alerting", objective.name)
-        if objective.group_by:
-            yield replace(note(objective.line, f"{where}.group_by", objective.name), lost=True)
 
 
-def _documents(service: Service, used: Mapping[str, int]) -> Iterator[dict[str, object]]:
+def _of_objective(objective: Objective, service: Service) -> dict[str, tuple[str, str]]:
+    """Return what of an objective is told otherwise or not at all, by key, and what to do."""
+    beside = {
+        "owner": objective.owner,
+        "alerting": objective.alerting != Overrides(),
+        "group_by": objective.group_by,
+    }
+    said = {key: (_NO_PLACE, _KEEP) for key, found in beside.items() if found}
+    if not objective.queries:
+        said["indicator"] = (
+            f"{objective.indicator} is written as its queries, which tell the sidecar neither "
+            "thresholds nor clauses",
+            "keep a file of ours for the sidecar",
+        )
+    elif not _has_words(objective, service):
+        said["indicator"] = (
+            "is written as the rates it comes to, as OpenSLO has no words for it",
+            "expect the same numbers, but other queries if this is read again",
+        )
+    return said
+
+
+def _has_words(objective: Objective, service: Service) -> bool:
+    """Whether an indicator of one's own reads as the same again."""
+    match objective.indicator:
+        case "histogram":
+            return not service.native(objective)
+        case "error_ratio":
+            return objective.slices is None
+        case "bad_events" | "good_events":  # counters or rates, but not one of each
+            return len({bool(parsed(query).selector) for query in objective.queries.values()}) == 1
+    return objective.indicator == "gauge"
+
+
+def _names(services: Sequence[Service]) -> dict[tuple[str, str], str]:
+    """Return what each objective is called: by its own name if no other has that."""
+    every = [(service.service, each.name) for service in services for each in service.objectives]
+    used = Counter(name for _, name in every)
+    return {
+        (service, name): name if used[name] == 1 else f"{service}-{name}" for service, name in every
+    }
+
+
+def _documents(
+    service: Service, names: Mapping[tuple[str, str], str]
+) -> Iterator[dict[str, object]]:
     about: dict[str, object] = {
         "apiVersion": _VERSION,
         "kind": "Service",
@@ -72,14 +134,13 @@ def _documents(service: Service, used: Mapping[str, int]) -> Iterator[dict[str, 
         about["spec"] = {"description": service.description}
     yield about
     for objective in service.objectives:
-        name = objective.name
-        yield _slo(service, objective, name if used[name] == 1 else f"{service.service}-{name}")
+        yield _slo(service, objective, names[service.service, objective.name])
 
 
 def _slo(service: Service, objective: Objective, name: str) -> dict[str, object]:
     labels = {key: [value] for key, value in {**service.labels, **objective.labels}.items()}
     method, slices = _budgeting(objective)
-    sli, compared = _sli(replace(objective, slices=None), service)
+    sli, compared = _sli(objective, service)
     return {
         "apiVersion": _VERSION,
         "kind": "SLO",
@@ -109,6 +170,8 @@ def _budgeting(objective: Objective) -> tuple[str, dict[str, object]]:
 def _sli(objective: Objective, service: Service) -> tuple[dict[str, object], dict[str, object]]:
     """Return the SLI, and what its objective compares with."""
     queries = objective.queries
+    if objective.indicator == "histogram" and not service.native(objective):
+        return {"ratioMetric": _ratio(_of_histogram(objective))}, {}
     match objective.indicator:
         case "bad_events" | "good_events":
             return {"ratioMetric": _ratio(queries)}, {}
@@ -117,10 +180,20 @@ def _sli(objective: Objective, service: Service) -> tuple[dict[str, object], dic
         case "gauge":
             query, op, value = _compared(queries["gauge"])
             return {"thresholdMetric": _metric(query)}, {"op": op, "value": value}
-    measured = events(objective, service)
+    window = format_duration(objective.slices.window) if objective.slices else BASE_WINDOW
+    measured = counted(objective, service, Counting(window))
     told = {"bad": str(measured.bad), "total": str(measured.total)}
     metrics = {role: _metric(query) for role, query in told.items()}
     return {"ratioMetric": {"counter": False, **metrics}}, {}
+
+
+def _of_histogram(objective: Objective) -> dict[str, str]:
+    """Tell a histogram as the counters of its bucket and of all it has seen."""
+    of = parsed(objective.queries["histogram"]).selector
+    assert of is not None  # noqa: S101  (read_generic requires it)
+    assert objective.threshold is not None  # noqa: S101  (likewise)
+    within = bucket(of.metric, of.matchers, objective.threshold)
+    return {"good": str(within), "total": str(vector(f"{of.metric}_count", of.matchers))}
 
 
 def _ratio(queries: Mapping[str, str]) -> dict[str, object]:
@@ -142,17 +215,9 @@ def _rate(query: Query, written: str) -> str:
 def _compared(gauge: str) -> tuple[str, str, Decimal]:
     """Take a comparison apart; anything else is good where it is not 0."""
     found = _COMPARED.fullmatch(gauge)
-    if found and _is_query(found["query"]):
+    if found and query_of(found["query"]):
         return found["query"], _OPERATORS[found["op"]], Decimal(found["value"])
     return f"({gauge}) != bool 0", "gt", Decimal(0)
-
-
-def _is_query(text: str) -> bool:
-    try:
-        parsed(text)
-    except InvalidQuery:
-        return False
-    return True
 
 
 def _metric(query: str) -> dict[str, object]:

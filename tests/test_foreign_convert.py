@@ -13,7 +13,10 @@ from generic_example import FORMS, generic_objective, generic_service
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service_example import CLAUSES
+from test_foreign_hostile import TEXTS
+from test_foreign_sloth import PLUGIN
 
+import alerts
 from slos import openslo_export, write
 from slos.indicators import CLAUSES as CLAUSE_KEYS
 from slos.indicators import INDICATORS
@@ -29,15 +32,12 @@ from slos.model import (
     Tier,
     TimeSlices,
 )
+from slos.plan import plan
 from tokenslo.commands.convert import convert
+from tokenslo.commands.explain import explain
 from tokenslo.commands.generate import generate
+from tokenslo.commands.server_config import server_config
 from tokenslo.commands.validate import validate
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
-
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(?:-[a-z0-9]{1,4})?", fullmatch=True)
 CHARACTERS = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cn", "Co"))
@@ -154,7 +154,11 @@ def test_every_example_of_ours_converts_to_itself(folder: Folder) -> None:
         )
 
 
-KEPT = [name for name, (kind, _) in FORMS.items() if kind in ("bad_events", "good_events", "gauge")]
+KEPT = [
+    name
+    for name, (kind, _) in FORMS.items()
+    if kind in ("bad_events", "good_events", "gauge", "histogram")
+]
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -163,9 +167,10 @@ def test_events_and_gauges_come_back_from_openslo_as_they_were(folder: Folder, n
     text = openslo_export.text([service])
     (back,) = bare(load_file(folder.write(text)).services)
     assert back == replace(service, file="")
+    assert not [*openslo_export.left_out([service])]
 
 
-@pytest.mark.parametrize("name", ["average", "weighted", "latency"])
+@pytest.mark.parametrize("name", ["average", "weighted"])
 def test_others_come_back_as_what_they_measure(folder: Folder, name: str) -> None:
     """They have no words of their own in OpenSLO; from then on nothing changes any more."""
     service = generic_service(generic_objective(name, "0.995"))
@@ -179,6 +184,8 @@ def test_a_counter_beside_a_rate_is_exported_as_a_rate(folder: Folder) -> None:
     queries = {"bad": "errors_total", "total": "sum(rate(x[{window}]))"}
     mixed = replace(generic_objective("bad-rate"), queries=queries)
     text = openslo_export.text([generic_service(mixed)])
+    (note,) = openslo_export.left_out([generic_service(mixed)])
+    assert "objectives[0].indicator: is written as the rates it comes to" in str(note)
     (back,) = load_file(folder.write(text)).services
     assert back.objectives[0].queries == {**queries, "bad": "sum(rate(errors_total[{window}]))"}
 
@@ -197,6 +204,16 @@ def test_our_own_indicators_are_exported_with_their_queries(folder: Folder, key:
     (back,) = load_file(folder.write(openslo_export.text([service]))).services
     assert set(back.objectives[0].queries) == {"bad", "total"}
     assert all('model="llama"' in query for query in back.objectives[0].queries.values())
+    (note,) = openslo_export.left_out([service])
+    assert f"objectives[0].indicator: {key} is written as its queries" in str(note)
+
+
+def test_slices_of_our_own_indicators_are_exported_as_long_as_they_are(folder: Folder) -> None:
+    slices = TimeSlices(Decimal(60), Decimal("0.95"))
+    service = generic_service(Objective("x", "availability", Decimal("0.99"), slices=slices))
+    (back,) = folder.services(openslo_export.text([service]))
+    assert "rate(llm_requests_total[1m])" in back.objectives[0].queries["gauge"]
+    assert "[5m]" not in back.objectives[0].queries["gauge"]
 
 
 OPENSLO = """\
@@ -318,6 +335,8 @@ def test_names_in_openslo_are_not_given_twice() -> None:
     text = openslo_export.text([one, replace(one, service="other")])
     assert "name: shop-up\n" in text
     assert "name: other-up\n" in text
+    said = [str(note) for note in openslo_export.left_out([one, replace(one, service="other")])]
+    assert ["is written shop-up, as" in said[0], "is written other-up, as" in said[1]] == [True] * 2
 
 
 def test_the_result_goes_into_a_file(folder: Folder) -> None:
@@ -368,6 +387,27 @@ def test_other_commands_take_such_files_too(folder: Folder) -> None:
     ]
     done = CliRunner().invoke(validate, [two])
     assert done.stdout == "ok: b: 1 objective\nok: c: 1 objective\n"
+    done = CliRunner().invoke(generate, [a, two, "-o", str(out), "--check"])
+    assert done.exit_code == 0, done.stdout
+    done = CliRunner().invoke(explain, [two])
+    assert "b: over 30d\n" in done.stdout
+    assert folder.relative(done.stderr)[0].startswith("two.yaml:7: warning: ")
+    done = CliRunner().invoke(server_config, [two])
+    assert "# Nothing: " in done.stdout
+
+
+RULES = [*TEXTS, PLUGIN]
+
+
+@pytest.mark.parametrize("text", RULES, ids=range(len(RULES)))
+def test_rules_are_the_same_before_and_after(folder: Folder, text: str) -> None:
+    loaded = load_file(folder.write(text), partly=True)
+    ours = folder.services(folder.convert(text).stdout)
+    assert [rules(service) for service in ours] == [rules(service) for service in loaded.services]
+
+
+def rules(service: Service) -> dict[str, str]:
+    return alerts.files(plan(replace(service, file="")), source="slo.yaml", version="0.1.0")
 
 
 def test_a_service_may_stand_in_a_file_once(folder: Folder) -> None:
