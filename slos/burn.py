@@ -62,7 +62,10 @@ class Pair:
         if error_ratio <= self.threshold:
             return None
         base = parse_duration(BASE_WINDOW)
-        of_bad = max(self.threshold * parse_duration(self.long), guard) / error_ratio
+        long = parse_duration(self.long)
+        of_bad = max(self.threshold * long, guard) / error_ratio
+        if of_bad > long:
+            return None  # what is in the window by then is all that it ever holds
         seconds = of_bad + base / 2 if of_bad >= base / 2 else (2 * base * of_bad).sqrt()
         return seconds.to_integral_value(ROUND_CEILING)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 from typing import Any
 
 from promql.expr import decimal_text
 from slos.burn import Pair
 from slos.durations import format_duration
-from slos.indicators import good_sentence
+from slos.indicators import good_sentence, indicator_of
 from slos.model import Service
 from slos.plan import Plan, PlannedObjective
 
@@ -25,6 +25,7 @@ _MILLION = Decimal(1_000_000)
 class AlertTimes:
     """One pair of windows: ``fires`` is seconds until it alerts by error ratio, None for never.
 
+    The ratio is that of what clients see: of the events in a slice where there are ``time_slices``.
     ``least_events`` is how many events a pair's long window must hold for a total outage to alert
     at all; None where events come at a pace of their own (time slices).
     """
@@ -75,14 +76,14 @@ def _explained(
         outage=budget * window,
         bad_events=(budget * total).to_integral_value(ROUND_FLOOR),
         total_events=total.to_integral_value(ROUND_HALF_UP),
-        alerts=tuple(_times(planned, pair) for pair in planned.alerting_pairs),
+        alerts=tuple(_times(planned, pair, events_per_second) for pair in planned.alerting_pairs),
     )
 
 
-def _times(planned: PlannedObjective, pair: Pair) -> AlertTimes:
+def _times(planned: PlannedObjective, pair: Pair, events_per_second: Decimal | None) -> AlertTimes:
     return AlertTimes(
         pair,
-        {ratio: planned.seconds_to_fire(pair, ratio) for ratio in FAILURES},
+        {ratio: planned.seconds_to_fire(pair, ratio, events_per_second) for ratio in FAILURES},
         None if planned.indicator.in_slices else planned.min_bad_events,
     )
 
@@ -122,6 +123,12 @@ def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
     )
     if objective.group_by:
         yield f"  kept for each {' and '.join(objective.group_by)} by itself: budget and alerts"
+    if slices := objective.slices:
+        counted = indicator_of(replace(objective, slices=None)).events
+        yield (
+            f"  a slice is bad as a whole if more than {_percent(1 - slices.target)} of its "
+            f'{counted} are; below, "50% bad" says half of them'
+        )
     if objective.owner:
         yield f"  owned by {service.owns(objective)}"
     heads = [
@@ -168,7 +175,7 @@ def _verdict(explanation: Explanation) -> str:
         return f"a total outage pages after {_time(page)}"
     if ticket is not None:
         return f"a total outage pages nobody; it is a ticket after {_time(ticket)}"
-    return "a total outage alerts nobody before the budget is spent"
+    return "a total outage fires none of these"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -187,10 +194,10 @@ def _count(number: Decimal) -> str:
 
 
 def _time(seconds: Decimal | None) -> str:
-    """Write a time to the second below an hour, and to the minute above."""
+    """Write a time to the minute from an hour on, to the second below, and to 0.1 s below ten."""
     if seconds is None:
         return "never"
-    unit = Decimal(1) if seconds < 3600 else Decimal(60)
+    unit = Decimal("0.1") if seconds < 10 else Decimal(1) if seconds < 3600 else Decimal(60)
     return format_duration((seconds / unit).to_integral_value(ROUND_HALF_UP) * unit)
 
 
@@ -198,7 +205,10 @@ def _time(seconds: Decimal | None) -> str:
 
 
 def as_json(plans: Iterable[tuple[Plan, Iterable[Explanation]]]) -> str:
-    """Write explanations as JSON: durations in seconds, shares as ratios, all of them numbers."""
+    """Write explanations as JSON: durations in seconds, shares as ratios, all of them numbers.
+
+    docs/backtest.md says what each key holds.
+    """
     services = [
         {
             "service": plan.service.service,

@@ -88,17 +88,27 @@ class PlannedObjective:
         }
         return tuple(alert for alert, wanted in has.items() if wanted)
 
-    def seconds_to_fire(self, pair: Pair, error_ratio: Decimal) -> Decimal | None:
+    def seconds_to_fire(
+        self, pair: Pair, error_ratio: Decimal, events_per_second: Decimal | None = None
+    ) -> Decimal | None:
         """How long ``error_ratio`` must last until the alert of ``pair`` fires; None: never.
 
-        Requests come at a pace nobody knows, so enough of them are assumed; time slices come at
-        their own, of one server here, and there the least number of bad ones counts too.
+        Without a traffic enough of it is assumed; slices come at a pace of their own, of one server
+        here, and there the least number of bad ones counts in any case.  With ``time_slices`` the
+        ratio is still that of the events, of which too many make a slice bad as a whole.
         """
-        slice_ = self.indicator.slice or Decimal(0)
-        seconds = pair.seconds_to_fire(error_ratio, guard=self.min_bad_events * slice_)
-        if seconds is None or self.objective.slices is None:
+        slices, slice_ = self.objective.slices, self.indicator.slice
+        if slices:
+            error_ratio = Decimal(error_ratio > 1 - slices.target)
+        guard = Decimal(0)
+        if slice_:
+            guard = self.min_bad_events * slice_
+        elif events_per_second and self.min_bad_events > 1:  # the rules do not ask for one
+            guard = self.min_bad_events / events_per_second
+        seconds = pair.seconds_to_fire(error_ratio, guard)
+        if seconds is None or slices is None:
             return seconds
-        return seconds + slice_  # what goes wrong in a slice shows at its end
+        return seconds + slices.window  # what goes wrong in a slice shows at its end
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from contextlib import redirect_stdout
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slos.durations import parse_duration
 from slos.explain import FAILURES, explain
 from slos.model import Objective, Service
 from slos.plan import plan
@@ -77,6 +82,32 @@ def test_a_traffic_counts_the_budget_in_its_own_events(
     assert "8,064 of 80,640 30s slices" in text  # slices come at a pace of their own
 
 
+def test_a_traffic_that_is_too_little_for_an_alert_never_fires_it(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 3.6 requests an hour ten cannot fail within it."""
+    assert run(file, "--traffic", "0.001") == 0
+    text = capsys.readouterr().out
+    assert "page    1h and 5m   13.44      1.344%  never     never    never    10 in 1h" in text
+    assert "a total outage pages after 2h49m" in text
+    assert run(file, "--traffic", "0.00001") == 0
+    assert "a total outage fires none of these" in capsys.readouterr().out
+
+
+def test_with_time_slices_a_failure_is_that_of_the_events_in_them(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fifth of the requests is too much for every slice, so it takes no longer than an outage."""
+    slices = "time_slices: {window: 1m, target: 90%}"
+    Path(file).write_text(SLO.replace("target: 99.9%", f"target: 99%, {slices}"))
+    assert run(file, "--json") == 0
+    (service,) = json.loads(capsys.readouterr().out)
+    times = service["objectives"][0]["alerts"][0]["seconds_to_fire"]
+    assert times["0.2"] == times["0.5"] == times["1"] is not None
+    assert run(file) == 0
+    assert "if more than 10% of its requests are" in capsys.readouterr().out
+
+
 def test_json_has_numbers_in_base_units(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file, "--json") == 0
     (service,) = json.loads(capsys.readouterr().out)
@@ -120,7 +151,7 @@ def test_several_files_are_told_apart(
     assert "\n\ncode: over 28d" in text
 
 
-@pytest.mark.parametrize("traffic", ["0", "-1", "many"])
+@pytest.mark.parametrize("traffic", ["0", "-1", "many", "nan", "inf"])
 def test_a_traffic_that_is_none_is_refused(file: str, traffic: str) -> None:
     assert run(file, "--traffic", traffic) == 2
 
@@ -129,6 +160,102 @@ def test_a_file_that_is_wrong_is_named(file: str, capsys: pytest.CaptureFixture[
     Path(file).write_text(SLO.replace("99.9%", "99.9"))
     assert run(file) == 2
     assert f"{file}:6: objectives[0].target" in capsys.readouterr().err
+
+
+EVERY = 30
+"""Seconds between two evaluations of the rules."""
+
+
+def played(
+    alert: dict[str, Any], bad: float, traffic: float | None, slices: tuple[int, float] | None
+) -> int | None:
+    """Play a failure against what the rules record, evaluation by evaluation, until it fires.
+
+    ``bad`` is the share of events that fails from 0 on; ``slices`` their length and target.  What
+    is recorded at each moment is the share of bad ones in the five minutes before it.
+    """
+    long, short = (int(parse_duration(alert[window])) for window in ("long", "short"))
+    above, least = alert["error_ratio_above"], alert["least_bad_events"]
+
+    def recorded(now: int) -> float:
+        if slices is None:
+            return bad * min(now, 300) / 300
+        length, target = slices
+        ends = (now - now % length - length * number for number in range(300 // length))
+        # What is nearly a hair above nothing is nothing.
+        shares = (bad * min(max(end, 0), length) / length for end in ends)
+        return sum(share > 1 - target + 1e-9 for share in shares) * length / 300
+
+    values: list[float] = []
+    long_sum = short_sum = 0.0
+    for now in range(EVERY, long + 600, EVERY):
+        values.append(recorded(now))
+        long_sum += values[-1] - (values[-1 - long // EVERY] if len(values) > long // EVERY else 0)
+        short_sum += values[-1] - (
+            values[-1 - short // EVERY] if len(values) > short // EVERY else 0
+        )
+        is_short = values[-1] > above if short == 300 else short_sum * EVERY / short > above
+        enough = True
+        if slices:
+            enough = long_sum * EVERY / slices[0] >= max(300 / slices[0], 2) * (1 - 1e-9)
+        elif traffic and least > 1:
+            enough = long_sum * EVERY * traffic >= least * (1 - 1e-9)
+        if long_sum * EVERY / long > above and is_short and enough:
+            return now
+    return None
+
+
+@given(
+    st.sampled_from(["50%", "90%", "95%", "99%", "99.9%", "99.999%"]),
+    st.sampled_from([1, 2, 7, 28, 31, 90]),
+    st.none() | st.sampled_from([0.0001, 0.003, 0.04, 1, 50]),
+    st.none() | st.tuples(st.sampled_from([60, 300]), st.sampled_from([0.5, 0.85, 0.95])),
+    st.sampled_from([0, 1, 10, 300]),
+)
+@settings(max_examples=15)
+def test_every_number_is_what_a_simulation_of_the_rules_finds(
+    target: str,
+    days: int,
+    traffic: float | None,
+    slices: tuple[int, float] | None,
+    least: int,
+) -> None:
+    promise = {"name": "a", "indicator": "availability", "target": target}
+    if slices:
+        window, share = slices
+        promise["time_slices"] = {"window": f"{window // 60}m", "target": f"{share * 100:g}%"}
+    text = {
+        "apiVersion": "tokenslo/v1",
+        "service": "chat",
+        "window": f"{days}d",
+        "alerting": {"min_bad_events": least},
+        "objectives": [promise],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "slo.json")
+        file.write_text(json.dumps(text))
+        arguments = [str(file), "--json", *(["--traffic", str(traffic)] if traffic else [])]
+        with redirect_stdout(StringIO()) as told:
+            assert run(*arguments) == 0
+    [service] = json.loads(told.getvalue())
+    [explained] = service["objectives"]
+    budget, ratio = explained["budget"], 1 - float(target.rstrip("%")) / 100
+    assert budget["outage_seconds"] == pytest.approx(ratio * days * 86_400)
+    events = days * 86_400 * (traffic or 0) or 1_000_000
+    if slices:
+        events = days * 86_400 / slices[0]
+    assert budget["total_events"] == pytest.approx(events, abs=1)
+    assert budget["bad_events"] == pytest.approx(ratio * events, abs=1)
+    assert explained["alerts"]
+    for alert in explained["alerts"]:
+        for bad, seconds in alert["seconds_to_fire"].items():
+            found = played(alert, float(bad), traffic, slices)
+            if seconds is None or found is None:
+                assert seconds == found
+            else:
+                # To the next evaluation, and in slices to the end of the next one.
+                late = EVERY + (slices[0] if slices else 0)
+                assert abs(found - seconds) <= late + 1
 
 
 targets = st.integers(1, 99_999).map(lambda thousandths: Decimal(thousandths) / 100_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from math import isnan
 from pathlib import Path
 
 import click
@@ -20,7 +21,8 @@ from tokenslo.files import libraries_option, load_all
     "--traffic",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
     metavar="RATE",
-    help="Events per second to count the budget by, instead of a million.",
+    help="Events per second, of one group where there are groups: the budget is counted by it "
+    "instead of by a million, and alerts that it is too little for never fire.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def explain(
@@ -32,6 +34,8 @@ def explain(
     fifth of it must fail until each alert fires, and the bad events it takes at least. Times are
     those after a good spell, at constant traffic, and but for the wait for the next scrape.
     """
+    if traffic is not None and isnan(traffic):
+        raise click.BadParameter("nan is no number of events.", param_hint="--traffic")
     rate = None if traffic is None else Decimal(str(traffic))
     plans = [plan(service) for service in load_all(files, libraries)]
     found = [(each, explained(each, rate)) for each in plans]
