@@ -13,7 +13,7 @@ from slos.plan import PlannedObjective
 from slos.queries import INSTANCE, recorded
 
 
-def own_panels(planned: PlannedObjective, service: str) -> list[core.Panel]:
+def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> list[core.Panel]:
     """Return what is recorded of the queries; and by instance, where they can be told apart."""
     objective, noun = planned.objective, planned.indicator.events
     bad, total = (
@@ -40,7 +40,7 @@ def own_panels(planned: PlannedObjective, service: str) -> list[core.Panel]:
             unit=grafana.PER_SECOND,
         ),
     ]
-    share = bad_share(objective, (INSTANCE,))
+    share = bad_share(objective, (INSTANCE,), is_native=is_native)
     if share is None:
         return recorded_panels
     by_instance = grafana.time_series(

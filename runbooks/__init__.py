@@ -1,5 +1,5 @@
 """Incident runbooks from SLO plans: content as data, rendered to Markdown."""
 
-from runbooks.markdown import HEADER, files, folder
+from runbooks.service import HEADER, files, folder
 
 __all__ = ["HEADER", "files", "folder"]

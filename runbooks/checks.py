@@ -7,59 +7,15 @@ answer points at.  Pages print checks; nothing in them is tied to Markdown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from promql.expr import (
-    Binary,
-    Expr,
-    Matcher,
-    Vector,
-    aggregate,
-    call,
-    decimal_text,
-    equal,
-    number,
-)
+from promql.expr import Expr, aggregate, decimal_text
+from runbooks import questions
+from runbooks.questions import Subject
 from slos import names
-from slos.events import edge_matcher
-from slos.generic import bad_share
-from slos.indicators import FAILED, among
-from slos.plan import Plan, PlannedObjective
-from slos.queries import INSTANCE, Scope, burn_rate, recorded
-from slos.signals import SIGNALS
-
-BEFORE = "1d"
-"""What now is compared with: the same time of the day before."""
-_STUCK_SECONDS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The objective that a page is about, within its service's plan."""
-
-    plan: Plan
-    planned: PlannedObjective
-
-    @property
-    def scope(self) -> Scope:
-        """The signals of what the objective is about."""
-        return Scope(self.plan.service.selects(self.planned.objective))
-
-    @property
-    def budget(self) -> Decimal:
-        """The share of events that may be bad."""
-        return 1 - self.planned.objective.target
-
-    def recorded(self, series: str) -> Expr:
-        """Select one of the objective's recorded series."""
-        return recorded(series, self.plan.service.service, self.planned.objective)
-
-    def burn_rate(self, window: str) -> Expr:
-        """Return the objective's burn rate over a window."""
-        return burn_rate(window, self.plan.service.service, self.planned.objective)
-
+from slos.queries import INSTANCE
 
 Operator = Literal["<", "<=", ">", ">=", "=="]
 _WORDS: Mapping[Operator, str] = {
@@ -120,164 +76,6 @@ def _within_budget(subject: Subject) -> Healthy:
     return Healthy("<=", subject.budget, " (the error budget) for every version")
 
 
-def _worse_by_version(subject: Subject) -> Expr:
-    """Return by how much each version's share of good events is below that of all together."""
-    return call("scalar", _good(subject)) - _good(subject, "version")
-
-
-def _good(subject: Subject, *by: str) -> Expr:
-    objective, service = subject.planned.objective, subject.plan.service.service
-    return subject.scope.share_good(objective, service, by)
-
-
-def _stuck(subject: Subject) -> Expr:
-    identity = ("model", "version", INSTANCE)
-    age = subject.scope.series("tokenslo_engine_stats_age_seconds")
-    old = aggregate("max", age, identity).compare(">", number(_STUCK_SECONDS))
-    # Not the gauge itself: the sidecar withdraws what stands still while sequences are active.
-    refused = subject.scope.series(
-        "tokenslo_signal_info",
-        *equal({"signal": "sequences_active", "quality": "unavailable"}),
-    )
-    return Binary(old, "and", refused, matching=f"on ({', '.join(identity)})")
-
-
-def _by_instance(signal: str) -> Callable[[Subject], Expr]:
-    return lambda s: aggregate("max", s.scope.gauge(signal), (INSTANCE,))
-
-
-def _tokens_per_request(direction: str, scope: Scope, offset: str | None = None) -> Expr:
-    return scope.tokens(direction, offset) / scope.requests("ok", offset=offset)
-
-
-def _length_against_before(direction: str) -> Callable[[Subject], Expr]:
-    def query(subject: Subject) -> Expr:
-        now = _tokens_per_request(direction, subject.scope)
-        return now / _tokens_per_request(direction, subject.scope, BEFORE)
-
-    return query
-
-
-def _rate_against_before(signal: str) -> Callable[[Subject], Expr]:
-    def query(subject: Subject) -> Expr:
-        metric = SIGNALS[signal].metric
-        return subject.scope.rate(metric) / subject.scope.rate(metric, offset=BEFORE)
-
-    return query
-
-
-def _output_against_before(subject: Subject) -> Expr:
-    return subject.scope.tokens("output") / subject.scope.tokens("output", BEFORE)
-
-
-def _memory_against_least(subject: Subject) -> Expr:
-    now = subject.scope.gauge("memory_gpu")
-    past = Vector(now.metric, now.matchers, BEFORE)
-    return aggregate("max", now / call("min_over_time", past), (INSTANCE,))
-
-
-def _failures(*outcomes: str) -> Callable[[Subject], Expr]:
-    return lambda s: s.scope.requests(*outcomes, by=("outcome", "reason"))
-
-
-def _died_before_first_token(subject: Subject) -> Expr:
-    metric = SIGNALS["requests_without_first_token"].metric
-    return subject.scope.rate(metric, by=("outcome",))
-
-
-def _broken_off(subject: Subject) -> Expr:
-    cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILED))
-    return subject.scope.rate(SIGNALS["streams"].metric, *cut, by=("outcome",))
-
-
-def _sameness_of_age(subject: Subject) -> Expr:
-    """Return how near the oldest streams that were left are to each other; 1 is one age.
-
-    A timeout lets nothing grow older than itself, so what it cuts off is the top of the ages.
-    """
-    young, old = (subject.scope.quantile(Decimal(q), "disconnect_age") for q in ("0.9", "0.99"))
-    return young / old
-
-
-def _left_early(subject: Subject) -> Expr:
-    metric = SIGNALS["disconnects"].metric
-    early = subject.scope.rate(metric, Matcher("phase", "=", "before_first_token"))
-    return early / subject.scope.rate(metric)
-
-
-def _retried(subject: Subject) -> Expr:
-    return subject.scope.rate(SIGNALS["suspected_retries"].metric) / subject.scope.requests()
-
-
-def _not_reading(subject: Subject) -> Expr:
-    waiting = subject.scope.rate(SIGNALS["client_backpressure"].metric)
-    return waiting / aggregate("sum", subject.scope.gauge("live_streams")).compare(">", number(0))
-
-
-def _wasted(subject: Subject) -> Expr:
-    wasted = subject.scope.rate(SIGNALS["wasted_tokens"].metric)
-    return wasted / (wasted + subject.scope.tokens("output"))
-
-
-def _failing_clause(subject: Subject) -> Expr:
-    of = (subject.planned.objective, subject.plan.service.service)
-    judged = subject.scope.goodput(*of, "good", "bad")
-    return subject.scope.goodput(*of, "bad", by=("clause",)) / call("scalar", judged)
-
-
-def _estimated(subject: Subject) -> Expr:
-    return _signal_info(subject, subject.planned.indicator.signals, "estimate")
-
-
-def _unavailable(subject: Subject) -> Expr:
-    """Ask for what the objective cannot do without: a latency needs its own histogram only."""
-    signals = subject.planned.indicator.signals
-    needed = signals[:1] if subject.planned.indicator.threshold == "seconds" else signals
-    return _signal_info(subject, needed, "unavailable")
-
-
-def _signal_info(subject: Subject, signals: tuple[str, ...], quality: str) -> Expr:
-    of = (among("signal", signals), Matcher("quality", "=", quality))
-    return subject.scope.series("tokenslo_signal_info", *of)
-
-
-def _event_series(subject: Subject) -> str:
-    """Return the series that the objective's events come from."""
-    signal = SIGNALS[subject.planned.indicator.signals[0]]
-    return f"{signal.metric}_count" if signal.kind == "histogram" else signal.metric
-
-
-def _models_with_signal(subject: Subject) -> Expr:
-    anything = Scope({}).series(_event_series(subject))
-    return aggregate("count", anything, ("model", "version"))
-
-
-def _total_against_before(subject: Subject) -> Expr:
-    now = recorded(names.TOTAL_RATE, subject.plan.service.service, subject.planned.objective)
-    return now / replace(now, offset=BEFORE)
-
-
-def _bad_share_by_instance(subject: Subject) -> Expr:
-    share = bad_share(subject.planned.objective, (INSTANCE,))
-    assert share is not None  # noqa: S101  (only asked where there is one)
-    return share
-
-
-def _contradiction(subject: Subject) -> Expr:
-    impossible = subject.planned.events.impossible
-    assert impossible is not None  # noqa: S101  (only asked where there can be any)
-    return impossible
-
-
-def _without_edge(subject: Subject) -> Expr:
-    threshold = subject.planned.objective.threshold
-    assert threshold is not None  # noqa: S101  (only asked of latency objectives)
-    metric, scope = SIGNALS[subject.planned.objective.indicator].metric, subject.scope
-    within = scope.series(f"{metric}_bucket", edge_matcher(threshold))
-    every = scope.series(f"{metric}_count")
-    return aggregate("count", every.unless(within, "ignoring (le)"), (INSTANCE,))
-
-
 def _catalogue(*checks: Check) -> Mapping[str, Check]:
     return {check.key: check for check in checks}
 
@@ -296,7 +94,7 @@ CHECKS = _catalogue(
     Check(
         "stuck",
         "Is an engine busy without finishing iterations?",
-        _stuck,
+        questions.stuck,
         _no_result(),
         "decoding goes on",
         "stuck_decode",
@@ -309,7 +107,7 @@ CHECKS = _catalogue(
     Check(
         "versions",
         "Is one version worse than the rest?",
-        _worse_by_version,
+        questions.worse_by_version,
         _within_budget,
         "all versions are alike, and it is not the rollout",
         "bad_rollout",
@@ -319,7 +117,7 @@ CHECKS = _catalogue(
     Check(
         "died",
         "Do requests end before their first token?",
-        _died_before_first_token,
+        questions.died_before_first_token,
         _is("==", 0, ", or no result"),
         "requests are slow rather than failing",
         "failures",
@@ -328,7 +126,7 @@ CHECKS = _catalogue(
     Check(
         "waiting",
         "Are sequences waiting inside the engine?",
-        _by_instance("sequences_waiting"),
+        questions.by_instance("sequences_waiting"),
         _is("<", 1, ", apart from moments"),
         "requests are scheduled as they come",
         "overload",
@@ -360,7 +158,7 @@ CHECKS = _catalogue(
     Check(
         "paused",
         "Are sequences paused for lack of KV-cache blocks?",
-        _by_instance("sequences_paused"),
+        questions.by_instance("sequences_paused"),
         _is("<", 1),
         "no sequence loses its blocks to another",
         "kv_pressure",
@@ -370,7 +168,7 @@ CHECKS = _catalogue(
     Check(
         "prompts",
         "Are prompts longer than yesterday?",
-        _length_against_before("input"),
+        questions.length_against_before("input"),
         _is("<", "1.5", _THAN_BEFORE),
         "the prompts are as long as ever",
         "long_work",
@@ -380,7 +178,7 @@ CHECKS = _catalogue(
     Check(
         "answers",
         "Are answers longer than yesterday?",
-        _length_against_before("output"),
+        questions.length_against_before("output"),
         _is("<", "1.5", _THAN_BEFORE),
         "the answers are as long as ever",
         "long_work",
@@ -389,7 +187,7 @@ CHECKS = _catalogue(
     Check(
         "arrivals",
         "Do more requests come than yesterday?",
-        _rate_against_before("requests"),
+        questions.rate_against_before("requests"),
         _is("<", "1.5", _THAN_BEFORE),
         "there is no surge",
         "retry_storm",
@@ -399,7 +197,7 @@ CHECKS = _catalogue(
     Check(
         "reuse",
         "Does the prefix cache still help?",
-        _rate_against_before("kv_reused_blocks"),
+        questions.rate_against_before("kv_reused_blocks"),
         _is(">", "0.5", _THAN_BEFORE),
         "prompts find their prefixes in the cache as before",
         "long_work",
@@ -410,7 +208,7 @@ CHECKS = _catalogue(
     Check(
         "output",
         "Does the engine produce as many tokens as yesterday?",
-        _output_against_before,
+        questions.output_against_before,
         _is(">", "0.5", _THAN_BEFORE),
         "the engine as a whole has not slowed down",
         "slow_engine",
@@ -429,7 +227,7 @@ CHECKS = _catalogue(
     Check(
         "errors",
         "Do requests fail in the server?",
-        _failures("error"),
+        questions.failures("error"),
         _is("==", 0, ", or no result"),
         "the engine accepts and finishes what it is given",
         "failures",
@@ -439,7 +237,7 @@ CHECKS = _catalogue(
     Check(
         "rejections",
         "Are requests rejected or timed out in the queue?",
-        _failures("rejected", "timeout"),
+        questions.failures("rejected", "timeout"),
         _is("==", 0, ", or no result"),
         "the scheduler's queue policy drops nothing",
         "overload",
@@ -449,7 +247,7 @@ CHECKS = _catalogue(
     Check(
         "broken",
         "Do streams break off in the middle?",
-        _broken_off,
+        questions.broken_off,
         _is("==", 0, ", or no result"),
         "what begins also ends",
         "broken_streams",
@@ -459,7 +257,7 @@ CHECKS = _catalogue(
     Check(
         "ages",
         "Do clients leave at one age of the stream?",
-        _sameness_of_age,
+        questions.sameness_of_age,
         _is("<", "0.9", ", or no result"),
         "people leave when they want to, and no timeout on the way cuts streams",
         "gateway_timeout",
@@ -469,7 +267,7 @@ CHECKS = _catalogue(
     Check(
         "early",
         "Do clients leave before their first token?",
-        _left_early,
+        questions.left_early,
         _is("<", "0.5", ", or no result"),
         "most clients have seen a beginning: look at token pace and at what they were sent",
         "overload",
@@ -478,7 +276,7 @@ CHECKS = _catalogue(
     Check(
         "retries",
         "Do clients send the same prompts again?",
-        _retried,
+        questions.retried,
         _is("<", "0.1", ", or no result"),
         "what comes is new work",
         "retry_storm",
@@ -488,7 +286,7 @@ CHECKS = _catalogue(
     Check(
         "reading",
         "Do clients read what is there for them?",
-        _not_reading,
+        questions.not_reading,
         _is("<", "0.05", " of the live streams, or no result"),
         "nobody holds up the streams from the other end",
         "slow_clients",
@@ -498,7 +296,7 @@ CHECKS = _catalogue(
     Check(
         "wasted",
         "Does the server work for clients that have left?",
-        _wasted,
+        questions.wasted,
         _is("<", "0.05", ", or no result"),
         "work ends when its client leaves",
         "wasted_work",
@@ -508,7 +306,7 @@ CHECKS = _catalogue(
     Check(
         "clause",
         "Which clause fails?",
-        _failing_clause,
+        questions.failing_clause,
         lambda s: Healthy("<=", s.budget, " (the error budget) for every clause"),
         "no clause alone spends the budget",
         "failing_clause",
@@ -518,7 +316,7 @@ CHECKS = _catalogue(
     Check(
         "memory",
         "Has the memory of the engine grown?",
-        _memory_against_least,
+        questions.memory_against_least,
         _is("<", "1.05", " times the least of the last day"),
         "the engine keeps what it claimed when it was loaded",
         "engine_death",
@@ -528,7 +326,7 @@ CHECKS = _catalogue(
     Check(
         "estimate",
         "Is the objective measured, or estimated?",
-        _estimated,
+        questions.estimated,
         _no_result(": every signal of this objective is exact"),
         "the numbers mean what they say",
         "estimated",
@@ -545,7 +343,7 @@ CHECKS = _catalogue(
     Check(
         "more_events",
         "Is there more traffic than yesterday?",
-        _total_against_before,
+        questions.total_against_before,
         _is("<=", 2, _THAN_BEFORE),
         "it is not the load",
         "more_traffic",
@@ -553,7 +351,7 @@ CHECKS = _catalogue(
     Check(
         "instances",
         "Are some instances worse than others?",
-        _bad_share_by_instance,
+        questions.bad_share_by_instance,
         lambda s: Healthy("<=", s.budget, " (the error budget) for every instance"),
         "it is not a single instance",
         "bad_instance",
@@ -570,7 +368,7 @@ CHECKS = _catalogue(
     Check(
         "contradiction",
         "Do the numbers still contradict each other?",
-        _contradiction,
+        questions.contradiction,
         _no_result(),
         "both sides count the same events again",
         "contradiction",
@@ -602,7 +400,7 @@ CHECKS = _catalogue(
     Check(
         "unavailable",
         "Does the sidecar say that the signal cannot be had?",
-        _unavailable,
+        questions.unavailable,
         _no_result(),
         "the sidecar has a method for every signal of this objective",
         "signal_off",
@@ -612,7 +410,7 @@ CHECKS = _catalogue(
     Check(
         "selected",
         "Does the signal exist under other labels?",
-        _models_with_signal,
+        questions.models_with_signal,
         _is(">=", 1, " in the row of the model that the SLO file selects"),
         "the SLO file asks for labels that exist, if its model is among the rows",
         "wrong_selector",
@@ -621,7 +419,7 @@ CHECKS = _catalogue(
     Check(
         "edge",
         "Which instances have a histogram without a bucket at the threshold?",
-        _without_edge,
+        questions.without_edge,
         _no_result(),
         "every histogram can tell what is within the threshold",
         "edge_missing",

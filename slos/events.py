@@ -79,7 +79,7 @@ class Counting:
         there is no series at all: while ``known`` is there, that means zero.
         """
         found = self.seen(some, known, matching)
-        return found if some == known else found.or_(self.rate(known) * number(0))
+        return found if some == known else found.or_(self.scraped(known) * number(0))
 
     def seen(self, some: Vector, known: Vector, matching: str) -> Expr:
         """Return the same as :meth:`counted` where there are series of ``some``."""

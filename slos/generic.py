@@ -28,6 +28,7 @@ from slos.events import (
     exceeds,
     native,
     outside,
+    share_within,
     slices,
 )
 from slos.model import Objective
@@ -359,7 +360,7 @@ MEASURES: Mapping[str, Callable[[_Asked], Events]] = {
 """The events of an objective, by kind."""
 
 
-def bad_share(objective: Objective, by: Iterable[str]) -> Expr | None:
+def bad_share(objective: Objective, by: Iterable[str], *, is_native: bool = False) -> Expr | None:
     """Return the share of bad events by labels; None where a query has none to tell apart by."""
 
     def rate(counter: Vector) -> Expr:
@@ -372,6 +373,8 @@ def bad_share(objective: Objective, by: Iterable[str]) -> Expr | None:
         case {"good": Vector() as good, "total": Vector() as total}:
             return number(1) - rate(good) / rate(total)
         case {"histogram": Vector() as of} if objective.threshold is not None:
+            if is_native:
+                return number(1) - share_within(rate(of), objective.threshold)
             within = bucket(of.metric, of.matchers, objective.threshold)
             return number(1) - rate(within) / rate(vector(f"{of.metric}_count", of.matchers))
         case {"gauge": Vector() as gauge}:

@@ -23,9 +23,9 @@ from promql.expr import (
     vector,
 )
 from slos import names
-from slos.events import edge_matcher
+from slos.events import edge_matcher, share_within
 from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
-from slos.model import Objective
+from slos.model import Objective, Service
 from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS
 
 INSTANCE = "instance"
@@ -51,6 +51,13 @@ SERIES: Mapping[str, frozenset[str]] = {
 }
 """Every series the sidecar serves, with the labels it may carry."""
 
+NATIVE_SERIES: Mapping[str, frozenset[str]] = {
+    signal.metric: frozenset({*MODEL_LABELS, *signal.labels})
+    for signal in SIGNALS.values()
+    if signal.kind == "histogram"
+}
+"""Those that Prometheus may make of the histograms among them: one series for all buckets."""
+
 _OUR_LABELS = frozenset().union(*SERIES.values())
 
 
@@ -58,20 +65,22 @@ _OUR_LABELS = frozenset().union(*SERIES.values())
 class Scope:
     """Whose signals are asked for, and the window of every rate.
 
-    ``selector`` is the SLO file's; ``also`` narrows further.  A matcher for a label that the
-    catalogue knows but this metric does not carry is left out: the exporter's own metrics have no
-    ``model``, yet a ``namespace`` that Prometheus adds is on all of them.
+    ``selector`` is the SLO file's; ``also`` narrows further; ``native`` are the histogram signals
+    that Prometheus stores as native histograms (:func:`native_signals`).  A matcher for a label
+    that the catalogue knows but this metric does not carry is left out: the exporter's own metrics
+    have no ``model``, yet a ``namespace`` that Prometheus adds is on all of them.
     """
 
     selector: Mapping[str, str]
     window: str = names.BASE_WINDOW
     also: tuple[Matcher, ...] = ()
+    native: frozenset[str] = frozenset()
 
     def series(
         self, metric: str, *matchers: Matcher, window: str | None = None, offset: str | None = None
     ) -> Vector:
-        """Select a series of :data:`SERIES`."""
-        carried = SERIES[metric]
+        """Select a series of :data:`SERIES`, or of :data:`NATIVE_SERIES`."""
+        carried = SERIES[metric] if metric in SERIES else NATIVE_SERIES[metric]
         scope = (
             matcher
             for matcher in (*equal(self.selector), *self.also)
@@ -105,9 +114,17 @@ class Scope:
         signal = SIGNALS[f"{direction}_tokens"]
         return self.rate(signal.metric, *equal(signal.fixed), offset=offset)
 
+    def observed(self, key: str) -> str:
+        """Return the series that has an element for each server with a histogram signal."""
+        metric = SIGNALS[key].metric
+        return metric if key in self.native else f"{metric}_count"
+
     def histogram(self, key: str) -> Expr:
-        """Return observations per second of a histogram signal, by bucket."""
-        return self.rate(f"{SIGNALS[key].metric}_bucket", by=("le",))
+        """Return observations per second of a histogram signal: by bucket, or in native form."""
+        metric = SIGNALS[key].metric
+        return (
+            self.rate(metric) if key in self.native else self.rate(f"{metric}_bucket", by=("le",))
+        )
 
     def quantile(self, q: Decimal, key: str) -> Expr:
         """Estimate a quantile of a histogram signal, in seconds."""
@@ -116,6 +133,8 @@ class Scope:
     def share_within(self, key: str, threshold: Decimal, by: Iterable[str] = ()) -> Expr:
         """Return the share of observations that are at most ``threshold`` seconds."""
         metric = SIGNALS[key].metric
+        if key in self.native:
+            return share_within(self.rate(metric, by=by), threshold)
         within = self.rate(f"{metric}_bucket", edge_matcher(threshold), by=by)
         return within / self.rate(f"{metric}_count", by=by)
 
@@ -149,6 +168,22 @@ class Scope:
         """Return the used share of a headroom indicator on each server's fullest model."""
         chosen = (*equal(self.selector), *self.also)
         return aggregate("max", usage_ratio(indicator, chosen), (INSTANCE,))
+
+
+def native_signals(service: Service, objective: Objective | None = None) -> frozenset[str]:
+    """Return the histogram signals that Prometheus stores as native ones, as far as a file says.
+
+    What ``objective`` says of its own histogram comes before what others say of it.
+    """
+    native = {
+        key
+        for key, signal in SIGNALS.items()
+        if signal.kind == "histogram" and service.histograms == "native"
+    }
+    for each in (*service.objectives, *((objective,) if objective else ())):
+        if each.histograms:
+            (native.add if service.native(each) else native.discard)(each.indicator)
+    return frozenset(native)
 
 
 def recorded(series: str, service: str, objective: Objective | None = None) -> Vector:

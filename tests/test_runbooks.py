@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ from runbooks.checks import CHECKS
 from runbooks.pages import CAUSE_CHECKS, causes, checks
 from slos.causes import CAUSE_ALERTS
 from slos.indicators import INDICATORS
-from slos.model import Alerting, PolicyStep
+from slos.model import Alerting, PolicyStep, TimeSlices
 
 
 def pages(plan):
@@ -112,6 +113,34 @@ def test_a_burn_page_says_how_long_failures_take_to_fire():
     # reach that, all of them do after 0.525 h and half a base window of 5m: 2040 s.
     assert told[0] == ["1h and 5m", "52.5%", "10.5", "1.56%", "34m", "never", "never"]
     assert told[1] == ["6h and 30m", "28%", "5.6", "5%", "1h43m", "3h24m", "never"]
+
+
+def test_a_failure_of_a_part_is_as_bad_as_an_outage_for_time_slices():
+    slices = TimeSlices(Decimal(60), Decimal("0.9"))
+    plan = example(replace(objective("availability", "0.99"), slices=slices))
+    text = page(plan, "ChatAvailabilityBudgetBurn")
+    [row, *_] = re.findall(r"^\| page \| 1h.*$", text, re.MULTILINE)
+    assert len(set(row.split(" | ")[-3:-1])) == 1
+    assert "never" not in row
+    assert "of which more than 10% makes all of it bad." in text
+
+
+def test_native_histograms_need_no_edge():
+    assert CHECKS["edge"].question in page(PLAN, "ChatTtftSignalAbsent")
+    native = page(example(objective("ttft"), histograms="native"), "ChatTtftSignalAbsent")
+    assert CHECKS["edge"].question not in native
+    assert "count by (model, version) (llm_time_to_first_token_seconds)" in native
+
+
+def test_what_an_objective_says_of_its_histogram_goes_before_the_service():
+    one = replace(objective("ttft"), histograms="native")
+    other = replace(objective("itl"), histograms="classic")
+    for plan in (
+        example(one, objective("itl")),
+        example(objective("ttft"), other, histograms="native"),
+    ):
+        assert "sum(rate(llm_time_to_first_token_seconds{" in page(plan, "ChatTtftBudgetBurn")
+        assert "llm_inter_token_latency_seconds_bucket{" in page(plan, "ChatItlBudgetBurn")
 
 
 def test_the_budget_is_told_as_time():

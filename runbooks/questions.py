@@ -1,0 +1,233 @@
+"""What the checks of a diagnosis ask Prometheus.
+
+Every question is asked of a subject: an objective within its service's plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number
+from slos import names
+from slos.events import edge_matcher
+from slos.generic import bad_share
+from slos.indicators import FAILED, among
+from slos.plan import Plan, PlannedObjective
+from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
+from slos.signals import SIGNALS
+
+BEFORE = "1d"
+"""What now is compared with: the same time of the day before."""
+_STUCK_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The objective that a page is about, within its service's plan."""
+
+    plan: Plan
+    planned: PlannedObjective
+
+    @property
+    def scope(self) -> Scope:
+        """The signals of what the objective is about."""
+        service, objective = self.plan.service, self.planned.objective
+        return Scope(service.selects(objective), native=native_signals(service, objective))
+
+    @property
+    def budget(self) -> Decimal:
+        """The share of events that may be bad."""
+        return 1 - self.planned.objective.target
+
+    def recorded(self, series: str) -> Expr:
+        """Select one of the objective's recorded series."""
+        return recorded(series, self.plan.service.service, self.planned.objective)
+
+    def burn_rate(self, window: str) -> Expr:
+        """Return the objective's burn rate over a window."""
+        return burn_rate(window, self.plan.service.service, self.planned.objective)
+
+
+def worse_by_version(subject: Subject) -> Expr:
+    """Return by how much each version's share of good events is below that of all together."""
+    return call("scalar", _good(subject)) - _good(subject, "version")
+
+
+def _good(subject: Subject, *by: str) -> Expr:
+    objective, service = subject.planned.objective, subject.plan.service.service
+    return subject.scope.share_good(objective, service, by)
+
+
+def stuck(subject: Subject) -> Expr:
+    """Ask for engines that long finished no iteration, and whose gauges are withdrawn."""
+    identity = ("model", "version", INSTANCE)
+    age = subject.scope.series("tokenslo_engine_stats_age_seconds")
+    old = aggregate("max", age, identity).compare(">", number(_STUCK_SECONDS))
+    # Not the gauge itself: the sidecar withdraws what stands still while sequences are active.
+    refused = subject.scope.series(
+        "tokenslo_signal_info",
+        *equal({"signal": "sequences_active", "quality": "unavailable"}),
+    )
+    return Binary(old, "and", refused, matching=f"on ({', '.join(identity)})")
+
+
+def by_instance(signal: str) -> Callable[[Subject], Expr]:
+    """Ask for a gauge of the fullest model of each instance."""
+    return lambda s: aggregate("max", s.scope.gauge(signal), (INSTANCE,))
+
+
+def _tokens_per_request(direction: str, scope: Scope, offset: str | None = None) -> Expr:
+    return scope.tokens(direction, offset) / scope.requests("ok", offset=offset)
+
+
+def length_against_before(direction: str) -> Callable[[Subject], Expr]:
+    """Ask for the mean length of prompts or answers, over that of the day before."""
+
+    def query(subject: Subject) -> Expr:
+        now = _tokens_per_request(direction, subject.scope)
+        return now / _tokens_per_request(direction, subject.scope, BEFORE)
+
+    return query
+
+
+def rate_against_before(signal: str) -> Callable[[Subject], Expr]:
+    """Ask for the pace of a counter, over that of the day before."""
+
+    def query(subject: Subject) -> Expr:
+        metric = SIGNALS[signal].metric
+        return subject.scope.rate(metric) / subject.scope.rate(metric, offset=BEFORE)
+
+    return query
+
+
+def output_against_before(subject: Subject) -> Expr:
+    """Ask for output tokens per second, over those of the day before."""
+    return subject.scope.tokens("output") / subject.scope.tokens("output", BEFORE)
+
+
+def memory_against_least(subject: Subject) -> Expr:
+    """Ask for each instance's memory, over the least of the last day."""
+    now = subject.scope.gauge("memory_gpu")
+    past = Vector(now.metric, now.matchers, BEFORE)
+    return aggregate("max", now / call("min_over_time", past), (INSTANCE,))
+
+
+def failures(*outcomes: str) -> Callable[[Subject], Expr]:
+    """Ask for requests per second that ended so, by the server's reason."""
+    return lambda s: s.scope.requests(*outcomes, by=("outcome", "reason"))
+
+
+def died_before_first_token(subject: Subject) -> Expr:
+    """Ask for requests per second that ended before their first token."""
+    metric = SIGNALS["requests_without_first_token"].metric
+    return subject.scope.rate(metric, by=("outcome",))
+
+
+def broken_off(subject: Subject) -> Expr:
+    """Ask for streams per second that the server broke off in the middle."""
+    cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILED))
+    return subject.scope.rate(SIGNALS["streams"].metric, *cut, by=("outcome",))
+
+
+def sameness_of_age(subject: Subject) -> Expr:
+    """Return how near the oldest streams that were left are to each other; 1 is one age.
+
+    A timeout lets nothing grow older than itself, so what it cuts off is the top of the ages.
+    """
+    young, old = (subject.scope.quantile(Decimal(q), "disconnect_age") for q in ("0.9", "0.99"))
+    return young / old
+
+
+def left_early(subject: Subject) -> Expr:
+    """Ask for the share of disconnects that came before the first token."""
+    metric = SIGNALS["disconnects"].metric
+    early = subject.scope.rate(metric, Matcher("phase", "=", "before_first_token"))
+    return early / subject.scope.rate(metric)
+
+
+def retried(subject: Subject) -> Expr:
+    """Ask for the share of requests that are suspected retries."""
+    return subject.scope.rate(SIGNALS["suspected_retries"].metric) / subject.scope.requests()
+
+
+def not_reading(subject: Subject) -> Expr:
+    """Ask for the share of live streams that wait for their readers."""
+    waiting = subject.scope.rate(SIGNALS["client_backpressure"].metric)
+    return waiting / aggregate("sum", subject.scope.gauge("live_streams")).compare(">", number(0))
+
+
+def wasted(subject: Subject) -> Expr:
+    """Ask for the share of tokens that were sent after their client had left."""
+    wasted = subject.scope.rate(SIGNALS["wasted_tokens"].metric)
+    return wasted / (wasted + subject.scope.tokens("output"))
+
+
+def failing_clause(subject: Subject) -> Expr:
+    """Ask which share of the requests failed each clause first."""
+    of = (subject.planned.objective, subject.plan.service.service)
+    judged = subject.scope.goodput(*of, "good", "bad")
+    return subject.scope.goodput(*of, "bad", by=("clause",)) / call("scalar", judged)
+
+
+def estimated(subject: Subject) -> Expr:
+    """Ask for signals of the objective that are estimates."""
+    return _signal_info(subject, subject.planned.indicator.signals, "estimate")
+
+
+def unavailable(subject: Subject) -> Expr:
+    """Ask for what the objective cannot do without: a latency needs its own histogram only."""
+    signals = subject.planned.indicator.signals
+    needed = signals[:1] if subject.planned.indicator.threshold == "seconds" else signals
+    return _signal_info(subject, needed, "unavailable")
+
+
+def _signal_info(subject: Subject, signals: tuple[str, ...], quality: str) -> Expr:
+    of = (among("signal", signals), Matcher("quality", "=", quality))
+    return subject.scope.series("tokenslo_signal_info", *of)
+
+
+def _event_series(subject: Subject) -> str:
+    """Return the series that the objective's events come from."""
+    key = subject.planned.indicator.signals[0]
+    signal = SIGNALS[key]
+    return subject.scope.observed(key) if signal.kind == "histogram" else signal.metric
+
+
+def models_with_signal(subject: Subject) -> Expr:
+    """Ask for every model with the objective's signal, whatever the SLO file selects."""
+    anything = Scope({}).series(_event_series(subject))
+    return aggregate("count", anything, ("model", "version"))
+
+
+def total_against_before(subject: Subject) -> Expr:
+    """Ask for all events per second, over those of the day before."""
+    now = recorded(names.TOTAL_RATE, subject.plan.service.service, subject.planned.objective)
+    return now / replace(now, offset=BEFORE)
+
+
+def bad_share_by_instance(subject: Subject) -> Expr:
+    """Ask for the share of bad events by instance."""
+    objective = subject.planned.objective
+    is_native = subject.plan.service.native(objective)
+    share = bad_share(objective, (INSTANCE,), is_native=is_native)
+    assert share is not None  # noqa: S101  (only asked where there is one)
+    return share
+
+
+def contradiction(subject: Subject) -> Expr:
+    """Ask whether the numbers contradict each other."""
+    impossible = subject.planned.events.impossible
+    assert impossible is not None  # noqa: S101  (only asked where there can be any)
+    return impossible
+
+
+def without_edge(subject: Subject) -> Expr:
+    """Ask for histograms without a bucket at the threshold, by instance."""
+    threshold = subject.planned.objective.threshold
+    assert threshold is not None  # noqa: S101  (only asked of latency objectives)
+    metric, scope = SIGNALS[subject.planned.objective.indicator].metric, subject.scope
+    within = scope.series(f"{metric}_bucket", edge_matcher(threshold))
+    every = scope.series(f"{metric}_count")
+    return aggregate("count", every.unless(within, "ignoring (le)"), (INSTANCE,))

@@ -1,0 +1,64 @@
+"""The runbooks of a service: a page for each alert, and a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runbooks.alert_page import alert_page, promise
+from runbooks.cause_page import cause_page, explained
+from runbooks.markdown import INDEX, dashboard, document, page_link
+from runbooks.questions import Subject
+from slos import names
+from slos.plan import Plan
+
+HEADER = "<!-- Made by tokenslo "
+"""How every generated page begins; one that begins otherwise was written by somebody."""
+
+
+def folder(service: str) -> str:
+    """Return where a service's pages are below the output folder."""
+    return f"runbooks/{service}"
+
+
+def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
+    """Return every page of a service under its path below the output folder."""
+    header = f"{HEADER}{version} from {source}. Do not edit. -->"
+    pages = {INDEX: _index(plan)} | {
+        names.runbook_file(alert.name): alert_page(Subject(plan, planned), alert)
+        for planned, alert in plan.alerts()
+    }
+    pages |= {
+        names.runbook_file(planned.alert.name): cause_page(plan, planned) for planned in plan.causes
+    }
+    home = folder(plan.service.service)
+    return {f"{home}/{name}": f"{header}\n\n{text}" for name, text in pages.items()}
+
+
+def _index(plan: Plan) -> str:
+    service = plan.service
+    rows = (
+        f"| {planned.objective.name} | {promise(planned, service.window)} "
+        f"| {'<br>'.join(page_link(alert) for alert in planned.alerts)} |"
+        for planned in plan.objectives
+    )
+    return document(
+        [
+            f"# Runbooks of {service.service}",
+            service.description,
+            f"Owner: {service.owner}." if service.owner else "",
+            f"[Dashboard]({dashboard(plan)})",
+            "\n".join(["| objective | promise | pages |", "|---|---|---|", *rows]),
+            *_causes_table(plan),
+        ]
+    )
+
+
+def _causes_table(plan: Plan) -> Iterator[str]:
+    if not plan.causes:
+        return
+    yield "Alerts that say why; they are silent while a page of this service fires:"
+    rows = (
+        f"| {page_link(planned.alert)} | {planned.cause.summary} | {explained(planned)} |"
+        for planned in plan.causes
+    )
+    yield "\n".join(["| alert | cause | explains |", "|---|---|---|", *rows])
