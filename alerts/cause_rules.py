@@ -12,18 +12,31 @@ from slos.plan import Plan, PlannedCause
 Rule = dict[str, object]
 
 INTERVAL = "1m"
+_NAMED = 20
+"""How many of the objectives that it explains an alert names."""
 
 
 def groups(plan: Plan) -> Iterator[Rule]:
-    """Yield the group of a service's cause alerts, if it has any."""
-    rules = [
-        _rule(plan, planned, condition)
+    """Yield the groups of a service's cause alerts, if it has any.
+
+    A cause with several conditions has a group of its own: Mimir takes 20 rules in a group, unless
+    it is told otherwise.
+    """
+    name = f"{plan.service.service}/causes"
+    rules = {
+        planned.cause.name: [
+            _rule(plan, planned, condition)
+            for condition in conditions(planned.cause, plan.service.selector)
+        ]
         for planned in plan.causes
-        for condition in conditions(planned.cause, plan.service.selector)
-    ]
-    if rules:
-        name = f"{plan.service.service}/causes"
-        yield {"name": name, "interval": INTERVAL, "rules": rules}
+    }
+    by_group = {
+        name: [its[0] for its in rules.values() if len(its) == 1],
+        **{f"{name}/{cause}": its for cause, its in rules.items() if len(its) > 1},
+    }
+    for group, members in by_group.items():
+        if members:
+            yield {"name": group, "interval": INTERVAL, "rules": members}
 
 
 def _rule(plan: Plan, planned: PlannedCause, condition: Condition) -> Rule:
@@ -43,8 +56,14 @@ def _rule(plan: Plan, planned: PlannedCause, condition: Condition) -> Rule:
         "annotations": {
             "summary": f"{service.service}: {cause.summary}",
             "description": cause.why,
-            "explains": ", ".join(each.objective.name for each in planned.explains),
+            "explains": _explained(planned),
             **{key: url for key, url in links.items() if url},
             **tier.annotations,
         },
     }
+
+
+def _explained(planned: PlannedCause) -> str:
+    names_ = [each.objective.name for each in planned.explains]
+    more = len(names_) - _NAMED
+    return ", ".join(names_[:_NAMED]) + f" and {more} more" * (more > 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from promql.expr import Matcher, Vector, equal, vector
+from slos.causes import scope_of
 from slos.durations import format_duration, parse_duration
 from slos.plan import Plan, PlannedCause
 from slos.queries import INSTANCE, Scope
@@ -21,7 +22,7 @@ _FILLING = parse_duration("10m")
 
 def tests(plan: Plan) -> Iterator[Item]:
     """Yield stories in which causes happen; what is told in one does not touch another there."""
-    scope = Scope(plan.service.selector)
+    scope = scope_of(plan.service.selector)
     known = {planned.cause.name: planned for planned in plan.causes}
     for names in _STORIES:
         told = [planned for name, planned in known.items() if name in names]

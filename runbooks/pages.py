@@ -122,6 +122,7 @@ CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
     "ModelNotReady": ("sources", "memory"),
     "GpuMemoryNearFull": ("memory", "errors"),
     "BadRollout": ("versions", "errors"),
+    "SlowRollout": ("versions", "prompts"),
 }
 """By cause alert: how to see whether it is so, and what may be behind it."""
 
@@ -158,7 +159,8 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
 def _absent_checks(planned: PlannedObjective) -> tuple[str, ...]:
     if planned.objective.queries:
         return ("queries",)
-    edge = ("edge",) if planned.indicator.threshold == "seconds" else ()
+    # A native histogram needs no edge.
+    edge = ("edge",) if planned.measures_latency and planned.events.uncovered else ()
     return ("scraped", "sources", "source_errors", "unavailable", "selected", *edge)
 
 

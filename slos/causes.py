@@ -9,7 +9,7 @@ Every condition has no element, rather than a NaN, where nothing happens or noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 
@@ -22,9 +22,14 @@ from slos.signals import AGE_BUCKETS, MODEL_LABELS, SIGNALS
 WINDOW = "10m"
 """The window of rates: causes build up over minutes, and five would make every burst one."""
 _WINDOW_SECONDS = 600
+_LOOKS = "5m"
+"""Over which gauges are read: a scrape sees one iteration of thousands, and `for` forgets all at
+the first look that differs."""
 _SPIKE_WINDOW = "30m"
 _LEAST = number(10)
 """Events below which a share says nothing."""
+_LEAST_OF_MEAN = number(100)
+"""Events below which a mean says nothing: one long prompt is most of it."""
 _FEW_STREAMS = number(5)
 _PER_MINUTE = number(60)
 
@@ -66,7 +71,15 @@ class CauseAlert:
 
 def conditions(alert: CauseAlert, selector: Mapping[str, str]) -> tuple[Condition, ...]:
     """Return when a cause holds on the servers that ``selector`` chooses."""
-    return alert.conditions(Scope(selector, WINDOW))
+    return alert.conditions(scope_of(selector))
+
+
+def scope_of(selector: Mapping[str, str]) -> Scope:
+    """Return where to look: causes are about servers, whichever tenant an SLO is about.
+
+    Few signals are counted by tenant, and a ratio must not mix those with others.
+    """
+    return Scope({name: value for name, value in selector.items() if name != "tenant"}, WINDOW)
 
 
 def _one(expr: Callable[[Scope], Expr]) -> Callable[[Scope], tuple[Condition, ...]]:
@@ -75,21 +88,27 @@ def _one(expr: Callable[[Scope], Expr]) -> Callable[[Scope], tuple[Condition, ..
 
 def _kv_pressure(scope: Scope) -> Expr:
     """Without eviction room is kept for whole answers, so the last blocks are never in use."""
-    active, waiting = scope.gauge("sequences_active"), scope.gauge("sequences_waiting")
-    full = scope.gauge("kv_utilization").compare(">", number(Decimal("0.8")))
-    # TensorRT-LLM counts waiting sequences among the active ones.
-    running = Binary(active, "-", waiting, matching=_STATES)
-    batch_full = running.compare(">=", scope.gauge("sequences_max"))
-    held_up = full.and_(waiting.compare(">", number(0)), _STATES)
-    return held_up.unless(batch_full).unless(_preempting(scope), _STATES)
+    active, waiting, decoding, utilization = (
+        call("avg_over_time", _over(scope, key, _LOOKS))
+        for key in ("sequences_active", "sequences_waiting", "sequences_decoding", "kv_utilization")
+    )
+    full = utilization.compare(">", number(Decimal("0.8")))
+    held_up = full.and_(waiting.compare(">=", number(1)), _STATES)
+    # Where those that wait are all among the active ones, the rest runs; where some are still in
+    # front of the engine, nearly all that run are decoding.
+    scheduled = Binary(active, "-", waiting, matching=_STATES)
+    nearly = scope.gauge("sequences_max") * number(Decimal("0.9"))
+    for running, matching in ((scheduled, ""), (decoding, _STATES)):
+        held_up = held_up.unless(Binary(running, ">=", nearly, matching=matching))
+    return held_up.unless(_preempting(scope), _STATES)
 
 
 def _preempting(scope: Scope) -> Expr:
     paused = call("rate", scope.series(SIGNALS["preemptions"].metric, window=WINDOW))
     often = (paused * _PER_MINUTE).compare(">", number(1))
-    return Binary(
-        often, "or", scope.gauge("sequences_paused").compare(">", number(0)), matching=_STATES
-    )
+    # Some engines tell how many were paused in this very iteration, which is 0 in most.
+    seen = call("max_over_time", _over(scope, "sequences_paused", _LOOKS))
+    return Binary(often, "or", seen.compare(">", number(0)), matching=_STATES)
 
 
 def _queue_growing(scope: Scope) -> Expr:
@@ -150,9 +169,8 @@ def _wasted(scope: Scope) -> Expr:
     return _share(wasted, wasted + scope.tokens("output"), "0.1", left)
 
 
-def _over(scope: Scope, key: str) -> Expr:
-    signal = SIGNALS[key]
-    return scope.series(signal.metric, *equal(signal.fixed), window=WINDOW)
+def _over(scope: Scope, key: str, window: str = WINDOW) -> Expr:
+    return replace(scope.gauge(key), window=window)
 
 
 def _records_lost(scope: Scope) -> Expr:
@@ -202,6 +220,20 @@ def _bad_rollout(scope: Scope) -> tuple[Condition, ...]:
     return (Condition(worse.and_(enough), {}),)
 
 
+def _slow_version(scope: Scope) -> tuple[Condition, ...]:
+    if "version" in scope.selector:
+        return ()
+
+    def slow(metric: str) -> Expr:
+        spent, many = (scope.rate(f"{metric}_{of}", by=("version",)) for of in ("sum", "count"))
+        enough = (many * number(_WINDOW_SECONDS)).compare(">=", _LEAST_OF_MEAN)
+        mean = (spent / many).and_(enough)
+        best = aggregate("min", mean)
+        return Binary(mean, ">", best * number(2), matching="on () group_left ()")
+
+    return tuple(Condition(slow(SIGNALS[key].metric), {"signal": key}) for key in ("ttft", "itl"))
+
+
 CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "KvCachePressure",
@@ -221,7 +253,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "With the policy MAX_UTILIZATION a full cache pauses sequences that have begun, and so "
         "does vLLM: their streams stall, and what they had is computed again.",
         ("itl", "tpot", "e2e", "max_gap", "goodput", "kv_headroom"),
-        "5m",
+        "10m",
         _one(_preempting),
     ),
     CauseAlert(
@@ -332,6 +364,17 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("availability", "stream_completion", "goodput"),
         "5m",
         _bad_rollout,
+    ),
+    CauseAlert(
+        "SlowRollout",
+        "bad_rollout",
+        "one version is slower than the best one",
+        "Its mean time to the first token, or between tokens, is more than twice that of the best "
+        "version, which the label signal tells. The versions share one kind of traffic, so what "
+        "differs is the version; often no request fails.",
+        ("ttft", "itl", "tpot", "e2e", "max_gap", "goodput"),
+        "5m",
+        _slow_version,
     ),
 )
 """In the order of the generated file."""
