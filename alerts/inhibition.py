@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from alerts.layout import document
+from alerts.routing import matchers
 from promql.expr import Matcher, one_of
 from slos import names
 from slos.burn import TierName
+from slos.indicators import among
 from slos.plan import Plan
 
 Matchers = tuple[Matcher, ...]
+
+_CAUSE = Matcher(names.CAUSE_LABEL, "!=", "")
 
 _ABOUT = """Alertmanager inhibit_rules for the SLOs of {service}: add them to alertmanager.yml.
 # Where clusters share an Alertmanager, add the label that tells them apart to each `equal`."""
@@ -35,7 +39,7 @@ def text(plan: Plan, *, source: str, version: str) -> str:
         }
         for source, target, equal in (
             *((source, target, objective) for source, target in _of_objectives(plan)),
-            (_burn_alerts(plan, "page"), (Matcher(names.CAUSE_LABEL, "!=", ""),), ("service",)),
+            *((page, (_CAUSE,), ("service",)) for page in _pages(plan)),
         )
     ]
     about = _ABOUT.format(service=plan.service.service)
@@ -54,6 +58,19 @@ def _of_objectives(plan: Plan) -> Iterator[tuple[Matchers, Matchers]]:
             yield _step(step), _step(*steps[:before])
     if plan.service.policy and plan.service.policy[-1].spent >= 1:
         yield _step(steps[-1]), (_named(names.EXHAUSTED),)
+
+
+def _pages(plan: Plan) -> Iterator[Matchers]:
+    """Yield what matches every alert that pages."""
+    yield _burn_alerts(plan, "page")
+    absent: dict[Matchers, list[str]] = {}
+    for planned in plan.objectives:
+        if planned.absent in planned.alerts and planned.absent_tier == "page":
+            # What is missing in part has the same name, and opens a ticket.
+            page, ticket = planned.alerting.page.labels, planned.alerting.ticket.labels
+            telling = {name: text for name, text in page.items() if ticket.get(name) != text}
+            absent.setdefault(matchers(telling), []).append(planned.absent.name)
+    yield from ((among("alertname", names_), *telling) for telling, names_ in absent.items())
 
 
 def _step(*steps: str) -> Matchers:

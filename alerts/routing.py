@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from alerts.layout import document
 from promql.expr import Matcher, equal
 from slos import names
-from slos.plan import Plan
+from slos.indicators import among
+from slos.model import Alerting
+from slos.plan import Plan, PlannedObjective
 
 _ABOUT = """Alertmanager routes for the SLOs of {service}: add them to route.routes in
 # alertmanager.yml, and define the receivers {receivers}."""
+
+_TIERS: Mapping[str, Mapping[str, str]] = {
+    "page": {"group_wait": "10s", "repeat_interval": "4h"},
+    "ticket": {"group_wait": "5m", "repeat_interval": "1d"},
+}
+
+
+def matchers(labels: Mapping[str, str]) -> tuple[Matcher, ...]:
+    """Match alerts that have these labels, but for templates, which differ from what they give."""
+    return equal({name: text for name, text in labels.items() if "{{" not in text})
 
 
 def text(plan: Plan, *, source: str, version: str) -> str:
@@ -19,34 +33,48 @@ def text(plan: Plan, *, source: str, version: str) -> str:
     might wake somebody.
     """
     service = plan.service.service
-    tiers = {"page": plan.service.alerting.page, "ticket": plan.service.alerting.ticket}
-    receivers = [f"{service}-{tier}" for tier in tiers]
-    tiers_apart = [
-        {
-            "receiver": receiver,
-            "matchers": [str(matcher) for matcher in equal(tier.labels)],
-            "group_wait": "10s" if name == "page" else "5m",
-            "repeat_interval": "4h" if name == "page" else "1d",
-        }
-        for receiver, (name, tier) in zip(receivers, tiers.items(), strict=True)
-        if tier.labels
-    ]
+    receivers = {tier: f"{service}-{tier}" for tier in _TIERS}
     top = {
-        "receiver": receivers[0],
+        "receiver": receivers["page"],
         "matchers": [str(Matcher("service", "=", service)), str(Matcher("slo", "!=", ""))],
         "group_by": list(names.series_labels("", "")),
-        "routes": tiers_apart,
+        "routes": [
+            {
+                "receiver": receivers[tier],
+                "matchers": [str(matcher) for matcher in (*of, *labels)],
+                **_TIERS[tier],
+            }
+            for of, alerting in _told_alike(plan)
+            for tier in _TIERS
+            if (labels := matchers(getattr(alerting, tier).labels))
+        ],
     }
     causes = {
-        "receiver": receivers[-1],
+        "receiver": receivers["ticket"],
         "matchers": [
             str(Matcher("service", "=", service)),
             str(Matcher(names.CAUSE_LABEL, "!=", "")),
         ],
         "group_by": ["service"],
-        "group_wait": "5m",
-        "repeat_interval": "1d",
+        **_TIERS["ticket"],
     }
-    about = _ABOUT.format(service=service, receivers=" and ".join(receivers))
+    about = _ABOUT.format(service=service, receivers=" and ".join(receivers.values()))
     routes = [top, causes] if plan.causes else [top]
     return document(about, {"routes": routes}, source=source, version=version)
+
+
+def _told_alike(plan: Plan) -> Iterator[tuple[tuple[Matcher, ...], Alerting]]:
+    """Yield which objectives have tiers with labels of their own; then the service's, for all."""
+    usual = plan.service.alerting
+    special: dict[object, list[PlannedObjective]] = {}
+    for planned in plan.objectives:
+        if _labels(planned.alerting) != _labels(usual):
+            special.setdefault(_labels(planned.alerting), []).append(planned)
+    for alike in special.values():
+        slos = [planned.objective.name for planned in alike]
+        yield (among("slo", slos),), alike[0].alerting
+    yield (), usual
+
+
+def _labels(alerting: Alerting) -> tuple[frozenset[tuple[str, str]], ...]:
+    return tuple(frozenset(getattr(alerting, tier).labels.items()) for tier in _TIERS)
