@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import NamedTuple
 
 from promql.expr import decimal_text, vector
 from slos import names
@@ -13,8 +14,6 @@ from slos.model import PolicyStep
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.signals import SIGNALS
 
-Annotations = dict[str, str]
-
 _WHY_UNCOVERED = {
     "seconds": "Their exporter may not have read this SLO file.",
     None: "Their server or their tap does not give what every clause needs.",
@@ -22,14 +21,36 @@ _WHY_UNCOVERED = {
 _VALUE = "{{ $value | humanizePercentage }}"
 
 
-def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Annotations:
+class Message(NamedTuple):
+    """What an alert says: what is wrong, and what else there is to know of it."""
+
+    summary: str
+    sentences: tuple[str, ...]
+
+    @classmethod
+    def of(cls, summary: str, *sentences: str) -> Message:
+        """Return a message of so many sentences."""
+        return cls(summary, sentences)
+
+
+def annotated(
+    plan: Plan, planned: PlannedObjective, alert: PlannedAlert, tier: TierName, message: Message
+) -> dict[str, str]:
+    """Return the annotations of an alert of a tier, with its links and those of the SLO file."""
+    links = {"runbook_url": alert.runbook_url, "dashboard_url": plan.dashboard_url}
+    about = f"{plan.service.service} {planned.objective.name}{_group(planned, alert)}"
+    return {
+        "summary": f"{about}: {message.summary}",
+        "description": " ".join(message.sentences),
+        **{name: url for name, url in links.items() if url},
+        **getattr(planned.alerting, tier).annotations,
+    }
+
+
+def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Message:
     """Describe a burn alert, whose value is the error ratio over the long window."""
     times = "" if pair.burn_rate == 1 else f"{decimal_text(pair.burn_rate)} times "
-    return _annotations(
-        plan,
-        planned,
-        planned.burn,
-        pair.tier,
+    return Message.of(
         f"the error budget burns at more than {times}the allowed rate",
         f"{_VALUE} of {planned.indicator.events} in the last {pair.long} were bad, and more than "
         f"{_percent(pair.threshold)} in the last {pair.short}.",
@@ -38,26 +59,18 @@ def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Annotations:
     )
 
 
-def exhausted(plan: Plan, planned: PlannedObjective) -> Annotations:
+def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on a spent budget, whose value is the share of it that is left."""
-    return _annotations(
-        plan,
-        planned,
-        planned.exhausted,
-        "ticket",
+    return Message.of(
         f"the error budget of {format_duration(plan.service.window)} is spent",
         f"Budget left: {_VALUE}.",
         _promise(plan, planned),
     )
 
 
-def missing(plan: Plan, planned: PlannedObjective) -> Annotations:
+def missing(planned: PlannedObjective) -> Message:
     """Describe the alert on an objective that nobody can measure."""
-    return _annotations(
-        plan,
-        planned,
-        planned.absent,
-        planned.absent_tier,
+    return Message.of(
         "the objective cannot be measured",
         f"Prometheus has no {_needed(planned)}: the server or its exporter is gone, or it reports "
         "otherwise than the objective needs.",
@@ -65,13 +78,9 @@ def missing(plan: Plan, planned: PlannedObjective) -> Annotations:
     )
 
 
-def uncovered(plan: Plan, planned: PlannedObjective) -> Annotations:
+def uncovered(planned: PlannedObjective) -> Message:
     """Describe the alert on servers that are left out; its value is their number of series."""
-    return _annotations(
-        plan,
-        planned,
-        planned.absent,
-        "ticket",
+    return Message.of(
         "some servers are left out of the objective",
         f"{{{{ $value }}}} series report without {_needed(planned)}, so what they count is taken "
         "as neither good nor bad.",
@@ -79,26 +88,18 @@ def uncovered(plan: Plan, planned: PlannedObjective) -> Annotations:
     )
 
 
-def missing_somewhere(plan: Plan, planned: PlannedObjective) -> Annotations:
+def missing_somewhere(planned: PlannedObjective) -> Message:
     """Describe the alert that says both, where nobody is to be paged."""
-    return _annotations(
-        plan,
-        planned,
-        planned.absent,
-        "ticket",
+    return Message.of(
         "the objective cannot be measured, or not on all servers",
         f"From some servers or from all, Prometheus has no {_needed(planned)}.",
         "What those servers do is taken as neither good nor bad.",
     )
 
 
-def impossible(plan: Plan, planned: PlannedObjective) -> Annotations:
+def impossible(planned: PlannedObjective) -> Message:
     """Describe the alert on numbers that contradict each other."""
-    return _annotations(
-        plan,
-        planned,
-        planned.impossible,
-        "ticket",
+    return Message.of(
         "the objective counts what cannot be",
         f"More {planned.indicator.events} are good, or bad, than there are at all, or a share is "
         "not within 0 and 1: a metric has changed its meaning, or two sources are added up.",
@@ -106,13 +107,9 @@ def impossible(plan: Plan, planned: PlannedObjective) -> Annotations:
     )
 
 
-def trickling(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Annotations:
+def trickling(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Message:
     """Describe the alert on few events, whose value is the error ratio."""
-    return _annotations(
-        plan,
-        planned,
-        planned.failing_trickle,
-        "ticket",
+    return Message.of(
         "most of what little happens is bad",
         f"{_VALUE} of {planned.indicator.events} in the last {trickle.window} were bad, at least "
         f"{trickle.events} of them. Fewer than {planned.min_bad_events} raise no other alert.",
@@ -120,37 +117,15 @@ def trickling(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Annota
     )
 
 
-def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Annotations:
+def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Message:
     """Describe a step of the budget policy, whose value is the share of the budget that is left."""
-    return _annotations(
-        plan,
-        planned,
-        planned.policy,
-        "ticket",
+    return Message.of(
         f"{names.policy_step(step.spent)} of the error budget of "
         f"{format_duration(plan.service.window)} is spent",
         f'The policy for this: "{step.do}".',
         f"Budget left: {_VALUE}.",
         _promise(plan, planned),
     )
-
-
-def _annotations(
-    plan: Plan,
-    planned: PlannedObjective,
-    alert: PlannedAlert,
-    tier: TierName,
-    summary: str,
-    *sentences: str,
-) -> Annotations:
-    links = {"runbook_url": alert.runbook_url, "dashboard_url": plan.dashboard_url}
-    return {
-        "summary": f"{plan.service.service} {planned.objective.name}{_group(planned, alert)}: "
-        f"{summary}",
-        "description": " ".join(sentences),
-        **{name: url for name, url in links.items() if url},
-        **getattr(planned.alerting, tier).annotations,
-    }
 
 
 def _promise(plan: Plan, planned: PlannedObjective) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, Decimal
 from itertools import groupby
 
 from alerts import cause_tests
+from alerts.checks import Item, burning, firing, none, some
 from alerts.layout import document
 from alerts.rules import IMPOSSIBLE_FOR
 from alerts.traffic import STEP, Phase, apart, contradiction, groups, inputs, values
@@ -19,7 +20,6 @@ from promql.expr import (
     Expr,
     Matcher,
     Vector,
-    aggregate,
     call,
     decimal_text,
     number,
@@ -30,10 +30,7 @@ from slos import names
 from slos.burn import Pair, TierName
 from slos.durations import format_duration, parse_duration
 from slos.events import BASE_SECONDS
-from slos.model import PolicyStep
-from slos.plan import Plan, PlannedAlert, PlannedObjective
-
-Item = dict[str, object]
+from slos.plan import Plan, PlannedObjective
 
 _SETTLED = Decimal(600)
 # What has just happened is seen by the next scrape, then by the next evaluation; and up to
@@ -78,7 +75,6 @@ def _stories(plan: Plan) -> Iterator[Item]:
         yield _vanished(plan)
     if any(planned.failing_trickle in planned.alerts for planned in plan.objectives):
         yield _trickle(plan)
-    yield from _policy_steps(plan)
     yield from _contradictions(plan)
 
 
@@ -93,14 +89,14 @@ def _outage(plan: Plan) -> Item:
     slices = (planned.indicator.slice or Decimal(0) for planned in firsts)
     good_again = max(shorts) + max(slices) + _DELAY
     busy = _busy(plan)
-    checks = [_none(good, _alerted(plan, good))]
+    checks = [none(good, _alerted(plan, good))]
     for planned, wait in waits.items():
-        page = _firing(plan, planned, firsts[planned])
+        page = burning(plan, planned, firsts[planned])
         checks += [
-            _none(good + max(wait / 2 - STEP, Decimal(0)), page),
-            _some(good + wait + _DELAY, page),
-            _none(good + bad + good_again, page),
-            *(_none(good + bad, other) for other in _healthy(plan, planned)),
+            none(good + max(wait / 2 - STEP, Decimal(0)), page),
+            some(good + wait + _DELAY, page),
+            none(good + bad + good_again, page),
+            *(none(good + bad, other) for other in _healthy(plan, planned)),
         ]
     phases = [Phase(good, busy), Phase(bad, busy, bad=_ALL), Phase(good_again, busy)]
     return _test("a total outage pages in time, and only while it lasts", plan, phases, checks)
@@ -174,8 +170,8 @@ def _slow_burns_in_slices(plan: Plan) -> Iterator[Item]:
 def _ticket_alone(plan: Plan, planned: PlannedObjective, seconds: Decimal) -> list[Item]:
     pages = [page for page in _pairs(planned, "page") if page in planned.alerting_pairs]
     return [
-        _some(seconds, _firing(plan, planned, _pairs(planned, "ticket")[0])),
-        *(_none(seconds, _firing(plan, planned, page)) for page in pages),
+        some(seconds, burning(plan, planned, _pairs(planned, "ticket")[0])),
+        *(none(seconds, burning(plan, planned, page)) for page in pages),
     ]
 
 
@@ -186,9 +182,9 @@ def _idle(plan: Plan) -> Item:
     not_zero = Vector("", (ratios, *_service(plan))).compare("!=", number(0))
     untouched = vector(names.BUDGET_REMAINING, _service(plan)).compare("==", number(1))
     checks = [
-        _none(lasting, _alerted(plan, lasting)),
-        _none(lasting, not_zero),
-        _some(lasting, untouched, sum(len(groups(each, plan.service)) for each in plan.objectives)),
+        none(lasting, _alerted(plan, lasting)),
+        none(lasting, not_zero),
+        some(lasting, untouched, sum(len(groups(each, plan.service)) for each in plan.objectives)),
     ]
     phases = [Phase(lasting, Decimal(0))]
     return _test("an idle service raises nothing and spends nothing", plan, phases, checks)
@@ -201,21 +197,22 @@ def _one_failure(plan: Plan) -> Item:
         Phase(_SETTLED, Decimal(0)),
     ]
     end = 2 * _SETTLED + STEP
-    checks = [_none(end, _alerted(plan, end))]
+    checks = [none(end, _alerted(plan, end))]
     return _test("one failure of two requests raises nothing", plan, phases, checks)
 
 
 def _vanished(plan: Plan) -> Item:
-    gone = _longest_absence(plan) + _DELAY
+    gone = _DELAY + max(_unrecorded(plan, each) + each.absent_seconds for each in plan.objectives)
     checks = []
     for planned in plan.objectives:
         if planned.absent not in planned.alerts:
             continue
-        absent = _firing(plan, planned)
+        absent = firing(plan, planned, planned.absent)
+        wait = _unrecorded(plan, planned) + planned.absent_seconds
         checks += [
-            _none(_SETTLED + planned.absent_seconds / 2, absent),
-            _some(_SETTLED + planned.absent_seconds + _DELAY, absent),
-            _none(_SETTLED + gone + _SETTLED, absent),
+            none(_SETTLED + planned.absent_seconds / 2, absent),
+            some(_SETTLED + wait + _DELAY, absent),
+            none(_SETTLED + gone + _SETTLED, absent),
         ]
     busy = _busy(plan)
     phases = [Phase(_SETTLED, busy), Phase(gone, None), Phase(_SETTLED, busy)]
@@ -231,40 +228,14 @@ def _trickle(plan: Plan) -> Item:
         assert planned.trickle is not None  # noqa: S101  (else there is no such alert)
         events = planned.trickle.events
         phases = [Phase(_SETTLED, Decimal(0)), *(failure * events)]
-        alert = _firing_alert(plan, planned, planned.failing_trickle)
+        alert = firing(plan, planned, planned.failing_trickle)
         last = events * _SETTLED
         checks += [
-            _none(last, alert),
-            _some(last + Decimal(BASE_SECONDS) + _DELAY + _SLOW, alert),
+            none(last, alert),
+            some(last + Decimal(BASE_SECONDS) + _DELAY + _SLOW, alert),
         ]
     story = "one request every 10m, all of them failing: a ticket at the third"
     return _test(story, plan, phases, checks, objectives)
-
-
-def _policy_steps(plan: Plan) -> Iterator[Item]:
-    """Spend a little more than each step asks for; what is due later is not told yet."""
-    for planned in plan.objectives:
-        if planned.policy not in planned.alerts or planned.indicator.in_slices:
-            continue
-        for step in planned.policy_steps:
-            ratio = step.spent * (1 - planned.objective.target) * Decimal("1.02")
-            if ratio > 1:
-                continue
-            # Twice the events it takes, as rates show the last minutes in part.
-            wanted = 2 * STEP * max(planned.min_bad_events, 1) / (ratio * _SETTLED)
-            phases = [Phase(_SETTLED, _ALL.scaleb(wanted.adjusted() + 1), bad=ratio)]
-            checks = [
-                (_some if other.spent <= step.spent else _none)(
-                    _SETTLED, _firing_alert(plan, planned, planned.policy, **_step(other))
-                )
-                for other in planned.policy_steps
-            ]
-            about = f"{planned.objective.name}: {names.policy_step(step.spent)} of its budget spent"
-            yield _test(f"{about}, and what to do then", plan, phases, checks, [planned])
-
-
-def _step(step: PolicyStep) -> dict[str, str]:
-    return {names.STEP_LABEL: names.policy_step(step.spent)}
 
 
 def _contradictions(plan: Plan) -> Iterator[Item]:
@@ -278,12 +249,12 @@ def _contradictions(plan: Plan) -> Iterator[Item]:
     for bad, objectives in stories.items():
         checks = []
         for planned in objectives:
-            alert = _firing_alert(plan, planned, planned.impossible)
+            alert = firing(plan, planned, planned.impossible)
             checks += [
-                _none(_SETTLED, replace(alert, matchers=_in_any_state(alert))),
-                _none(_SETTLED + lasting / 2, alert),
-                _some(_SETTLED + told, alert),
-                _none(2 * _SETTLED + told, alert),
+                none(_SETTLED, replace(alert, matchers=_in_any_state(alert))),
+                none(_SETTLED + lasting / 2, alert),
+                some(_SETTLED + told, alert),
+                none(2 * _SETTLED + told, alert),
             ]
         busy = _busy(plan)
         phases = [Phase(_SETTLED, busy), Phase(told, busy, bad), Phase(_SETTLED, busy)]
@@ -313,6 +284,15 @@ def _busy(plan: Plan) -> Decimal:
     return _ALL.scaleb((2 * STEP * max(per_second, _ALL)).adjusted() + 1)
 
 
+def _unrecorded(plan: Plan, planned: PlannedObjective) -> Decimal:
+    """How long rates are recorded after their native histogram is gone; others are missed then."""
+    return Decimal(BASE_SECONDS if _is_native(plan, planned) else 0)
+
+
+def _is_native(plan: Plan, planned: PlannedObjective) -> bool:
+    return any(made.edge is not None for made in inputs(planned, plan.service))
+
+
 def _longest_absence(plan: Plan) -> Decimal:
     return max(planned.absent_seconds for planned in plan.objectives)
 
@@ -326,49 +306,17 @@ def _service(plan: Plan) -> tuple[Matcher, ...]:
 
 
 def _alerted(plan: Plan, seconds: Decimal) -> Expr:
-    """Select alerts that fired, or were about to, at any time in the last ``seconds``."""
+    """Select alerts that fired, or were about to, at any time in the first ``seconds``.
+
+    Of a native histogram nothing is recorded before its second sample, so it is about to be missed.
+    """
+    if any(_is_native(plan, planned) for planned in plan.objectives):
+        seconds -= _DELAY
     return call("count_over_time", vector("ALERTS", _service(plan), format_duration(seconds)))
-
-
-def _firing(plan: Plan, planned: PlannedObjective, pair: Pair | None = None) -> Vector:
-    """Select the firing burn alert of ``pair``; without one, the alert on missing signals."""
-    if pair is None:
-        return _firing_alert(plan, planned, planned.absent)
-    return _firing_alert(plan, planned, planned.burn, window=pair.long)
-
-
-def _firing_alert(
-    plan: Plan, planned: PlannedObjective, alert: PlannedAlert, **more: str
-) -> Vector:
-    of_group = alert not in (planned.absent, planned.impossible)
-    labels = {
-        "alertname": alert.name,
-        "alertstate": "firing",
-        **names.series_labels(plan.service.service, planned.objective.name),
-        **(groups(planned, plan.service)[0] if of_group else {}),
-        **more,
-    }
-    return vector("ALERTS", labels)
 
 
 def _in_any_state(alert: Vector) -> tuple[Matcher, ...]:
     return tuple(matcher for matcher in alert.matchers if matcher.label != "alertstate")
-
-
-def _none(seconds: Decimal, expr: Expr) -> Item:
-    return _check(seconds, expr, [])
-
-
-def _some(seconds: Decimal, expr: Expr, count: int = 1) -> Item:
-    return _check(seconds, aggregate("count", expr), [{"labels": "{}", "value": count}])
-
-
-def _check(seconds: Decimal, expr: Expr, samples: Sequence[Item]) -> Item:
-    return {
-        "expr": str(expr),
-        "eval_time": format_duration(_steps(seconds, ROUND_FLOOR) * STEP),
-        "exp_samples": samples,
-    }
 
 
 def _steps(seconds: Decimal, rounding: str) -> Decimal:

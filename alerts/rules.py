@@ -18,11 +18,11 @@ from slos import names
 from slos.burn import Pair, TierName, Trickle
 from slos.durations import format_duration, parse_duration
 from slos.indicators import threshold_text
-from slos.plan import Plan, PlannedObjective
+from slos.plan import Plan, PlannedAlert, PlannedObjective
 
 Rule = dict[str, object]
 
-BASE_SECONDS = 30
+_FAST_SECONDS = 30
 """How often the base rates are recorded; a sum of them times this is a number of events."""
 
 # Whatever looks back a day or more moves slowly and is evaluated less often; but often enough for
@@ -49,7 +49,7 @@ class _Rules:
 
     def groups(self) -> Iterator[Rule]:
         for name, seconds, rules in (
-            ("fast", BASE_SECONDS, self._fast()),
+            ("fast", _FAST_SECONDS, self._fast()),
             ("slow", _SLOW_SECONDS, self._slow()),
         ):
             yield {
@@ -69,24 +69,24 @@ class _Rules:
         if self.planned.absent in self.planned.alerts:
             yield from self._absent_alerts()
         if events.impossible is not None and self.planned.impossible in self.planned.alerts:
-            told = messages.impossible(self.plan, self.planned)
-            name = self.planned.impossible.name
-            yield self._alert(name, events.impossible, "ticket", told, lasting=IMPOSSIBLE_FOR)
+            told = messages.impossible(self.planned)
+            alert = self.planned.impossible
+            yield self._alert(alert, events.impossible, "ticket", told, lasting=IMPOSSIBLE_FOR)
 
     def _absent_alerts(self) -> Iterator[Rule]:
         events = self.planned.events
-        absent, lasting = self.planned.absent.name, format_duration(self.planned.absent_seconds)
+        absent, lasting = self.planned.absent, format_duration(self.planned.absent_seconds)
         missing, uncovered, tier = events.missing, events.uncovered, self.planned.absent_tier
-        told = messages.missing(self.plan, self.planned)
+        told = messages.missing(self.planned)
         if uncovered is not None and tier == "ticket":  # two of a tier would be the same alert
             told, missing, uncovered = (
-                messages.missing_somewhere(self.plan, self.planned),
+                messages.missing_somewhere(self.planned),
                 missing.or_(uncovered),
                 None,
             )
         yield self._alert(absent, missing, tier, told, lasting=lasting)
         if uncovered is not None:
-            told = messages.uncovered(self.plan, self.planned)
+            told = messages.uncovered(self.planned)
             yield self._alert(absent, uncovered, "ticket", told, lasting=lasting)
 
     def _slow(self) -> Iterator[Rule]:
@@ -107,7 +107,7 @@ class _Rules:
         ratio = self._series(names.error_ratio(trickle.window))
         most = ratio.compare(">", number(trickle.threshold))
         return self._alert(
-            self.planned.failing_trickle.name,
+            self.planned.failing_trickle,
             most.and_(self._bad_events(trickle.window).compare(">=", number(trickle.least))),
             "ticket",
             messages.trickling(self.plan, self.planned, trickle),
@@ -115,10 +115,9 @@ class _Rules:
 
     def _policy_alerts(self, period: str) -> Iterator[Rule]:
         for step in self.planned.policy_steps:
-            left = self._series(names.BUDGET_REMAINING).compare("<=", number(1 - step.spent))
             yield self._alert(
-                self.planned.policy.name,
-                self._unless_few(left, period),
+                self.planned.policy,
+                self._spent(step.spent, period),
                 "ticket",
                 messages.policy(self.plan, self.planned, step),
                 **{names.STEP_LABEL: names.policy_step(step.spent)},
@@ -126,11 +125,16 @@ class _Rules:
 
     def _exhausted_alert(self, period: str) -> Rule:
         return self._alert(
-            self.planned.exhausted.name,
-            self._unless_few(self._series(names.BUDGET_REMAINING).compare("<=", number(0)), period),
+            self.planned.exhausted,
+            self._spent(Decimal(1), period),
             "ticket",
             messages.exhausted(self.plan, self.planned),
         )
+
+    def _spent(self, share: Decimal, period: str) -> Expr:
+        """At least this share of the budget is gone."""
+        left = self._series(names.BUDGET_REMAINING).compare("<=", number(1 - share))
+        return self._unless_few(left, period)
 
     def _error_ratios(self, *, slow: bool) -> Iterator[Rule]:
         for window in self.planned.windows:
@@ -141,7 +145,7 @@ class _Rules:
         for pair in self.planned.alerting_pairs:
             if _is_slow(pair.long) is slow:
                 yield self._alert(
-                    self.planned.burn.name,
+                    self.planned.burn,
                     self._burns(pair),
                     pair.tier,
                     messages.burning(self.plan, self.planned, pair),
@@ -185,7 +189,7 @@ class _Rules:
         return expr.and_(self._bad_events(window).compare(">=", number(least)))
 
     def _bad_events(self, window: str) -> Expr:
-        return call("sum_over_time", self._series(names.BAD_RATE, window)) * number(BASE_SECONDS)
+        return call("sum_over_time", self._series(names.BAD_RATE, window)) * number(_FAST_SECONDS)
 
     def _info(self) -> dict[str, str]:
         service, objective = self.plan.service, self.planned.objective
@@ -210,10 +214,10 @@ class _Rules:
 
     def _alert(
         self,
-        name: str,
+        alert: PlannedAlert,
         expr: Expr,
         tier: TierName,
-        annotations: dict[str, str],
+        message: messages.Message,
         *,
         lasting: str = "",
         **more: str,
@@ -225,11 +229,11 @@ class _Rules:
             **more,
         }
         return {
-            "alert": name,
+            "alert": alert.name,
             "expr": pretty(expr),
             **({"for": lasting} if lasting else {}),
             "labels": labels,
-            "annotations": annotations,
+            "annotations": messages.annotated(self.plan, self.planned, alert, tier, message),
         }
 
 

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import groupby
+from itertools import chain, groupby
+from math import frexp
 
 from alerts.example_labels import Labels, example
 from promql.expr import Vector, decimal_text, vector
@@ -25,6 +26,7 @@ GAUGES = ("kv_headroom", "sequence_headroom")
 
 _SEATS = Decimal(10)
 _EXACT = Decimal("1e-9")
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,9 @@ class Phase:
 class Input:
     """One series: a counter's increase for each good and each bad event, or a gauge's values.
 
-    With ``rate`` it is the recorded rate of such a counter; ``healthy`` is one of a group in which
-    nothing is ever bad.
+    With ``rate`` it is the recorded rate of such a counter, and with ``edge`` a native histogram
+    whose observations are slow above it; ``healthy`` is one of a group in which nothing is ever
+    bad.
     """
 
     metric: str
@@ -59,6 +62,7 @@ class Input:
     bad: Decimal
     rate: bool = False
     healthy: bool = False
+    edge: Decimal | None = None
 
     @property
     def series(self) -> str:
@@ -94,8 +98,7 @@ def inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
 def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
     objective = planned.objective
     if service.native(objective) and planned.measures_latency:
-        # Not every promtool reads native histograms in a test.
-        yield from _recorded(planned, service)
+        yield from _native(planned, service)
         return
     if objective.queries:
         yield from _generic(planned) or _recorded(planned, service)
@@ -136,6 +139,22 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
             edge = decimal_text(objective.threshold)
             yield made(f"{metric}_bucket", one, none, le=edge)
             yield made(f"{metric}_count", one, one)
+
+
+def _native(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+    objective, one = planned.objective, Decimal(1)
+    metric: str
+    labels: Labels | None
+    if histogram := objective.queries.get("histogram"):
+        selector = parsed(histogram).selector
+        assert selector is not None  # noqa: S101  (read_generic requires it)
+        metric, labels = selector.metric, example(selector.matchers)
+    else:
+        metric, labels = SIGNALS[objective.indicator].metric, service.selects(objective)
+    if labels is None:
+        yield from _recorded(planned, service)
+    else:
+        yield Input(metric, tuple(labels.items()), False, one, one, edge=objective.threshold)
 
 
 def contradiction(planned: PlannedObjective, service: Service) -> Decimal | None:
@@ -256,6 +275,8 @@ def values(series: Input, phases: Iterable[Phase]) -> str:
         phases = [replace(phase, bad=Decimal(0)) for phase in phases]
     if series.rate:
         return _rates(series, phases)
+    if series.edge is not None:
+        return " ".join(_histograms(series.edge, phases))
     value = series.good if series.gauge else Decimal(0)
     words = [decimal_text(value)]
     for phase in phases:
@@ -271,6 +292,26 @@ def values(series: Input, phases: Iterable[Phase]) -> str:
         words.append(f"{decimal_text(value)}+{decimal_text(rise)}x{more}")
         value += rise * more
     return " ".join(words)
+
+
+def _histograms(edge: Decimal, phases: Iterable[Phase]) -> Iterator[str]:
+    """Write a native histogram, each sample by itself: promtool 2.53 reads nothing after an ``x``.
+
+    Buckets are of powers of two.  That of the edge stays empty, so nothing is interpolated; good
+    events are in the one below and bad ones in the one above.
+    """
+    part, power = frexp(float(edge))
+    first = power - (2 if part == _HALF else 1)
+    good = bad = Decimal(0)
+    for phase in chain([Phase(STEP, Decimal(0))], phases):
+        if phase.events is None:
+            yield f"stale _x{phase.steps - 1}"
+            continue
+        for _ in range(phase.steps):
+            good += phase.events * (1 - phase.bad)
+            bad += phase.events * phase.bad
+            of = f"{decimal_text(good)} 0 {decimal_text(bad)}"
+            yield f"{{{{count:{decimal_text(good + bad)} offset:{first} buckets:[{of}]}}}}"
 
 
 def _rates(series: Input, phases: Iterable[Phase]) -> str:

@@ -19,11 +19,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(promtool: Path, tmp_path: Path) -> Run:
     """Write a plan's files, and run promtool beside them."""
 
-    def run_(plan: Plan, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
+    def run_(
+        plan: Plan, *arguments: str, program: Path = promtool, **others: str
+    ) -> subprocess.CompletedProcess[str]:
         files = alerts.files(plan, source="slo.yaml", version="0.1.0")
         for name, text in {**{Path(p).name: t for p, t in files.items()}, **others}.items():
             (tmp_path / name).write_text(text)
-        command = [promtool, *arguments]
+        command = [program, *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     return run_

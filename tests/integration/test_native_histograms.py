@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 import yaml
 from generic_example import generic_objective
+from promql_tree import selectors
 from service_example import example, objective, service
 
 import alerts
+import dashboards
+import runbooks
 from alerts.formats import Options
+from slos.generic import bad_share
+from slos.model import Alerting, TimeSlices
 from slos.plan import Plan, plan
+from slos.signals import SIGNALS
 
 SELECTED = 'model="llama",namespace="prod"'
 TTFT = f"llm_time_to_first_token_seconds{{{SELECTED}}}"
@@ -132,11 +141,92 @@ def test_a_histogram_of_ones_own_may_be_native(check: Callable[..., None], which
     check(which, made, {metric: rising(each)}, ("20m", RATIO, 0.4))
 
 
+def failures(promtool: Path, made: Plan, folder: Path, old: str, new: str) -> str:
+    """Run the generated tests, on rules with ``new`` for ``old``; return what failed."""
+    for name, text in alerts.files(made, source="slo.yaml", version="0.1.0").items():
+        broken = old and name.endswith(".rules.yaml")
+        changed = text.replace(old, new) if broken else text
+        assert (changed == text) is not bool(broken)
+        (folder / Path(name).name).write_text(changed)
+    command = [promtool, "test", "rules", f"{made.service.service}.test.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
 @pytest.mark.parametrize("which", [OLD, NEW])
 def test_generated_tests_pass(part: Callable[[str], Path], tmp_path: Path, which: str) -> None:
-    mixed = example(objective("ttft"), objective("availability"), histograms="native")
-    for name, text in alerts.files(mixed, source="slo.yaml", version="0.1.0").items():
-        (tmp_path / Path(name).name).write_text(text)
-    command = [part(which), "test", "rules", "chat.test.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    mixed = example(
+        replace(objective("ttft"), group_by=("pod",)),
+        replace(objective("itl"), slices=TimeSlices(Decimal(60), Decimal("0.95"))),
+        objective("availability"),
+        histograms="native",
+        alerting=Alerting(disable=frozenset({"causes"})),
+    )
+    assert not failures(part(which), mixed, tmp_path, "", "")
+
+
+@pytest.mark.parametrize("which", [OLD, NEW])
+def test_generated_tests_notice_another_threshold(
+    part: Callable[[str], Path], tmp_path: Path, which: str
+) -> None:
+    """The stories are told by histograms, and not by the rates that are recorded of them."""
+    own = plan(service(replace(generic_objective("latency"), histograms="native")))
+    assert not failures(part(which), own, tmp_path, "", "")
+    told = failures(
+        part(which), own, tmp_path, "histogram_fraction(0, 0.4,", "histogram_fraction(0, 4,"
+    )
+    assert "FAILED" in told
+
+
+FULL = example(histograms="native")
+BOARD = json.loads(dashboards.files(FULL, source="slo.yaml", version="1")["dashboards/chat.json"])
+PAGES = runbooks.files(FULL, source="slo.yaml", version="1")
+SHOWN = {
+    target["expr"].replace("$__rate_interval", "5m")
+    for panel in BOARD["panels"]
+    for target in panel.get("targets", [])
+} | {
+    query
+    for name, page in PAGES.items()
+    if not any(name.endswith(f"/{each.alert.name}.md") for each in FULL.causes)
+    for query in re.findall(r"```promql\n(.*?)\n```", page, re.DOTALL)
+}
+"""What dashboard and runbooks ask, but for the conditions of cause alerts."""
+HISTOGRAMS = {signal.metric for signal in SIGNALS.values() if signal.kind == "histogram"}
+
+
+def test_dashboard_and_runbooks_read_no_classic_buckets() -> None:
+    parts = {f"{metric}_{part}" for metric in HISTOGRAMS for part in ("bucket", "count", "sum")}
+    asked = {each.metric for query in SHOWN for each in selectors(query)}
+    assert not asked & parts
+    assert asked >= {SIGNALS[key].metric for key in ("ttft", "itl", "disconnect_age")}
+    heatmaps = [panel for panel in BOARD["panels"] if panel["type"] == "heatmap"]
+    assert {panel["targets"][0]["format"] for panel in heatmaps} == {"time_series"}
+
+
+@pytest.mark.parametrize(("which", "each"), [(OLD, EXPONENTIAL), (NEW, CUSTOM)])
+def test_what_dashboard_and_runbooks_ask_has_answers(
+    check: Callable[..., None], which: str, each: str
+) -> None:
+    """Every question that is about histograms alone; and what some of them must be."""
+    labels = 'instance="a",version="1"'
+    series = {f"{metric}{{{SELECTED},{labels}}}": rising(each) for metric in sorted(HISTOGRAMS)}
+    questions = [
+        query.replace('=~"$version"', '=~".+"').replace('=~"$instance"', '=~".+"')
+        for query in sorted(SHOWN)
+        if {found.metric for found in selectors(query)} <= HISTOGRAMS
+    ]
+    assert len(questions) >= 20
+    metric = f'llm_inter_token_latency_seconds{{{SELECTED},version=~".+",instance=~".+"}}'
+    share = f"histogram_fraction(0, 0.8, sum by (version) (rate({metric}[5m])))"
+    assert share in questions
+    own = generic_objective("latency", histograms="native")
+    by_instance = bad_share(own, ("instance",), is_native=True)
+    series[own.queries["histogram"].replace("}", ',instance="a"}')] = rising(each)
+    check(
+        which,
+        NATIVE,
+        series,
+        *(("20m", f"0 * count({query}) + 1", 1) for query in [*questions, str(by_instance)]),
+        ("20m", share, 0.6),
+    )

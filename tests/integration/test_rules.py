@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import exp, inf
@@ -26,7 +27,7 @@ from lab.prometheus import Prometheus
 from promql.expr import vector
 from slos.burn import pairs
 from slos.indicators import INDICATORS
-from slos.model import Alerting, Objective
+from slos.model import Alerting, Objective, Overrides, PolicyStep, TimeSlices
 from slos.plan import Plan
 from slos.signals import SIGNALS
 
@@ -77,6 +78,29 @@ def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+PART_OF_PERIOD = {1: "promtool@bookworm", 28: "promtool@trixie", 90: "promtool@forky"}
+
+
+@pytest.mark.parametrize("days", PART_OF_PERIOD)
+def test_windows_and_budgets_pass_their_own_tests(
+    run: Run, part: Callable[[str], Path], days: int
+) -> None:
+    """Of events, of slices of both kinds, of groups, without a guard, and of every strictness."""
+    slices = TimeSlices(Decimal(60), Decimal("0.95"))
+    steps = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal(1), "stop"))
+    plan = example(
+        objective("kv_headroom", "0.99999"),
+        replace(objective("ttft", "0.999"), slices=slices),
+        replace(objective("availability", "0.5"), group_by=("pod",)),
+        replace(objective("e2e", "0.01"), alerting=Overrides(min_bad_events=0)),
+        window=days * DAY,
+        policy=steps,
+    )
+    command = ("test", "rules", "chat.budget.test.yaml")
+    done = run(plan, *command, program=part(PART_OF_PERIOD[days]))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 BREAKAGES = {
     "pages too late": ("> 0.1344\n", "> 0.8\n"),
     "pages too early": ("> 0.1344\n", "> 0.01\n"),
@@ -93,14 +117,32 @@ BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES)
+RATIO = 'slo:error_ratio:rate{}{{service="chat",slo="availability"}} > 0.{}'
+BUDGET_BREAKAGES = {
+    "a page without its long window": (RATIO.format("6h", "056"), "vector(1)"),
+    "a page without its short window": (RATIO.format("30m", "056"), "vector(1)"),
+    "a ticket without its long window": (RATIO.format("1d", "028"), "vector(1)"),
+    "a ticket without its short window": (RATIO.format("6h", "01\n"), "vector(1)\n"),
+    "a ticket that is late": (RATIO.format("3d", "01\n"), RATIO.format("3d", "015\n")),
+    "a page turned round": ("> 0.056\n", "< 0.056\n"),
+    "spent before it is": ("<= 0\n", "<= 0.1\n"),
+    "spent by less than is enough": ("[28d]) * 30 >= 10", "[28d]) * 60 >= 10"),
+    "a policy that is early": ("<= 0.5\n", "<= 0.55\n"),
+    "no budget": ("/ 0.01\n", "/ 0.02\n"),
+}
+
+
+@pytest.mark.parametrize("breakage", [*BREAKAGES, *BUDGET_BREAKAGES])
 def test_generated_tests_notice_broken_rules(run: Run, breakage: str) -> None:
-    plan = example(objective("availability", "0.99"))
+    steps = (PolicyStep(Decimal("0.5"), "slow down"),)
+    plan = example(objective("availability", "0.99"), policy=steps)
     good = alerts.files(plan, source="slo.yaml", version="0.1.0")["alerts/chat.rules.yaml"]
-    broken = good.replace(*BREAKAGES[breakage])
+    kind = "test" if breakage in BREAKAGES else "budget.test"
+    broken = good.replace(*{**BREAKAGES, **BUDGET_BREAKAGES}[breakage])
     assert broken != good
-    done = run(plan, "test", "rules", "chat.test.yaml", **{"chat.rules.yaml": broken})
+    done = run(plan, "test", "rules", f"chat.{kind}.yaml", **{"chat.rules.yaml": broken})
     assert "FAILED" in done.stdout + done.stderr
+    assert "parse error" not in done.stdout + done.stderr
 
 
 AVAILABILITY = example(objective("availability", "0.99"))
@@ -272,6 +314,31 @@ def test_a_server_that_comes_with_a_past_is_not_taken_at_its_word(
         {OK: "_x40 90000+30x40", ERROR: "_x40 5000+0x40"},
         ("30m", f"sum_over_time(slo:bad:rate5m{{{SLO}}}[1h]) == 0", True),
         ("30m", "ALERTS", False),
+    )
+
+
+GAP = "0+30x40 stale _x29"
+"""Twenty minutes of scrapes, and then none for a quarter of an hour."""
+
+
+@pytest.mark.parametrize(
+    ("plan", "series"),
+    [
+        (AVAILABILITY, {OK: f"{GAP} 2130+30x49", ERROR: "0+0x40 stale _x29 40+0x49"}),
+        (AVAILABILITY, {OK: f"{GAP} 2130+30x49", ERROR: "_x71 40+0x49"}),
+        (TTFT, {COUNT: f"{GAP} 2170+30x49", BUCKET: f"{GAP} 2130+30x49"}),
+    ],
+    ids=["counter", "newborn", "histogram"],
+)
+def test_what_happened_while_scrapes_failed_counts_after(
+    story: Callable[..., None], plan: Plan, series: dict[str, str]
+) -> None:
+    story(
+        plan,
+        series,
+        ("34m", f"({BAD}) == 0", True),
+        ("59m", is_near(BAD, 40), True),
+        ("59m", is_near(TOTAL, 30 * 118 + 40, SEAM), True),
     )
 
 
