@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import formats, inhibition, routing, rule_tests
+from alerts import budget_tests, formats, inhibition, routing, rule_tests
 from alerts.formats import Options
 from slos.plan import Plan
 
@@ -20,11 +20,13 @@ def files(plan: Plan, *, source: str, version: str, options: Options = _USUAL) -
     """
     service, about = plan.service.service, {"source": source, "version": version}
     made = {
-        formats.path(form, service): formats.text(form, plan, options, **about)
+        path: text
         for form in options.formats
+        for path, text in formats.files(form, plan, options, **about)
     }
     if "prometheus" in options.formats:
         made[f"alerts/{service}.test.yaml"] = rule_tests.text(plan, **about)
+        made[f"alerts/{service}.budget.test.yaml"] = budget_tests.text(plan, **about)
     made[f"alerts/{service}.inhibit.yaml"] = inhibition.text(plan, **about)
     made[f"alerts/{service}.route.yaml"] = routing.text(plan, **about)
     return made

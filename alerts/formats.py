@@ -6,7 +6,8 @@ either of them gives a meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,13 +37,22 @@ class Options:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def text(form: Format, plan: Plan, options: Options, *, source: str, version: str) -> str:
-    """Return the rule file of a service in a format."""
+MOST_BYTES = 262_144
+"""How large a resource may be: kubectl keeps its JSON in an annotation, which takes no more.
+
+The operator's own limit is twice that, and etcd's six times."""
+
+
+def files(
+    form: Format, plan: Plan, options: Options, *, source: str, version: str
+) -> Iterator[tuple[str, str]]:
+    """Yield path and text of a service's rule files in a format: one, unless it is too large."""
     groups = rules.groups(plan)
     if options.min_prometheus == "3":
         groups = [_lifted(group) for group in groups]
-    about, body = _BODIES[form](plan, groups, options)
-    return document(about, body, source=source, version=version)
+    for part, (about, body) in enumerate(_BODIES[form](plan, groups, options), 1):
+        path = f"alerts/{plan.service.service}.{_NAMES[form]}{f'-{part}' * (part > 1)}.yaml"
+        yield path, document(about, body, source=source, version=version)
 
 
 def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
@@ -61,12 +71,12 @@ def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
             )
 
 
-def path(form: Format, service: str) -> str:
-    """Return where the file goes, relative to the output folder."""
-    return f"alerts/{service}.{_NAMES[form]}.yaml"
+def further(service: str) -> str:
+    """Return what the files of a large service match that there are beside the first."""
+    return f"alerts/{service}.{_NAMES['operator']}-*.yaml"
 
 
-_Body = tuple[str, Mapping[str, object]]
+_Bodies = Iterator[tuple[str, Mapping[str, object]]]
 _NAMES: Mapping[Format, str] = {
     "prometheus": "rules",
     "operator": "prometheusrule",
@@ -74,32 +84,61 @@ _NAMES: Mapping[Format, str] = {
 }
 
 
-def _prometheus(plan: Plan, groups: list[rules.Rule], _: Options) -> _Body:
-    return f"Prometheus rules for the SLOs of {plan.service.service}.", {"groups": groups}
+def _prometheus(plan: Plan, groups: list[rules.Rule], _: Options) -> _Bodies:
+    yield f"Prometheus rules for the SLOs of {plan.service.service}.", {"groups": groups}
 
 
-def _operator(plan: Plan, groups: list[rules.Rule], options: Options) -> _Body:
+def _operator(plan: Plan, groups: list[rules.Rule], options: Options) -> _Bodies:
     service = plan.service.service
-    metadata = {
-        "name": f"tokenslo-{service}",
-        "namespace": options.namespace,
-        "labels": dict(options.labels),
-    }
-    return f"PrometheusRule for the SLOs of {service}: kubectl apply -f this file.", {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {name: value for name, value in metadata.items() if value},
-        "spec": {"groups": groups},
-    }
+    about = f"PrometheusRule for the SLOs of {service}: kubectl apply -f this file."
+    for part, members in enumerate(_parts(groups), 1):
+        metadata = {
+            # No service has a dot in its name, so no other has this one.
+            "name": f"tokenslo-{service}{f'.{part}' * (part > 1)}",
+            "namespace": options.namespace,
+            "labels": dict(options.labels),
+        }
+        yield (
+            about,
+            {
+                "apiVersion": "monitoring.coreos.com/v1",
+                "kind": "PrometheusRule",
+                "metadata": {name: value for name, value in metadata.items() if value},
+                "spec": {"groups": members},
+            },
+        )
 
 
-def _mimir(plan: Plan, groups: list[rules.Rule], _: Options) -> _Body:
+def _parts(groups: Iterable[rules.Rule]) -> Iterator[list[rules.Rule]]:
+    """Yield as many groups as fit into a resource, in order."""
+    used, members = 0, list[rules.Rule]()
+    for group in groups:
+        size = _bytes(group)
+        if members and used + size > MOST_BYTES - _ROOM:
+            yield members
+            used, members = 0, []
+        members.append(group)
+        used += size
+    yield members
+
+
+_ROOM = 8_192
+"""What names, labels and brackets of a resource take at most, with some to spare."""
+
+
+def _bytes(group: rules.Rule) -> int:
+    """Return how long it is as JSON, in which Kubernetes escapes what means something in HTML."""
+    text = json.dumps(group, ensure_ascii=False)
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&"))
+
+
+def _mimir(plan: Plan, groups: list[rules.Rule], _: Options) -> _Bodies:
     service = plan.service.service
     about = f"Rules for the SLOs of {service}: mimirtool rules load, or cortextool rules load."
-    return about, {"namespace": service, "groups": groups}
+    yield about, {"namespace": service, "groups": groups}
 
 
-_BODIES: Mapping[Format, Callable[[Plan, list[rules.Rule], Options], _Body]] = {
+_BODIES: Mapping[Format, Callable[[Plan, list[rules.Rule], Options], _Bodies]] = {
     "prometheus": _prometheus,
     "operator": _operator,
     "mimir": _mimir,

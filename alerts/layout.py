@@ -7,6 +7,9 @@ from pathlib import PurePath
 
 from slos.yaml_text import block, entry, indented
 
+HEADER = "# Made by tokenslo "
+"""How the line begins that tells generated files from those of people."""
+
 
 def document(
     about: str,
@@ -22,7 +25,7 @@ def document(
     """
     path = PurePath(source)
     name = " ".join((path.name if path.is_absolute() else source).split())
-    header = f"# {about}\n# Made by tokenslo {version} from {name}. Do not edit."
+    header = f"# {about}\n{HEADER}{version} from {name}. Do not edit."
     return "\n\n".join([header, *map(_part, body, body.values())]) + "\n"
 
 

@@ -15,7 +15,9 @@ _TEXT = """\
 // A monitoring mixin with the SLOs of {services}.
 // Made by tokenslo {version}. Do not edit: set what you want otherwise in _config.
 //
-//   (import 'mixin.libsonnet') + {{ _config+:: {{ alertLabels: {{ team: 'inference' }} }} }}
+//   (import 'mixin.libsonnet') + {{
+//     _config+:: {{ tokenslo+: {{ alertLabels: {{ team: 'inference' }} }} }},
+//   }}
 
 local files = [
 {rules}];
@@ -30,12 +32,15 @@ local only(keep, change=function(rule) rule) = [
 ];
 
 {{
+  // All mixins share _config: what is set here is for this one alone.
   _config+:: {{
-    // Added to every alert; what an alert has itself is overwritten.
-    alertLabels: {{}},
-    alertAnnotations: {{}},
-    // Added to the tags of every dashboard.
-    dashboardTags: [],
+    tokenslo+: {{
+      // Added to every alert; what an alert has itself is overwritten.
+      alertLabels: {{}},
+      alertAnnotations: {{}},
+      // Added to the tags of every dashboard.
+      dashboardTags: [],
+    }},
   }},
 
   prometheusRules+:: {{
@@ -46,8 +51,8 @@ local only(keep, change=function(rule) rule) = [
     groups+: only(
       function(rule) std.objectHas(rule, 'alert'),
       function(rule) rule {{
-        labels+: $._config.alertLabels,
-        annotations+: $._config.alertAnnotations,
+        labels+: $._config.tokenslo.alertLabels,
+        annotations+: $._config.tokenslo.alertAnnotations,
       }},
     ),
   }},
@@ -68,7 +73,7 @@ def text(
         rules="".join(f"  importstr '{path}',\n" for path in rules),
         dashboards="".join(
             f"    '{PurePath(path).name}': (import '{path}') "
-            "{ tags+: $._config.dashboardTags },\n"
+            "{ tags+: $._config.tokenslo.dashboardTags },\n"
             for path in dashboards
         ),
     )

@@ -38,7 +38,7 @@ def rules(plan: Plan, kind: str) -> list[dict]:
     return [rule for group in groups(plan) for rule in group["rules"] if kind in rule]
 
 
-@pytest.mark.parametrize("kind", ["rules", "test", "inhibit"])
+@pytest.mark.parametrize("kind", ["rules", "test", "budget.test", "inhibit"])
 def test_a_file_in_whole(kind: str) -> None:
     plan = example(objective("availability", target="0.999"))
     whole = EXPECTED / f"chat.{kind}.yaml"
@@ -49,6 +49,7 @@ def test_every_service_has_its_files() -> None:
     assert list(alerts.files(example(), source="slo.yaml", version="0.1.0")) == [
         "alerts/chat.rules.yaml",
         "alerts/chat.test.yaml",
+        "alerts/chat.budget.test.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
     ]
@@ -166,7 +167,7 @@ def test_causes_are_named_only_where_they_explain_an_objective() -> None:
 
 def test_a_service_of_one_version_has_no_bad_rollout() -> None:
     names = {planned.cause.name for planned in example(selector={"version": "1"}).causes}
-    assert {alert.name for alert in CAUSE_ALERTS} - names == {"BadRollout"}
+    assert {alert.name for alert in CAUSE_ALERTS} - names == {"BadRollout", "SlowRollout"}
 
 
 @pytest.mark.parametrize("least", [0, 3, 4])
@@ -211,7 +212,7 @@ def test_no_group_is_evaluated_so_seldom_that_lookups_miss_it() -> None:
 def test_group_names_are_unique() -> None:
     plan = example()
     found = [group["name"] for group in groups(plan)]
-    assert len(found) == len(set(found)) == 2 * len(plan.objectives) + 1
+    assert len(found) == len(set(found)) == 2 * len(plan.objectives) + 3
 
 
 @given(st.integers(1, 99_999))

@@ -53,6 +53,7 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     written = tree()
     assert [path for path in written if not path.startswith("runbooks/")] == [
+        "alerts/chat.budget.test.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
         "alerts/chat.rules.yaml",
@@ -78,13 +79,14 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
         "ChatQueueGrowing.md",
         "ChatRetryStorm.md",
         "ChatSidecarBlind.md",
+        "ChatSlowRollout.md",
         "ChatWorkWasted.md",
         "README.md",
     ]
     out, err = capsys.readouterr()
     *lines, summary = out.splitlines()
     assert sorted(lines) == [f"wrote out/{path}" for path in written]
-    assert summary == "25 files: 25 written"
+    assert summary == "27 files: 27 written"
     assert err == ""
 
 
@@ -109,7 +111,7 @@ def test_a_second_run_writes_nothing(capsys):
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out") == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-    assert capsys.readouterr().out == "25 files: 25 current\n"
+    assert capsys.readouterr().out == "27 files: 27 current\n"
 
 
 def test_only_what_changed_is_written(capsys):
@@ -119,7 +121,7 @@ def test_only_what_changed_is_written(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     assert capsys.readouterr().out.splitlines() == [
         "wrote out/dashboards/chat.json",
-        "25 files: 24 current, 1 written",
+        "27 files: 26 current, 1 written",
     ]
 
 
@@ -200,6 +202,7 @@ def test_pages_of_alerts_that_are_gone_are_removed_but_not_those_of_people(capsy
             "FirstTokenSignalAbsent",
             "KvCachePressure",
             "QueueGrowing",
+            "SlowRollout",
             "WorkWasted",
         )
     ]
@@ -210,7 +213,7 @@ def test_check_is_content_with_current_files(capsys):
     run("chat.yaml", "-o", "out")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 0
-    assert capsys.readouterr().out == "25 files: 25 current\n"
+    assert capsys.readouterr().out == "27 files: 27 current\n"
 
 
 def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
@@ -222,7 +225,7 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     assert run("chat.yaml", "-o", "out", "--check") == 1
     out, err = capsys.readouterr()
     assert tree() == before
-    assert err == "16 files: 3 current, 13 to write, 9 to remove\n"
+    assert err == "17 files: 2 current, 15 to write, 10 to remove\n"
     headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
     page = "out/runbooks/chat/ChatFirstTokenBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import _jsonnet
 import pytest
 import yaml
-from service_example import example
+from service_example import example, objective
 
 import alerts
-from alerts.formats import FORMATS, Options
-from slos.model import Alerting, Tier
+from alerts.formats import FORMATS, MOST_BYTES, Options
+from slos.model import Alerting, Overrides, PolicyStep, Tier
 from tokenslo.cli import main
 
 ALL = Options(FORMATS, namespace="monitoring", labels={"release": "prometheus"})
@@ -31,11 +35,16 @@ GROUP = {
     "rules",
 }
 RULE = {"alert", "annotations", "expr", "for", "keep_firing_for", "labels", "record"}
+DURATION = re.compile(r"0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
+
+
+def parsed(text: str) -> Any:
+    return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
 def made(options: Options, **fields: object) -> dict[str, Any]:
     files = alerts.files(example(**fields), source="slo.yaml", version="0.1.0", options=options)
-    return {Path(path).name: yaml.safe_load(text) for path, text in files.items()}
+    return {Path(path).name: parsed(text) for path, text in files.items()}
 
 
 def effective(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -65,10 +74,15 @@ def test_the_operator_s_resource_is_what_its_definition_allows() -> None:
         "namespace": "monitoring",
         "labels": {"release": "prometheus"},
     }
+    names = [group["name"] for group in resource["spec"]["groups"]]
+    assert len(set(names)) == len(names)
     for group in resource["spec"]["groups"]:
         assert {"name", "rules"} <= set(group) <= GROUP
+        assert DURATION.fullmatch(group["interval"])
         for rule in group["rules"]:
             assert {"expr"} <= set(rule) <= RULE
+            assert DURATION.fullmatch(rule.get("for", "0"))
+            assert all(isinstance(value, str) for value in rule.get("annotations", {}).values())
             assert ("alert" in rule) != ("record" in rule)
             assert all(isinstance(value, str) for value in rule.get("labels", {}).values())
     assert made(Options(("operator",)))["chat.prometheusrule.yaml"]["metadata"] == {
@@ -84,10 +98,65 @@ def test_for_prometheus_3_common_labels_are_written_once_and_series_keep_theirs(
     assert effective(lifted) == effective(plain)
     assert not [group for group in plain if "labels" in group]
     assert all("service" in group["labels"] for group in lifted)
-    assert all(("slo" in g["labels"]) is (g["name"] != "chat/causes") for g in lifted)
+    assert all(("slo" in g["labels"]) is ("/causes" not in g["name"]) for g in lifted)
     assert not [
         rule for group in lifted for rule in group["rules"] if "slo" in rule.get("labels", {})
     ]
+
+
+@cache
+def large() -> dict[str, str]:
+    """Return the operator's files of a service with 25 objectives."""
+    objectives = [
+        replace(objective("ttft", "0.999"), name=f"o{number}", threshold=Decimal(1 + number))
+        for number in range(25)
+    ]
+    files = alerts.files(example(*objectives), source="s", version="0", options=ALL)
+    return {path: text for path, text in files.items() if ".prometheusrule" in path}
+
+
+def test_a_large_service_is_several_resources_that_kubectl_takes() -> None:
+    resources = {path: parsed(text) for path, text in large().items()}
+    assert list(resources) == [
+        "alerts/chat.prometheusrule.yaml",
+        "alerts/chat.prometheusrule-2.yaml",
+    ]
+    assert [each["metadata"].pop("name") for each in resources.values()] == [
+        "tokenslo-chat",
+        "tokenslo-chat.2",
+    ]
+    same = {"namespace": "monitoring", "labels": {"release": "prometheus"}}
+    assert all(each["metadata"] == same for each in resources.values())
+    groups = [group["name"] for each in resources.values() for group in each["spec"]["groups"]]
+    assert len(groups) == len(set(groups)) == 2 * 25 + 3
+    for each in resources.values():
+        kept = json.dumps(each)  # what `kubectl apply` writes into an annotation of 256 KiB
+        assert len(re.sub("[<>&]", "uXXXX ", kept).encode()) < MOST_BYTES
+
+
+def test_a_cause_names_only_some_of_very_many_objectives() -> None:
+    *_, last = large().values()
+    told = re.findall("explains: (.*)", last)
+    assert told
+    assert all(text.endswith(", o19 and 5 more") for text in told)
+
+
+def test_no_group_has_more_rules_than_mimir_takes() -> None:
+    steps = tuple(PolicyStep(Decimal(step) / 10, "slow down") for step in range(1, 11))
+    groups = made(ALL, policy=steps, window=Decimal(90 * 86_400))["chat.mimir.yaml"]["groups"]
+    assert 15 < max(len(group["rules"]) for group in groups) <= 20
+
+
+def test_no_label_is_one_that_high_availability_takes_away() -> None:
+    """By these Thanos and Mimir tell replicas and tenants apart, and drop them."""
+    taken = {"cluster", "prometheus", "receive", "replica", "tenant_id", "__replica__"}
+    labels = {
+        name
+        for rule in effective(made(Options())["chat.rules.yaml"]["groups"])
+        for name in rule["labels"]
+    }
+    assert "service" in labels
+    assert not {name for name in labels if name in taken or name.endswith("_replica")}
 
 
 def test_tests_come_with_the_format_that_promtool_reads() -> None:
@@ -114,6 +183,36 @@ def test_routes_tell_pages_and_tickets_apart_by_the_labels_of_the_file() -> None
     ]
 
 
+def test_objectives_with_tiers_of_their_own_have_routes_of_their_own() -> None:
+    own = Overrides(ticket=Tier({"severity": "low"}))
+    templated = Overrides(page=Tier({"severity": "{{ $labels.model }}"}))
+    objectives = (
+        objective("itl"),
+        replace(objective("ttft"), alerting=own),
+        replace(objective("e2e"), alerting=own),
+        replace(objective("queue"), alerting=templated),
+    )
+    files = alerts.files(example(*objectives), source="slo.yaml", version="0")
+    route, _ = parsed(files["alerts/chat.route.yaml"])["routes"]
+    assert [(one["receiver"], one["matchers"]) for one in route["routes"]] == [
+        ("chat-page", ['slo=~"ttft|e2e"', 'severity="critical"']),
+        ("chat-ticket", ['slo=~"ttft|e2e"', 'severity="low"']),
+        ("chat-ticket", ['slo="queue"', 'severity="warning"']),
+        ("chat-page", ['severity="critical"']),
+        ("chat-ticket", ['severity="warning"']),
+    ]
+    rules = parsed(files["alerts/chat.inhibit.yaml"])["inhibit_rules"]
+    pages = [rule["source_matchers"][1:] for rule in rules if rule["equal"] == ["service"]]
+    assert pages == [
+        ['alertname=~".+BudgetBurn"', 'window=~"1h|6h"'],
+        [
+            'alertname=~"ChatItlSignalAbsent|ChatTtftSignalAbsent|ChatE2eSignalAbsent"',
+            'severity="critical"',
+        ],
+        ['alertname="ChatQueueSignalAbsent"'],
+    ]
+
+
 SLO = """\
 apiVersion: tokenslo/v1
 service: chat
@@ -137,7 +236,10 @@ def slo(tmp_path: Path) -> str:
 
 def test_the_command_writes_the_formats_it_is_asked_for(slo: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    formats = ("--format", "operator, mimir", "--label", "release=a=b", "--namespace", "m")
+    formats = (
+        *("--format", "operator, mimir", "--namespace", "m"),
+        *("--label", "release=a.b", "--label", "example.com/team=", "--label", "release=a.b"),
+    )
     assert run(slo, "-o", str(out), "--only", "alerts", *formats) == 0
     assert sorted(path.name for path in out.rglob("*.yaml")) == [
         "chat.inhibit.yaml",
@@ -145,8 +247,8 @@ def test_the_command_writes_the_formats_it_is_asked_for(slo: str, tmp_path: Path
         "chat.prometheusrule.yaml",
         "chat.route.yaml",
     ]
-    resource = yaml.safe_load((out / "alerts/chat.prometheusrule.yaml").read_text())
-    assert resource["metadata"]["labels"] == {"release": "a=b"}
+    resource = parsed((out / "alerts/chat.prometheusrule.yaml").read_text())
+    assert resource["metadata"]["labels"] == {"release": "a.b", "example.com/team": ""}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +256,15 @@ def test_the_command_writes_the_formats_it_is_asked_for(slo: str, tmp_path: Path
     [
         (("--format", "thanos"), "'thanos' is not one of prometheus, operator, mimir"),
         (("--label", "release"), "'release' is not NAME=VALUE"),
+        (("--format", ""), "'' is not one of prometheus, operator, mimir"),
         (("--min-prometheus", "2.30"), "'2.30' is not one of '2.42', '2.53', '3'"),
+        (("--label", "release=a=b"), "'a=b' is no value that Kubernetes takes for a label"),
+        (("--label", "release=" + "a" * 64), "is no value that Kubernetes takes for a label"),
+        (("--label", "Ex ample/x=a"), "'Ex ample/x' is no name that Kubernetes takes"),
+        (("--label", "a=b", "--label", "a=c"), "'a' is given twice, with different values"),
+        (("--namespace", "Monitoring"), "'Monitoring' is no namespace"),
+        (("--mixin", "--format", "operator"), "add prometheus to --format"),
+        (("--mixin", "--only", "runbooks"), "add alerts or dashboards to --only"),
     ],
 )
 def test_what_it_does_not_know_is_refused(
@@ -196,29 +306,106 @@ def test_only_what_has_a_histogram_says_how_it_is_stored(
     )
 
 
-def test_a_mixin_has_every_rule_and_takes_labels_for_alerts(slo: str, tmp_path: Path) -> None:
+EVERY_FORMAT = ("--format", ",".join(FORMATS))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--only", "alerts", *EVERY_FORMAT),
+        ("--only", "alerts,dashboards", "--mixin"),
+        ("--only", "dashboards", "--mixin"),
+        ("--only", "alerts", *EVERY_FORMAT, "--mixin", "--min-prometheus", "3"),
+    ],
+)
+def test_check_tells_of_every_file_and_leaves_nothing_behind(
+    slo: str, tmp_path: Path, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, out = tmp_path / "other.yaml", tmp_path / "out"
+    other.write_text(SLO.replace("chat", "code"))
+    asked = (slo, str(other), "-o", str(out), *flags)
+    assert run(*asked, "--check") == 1
+    assert not out.exists()
+    told = {line[4:] for line in capsys.readouterr().out.splitlines() if line.startswith("+++ ")}
+    assert run(*asked) == 0
+    written = {str(path) for path in out.rglob("*") if path.is_file()}
+    assert told == written
+    assert run(*asked, "--check") == 0
+    for path in out.rglob("*.yaml"):
+        assert "\n---" not in path.read_text()
+    capsys.readouterr()
+    other.write_text(SLO.replace("chat", "code").replace("99.9%", "99%"))
+    before = {path: Path(path).read_text() for path in written}
+    assert run(*asked, "--check") == 1
+    changed = {line[4:] for line in capsys.readouterr().out.splitlines() if line[:4] == "+++ "}
+    assert changed
+    assert all("/code." in path for path in changed)
+    assert before == {str(path): path.read_text() for path in out.rglob("*") if path.is_file()}
+
+
+def test_further_files_of_a_service_that_became_smaller_are_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
-    assert run(slo, "-o", str(out), "--mixin") == 0
+    lines = [
+        f"  - {{name: o{number}, indicator: ttft, threshold: {number + 1}s, target: 99.9%}}\n"
+        for number in range(40)
+    ]
+    head = SLO[: SLO.index("  - ")]
+    file = tmp_path / "slo.yaml"
+    file.write_text(head + "".join(lines))
+    asked = (str(file), "-o", str(out), "--only", "alerts", "--format", "operator")
+    assert run(*asked) == 0
+    second = out / "alerts/chat.prometheusrule-2.yaml"
+    ours = out / "alerts/chat.prometheusrule-9.yaml"
+    ours.write_text("# written by somebody\n")
+    assert second.exists()
+    file.write_text(head + lines[0])
+    capsys.readouterr()
+    assert run(*asked, "--check") == 1
+    assert f"--- {second}\n+++ /dev/null\n" in capsys.readouterr().out
+    assert second.exists()
+    assert run(*asked) == 0
+    assert f"removed {second}\n" in capsys.readouterr().out
+    assert not second.exists()
+    assert ours.exists()
+
+
+@pytest.mark.parametrize("oldest", ["2.42", "3"])
+def test_a_mixin_is_vendored_and_set_like_any_other(slo: str, tmp_path: Path, oldest: str) -> None:
+    out = tmp_path / "vendor/chat"
+    assert run(slo, "-o", str(out), "--mixin", "--min-prometheus", oldest) == 0
+    # Mixins share _config: what another has there stays as it was.
     program = """
-        (import 'mixin.libsonnet') + {
-          _config+:: { alertLabels: { team: 'a' }, dashboardTags: ['mine'] },
-          all:: {
-            rules: $.prometheusRules, alerts: $.prometheusAlerts, grafana: $.grafanaDashboards,
-          },
-        }
+        local other = {
+          _config+:: { dashboardTags: ['other'], alertLabels: { team: 'other' } },
+          prometheusAlerts+:: { groups+: [{ name: 'other', tags: $._config.dashboardTags }] },
+        };
+        local all = other + (import 'chat/mixin.libsonnet') + {
+          _config+:: { tokenslo+: {
+            alertLabels: { team: 'a' }, alertAnnotations: { by: 'b' }, dashboardTags: ['mine'],
+          } },
+        };
+        { rules: all.prometheusRules, alerts: all.prometheusAlerts, grafana: all.grafanaDashboards }
     """
     evaluated = json.loads(
-        _jsonnet.evaluate_snippet("test", f"({program}).all", jpathdir=[str(out)])
+        _jsonnet.evaluate_snippet("test", program, jpathdir=[str(tmp_path / "vendor")])
     )
-    groups = yaml.safe_load((out / "alerts/chat.rules.yaml").read_text())["groups"]
-    every = [rule for group in groups for rule in group["rules"]]
-    recorded = [rule for group in evaluated["rules"]["groups"] for rule in group["rules"]]
+    every = effective(parsed((out / "alerts/chat.rules.yaml").read_text())["groups"])
+    others, *groups = evaluated["alerts"]["groups"]
+    assert others == {"name": "other", "tags": ["other"]}
+    recorded = effective(evaluated["rules"]["groups"])
     assert recorded == [rule for rule in every if "record" in rule]
-    told = [rule for group in evaluated["alerts"]["groups"] for rule in group["rules"]]
-    assert told == [
-        {**rule, "labels": {**rule["labels"], "team": "a"}} for rule in every if "alert" in rule
+    assert effective(groups) == [
+        {
+            **rule,
+            "labels": {**rule["labels"], "team": "a"},
+            "annotations": {**rule["annotations"], "by": "b"},
+        }
+        for rule in every
+        if "alert" in rule
     ]
-    assert {group["interval"] for group in evaluated["alerts"]["groups"]} == {"30s", "1m", "2m"}
+    assert {group["interval"] for group in groups} == {"30s", "1m", "2m"}
     dashboard = json.loads((out / "dashboards/chat.json").read_text())
     dashboard["tags"].append("mine")
     assert evaluated["grafana"] == {"chat.json": dashboard}

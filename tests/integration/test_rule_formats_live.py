@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from service_example import example, objective
 
 import alerts
 from alerts.formats import RELEASES, Options
-from slos.model import Alerting, Tier
+from slos.model import Alerting, Overrides, PolicyStep, Tier
 
 PART_OF_RELEASE = {
     "2.42": "promtool@bookworm",
@@ -22,6 +25,7 @@ PART_OF_RELEASE = {
 PLAN = example(
     objective("availability"), objective("ttft", "0.95"), objective("kv_headroom", "0.9")
 )
+STEPS = (PolicyStep(Decimal(1), "stop"),)
 Install = Callable[[str], Path]
 
 
@@ -70,8 +74,12 @@ def test_rules_for_release_3_are_no_file_for_those_before(part: Install, tmp_pat
 
 
 def test_vmalert_takes_the_rules(part: Install, tmp_path: Path) -> None:
-    vmalert, rules = part("vmalert"), write(tmp_path) / "chat.rules.yaml"
-    run(vmalert, f"-rule={rules}", "-dryRun", cwd=tmp_path)
+    vmalert = part("vmalert")
+    for folder, options in (("plain", Options()), ("lifted", Options(min_prometheus="3"))):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, options, example(policy=STEPS))
+    rules = tmp_path / "plain/chat.rules.yaml"
+    run(vmalert, f"-rule={tmp_path}/*/chat.rules.yaml", "-dryRun", cwd=tmp_path)
     rules.write_text(rules.read_text().replace("sum(", "sun(", 1))
     refused = subprocess.run([vmalert, f"-rule={rules}", "-dryRun"], capture_output=True)
     assert refused.returncode != 0
@@ -81,7 +89,11 @@ def test_vmalert_takes_the_rules(part: Install, tmp_path: Path) -> None:
 def alertmanager_yml(tmp_path: Path) -> Path:
     """Put both fragments into an Alertmanager's configuration, as their first lines say."""
     alerting = Alerting(page=Tier({"severity": "critical"}), ticket=Tier({"severity": "warning"}))
-    write(tmp_path, plan=example(objective("availability"), alerting=alerting))
+    # What others call a page is a ticket here; and text that needs quoting.
+    own = Overrides(page=Tier({"severity": 'p1 "é" \\'}), ticket=Tier({"severity": "critical"}))
+    special = replace(objective("ttft"), alerting=own)
+    plan = example(objective("availability"), special, alerting=alerting, policy=STEPS)
+    write(tmp_path, plan=plan)
     routes, inhibited = (
         yaml.safe_load((tmp_path / f"chat.{name}.yaml").read_text())
         for name in ("route", "inhibit")
@@ -117,13 +129,20 @@ def alerts_of(folder: Path) -> list[dict[str, str]]:
 
 def test_pages_and_tickets_go_to_different_people(amtool: Path, alertmanager_yml: Path) -> None:
     folder = alertmanager_yml.parent
-    told: dict[str, set[str]] = {}
-    for labels in alerts_of(folder):
-        words = [f"{name}={value}" for name, value in labels.items()]
+    told: dict[tuple[str, str], set[str]] = {}
+    # Where an alert goes depends on no more than this.
+    labels_ = ("service", "slo", "severity")
+    for alert in {tuple(each[name] for name in labels_) for each in alerts_of(folder)}:
+        words = [f"{name}={json.dumps(value)}" for name, value in zip(labels_, alert, strict=True)]
         flags = ("config", "routes", "test", f"--config.file={alertmanager_yml}")
         receiver = run(amtool, *flags, *words, cwd=folder).strip()
-        told.setdefault(receiver, set()).add(labels["severity"])
-    assert told == {"chat-page": {"critical"}, "chat-ticket": {"warning"}}
+        told.setdefault((alert[1], receiver), set()).add(alert[2])
+    assert told == {
+        ("availability", "chat-page"): {"critical"},
+        ("availability", "chat-ticket"): {"warning"},
+        ("ttft", "chat-page"): {'p1 "é" \\'},
+        ("ttft", "chat-ticket"): {"critical"},
+    }
 
 
 def test_alerts_of_others_go_where_they_went(amtool: Path, alertmanager_yml: Path) -> None:
