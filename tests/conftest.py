@@ -7,11 +7,14 @@ the run names it; a part that it can have and that is not to be had is an error.
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from lab import alertmanager as alertmanager_server
 from lab import parts
@@ -21,15 +24,22 @@ from lab.alertmanager import Alertmanager
 from lab.parts import MissingPart
 from lab.prometheus import Prometheus
 from lab.triton import Triton
+from tests.foreign import Folder
 from tests.triton_models import ARGUMENTS, MODELS, write_models
 
-LEFT_OUT = pytest.StashKey[list[str]]()
+LEFT_OUT = "left out"
 
 
 @pytest.fixture(scope="session")
 def part(pytestconfig: pytest.Config) -> Callable[[str], Path]:
     """Install a part by its name, unless it is there."""
     return partial(_install, pytestconfig)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Return a folder for files of other tools, and what commands say about them."""
+    return Folder(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +83,12 @@ def alertmanager(part: Callable[[str], Path]) -> Callable[..., Alertmanager]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(part, …): uses real servers or tools of the lab")
-    config.stash[LEFT_OUT] = []
+    config.addinivalue_line("markers", "alone: measures times, with nothing else running beside it")
+    # How long an example takes depends on what else the machine does; speed is for bench/.
+    settings.register_profile("on a busy machine", deadline=None)
+    settings.load_profile("on a busy machine")
+    # A run in a shell's background (`make test &`) ignores Ctrl-C, and so would what tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -91,26 +106,30 @@ def pytest_runtest_makereport(
         reason = str(call.excinfo.value)
         report.outcome = "skipped"
         report.longrepr = (str(item.path), (item.location[1] or 0) + 1, reason)
-        item.config.stash[LEFT_OUT].append(f"{item.nodeid}: {reason}")
+        report.user_properties.append((LEFT_OUT, reason))
     return report
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    if config.stash[LEFT_OUT]:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    left_out = [
+        f"{report.nodeid}: {reason}"
+        for report in terminalreporter.getreports("skipped")
+        for name, reason in report.user_properties
+        if name == LEFT_OUT
+    ]
+    if left_out:
         terminalreporter.ensure_newline()
         terminalreporter.section("tests not run: this platform cannot have their servers")
-        for line in config.stash[LEFT_OUT]:
+        for line in left_out:
             terminalreporter.write_line(line)
 
 
 def _install(config: pytest.Config, name: str) -> Path:
-    """Install a part, telling of a download at the terminal past pytest's capture."""
+    """Install a part, telling of a download past pytest's capture, also from a worker of xdist."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
     def say(text: str) -> None:
         with capture.global_and_fixture_disabled():
-            print(f"\n{text}", flush=True)
+            print(f"\n{text}", file=sys.stderr, flush=True)
 
     return triton_server.install(say) if name == "triton" else parts.program(name, say)
