@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from math import ceil, inf, isfinite
+from operator import add
 
 from slos.durations import parse_duration
 from slos.names import BASE_WINDOW
-from tests.rule_values.recordings import EVERY, TARGET, Tool
-from tests.rule_values.replay import Asked, Replay, Samples
-from tests.rule_values.traffic import DAY, SCRAPE, Story, Truth, play
+from tests.rule_values.recordings import EVERY, MOST, OBJECTIVES, TARGET, Tool
+from tests.rule_values.replay import Replay
+from tests.rule_values.traffic import DAY, SCRAPE, Traffic, Truth
 
-BUDGET = "budget"
-"""What is left of the budget, among the windows of a comparison."""
-LATE = int(parse_duration(BASE_WINDOW)) + SCRAPE
-"""Seconds in which an event is seen in full: a rate looks back, and a scrape comes after it."""
+PERIOD, BUDGET = "period", "budget"
+"""The ratio of the whole period and what is left of its budget, among the windows compared."""
 _BUDGET = float(1 - TARGET)
 
 
@@ -24,14 +24,18 @@ class Check:
     """What a tool said of a window at a time, and what was true.
 
     ``said`` and ``true`` are error ratios, None where there is none; ``lately`` are the least and
-    the highest that was true in the last :data:`LATE` seconds.  ``least`` is the smallest ratio
-    that errors are measured by.
+    the highest that was true while the last event was still fading in.  ``least`` is the smallest
+    ratio that errors are measured by.
     """
 
     said: float | None
     true: float | None
     lately: tuple[float, float] | None
     least: float
+
+    def of_budget(self) -> Check:
+        """Return the same of a budget, of which nothing is spent while nothing happens."""
+        return replace(self, true=self.true or 0.0, lately=self.lately or (0.0, 0.0))
 
     @property
     def error(self) -> float:
@@ -60,7 +64,7 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One tool in one story: its rules, and the checks of each window, the period's last."""
+    """One tool in one story: its rules, and the checks of each window."""
 
     story: str
     tool: Tool
@@ -74,24 +78,21 @@ class Compared:
 
 def compare(
     replay: Replay,
-    stories: Sequence[Story],
+    played: Mapping[str, Traffic],
     tools_: Mapping[str, Sequence[Tool]],
     history: int,
     checks: range,
 ) -> list[Compared]:
-    """Play stories for ``history`` seconds, let tools record them, and look at check times."""
-    truths: dict[str, Truth] = {}
-    for story in stories:
-        traffic = play(story, history)
-        truths[story.name] = traffic.sums()
+    """Let tools record what stories of ``history`` seconds made, and look at check times."""
+    for traffic in played.values():
         replay.add(traffic.samples)
-    record(replay, [tool for each in tools_.values() for tool in each], history, checks)
-    with replay.asking() as asked:
-        return [
-            Compared(name, tool, dict(_checks(asked, tool, truths[name], checks)))
-            for name, of in tools_.items()
-            for tool in of
-        ]
+    apart = {story: [tool.apart() for tool in of] for story, of in tools_.items()}
+    record(replay, [tool for each in apart.values() for tool in each], history, checks)
+    return [
+        Compared(story, tool, dict(_checks(replay, tool, played[story], checks)))
+        for story, of in apart.items()
+        for tool in of
+    ]
 
 
 def record(replay: Replay, tools_: Sequence[Tool], history: int, checks: range) -> None:
@@ -99,25 +100,27 @@ def record(replay: Replay, tools_: Sequence[Tool], history: int, checks: range) 
     always = range(0, history + 1, EVERY)
     layers = [tool.layers() for tool in tools_]
     for depth in range(max(map(len, layers))):
-        samples: dict[str, Samples] = {}
-        with replay.asking() as asked:
-            for tool, layered in zip(tools_, layers, strict=True):
-                for recording in layered[depth] if depth < len(layered) else ():
-                    times = always if tool.is_summed(recording) else checks
-                    samples |= asked.recorded(recording, times)
-        replay.add(samples)
+        wanted = {
+            str(recording): (recording, always if tool.is_summed(recording) else checks)
+            for tool, layered in zip(tools_, layers, strict=True)
+            for recording in (layered[depth] if depth < len(layered) else ())
+        }
+        for recording, times in wanted.values():
+            replay.add(replay.recorded(recording, times))
 
 
 def _checks(
-    asked: Asked, tool: Tool, truth: Truth, checks: range
+    replay: Replay, tool: Tool, traffic: Traffic, checks: range
 ) -> Iterator[tuple[str, list[Check]]]:
+    truth, late = _truth(tool, traffic)
+
     def check(said: Mapping[float, float], window: str) -> list[Check]:
         seconds = int(parse_duration(window))
         return [
             Check(
                 said.get(at),
                 truth.ratio(at, seconds),
-                truth.lately(at, seconds, LATE),
+                truth.lately(at, seconds, late),
                 # A share of next to no failures is no use to anyone, unless it is of a long time.
                 0.0 if seconds >= DAY else _BUDGET,
             )
@@ -125,10 +128,30 @@ def _checks(
         ]
 
     for window, expr in tool.ratios.items():
-        yield window, check(_numbers(asked.values(expr, checks)), window)
-    left = _numbers(asked.values(tool.budget, checks))
+        yield window, check(_numbers(replay.values(expr, checks)), window)
+    yield PERIOD, check(_numbers(replay.values(tool.whole, checks)), tool.period)
+    left = _numbers(replay.values(tool.budget, checks))
     spent = {at: (1 - share) * _BUDGET for at, share in left.items()}
-    yield BUDGET, check(spent, [*tool.ratios][-1])
+    yield BUDGET, [one.of_budget() for one in check(spent, tool.period)]
+
+
+def _truth(tool: Tool, traffic: Traffic) -> tuple[Truth, int]:
+    """Return what happened of what an objective is about, and how late it is seen in full.
+
+    A rate looks back over the base window, and a scrape comes after an event; a slice is judged
+    when it is over.
+    """
+    late = int(parse_duration(BASE_WINDOW)) + SCRAPE
+    objective = OBJECTIVES[tool.objective]
+    every = reduce(add, traffic.requests)
+    if objective.indicator == "kv_headroom":
+        return traffic.full, late
+    if objective.group_by:
+        return traffic.requests[0], late
+    if objective.slices:
+        seconds = int(objective.slices.window)
+        return every.slices(seconds, float(1 - MOST)), late + seconds
+    return every, late
 
 
 def _numbers(values: Mapping[float, float]) -> Mapping[float, float]:

@@ -17,15 +17,15 @@ from promql.expr import vector
 from slos import names
 from slos.durations import format_duration, parse_duration
 from slos.indicators import FAILED
-from slos.model import Objective, Service
+from slos.model import Objective, Service, TimeSlices
 from slos.plan import plan
-from tests.rule_values.traffic import DURATION, EDGE, REQUESTS
+from tests.rule_values.traffic import DAY, DURATION, EDGE, FULL, REQUESTS
 
 TARGET = Decimal("0.99")
 EVERY = 30
 """Seconds between evaluations of groups that name no interval of their own."""
-PYRRA_EVERY = 150
-"""Pyrra's interval of the group that reads the whole period, for periods from 7 to 49 days."""
+MOST = Decimal("0.95")
+"""The share of events that is good in a good time slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,20 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool's rules of an SLO.
+    """A tool's rules of an SLO, whose ``objective`` is one of :data:`OBJECTIVES`.
 
     ``alerts`` are expressions and the seconds between their evaluations; ``ratios`` tell where the
-    error ratio of each window is to be read, the period's last, and ``budget`` what is left of it.
+    error ratio of each window shorter than the ``period`` is to be read, ``whole`` that of the
+    period, and ``budget`` what is left of it.
     """
 
     name: str
+    objective: str
+    period: str
     recordings: Sequence[Recording]
     alerts: Sequence[tuple[str, int]]
     ratios: Mapping[str, str]
+    whole: str
     budget: str
 
     def layers(self) -> list[list[Recording]]:
@@ -72,20 +76,59 @@ class Tool:
         """Whether another recording sums it up over time."""
         return any(recording.is_summed_by(other.expr) for other in self.recordings)
 
+    def apart(self) -> Tool:
+        """Return the same with names of its own for all that is not summed up over time.
 
-def tools(model: str, indicator: str, period: Decimal) -> Sequence[Tool]:
-    """Return the rules of all three for an indicator of a model over ``period`` seconds."""
-    asked = (_tokenslo(model, indicator, period), *_peers(_Selected.of(model, indicator), period))
-    return [replace(tool, name=f"{indicator} {tool.name}") for tool in asked]
+        So what the rules of several periods have in common is recorded once, and nothing else is
+        taken for another period's.
+        """
+        own = [one.name for one in self.recordings if not self.is_summed(one)]
+        named = re.compile(rf"(?<![\w:])({'|'.join(own)})(?![\w:])")
+
+        def renamed(text: str) -> str:
+            return named.sub(rf"\1:{self.period}", text)
+
+        return replace(
+            self,
+            recordings=[
+                replace(one, name=renamed(one.name), expr=renamed(one.expr))
+                for one in self.recordings
+            ],
+            alerts=[(renamed(expr), every) for expr, every in self.alerts],
+            ratios={window: renamed(expr) for window, expr in self.ratios.items()},
+            whole=renamed(self.whole),
+            budget=renamed(self.budget),
+        )
 
 
-def _tokenslo(model: str, indicator: str, period: Decimal) -> Tool:
-    threshold = EDGE if indicator == "e2e" else None
-    objective = Objective(indicator, indicator, TARGET, threshold)
+OBJECTIVES: Mapping[str, Objective] = {
+    one.name: one
+    for one in (
+        Objective("availability", "availability", TARGET),
+        Objective("e2e", "e2e", TARGET, EDGE),
+        Objective("ttft", "ttft", TARGET, EDGE),
+        Objective("goodput", "goodput", TARGET, clauses={"ttft": EDGE}),
+        Objective("kv-headroom", "kv_headroom", TARGET, FULL),
+        Objective("by-server", "availability", TARGET, group_by=("instance",)),
+        Objective("minutes", "availability", TARGET, slices=TimeSlices(Decimal(60), MOST)),
+        Objective("5-minutes", "availability", TARGET, slices=TimeSlices(Decimal(300), MOST)),
+    )
+}
+
+
+def tools(model: str, name: str, period: Decimal) -> Sequence[Tool]:
+    """Return the rules of all three for an objective about a model over ``period`` seconds."""
+    return [tokenslo(model, name, period), *_peers(_Selected.of(model, name), period)]
+
+
+def tokenslo(model: str, name: str, period: Decimal) -> Tool:
+    """Return our rules; of the groups of a grouped objective, the first is read."""
+    objective = OBJECTIVES[name]
     service = Service("", model, window=period, selector={"model": model}, objectives=(objective,))
     planned = plan(service)
     (only,) = planned.objectives
-    mine = names.series_labels(model, objective.name)
+    mine = names.series_labels(model, name)
+    mine |= dict.fromkeys(objective.group_by, f"{model}-0")
     recordings, alerting = list[Recording](), list[tuple[str, int]]()
     for group in alerts.rules.groups(planned):
         every = int(parse_duration(str(group["interval"])))
@@ -95,9 +138,12 @@ def _tokenslo(model: str, indicator: str, period: Decimal) -> Tool:
             else:
                 recordings.append(Recording(rule["record"], rule["expr"], rule["labels"], every))
     ratios = {window: str(vector(names.error_ratio(window), mine)) for window in only.windows}
-    ratios[format_duration(period)] = str(vector(names.PERIOD_ERROR_RATIO, mine))
-    budget = str(vector(names.BUDGET_REMAINING, mine))
-    return Tool("tokenslo", recordings, alerting, ratios, budget)
+    whole, budget = (
+        str(vector(series, mine)) for series in (names.PERIOD_ERROR_RATIO, names.BUDGET_REMAINING)
+    )
+    return Tool(
+        "tokenslo", name, format_duration(period), recordings, alerting, ratios, whole, budget
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +191,15 @@ _SLOTH_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 def _sloth(selected: _Selected, period: Decimal) -> Tool:
     """Seven windows of the raw metrics; the period's ratio is the mean of the shortest's."""
     model, slo = selected.model, selected.indicator
-    whole, budget = format_duration(period), float(1 - TARGET)
+    days, budget = format_duration(period), float(1 - TARGET)
+    # Its periods are 28 and 30 days or one's own; of one day, the name would be that of a window.
+    whole = f"{days}_period" if days in _SLOTH_WINDOWS else days
     ids = {"sloth_id": f"{model}-{slo}", "sloth_service": model, "sloth_slo": slo}
     mine = "{" + ",".join(f'{label}="{value}"' for label, value in ids.items()) + "}"
     ratio, joined = "slo:sli_error:ratio_rate", "on(sloth_id, sloth_slo, sloth_service) group_left"
     exprs = {window: selected.ratio(window) for window in _SLOTH_WINDOWS} | {
-        whole: f"sum_over_time({ratio}5m{mine}[{whole}])"
-        f" / ignoring (sloth_window) count_over_time({ratio}5m{mine}[{whole}])"
+        whole: f"sum_over_time({ratio}5m{mine}[{days}])"
+        f" / ignoring (sloth_window) count_over_time({ratio}5m{mine}[{days}])"
     }
     about = {
         "slo:objective:ratio": f"vector({float(TARGET)})",
@@ -175,6 +223,8 @@ def _sloth(selected: _Selected, period: Decimal) -> Tool:
 
     return Tool(
         "Sloth",
+        slo,
+        days,
         [
             *(
                 Recording(f"{ratio}{window}", expr, {**ids, "sloth_window": window}, EVERY)
@@ -186,7 +236,8 @@ def _sloth(selected: _Selected, period: Decimal) -> Tool:
             (either(("5m", "1h", 14.4), ("30m", "6h", 6)), EVERY),
             (either(("2h", "1d", 3), ("6h", "3d", 1)), EVERY),
         ],
-        {window: f"{ratio}{window}{mine}" for window in exprs},
+        {window: f"{ratio}{window}{mine}" for window in _SLOTH_WINDOWS},
+        f"{ratio}{whole}{mine}",
         f"slo:period_error_budget_remaining:ratio{mine}",
     )
 
@@ -195,10 +246,15 @@ def _sloth(selected: _Selected, period: Decimal) -> Tool:
 _PYRRA_PAIRS = (("5m", "1h", 14), ("30m", "6h", 7), ("2h", "1d", 2), ("6h", "4d", 1))
 
 
+# From how many days on Pyrra reads the whole period every so many seconds.
+_PYRRA_PACES = ((49, 240), (7, 150), (0, EVERY))
+
+
 def _pyrra(selected: _Selected, period: Decimal) -> Tool:
     """Seven windows of the raw metrics, and the increase of all of them over the period."""
-    whole, slo = format_duration(period), f"{selected.model}-{selected.indicator}"
-    ids = {"model": selected.model, "slo": slo}
+    whole, slo = format_duration(period), selected.indicator
+    ids = {"model": selected.model, "slo": f"{selected.model}-{slo}"}
+    every = next(pace for days, pace in _PYRRA_PACES if period >= days * DAY)
     mine = ",".join(f'{label}="{value}"' for label, value in ids.items())
     metric = DURATION if selected.good else "llm_requests"
     rate, increase = f"{metric}:burnrate", f"{metric}:increase{whole}"
@@ -235,25 +291,22 @@ def _pyrra(selected: _Selected, period: Decimal) -> Tool:
     error_ratio = f"1 - pyrra_availability{{{mine}}}"
     return Tool(
         "Pyrra",
+        slo,
+        whole,
         [
-            *(
-                Recording(name, expr, labels, PYRRA_EVERY)
-                for name, (expr, labels) in increased.items()
-            ),
+            *(Recording(name, expr, labels, every) for name, (expr, labels) in increased.items()),
             *(Recording(name, expr, ids, EVERY) for name, expr in exprs.items()),
         ],
         [
             *(
-                (f"absent({series}) == 1", PYRRA_EVERY)
+                (f"absent({series}) == 1", every)
                 for series in (selected.total, selected.good)
                 if series
             ),
             *((f"{burns(a, f)} and {burns(b, f)}", EVERY) for a, b, f in _PYRRA_PAIRS),
         ],
-        {
-            **{window: f"{rate}{window}{{{mine}}}" for window in windows},
-            whole: error_ratio,
-        },
+        {window: f"{rate}{window}{{{mine}}}" for window in windows},
+        error_ratio,
         # Its page shows what is left of the budget; no rule records it.
         f"({budget} - ({error_ratio})) / {budget}",
     )

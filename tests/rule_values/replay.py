@@ -1,79 +1,90 @@
-"""A real Prometheus that has a history, and evaluates recording rules over it."""
+"""A real Prometheus that is given a history, and evaluates rules over it.
+
+The history comes by remote write, which unlike a backfill can say that a series has ended: that is
+what Prometheus notes down where a scrape fails or finds a series no more, and where a rule does.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import cpu_count
 from pathlib import Path
+from struct import Struct
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
+
+import numpy as np
 
 from lab.prometheus import Prometheus
 from promql.client import query_range
-from promql.expr import vector
 from tests.rule_values.recordings import Recording
+from tests.rule_values.traffic import Labels, Points, Samples, labelled, points
 
-Samples = Mapping[str, Iterable[tuple[float, float]]]
 Start = Callable[..., Prometheus]
 
 EPOCH = 1_750_000_200
-"""When histories start: a whole number of evaluations and of blocks, and long ago."""
-_POINTS = 11_000  # Prometheus gives no more at once
-_KEPT = ("--storage.tsdb.retention.time=10y", "--query.lookback-delta=5m")
+"""When histories start, in Unix time: at a whole number of evaluations and time slices."""
+_WRITTEN = 10_000
+"""Samples that are written at once."""
+_ASKED = 2880
+"""Times that are asked about at once; in long spans, many series would come and go."""
+_LOOKBACK = 300
+# All of the history stays in the head, which takes samples up to half a block before its latest.
+_KEPT = (
+    "--web.enable-remote-write-receiver",
+    "--storage.tsdb.retention.time=10y",
+    "--storage.tsdb.min-block-duration=2y",
+    "--storage.tsdb.max-block-duration=2y",
+    f"--query.lookback-delta={_LOOKBACK}s",
+)
+
+
+@contextmanager
+def replaying(start: Start, folder: Path) -> Iterator[Replay]:
+    """Start a server without any history; ``start`` is :func:`lab.prometheus.start`."""
+    with (
+        start(folder, scrape={}, arguments=_KEPT) as server,
+        ThreadPoolExecutor(cpu_count()) as pool,
+    ):
+        yield Replay(server.url, pool)
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """History in a folder, and the programs that write and read it.
+    """A server whose history is written and asked about.
 
-    Times are in seconds since :data:`EPOCH`.  What is added is seen by servers started later.
+    Times are in seconds since :data:`EPOCH`.
     """
 
-    promtool: Path
-    start: Start
-    folder: Path
+    url: str
+    pool: ThreadPoolExecutor
 
     def add(self, samples: Samples) -> None:
-        """Add samples to the history, by series."""
-        text, data = self.folder / "samples.txt", self.folder / "data"
-        data.mkdir(parents=True, exist_ok=True)
-        with text.open("w") as file:
-            for series, points in samples.items():
-                file.writelines(f"{series} {value} {EPOCH + at}\n" for at, value in points)
-            file.write("# EOF\n")
-        command = [self.promtool, "tsdb", "create-blocks-from", "openmetrics"]
-        flags = ["--quiet", "--max-block-duration=8760h"]
-        subprocess.run([*command, *flags, text, data], check=True, capture_output=True)
-        text.unlink()
-
-    @contextmanager
-    def asking(self) -> Iterator[Asked]:
-        """Start a server on the history."""
-        with self.start(self.folder, scrape={}, arguments=_KEPT) as server:
-            yield Asked(server.url)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A server that is asked about the history."""
-
-    url: str
+        """Add samples to the history."""
+        for labels, (times, bits) in samples.items():
+            for first in range(0, len(times), _WRITTEN):
+                part = slice(first, first + _WRITTEN)
+                self._write(_series(labels, (times[part], bits[part])))
 
     def values(self, expr: str, times: range) -> Mapping[float, float]:
         """Evaluate what has one element at most, at evenly spaced times."""
-        found = dict(self._series(expr, times))
+        found = self._evaluated(expr, times)
         assert len(found) <= 1, f"{len(found)} series of {expr}"
         return next(iter(found.values()), {})
 
-    def recorded(self, recording: Recording, times: range) -> dict[str, list[tuple[float, float]]]:
+    def recorded(self, recording: Recording, times: range) -> Samples:
         """Return what a rule would have recorded, by series."""
-        made: dict[str, list[tuple[float, float]]] = {}
-        for labels, points in self._series(recording.expr, times):
-            series = str(vector(recording.name, {**dict(labels), **recording.labels}))
-            made.setdefault(series, []).extend(points.items())
+        every, made = np.array(times), dict[Labels, Points]()
+        for labels, found in self._evaluated(recording.expr, times).items():
+            there = np.isin(every, [*found])
+            values = np.zeros(len(every))
+            values[there] = [*found.values()]
+            series = labelled(recording.name, **{**dict(labels), **recording.labels})
+            made[series] = points(every, values, there)
         return made
 
     def cost(self, expr: str, at: float) -> tuple[int, int]:
@@ -83,11 +94,64 @@ class Asked:
             data = json.load(answer)["data"]
         return len(data["result"]), data["stats"]["samples"]["totalQueryableSamples"]
 
-    def _series(
-        self, expr: str, times: range
-    ) -> Iterator[tuple[Sequence[tuple[str, str]], Mapping[float, float]]]:
-        for first in range(times.start, times.stop, times.step * _POINTS):
-            last = min(first + times.step * (_POINTS - 1), times[-1])
-            for one in query_range(self.url, expr, EPOCH + first, EPOCH + last, times.step):
-                labels = {k: v for k, v in one.labels.items() if k != "__name__"}
-                yield tuple(labels.items()), {at - EPOCH: v for at, v in one.values.items()}
+    def _evaluated(self, expr: str, times: range) -> Mapping[Labels, Mapping[float, float]]:
+        def ask(span: range) -> list[tuple[Labels, Mapping[float, float]]]:
+            first, last = EPOCH + span[0], EPOCH + span[-1]
+            return [
+                (tuple(one.labels.items()), one.values)
+                for one in query_range(self.url, expr, first, last, times.step)
+            ]
+
+        found: dict[Labels, dict[float, float]] = {}
+        spans = [times[at : at + _ASKED] for at in range(0, len(times), _ASKED)]
+        for part in self.pool.map(ask, spans):
+            for labels, values in part:
+                found.setdefault(labels, {}).update((at - EPOCH, v) for at, v in values.items())
+        return found
+
+    def _write(self, series: bytes) -> None:
+        body = _bytes_field(1, series)
+        # Snappy in which nothing is compressed: the length, and all of it as one literal.
+        packed = _varint(len(body)) + b"\xfc" + _LENGTH.pack(len(body) - 1) + body
+        headers = {
+            "Content-Encoding": "snappy",
+            "Content-Type": "application/x-protobuf",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        }
+        with urlopen(Request(f"{self.url}/api/v1/write", packed, headers)):  # noqa: S310 (http only)
+            pass
+
+
+# The remote write protocol, as far as it is needed: prometheus.io/docs/specs/remote_write_spec.
+
+_LENGTH = Struct("<I")
+_SAMPLE = np.dtype([("head", "u1", 3), ("bits", "<u8"), ("tag", "u1"), ("time", "u1", 6)])
+
+
+def _series(labels: Labels, points_: Points) -> bytes:
+    of_labels = [
+        _bytes_field(1, _bytes_field(1, name.encode()) + _bytes_field(2, value.encode()))
+        for name, value in sorted(labels)
+    ]
+    times, bits = points_
+    made = np.empty(len(times), dtype=_SAMPLE)
+    made["head"] = 0x12, 16, 0x09  # a sample of 16 bytes, and first its value
+    made["bits"] = bits
+    made["tag"] = 0x10
+    milliseconds = (EPOCH + times) * 1000  # which are six groups of seven bits, all but one go on
+    groups = milliseconds[:, None] >> np.arange(0, 42, 7) & 0x7F
+    made["time"] = groups | [0x80, 0x80, 0x80, 0x80, 0x80, 0]
+    return b"".join([*of_labels, made.tobytes()])
+
+
+def _bytes_field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)

@@ -6,14 +6,15 @@ fail; the counters are read at every scrape that does not fail.  Nothing here kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from itertools import accumulate
-from math import pi, sin
+from functools import reduce
+from operator import add
 from random import Random
 
-from promql.expr import vector
+import numpy as np
+import numpy.typing as npt
 
 TICK = 10
 """Seconds of a tick; all times are multiples of it."""
@@ -21,13 +22,48 @@ SCRAPE = 30
 """Seconds between two scrapes of a server."""
 HOUR, DAY = 3600, 86_400
 REQUESTS, DURATION = "llm_requests_total", "llm_request_duration_seconds"
+FIRST_TOKEN, DIED = "llm_time_to_first_token_seconds", "llm_requests_without_first_token_total"
+GOODPUT, FULLNESS = "llm_goodput_requests_total", "llm_kv_cache_utilization_ratio"
+FAMILIES = (REQUESTS, DURATION)
+"""Metrics that servers have unless more are asked for."""
+METRICS = (*FAMILIES, FIRST_TOKEN, DIED, GOODPUT, FULLNESS)
+"""All that servers can have."""
 EDGE = Decimal(10)
-"""Seconds that a good request takes at most, an edge of the histogram."""
+"""Seconds that a good request and its first token take at most, an edge of the histograms."""
+FULL = Decimal("0.9")
+"""The utilization of the KV cache that incidents go beyond."""
 
 _BUSY = 4.0
 """Requests per second of a server under strain."""
-Rates = Callable[[int, Random], list[float]]
-"""Requests per second of a server, by tick, in so many ticks."""
+_JUDGED = {
+    REQUESTS: ("outcome", "ok", "error", "reason"),
+    GOODPUT: ("result", "good", "bad", "clause"),
+}
+"""The label that tells good requests from bad ones, its values, and the one that says why."""
+
+Counts = npt.NDArray[np.int64]
+"""Numbers of something, by tick."""
+Rates = Callable[[npt.NDArray[np.float64], Random], npt.NDArray[np.float64]]
+"""Requests per second of a server, at given times in seconds."""
+Labels = tuple[tuple[str, str], ...]
+"""A series: its labels, of which its name is one."""
+Points = tuple[Counts, npt.NDArray[np.uint64]]
+"""Times in seconds, and the bits of the values then; :data:`ENDED` is where a series has ended."""
+Samples = Mapping[Labels, Points]
+ENDED = 0x7FF0_0000_0000_0002
+"""The bits of the one NaN by which Prometheus means that there is no value any more."""
+
+
+def labelled(metric: str, **labels: str) -> Labels:
+    """Return the series of a metric."""
+    return tuple(sorted({"__name__": metric, **labels}.items()))
+
+
+def points(times: Counts, values: npt.NDArray[np.generic], there: npt.NDArray[np.bool_]) -> Points:
+    """Return the values at those of evenly spaced times at which they are ``there``, and ends."""
+    bits = np.where(there, values.astype(np.float64).view(np.uint64), np.uint64(ENDED))
+    told = there | np.concatenate(([False], there[:-1]))
+    return times[told], bits[told]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +86,26 @@ class Story:
     strain: float = 0.0
 
 
-@dataclass(slots=True)
-class Traffic:
-    """What came of a story: samples by series, and good and bad events of every tick."""
-
-    samples: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    total: Sequence[int] = ()
-    bad: Sequence[int] = ()
-
-    def sums(self) -> Truth:
-        """Return what truly happened, to be asked for any window."""
-        return Truth([0, *accumulate(self.total)], [0, *accumulate(self.bad)])
-
-
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Running totals of events by tick."""
+    """Events of each tick, and the bad ones among them, as running totals."""
 
-    total: Sequence[int]
-    bad: Sequence[int]
+    total: Counts
+    bad: Counts
+
+    @classmethod
+    def of(cls, total: Counts, bad: Counts) -> Truth:
+        """Sum up all and bad events of each tick."""
+        return cls(*(np.concatenate(([0], np.cumsum(each))) for each in (total, bad)))
+
+    def __add__(self, other: Truth) -> Truth:
+        return Truth(self.total + other.total, self.bad + other.bad)
 
     def ratio(self, end: int, window: int) -> float | None:
         """Return bad / all events in the ``window`` seconds before ``end``; None without any."""
         to, since = end // TICK, max(end - window, 0) // TICK
         total = self.total[to] - self.total[since]
-        return (self.bad[to] - self.bad[since]) / total if total else None
+        return float((self.bad[to] - self.bad[since]) / total) if total else None
 
     def lately(self, end: int, window: int, late: int) -> tuple[float, float] | None:
         """Return the least and the highest ratio over windows that end up to ``late`` s before."""
@@ -82,149 +113,201 @@ class Truth:
         known = [ratio for ratio in ratios if ratio is not None]
         return (min(known), max(known)) if known else None
 
+    def slices(self, seconds: int, most: float) -> Truth:
+        """Return how many slices of time there were, and in how many more than ``most`` was bad."""
+        every = seconds // TICK
+        total, bad = (np.diff(each[::every]) for each in (self.total, self.bad))
+        ends = np.zeros((2, len(self.total) - 1), dtype=np.int64)
+        ends[:, every - 1 :: every] = np.ones_like(total), bad > most * total
+        return Truth.of(*ends)
 
-def play(story: Story, seconds: int, *, servers: int = 2, seed: int = 1) -> Traffic:
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What came of a story: what was scraped, and what truly happened.
+
+    ``requests`` are those of each server, and ``full`` is the time that servers were up, of which
+    that in an incident is bad.
+    """
+
+    samples: Samples
+    requests: Sequence[Truth]
+    full: Truth
+
+
+def play(
+    story: Story,
+    seconds: int,
+    *,
+    servers: int = 2,
+    seed: int = 1,
+    families: Sequence[str] = FAMILIES,
+) -> Traffic:
     """Let a story happen for so long, on so many servers."""
     random = Random(f"{story.name} {seed}")
-    traffic, ticks = Traffic(), seconds // TICK
-    rates = story.rates(ticks, random)
+    draw = np.random.RandomState(random.getrandbits(32))  # which gives the same for ever
+    ticks = seconds // TICK
+    rates = story.rates(np.arange(ticks) * float(TICK), random)
     reasons, shares = _incidents(ticks, random)
-    failing = [
-        max(share, story.strain if rate > _BUSY else 0.0)
-        for share, rate in zip(shares, rates, strict=True)
-    ]
-    total, bad = [0] * ticks, [0] * ticks
+    failing = np.maximum(shares, np.where(rates > _BUSY, story.strain, 0.0))
+    samples: dict[Labels, Points] = {}
+    requests, full = list[Truth](), list[Truth]()
     for number in range(servers):
-        server = _Server(story, f"{story.name}-{number}", random)
-        phase = TICK * (1 + number) % SCRAPE
-        for tick in range(ticks):
-            if server.down(tick * TICK):
-                continue
-            requests = _poisson(rates[tick] * TICK, random)
-            failures = min(_poisson(requests * failing[tick], random), requests)
-            server.serve(requests, failures, reasons[tick])
-            total[tick] += requests
-            bad[tick] += failures
-            now = (tick + 1) * TICK
-            if now % SCRAPE == phase and not server.unreachable(now):
-                for series, value in server.counters():
-                    traffic.samples.setdefault(series, []).append((now, value))
-    traffic.total, traffic.bad = total, bad
-    return traffic
+        version, started = _lives(story, ticks, random)
+        is_up = version > 0
+        asked = draw.poisson(rates * TICK) * is_up
+        failed = draw.binomial(asked, failing)
+        scraped = np.arange(number % 3, ticks, SCRAPE // TICK)
+        told = _Told(
+            story,
+            f"{story.name}-{number}",
+            version,
+            started,
+            scraped,
+            is_up[scraped] & _reachable(story, scraped, random),
+            reasons,
+            asked - failed,
+            failed,
+        )
+        for family in families:
+            samples |= told.of(family)
+        requests.append(Truth.of(asked, failed))
+        full.append(Truth.of(is_up * 1, is_up * (reasons > 0)))
+    return Traffic(samples, requests, reduce(add, full))
 
 
-class _Server:
-    def __init__(self, story: Story, name: str, random: Random) -> None:
-        self._story, self._name, self._random = story, name, random
-        self._version = 1
-        self._next = {
-            kind: self._later(0, mean)
-            for kind, mean in (
-                ("restart", story.restarts_every),
-                ("rollout", story.rollouts_every),
-                ("gap", story.gaps_every),
-            )
-        }
-        self._down_until = self._gap_until = 0
-        self._start()
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the scrapes of one server find, in the ticks ``scraped`` if they are ``found``.
 
-    def down(self, now: int) -> bool:
-        """Restart or change its version if it is time to; whether it is gone for now."""
-        for kind, mean in (
-            ("restart", self._story.restarts_every),
-            ("rollout", self._story.rollouts_every),
-        ):
-            if now >= self._next[kind]:
-                self._next[kind] = self._later(now, mean)
-                self._version += kind == "rollout"
-                self._down_until = now + self._random.randrange(20, 120, TICK)
-                self._start()
-        return now < self._down_until
+    By tick: its ``version``, 0 while it is down; when it ``started``; why requests fail in
+    ``reasons``; and its ``good`` and ``failed`` requests.
+    """
 
-    def serve(self, requests: int, failures: int, reason: int) -> None:
-        self._good += requests - failures
-        if failures:
-            known = reason if self._story.newborn else 0
-            self._failed[known] = self._failed.get(known, 0) + failures
+    story: Story
+    name: str
+    version: Counts
+    started: Counts
+    scraped: Counts
+    found: npt.NDArray[np.bool_]
+    reasons: Counts
+    good: Counts
+    failed: Counts
 
-    def unreachable(self, now: int) -> bool:
-        """Whether its scrapes fail for now: mostly for a few, once in a while for some minutes."""
-        if now >= self._next["gap"]:
-            self._next["gap"] = self._later(now, self._story.gaps_every)
-            longest = 900 if self._random.random() < 0.1 else 180
-            self._gap_until = now + self._random.randrange(SCRAPE, longest)
-        return now < self._gap_until
+    def of(self, family: str) -> Iterator[tuple[Labels, Points]]:
+        """Yield the series of a metric.
 
-    def counters(self) -> Iterator[tuple[str, int]]:
-        """Yield what a scrape finds: requests by outcome, and how long they took.
-
-        What fails is slow as well, so that both tell of the same good and bad events.
+        What fails in every other incident dies before its first token, and all that fails is slow,
+        so all metrics of requests tell of the same good and bad events.
         """
-        yield self._ok, self._good
-        yield self._bucket, self._good
-        yield self._count, self._good + sum(self._failed.values())
-        for reason, count in self._failed.items():
-            yield self._error.format(reason), count
+        asked, died = self.good + self.failed, self.failed * (self.reasons % 2)
+        if family in (DURATION, FIRST_TOKEN):
+            yield from self._counter(f"{family}_bucket", self.good, le=str(EDGE))
+            slow = asked - died if family == FIRST_TOKEN else asked
+            yield from self._counter(f"{family}_count", slow)
+        elif family == FULLNESS:
+            yield from self._series(family, np.where(self.reasons > 0, 0.97, 0.5))
+        elif family == DIED:
+            yield from self._counter(family, died, newborn=self.story.newborn, outcome="error")
+        else:
+            label, good, bad, why = _JUDGED[family]
+            of = {"objective": f"{self.story.name}/goodput"} if family == GOODPUT else {}
+            yield from self._counter(family, self.good, **of, **{label: good})
+            known = self.reasons if self.story.newborn else self.reasons % 2
+            for reason in np.unique(known) if self.story.newborn else (0, 1):
+                because = {label: bad, why: str(reason)}
+                counted = self.failed * (known == reason)
+                yield from self._counter(
+                    family, counted, newborn=self.story.newborn, **of, **because
+                )
 
-    def _start(self) -> None:
-        self._good = 0
-        self._failed = {} if self._story.newborn else {0: 0}
-        own = {"model": self._story.name, "version": str(self._version), "instance": self._name}
+    def _counter(
+        self, metric: str, counts: Counts, *, newborn: bool = False, **labels: str
+    ) -> Iterator[tuple[Labels, Points]]:
+        running = np.concatenate(([0], np.cumsum(counts)))
+        since_start = running[1:] - running[self.started]
+        yield from self._series(metric, since_start, since_start > 0 if newborn else True, **labels)
 
-        def series(metric: str, **labels: str) -> str:
-            return str(vector(metric, {**own, **labels}))
+    def _series(
+        self,
+        metric: str,
+        values: npt.NDArray[np.generic],
+        there: npt.NDArray[np.bool_] | bool = True,
+        **labels: str,
+    ) -> Iterator[tuple[Labels, Points]]:
+        """Yield a series of each version; its end is marked where it is found no more."""
+        found = self.found & np.broadcast_to(there, values.shape)[self.scraped]
+        version, times = self.version[self.scraped], (self.scraped + 1) * TICK
+        for each in np.unique(version[found]):
+            named = {"model": self.story.name, "instance": self.name, "version": str(each)}
+            mine = found & (version == each)
+            yield labelled(metric, **named, **labels), points(times, values[self.scraped], mine)
 
-        self._ok = series(REQUESTS, outcome="ok", reason="")
-        error = series(REQUESTS, outcome="error", reason="REASON")
-        self._error = error.replace("{", "{{").replace("}", "}}").replace("REASON", "{}")
-        self._bucket = series(f"{DURATION}_bucket", le=str(EDGE))
-        self._count = series(f"{DURATION}_count")
 
-    def _later(self, now: int, mean: int) -> float:
-        return now + self._random.expovariate(1 / mean) if mean else float("inf")
+def _lives(story: Story, ticks: int, random: Random) -> tuple[Counts, Counts]:
+    """Return a server's version, 0 while it is down, and when it last started, by tick."""
+    version, started = np.ones(ticks, dtype=np.int64), np.zeros(ticks, dtype=np.int64)
+    is_up = np.ones(ticks, dtype=bool)
+    for mean, is_new in ((story.restarts_every, False), (story.rollouts_every, True)):
+        for at in _moments(mean, ticks, random):
+            back = at + random.randrange(20, 120, TICK) // TICK
+            version[back:] += is_new
+            is_up[at:back] = False
+            started[at:] = at
+    return version * is_up, started
 
 
-def _incidents(ticks: int, random: Random) -> tuple[list[int], list[float]]:
+def _reachable(story: Story, scraped: Counts, random: Random) -> npt.NDArray[np.bool_]:
+    """Return which scrapes do not fail: mostly a few do, once in a while for some minutes."""
+    reached = np.ones(len(scraped), dtype=bool)
+    for at in _moments(story.gaps_every, int(scraped[-1]), random):
+        longest = 900 if random.random() < 0.1 else 180
+        until = at + random.randrange(SCRAPE, longest) // TICK
+        reached[(at <= scraped) & (scraped < until)] = False
+    return reached
+
+
+def _moments(mean: int, ticks: int, random: Random) -> Iterator[int]:
+    """Yield ticks that are ``mean`` seconds apart on average, none if that is 0."""
+    at = random.expovariate(TICK / mean) if mean else ticks
+    while at < ticks:
+        yield int(at)
+        at += random.expovariate(TICK / mean)
+
+
+def _incidents(ticks: int, random: Random) -> tuple[Counts, npt.NDArray[np.float64]]:
     """Return why requests fail and which share of them, by tick: hardly any but in incidents."""
-    reasons, shares = [0] * ticks, [random.uniform(0.0005, 0.002)] * ticks
-    at = random.expovariate(1 / DAY)
+    reasons = np.zeros(ticks, dtype=np.int64)
+    shares = np.full(ticks, random.uniform(0.0005, 0.002))
+    at, reason = random.expovariate(1 / DAY), 0
     while at < ticks * TICK:
         length, share = random.choice((60, 300, 1200, 3600)), random.uniform(0.03, 0.6)
-        first = int(at) // TICK
-        last = min(first + length // TICK, ticks)
-        shares[first:last] = [share] * (last - first)
-        reasons[first:last] = [max(reasons) + 1] * (last - first)
+        during = slice(int(at) // TICK, (int(at) + length) // TICK)
+        reason += 1
+        reasons[during], shares[during] = reason, share
         at += length + random.expovariate(1.5 / DAY)
     return reasons, shares
 
 
-def _poisson(mean: float, random: Random) -> int:
-    """Draw a count; above 20 a normal one, rounded, is as good."""
-    if mean > 20:
-        return max(0, round(random.gauss(mean, mean**0.5)))
-    count, left = 0, random.expovariate(1)
-    while left < mean:
-        count, left = count + 1, left + random.expovariate(1)
-    return count
+def _diurnal(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float64]:
+    return 1.05 + np.sin(2 * np.pi * times / DAY)
 
 
-def _diurnal(ticks: int, _: Random) -> list[float]:
-    return [1.05 + sin(2 * pi * tick * TICK / DAY) for tick in range(ticks)]
-
-
-def _bursty(ticks: int, random: Random) -> list[float]:
+def _bursty(times: npt.NDArray[np.float64], random: Random) -> npt.NDArray[np.float64]:
     """Go from a trickle to a hundred times as much, and back."""
-    rates = list[float]()
-    while len(rates) < ticks:
-        rates += [0.05] * int(random.expovariate(1 / (5 * HOUR)) / TICK)
-        rates += [5.0] * int(random.uniform(600, HOUR) / TICK)
-    return rates[:ticks]
+    rates, at = np.full(len(times), 0.05), 0
+    while at < len(times):
+        at += int(random.expovariate(1 / (5 * HOUR)) / TICK)
+        until = at + int(random.uniform(600, HOUR) / TICK)
+        rates[at:until] = 5.0
+        at = until
+    return rates
 
 
-def _idle(ticks: int, _: Random) -> list[float]:
+def _idle(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float64]:
     """Nobody is there at night, nor at all on two days of seven."""
-    times = (divmod(tick * TICK, DAY) for tick in range(ticks))
-    return [1.0 if 8 * HOUR < now < 18 * HOUR and day % 7 < 5 else 0.0 for day, now in times]
+    day, now = np.divmod(times, DAY)
+    return np.where((now > 8 * HOUR) & (now < 18 * HOUR) & (day % 7 < 5), 1.0, 0.0)
 
 
 STORIES = (
