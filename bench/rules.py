@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from math import isinf
@@ -16,74 +15,102 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from lab import parts, prometheus
-from slos.durations import parse_duration
-from tests.rule_values.compare import BUDGET, Compared, compare, record
-from tests.rule_values.recordings import Tool, tools
-from tests.rule_values.replay import Asked, Replay
-from tests.rule_values.traffic import DAY, HOUR, STORIES, play
+from slos.durations import format_duration
+from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare, record
+from tests.rule_values.recordings import OBJECTIVES, Tool, tokenslo, tools
+from tests.rule_values.replay import Replay, Start, replaying
+from tests.rule_values.traffic import DAY, HOUR, METRICS, STORIES, Story, play
 
-PERIOD = Decimal(28 * DAY)
-HISTORY = 30 * DAY
-CHECKS = range(5 * DAY, HISTORY + 1, 12 * HOUR + 450)
-INDICATORS = ("availability", "e2e")
+PERIODS = [Decimal(days * DAY) for days in (1, 7, 28, 30, 90)]
+*EACH, WORST = STORIES
+# Long periods cost a long history, which the hardest story has.
+HISTORY = {story.name: (93 if story == WORST else 30) * DAY for story in STORIES}
+# At no time of day in particular.
+CHECK_EVERY = 22 * HOUR + 450
+COMPARED = ("availability", "e2e")
+OTHERS = [name for name in OBJECTIVES if name not in COMPARED]
+OTHERS_HISTORY = 8 * DAY
+OTHERS_CHECKS = range(2 * DAY, OTHERS_HISTORY + 1, 4 * HOUR + 450)
+WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 SERVERS = (2, 10)
-COSTLY = STORIES[0]
+USUAL = Decimal(28 * DAY)
+COSTLY, COSTLY_HISTORY = STORIES[0], 30 * DAY
 
 
-def accuracy(replay: Replay) -> list[Compared]:
-    """Compare all tools in all stories, one at a time: a long history of all is a lot to write."""
-    return [
-        one
-        for story in STORIES
-        for indicator in INDICATORS
-        for one in compare(
-            replace(replay, folder=replay.folder / story.name / indicator),
-            [story],
-            {story.name: tools(story.name, indicator, PERIOD)},
-            HISTORY,
-            CHECKS,
-        )
+def accuracy(start: Start, folder: Path, story: Story) -> list[Compared]:
+    """Compare all tools in all periods of one story."""
+    history = HISTORY[story.name]
+    periods = [period for period in PERIODS if period <= history]
+    asked = [
+        tool for name in COMPARED for period in periods for tool in tools(story.name, name, period)
     ]
+    checks = range(2 * DAY, history + 1, CHECK_EVERY)
+    with replaying(start, folder / story.name) as replay:
+        return compare(
+            replay, {story.name: play(story, history)}, {story.name: asked}, history, checks
+        )
 
 
-def print_accuracy(results: Sequence[Compared]) -> None:
-    windows = sorted({w for one in results for w in one.checks if w != BUDGET}, key=parse_duration)
-    columns = [*windows, BUDGET]
-    print(f"{'story':<8} {'rules':<22}", *(f"{column:>6}" for column in columns), "    now")
+def others(start: Start, folder: Path, story: Story) -> list[Compared]:
+    """Look at our other kinds of objectives."""
+    asked = [tokenslo(story.name, name, Decimal(days * DAY)) for name in OTHERS for days in (1, 7)]
+    with replaying(start, folder / f"{story.name} others") as replay:
+        played = {story.name: play(story, OTHERS_HISTORY, families=METRICS)}
+        return compare(replay, played, {story.name: asked}, OTHERS_HISTORY, OTHERS_CHECKS)
+
+
+def print_errors(results: Iterable[Compared], periods: Sequence[Decimal]) -> None:
+    rows: dict[tuple[str, str, str], dict[str, Compared]] = {}
     for one in results:
-        cells = [_percent(one.error(c)) if c in one.checks else "-" for c in columns]
-        now = _percent(median(check.error_now for check in one.checks[BUDGET]))
-        row = " ".join(f"{cell:>6}" for cell in cells)
-        print(f"{one.story:<8} {one.tool.name:<22} {row} {now:>6}")
+        which = (one.story, one.tool.objective, one.tool.name)
+        rows.setdefault(which, {})[one.tool.period] = one
+    for (story, objective, name), by_period in rows.items():
+        windows: dict[str, float] = {}
+        for one in by_period.values():
+            for window in {*WINDOWS} & one.checks.keys():
+                windows[window] = max(windows.get(window, 0.0), one.error(window))
+        cells = [_percent(windows[w]) if w in windows else "-" for w in WINDOWS]
+        whole = [
+            _percent(max(one.error(PERIOD), one.error(BUDGET))) if one else "-"
+            for one in (by_period.get(format_duration(period)) for period in periods)
+        ]
+        (*_, longest) = by_period.values()
+        now = _percent(median(check.error_now for check in longest.checks[BUDGET]))
+        row = " ".join(f"{cell:>6}" for cell in [*cells, *whole, now])
+        print(f"{story:<8} {objective:<12} {name:<8} {row}")
+
+
+def print_head(periods: Sequence[Decimal]) -> None:
+    columns = [*WINDOWS, *(f"P{format_duration(period)}" for period in periods), "now"]
+    print(f"{'story':<8} {'objective':<12} {'rules':<8}", *(f"{each:>6}" for each in columns))
 
 
 def _percent(error: float) -> str:
     return "none" if isinf(error) else f"{100 * error:.2f}"
 
 
-def print_costs(replay: Replay) -> None:
+def print_costs(start: Start, folder: Path) -> None:
     print(
-        f"{'servers':>7} {'rules':<22} {'series':>6} {'samples read, once':>19} "
+        f"{'servers':>7} {'objective':<12} {'rules':<8} {'series':>6} {'samples read, once':>19} "
         f"{'read / minute':>14} {'written / minute':>17}"
     )
     for servers in SERVERS:
-        place = replace(replay, folder=replay.folder / str(servers))
-        place.add(play(COSTLY, HISTORY, servers=servers).samples)
-        each = [tool for name in INDICATORS for tool in tools(COSTLY.name, name, PERIOD)]
-        record(place, each, HISTORY, range(HISTORY, HISTORY + 1, 30))
-        with place.asking() as asked:
+        with replaying(start, folder / f"cost {servers}") as replay:
+            replay.add(play(COSTLY, COSTLY_HISTORY, servers=servers).samples)
+            each = [tool for name in COMPARED for tool in tools(COSTLY.name, name, USUAL)]
+            record(replay, each, COSTLY_HISTORY, range(COSTLY_HISTORY, COSTLY_HISTORY + 1, 30))
             for tool in each:
-                cost = _cost(asked, tool)
+                cost = _cost(replay, tool)
                 print(
-                    f"{servers:>7} {tool.name:<22} {cost['series']:>6,.0f} {cost['once']:>19,.0f} "
-                    f"{cost['read']:>14,.0f} {cost['written']:>17,.0f}"
+                    f"{servers:>7} {tool.objective:<12} {tool.name:<8} {cost['series']:>6,.0f} "
+                    f"{cost['once']:>19,.0f} {cost['read']:>14,.0f} {cost['written']:>17,.0f}"
                 )
 
 
-def _cost(asked: Asked, tool: Tool) -> Mapping[str, float]:
+def _cost(replay: Replay, tool: Tool) -> Mapping[str, float]:
     """Return what one evaluation of all rules reads and gives, and what that is in a minute."""
-    recorded = [(asked.cost(one.expr, HISTORY), one.every) for one in tool.recordings]
-    alerting = [(asked.cost(expr, HISTORY), every) for expr, every in tool.alerts]
+    recorded = [(replay.cost(one.expr, COSTLY_HISTORY), one.every) for one in tool.recordings]
+    alerting = [(replay.cost(expr, COSTLY_HISTORY), every) for expr, every in tool.alerts]
     return {
         "series": sum(series for (series, _), _ in recorded),
         "once": sum(read for (_, read), _ in recorded + alerting),
@@ -93,15 +120,21 @@ def _cost(asked: Asked, tool: Tool) -> Mapping[str, float]:
 
 
 def main(release: str = "") -> None:
-    """Print both tables; ``release`` is the Debian release whose Prometheus is asked."""
-    at = f"@{release}" if release else ""
-    server, promtool = (parts.program(f"{name}{at}", print) for name in ("prometheus", "promtool"))
-    print(parts.run("promtool", [promtool, "--version"]).splitlines()[0], end="\n\n")
-    with TemporaryDirectory() as folder:
-        replay = Replay(promtool, partial(prometheus.start, server), Path(folder))
-        print_accuracy(accuracy(replay))
+    """Print all tables; ``release`` is the Debian release whose Prometheus is asked."""
+    server = parts.program(f"prometheus{release and '@'}{release}", print)
+    print(parts.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
+    start = partial(prometheus.start, server)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        print_head(PERIODS)
+        for story in STORIES:
+            print_errors(accuracy(start, folder, story), PERIODS)
         print()
-        print_costs(replace(replay, folder=Path(folder) / "costs"))
+        print_head(PERIODS[:2])
+        for story in STORIES:
+            print_errors(others(start, folder, story), PERIODS[:2])
+        print()
+        print_costs(start, folder)
 
 
 if __name__ == "__main__":
