@@ -6,6 +6,7 @@ import re
 from decimal import Decimal
 
 import pytest
+from promql_parser import BinaryExpr, ParenExpr
 from promql_tree import selectors, unknown
 from service_example import objective, service
 
@@ -40,8 +41,12 @@ def test_counters_are_read_by_their_rates_before_they_are_summed(key: str) -> No
     for expression in (made.bad, made.total):
         for each in selectors(str(expression)):
             if each.metric.endswith(("_total", "_count", "_bucket")) and each.window:
-                assert each.functions[-1] in ("rate", "resets")
+                assert each.functions[-1] in ("rate", "resets", "last_over_time")
                 assert ("sum", []) in each.aggregations
+                if each.functions[-1] == "last_over_time":  # never for its own value
+                    *_, compared, _ = (a for a in each.around if not isinstance(a, ParenExpr))
+                    assert isinstance(compared, BinaryExpr)
+                    assert str(compared.op) in ("-", "and", "unless", "*")
 
 
 def test_dead_requests_count_against_the_first_token_only() -> None:
