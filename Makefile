@@ -6,7 +6,8 @@ READY := .venv/ready
 .PHONY: test lint demo bench examples clean
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 lint: $(READY)
 	$(BIN)/ruff check

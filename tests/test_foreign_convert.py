@@ -212,7 +212,8 @@ def test_slices_of_our_own_indicators_are_exported_as_long_as_they_are(folder: F
     slices = TimeSlices(Decimal(60), Decimal("0.95"))
     service = generic_service(Objective("x", "availability", Decimal("0.99"), slices=slices))
     (back,) = folder.services(openslo_export.text([service]))
-    assert "rate(llm_requests_total[1m])" in back.objectives[0].queries["gauge"]
+    bad = 'rate(llm_requests_total{outcome=~"error|rejected|timeout"}[1m])'
+    assert bad in back.objectives[0].queries["gauge"]
     assert "[5m]" not in back.objectives[0].queries["gauge"]
 
 

@@ -22,6 +22,8 @@ from tests.capturing import need_capture
 from tests.client_side import agree, agree_with_load, chunk_times, load_of, outcomes
 from tests.wire_log import WireLog
 
+pytestmark = pytest.mark.alone
+
 WORDS, STREAMS = 20, 5
 
 

@@ -25,6 +25,8 @@ from tests.client_side import agree, agree_with_load, chunk_times, load_of, outc
 from tests.proxied import on_loop, until
 from tests.wire_log import WireLog
 
+pytestmark = pytest.mark.alone
+
 WORDS, STREAMS = 20, 5
 
 

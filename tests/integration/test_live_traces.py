@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from exporter.config import Listen
@@ -20,6 +21,8 @@ from lab.engine import EngineSettings
 from lab.repository import write_repository
 from lab.triton import Triton
 from tests import traced
+
+pytestmark = pytest.mark.alone
 
 ANY = Listen("127.0.0.1", 0)
 STREAMS, WORDS = 6, 30

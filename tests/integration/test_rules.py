@@ -58,10 +58,11 @@ def test_rules_are_free_of_lint(run: Run) -> None:
 
 @pytest.mark.parametrize("days", PERIODS)
 def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: int) -> None:
-    shift = PERIODS.index(days)
+    """Each indicator over one period: how events are counted has nothing to do with windows."""
+    here = slice(PERIODS.index(days), None, len(PERIODS))
     objectives = [
-        objective(indicator, TARGETS[(number + shift) % len(TARGETS)])
-        for number, indicator in enumerate(INDICATORS)
+        objective(indicator, TARGETS[number % len(TARGETS)])
+        for number, indicator in [*enumerate(INDICATORS)][here]
     ]
     done = run(example(*objectives, window=days * DAY), "test", "rules", "chat.test.yaml")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,9 +20,12 @@ from statistics import linear_regression
 from time import monotonic
 
 import aiohttp
+import pytest
 
 from lab.process import free_ports
 from tests.soaking import END, MODEL, request
+
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("TOKENSLO_SOAK_SECONDS", "30"))

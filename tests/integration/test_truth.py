@@ -38,6 +38,8 @@ from tests.capturing import need_capture
 from tests.truth.crowd import UNKNOWN
 from tests.truth.seen import Sample, Seen, counts, first_tokens, gaps
 
+pytestmark = pytest.mark.alone
+
 STREAMS = 2_000
 ENGINE = EngineSettings(step_seconds=0.022, sequence_seconds=0.0005, kv_blocks=2000)
 SIMULATED = ("http", "http_stalled", "grpc")
