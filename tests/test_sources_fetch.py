@@ -12,6 +12,7 @@ import pytest
 
 from exporter.readings import SourceError
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
+from tests.listening import listening
 
 LIMITS = Limits(timeout=5.0, max_bytes=1000)
 IMPATIENT = Limits(timeout=0.3, max_bytes=1000)
@@ -32,12 +33,8 @@ async def server(talk: Talk, *, greets: bool = False) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    try:
+    async with listening(connected) as port:
         yield f"http://127.0.0.1:{port}"
-    finally:
-        listening.close()
 
 
 def says(*pieces: bytes, pause: float = 0.0) -> Talk:

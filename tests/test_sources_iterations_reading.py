@@ -20,6 +20,7 @@ from exporter.sources.trtllm_iterations import (
     pause_for,
     served_model,
 )
+from tests.listening import listening
 from tests.test_sources_iterations import Json, cpp, pytorch
 
 MIB = 2**20
@@ -65,12 +66,9 @@ async def reply(writer: asyncio.StreamWriter, body: bytes, length: int | None = 
 @asynccontextmanager
 async def fake_serve(*records: Json, **options: Any) -> AsyncIterator[FakeServe]:
     fake = FakeServe([*records], **options)
-    server = await asyncio.start_server(fake.handle, "127.0.0.1", 0)
-    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(fake.handle) as port:
+        fake.url = f"http://127.0.0.1:{port}"
         yield fake
-    finally:
-        server.close()
 
 
 def source(fake: FakeServe, **options: Any) -> IterationsSource:

@@ -41,6 +41,7 @@ from exporter.taps.recording import StreamRecorder
 from exporter.wire.events import Stream
 from slos.errors import InvalidFile
 from slos.signals import SIGNALS
+from tests.listening import listening
 
 ROOT = Path(__file__).parent.parent
 START = re.compile(r"tokenslo 0\.\S+: metrics (http://127\.0\.0\.1:\d+)/metrics, status \1/\n")
@@ -80,11 +81,9 @@ class Upstream:
 async def upstream() -> AsyncIterator[Upstream]:
     one = Upstream()
     one.go.set()
-    server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
-    one.port = server.sockets[0].getsockname()[1]
-    yield one
-    one.go.set()
-    server.close()
+    async with listening(one.serve) as one.port:
+        yield one
+        one.go.set()
 
 
 def tap(upstream: Upstream) -> str:
