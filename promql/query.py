@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from promql.expr import Expr, Matcher, Text, Vector, aggregate
 from promql.parse import Aggregate, Call, Node, NotPromQL, Selector, bare, parse, selectors
@@ -45,6 +46,7 @@ class Query:
         return aggregate("sum", self.selector or Text(self.text))
 
 
+@lru_cache(maxsize=1024)  # each output asks again what a query is
 def read_query(text: str) -> Query:
     """Check a query as Prometheus 3 would; raises :class:`InvalidQuery`."""
     if len(text) > MAX_LENGTH:

@@ -25,6 +25,7 @@ PART_OF_RELEASE = {
 PLAN = example(
     objective("availability"), objective("ttft", "0.95"), objective("kv_headroom", "0.9")
 )
+SMALL = example(objective("availability"), alerting=Alerting(disable=frozenset({"causes"})))
 STEPS = (PolicyStep(Decimal(1), "stop"),)
 Install = Callable[[str], Path]
 
@@ -60,7 +61,9 @@ def test_rules_pass_their_tests_on_every_release_they_are_for(
     promtool = part(PART_OF_RELEASE[release])
     version = run(promtool, "--version", cwd=tmp_path)
     assert version.startswith(f"promtool, version {release}.")
-    folder = write(tmp_path, Options(min_prometheus=oldest))
+    # Newer releases read what older ones do: there a part of the stories is enough.
+    plan = PLAN if release == oldest else SMALL
+    folder = write(tmp_path, Options(min_prometheus=oldest), plan)
     run(promtool, "check", "rules", "chat.rules.yaml", cwd=folder)
     run(promtool, "test", "rules", "chat.test.yaml", cwd=folder)
 

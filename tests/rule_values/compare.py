@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import ceil, inf, isfinite
+from math import inf, isfinite
 from operator import add
 
 from slos.durations import parse_duration
@@ -70,10 +70,9 @@ class Compared:
     tool: Tool
     checks: Mapping[str, Sequence[Check]]
 
-    def error(self, window: str, share: float = 1.0) -> float:
-        """Return the error of a window that a ``share`` of its checks do not exceed."""
-        errors = sorted(check.error for check in self.checks[window])
-        return errors[ceil(share * len(errors)) - 1]
+    def error(self, window: str) -> float:
+        """Return the worst error of a window."""
+        return max(check.error for check in self.checks[window])
 
 
 def compare(
