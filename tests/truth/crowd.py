@@ -34,6 +34,7 @@ LENGTHS = range(5, 13)
 """Tokens of an answer; whoever leaves in the middle does so before the fourth."""
 _AFTER = range(1, 4)
 _WHILE_STALLED = 8
+_SWITCH_SECONDS = 0.0002
 _NAP_SECONDS = 0.005
 
 _USAGE = {"stream_options": {"include_usage": True}}
@@ -264,6 +265,8 @@ def _dying(module: str, port: int, ask: Ask) -> list[Seen]:
 
 def main() -> None:
     """Be a crowd, and tell of it."""
+    # Whoever measures must not wait long for its turn among its own threads.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     parser = argparse.ArgumentParser(prog="python -m tests.truth.crowd")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("ports", type=int, nargs="+")
