@@ -36,7 +36,7 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
     return document(
         [
             f"# {alert.name}",
-            _SUMMARY[alert.kind](subject),
+            _summary(subject, alert),
             "## Meaning",
             *_MEANING[alert.kind](subject),
             "## Impact",
@@ -71,64 +71,41 @@ def _groups(planned: PlannedObjective) -> str:
 # What the alert says, in one sentence.
 
 
-def _burn_summary(subject: Subject) -> str:
-    objective, service = subject.planned.objective, subject.plan.service
-    return (
-        f"`{service.service}` spends the error budget of `{objective.name}` too fast: at this pace "
-        f"it will not last the {format_duration(service.window)}."
-    )
-
-
-def _exhausted_summary(subject: Subject) -> str:
-    objective, service = subject.planned.objective, subject.plan.service
-    return (
-        f"`{service.service}` has broken its promise `{objective.name}`: more than "
-        f"{percent(subject.budget)} of {subject.planned.indicator.events} were bad over the last "
-        f"{format_duration(service.window)}."
-    )
-
-
-def _absent_summary(subject: Subject) -> str:
-    objective, service = subject.planned.objective, subject.plan.service
-    return (
-        f"Nobody knows how `{service.service}` does on `{objective.name}`: for "
-        f"{format_duration(subject.planned.absent_seconds)} its signal has been missing, on all "
-        "servers or on some."
-    )
-
-
-def _impossible_summary(subject: Subject) -> str:
-    objective, service = subject.planned.objective, subject.plan.service
-    return (
-        f"What `{service.service}` counts for `{objective.name}` cannot be: a part is more than "
-        "the whole, or a share is not within 0 and 1."
-    )
-
-
-def _trickle_summary(subject: Subject) -> str:
-    objective, service = subject.planned.objective, subject.plan.service
-    return (
-        f"Nearly nothing happens at `{service.service}`, and most of it is bad for "
-        f"`{objective.name}`."
-    )
-
-
-def _policy_summary(subject: Subject) -> str:
-    objective, service = subject.planned.objective, subject.plan.service
-    return (
-        f"`{service.service}` has spent a share of the error budget of `{objective.name}` for "
-        "which its team has agreed on what to do."
-    )
-
-
 _SUMMARY = {
-    "burn": _burn_summary,
-    "trickle": _trickle_summary,
-    "exhausted": _exhausted_summary,
-    "policy": _policy_summary,
-    "absent": _absent_summary,
-    "impossible": _impossible_summary,
+    "burn": (
+        "`{service}` spends the error budget of `{objective}` too fast: at this pace it will not "
+        "last the {window}."
+    ),
+    "trickle": "Nearly nothing happens at `{service}`, and most of it is bad for `{objective}`.",
+    "exhausted": (
+        "`{service}` has broken its promise `{objective}`: more than {budget} of {events} were bad "
+        "over the last {window}."
+    ),
+    "policy": (
+        "`{service}` has spent a share of the error budget of `{objective}` for which its team has "
+        "agreed on what to do."
+    ),
+    "absent": (
+        "Nobody knows how `{service}` does on `{objective}`: for {absent} its signal has been "
+        "missing, on all servers or on some."
+    ),
+    "impossible": (
+        "What `{service}` counts for `{objective}` cannot be: a part is more than the whole, or a "
+        "share is not within 0 and 1."
+    ),
 }
+
+
+def _summary(subject: Subject, alert: PlannedAlert) -> str:
+    service, planned = subject.plan.service, subject.planned
+    return _SUMMARY[alert.kind].format(
+        service=service.service,
+        objective=planned.objective.name,
+        window=format_duration(service.window),
+        budget=percent(subject.budget),
+        events=planned.indicator.events,
+        absent=format_duration(planned.absent_seconds),
+    )
 
 
 # What lies behind it, in this objective's numbers.
