@@ -489,6 +489,27 @@ class TestQueueTime:
         ]
         assert said(fed(*records))["queue"] == Distribution((math.inf,), (3,), 2.0)
 
+    def test_pytorch_requests_that_meet_an_idle_engine_are_counted(self) -> None:
+        """An idle PyTorch loop takes an iteration number and emits no record."""
+        records, number, waited = [], 0, 0.0
+        for _ in range(40):
+            waited += 0.25
+            queue = {"newActiveRequestsQueueLatencyMS": waited, "numActiveRequests": 1}
+            batch = {"batch": {"numGenRequests": 0}}
+            records.append(pytorch(number, numNewActiveRequests=1, **queue, **batch))
+            records += [pytorch(number + 1 + n, gen=1, **queue) for n in range(3)]
+            number += 5  # three decoding loops, and the idle one
+        told = said(fed(*records))["queue"]
+        # The first record is the baseline.
+        assert told == Distribution((math.inf,), (39,), 9.75)
+
+    def test_pytorch_requests_of_lost_records_are_left_out_with_their_queue_time(self) -> None:
+        records = [
+            pytorch(n, numNewActiveRequests=1, newActiveRequestsQueueLatencyMS=float(n))
+            for n in (1, 2, 3, 9, 10)
+        ]
+        assert said(fed(*records))["queue"] == Distribution((math.inf,), (3,), 3.0)
+
     def test_a_running_sum_that_falls_is_none(self) -> None:
         records = [pytorch(1, newActiveRequestsQueueLatencyMS=5), pytorch(2)]
         assert str(said(fed(*records))["queue"]).startswith("newActiveRequestsQueueLatencyMS falls")

@@ -158,8 +158,9 @@ class Engine:
         lane.latest = record
         lane.batches[record.micro_batch] = record
         if speaks:
-            emitted = stride is not None and stride <= self.interval
-            self._observe_queue(record, unbroken=unbroken or emitted)
+            # An idle loop has an iteration number and no record.
+            complete = stride is not None and stride - rested <= self.interval
+            self._observe_queue(record, complete=complete)
             self._observe_blocks(record, lane.left)
 
     def _observe_gaps(self, lane: Lane, record: Record, *, unbroken: bool, rested: bool) -> None:
@@ -200,10 +201,11 @@ class Engine:
             self.burst = 1 + max(0.0, extra) / record.generating
         return record.generating + max(0.0, extra) + (record.contexts or 0.0)
 
-    def _observe_queue(self, record: Record, *, unbroken: bool) -> None:
-        """Add up queue times: C++ tells milliseconds of new requests, PyTorch seconds since start.
+    def _observe_queue(self, record: Record, *, complete: bool) -> None:
+        """Add a record's queue time: C++ reports milliseconds, PyTorch seconds since its start.
 
-        What lost records held is left out on both sides, number and time.
+        ``complete`` is false if records are missing before this one.  Their requests and their
+        queue time are then both left out.
         """
         value, new = record.queue_latency, record.new
         if value is None or new is None or self.dialect is None:
@@ -213,7 +215,7 @@ class Engine:
             self.queue.seconds += value / 1000
             return
         last, self.queue.last = self.queue.last, value
-        if last is None or not unbroken:
+        if last is None or not complete:
             return
         if value < last:
             self.queue.refused = True
