@@ -6,8 +6,11 @@ READY := .venv/ready
 .PHONY: test lint demo bench examples clean
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	@failed=0; \
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+		-m "not alone" || failed=$$?; \
+	$(BIN)/python -m pytest -m alone || failed=$$?; \
+	exit $$failed
 
 lint: $(READY)
 	$(BIN)/ruff check

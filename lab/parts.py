@@ -39,11 +39,18 @@ _ELSEWHERE = "use Debian, a container will do"
 _NAMES = {"alertmanager": ("alertmanager", "prometheus-alertmanager")}
 _FOLDERS = ("usr/bin", "usr/sbin")
 _PAGES = "usr/share/prometheus"
+# How mirrors are addressed: also snapshots, and lists of mirrors as on cloud images.
+_MIRROR = r"mirror\b.*|.*/{distribution}(-security)?(/\d+T\d+Z)?/?|.*//security\.debian\.org/?"
 _COMPONENTS = {"debian": {"main"}, "ubuntu": {"main", "universe"}}
-# No user _apt, who may not enter the cache; no hooks, which are about the machine's own lists.
+# Neither the packages nor the pins of the machine: `apt-get download` prefers an installed version,
+# which these lists need not have. No user _apt, who may not enter the cache; no hooks, which are
+# about the machine's own lists.
 _APT_CONF = """\
 Dir::Etc::SourceList "{apt}/sources.list";
 Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+Dir::State::Status "{apt}/status";
 Dir::State::Lists "{apt}/lists";
 Dir::Cache "{apt}";
 APT::Sandbox::User "root";
@@ -105,9 +112,9 @@ def program(name: str, say: Say) -> Path:
 def debian(package: str, say: Say, part: str, otherwise: str, release: str = "") -> Path:
     """Return the folder that Debian's `package` is unpacked in, which `part` needs.
 
-    Of its dependencies only the scripts and fonts of web pages are taken along. `otherwise` says
-    what to do on other systems than Debian. `release` is the one of Debian to take it from, instead
-    of the machine's own.
+    Of its dependencies only the scripts of web pages are unpacked too. `otherwise` is the fix on
+    systems that are not Debian. `release` is the release of Debian to take it from, instead of the
+    machine's own.
     """
     distribution, codename = _distribution(part, otherwise)
     if release and distribution != "debian":
@@ -225,6 +232,7 @@ def _download(packages: set[str], distribution: str, release: str, into: Path) -
     (apt / "lists").mkdir(parents=True, exist_ok=True)
     with _lock(apt, lambda _: None):
         (apt / "apt.conf").write_text(_APT_CONF.format(apt=apt))
+        (apt / "status").touch()
         apt_get: list[str | Path] = ["apt-get", "-c", apt / "apt.conf"]
         try:
             run(part, [*apt_get, "download", *names], cwd=into)
@@ -236,11 +244,11 @@ def _download(packages: set[str], distribution: str, release: str, into: Path) -
 
 
 def _unpack(deb: Path, into: Path) -> list[str]:
-    """Unpack one package; the packages that its web pages need."""
+    """Unpack one package. Returns the packages with the scripts of its web pages."""
     run(deb.name, ["dpkg", "-x", deb, into])
     depends = run(deb.name, ["dpkg-deb", "-f", deb, "Depends"])
     deb.unlink()
-    return re.findall(r"\b(?:libjs|fonts)-[\w.+-]+", depends)
+    return re.findall(r"\blibjs-[\w.+-]+", depends)
 
 
 def _relocate(folder: Path) -> None:
@@ -258,17 +266,30 @@ def _relocate(folder: Path) -> None:
 
 
 def _sources(package: str, distribution: str, release: str) -> Iterator[str]:
-    """Write one source line for each of the distribution's own mirrors in the machine's lists."""
-    keyring = Path(f"/usr/share/keyrings/{distribution}-archive-keyring.gpg")
-    signed = f" signed-by={keyring}" if keyring.exists() else ""
+    """Write source lines for the distribution's archive, its updates and its security updates.
+
+    The mirrors are those in the machine's lists: the ones with an address as the distribution
+    gives it, or all of the distribution's suites where a company has renamed its mirror.
+    """
     indexes = re.findall(
         r"'(\S+)/dists/([^/\s]+)/(\w+)/binary-\w+/Packages",
         run(package, ["apt-get", "update", "--print-uris"]),
     )
-    for uri, suite, component in dict.fromkeys(indexes):
-        ours = uri.startswith("mirror") or uri.rstrip("/").endswith(f"/{distribution}")
-        if ours and "-" not in suite and component in _COMPONENTS[distribution]:
-            yield f"deb [target=Packages{signed}] {uri} {release or suite} {component}\n"
+    keyring = Path(f"/usr/share/keyrings/{distribution}-archive-keyring.gpg")
+    signed = f" signed-by={keyring}" if keyring.exists() else ""
+    known: dict[str, None] = {}
+    renamed: dict[str, None] = {}
+    for uri, suite, component in indexes:
+        name, _, pocket = suite.partition("-")
+        wanted = pocket in ("", "updates", "security") and not (pocket and release in _MOVING)
+        if not wanted or component not in _COMPONENTS[distribution]:
+            continue
+        line = f"{uri} {suite.replace(name, release or name)} {component}\n"
+        if re.fullmatch(_MIRROR.format(distribution=distribution), uri):
+            known[f"deb [target=Packages{signed}] {line}"] = None
+        else:
+            renamed[f"deb [target=Packages] {line}"] = None
+    yield from known or renamed
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from tests.listening import listening
 from tests.test_sources_iterations import Json, cpp, pytorch
 
 MIB = 2**20
+PATIENCE = 30.0
 
 
 @dataclass
@@ -344,16 +345,21 @@ class TestPace:
     ) -> None:
         assert pause_for(records, seconds) == pause
 
-    async def test_between_readings_a_fast_engine_is_asked_often_enough(self) -> None:
-        numbers = iter(range(10**9))
+    async def test_between_surveys_a_fast_engine_is_read_before_its_queue_is_full(self) -> None:
+        """Time passes only with records, 1,000 a second: the queue is full after a second."""
+        numbers, now, fourth = iter(range(10**9)), 0.0, asyncio.Event()
 
         async def fast(writer: asyncio.StreamWriter) -> None:
+            nonlocal now
+            now += 0.9
+            if fake.asked == 4:
+                fourth.set()
             await reply(writer, json.dumps([cpp(next(numbers)) for _ in range(900)]).encode())
 
-        async with fake_serve(answer=fast) as fake, source(fake) as reader:
+        async with fake_serve(answer=fast) as fake, source(fake, clock=lambda: now) as reader:
             await reader.survey(0.0)
-            await asyncio.sleep(1.5)
-            assert fake.asked >= 4
+            async with asyncio.timeout(PATIENCE):
+                await fourth.wait()
             survey = await reader.survey(1.0)
         assert survey.lost_records == 0
 
