@@ -23,7 +23,7 @@ from exporter.wire.events import CLIENT, SERVER, Direction
 
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-SOON = 5.0
+SOON = 20.0
 LONG = 60.0
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 

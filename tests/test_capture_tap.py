@@ -313,8 +313,7 @@ async def test_draining_waits_for_the_last_stream() -> None:
                 await captured.tap.drain(0.2)
                 assert time.monotonic() - started >= 0.2
                 asyncio.get_running_loop().call_later(0.1, setattr, captured.watchers[0], "live", 0)
-                await captured.tap.drain(10)
-                assert time.monotonic() - started < 5
+                await asyncio.wait_for(captured.tap.drain(3600), 60)
 
 
 CAPTURING = """

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -128,10 +127,8 @@ async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
         assert objective_["quality"] == "unavailable"
         assert objective_["note"] == "800ms is not a bucket edge of the histogram (100ms, 500ms)"
 
-        told = time.monotonic()
         process.send_signal(number)
         _, errors = await asyncio.wait_for(process.communicate(), 10)
-        assert time.monotonic() - told < 3
         log = errors.decode()
     assert process.returncode == 0
     reading, first_token = log.splitlines()

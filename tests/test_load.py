@@ -150,7 +150,7 @@ async def test_shares_rate_and_lengths_are_kept() -> None:
         started = time.monotonic()
         summary = await Load(server.url, settings).run()
         seconds = time.monotonic() - started
-    assert 0.8 < seconds < 8
+    assert seconds > 0.8
     assert 60 < summary.outcomes["rejected"] < 140
     assert summary.requests == 400
     prompts = [body["text_input"].split() for body in server.bodies]

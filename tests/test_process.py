@@ -112,7 +112,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     child = int(server.log.read_text().split()[1])
     started = time.monotonic()
     server.stop()
-    assert 0.3 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.3
     assert server.exit_code == 128 + signal.SIGKILL
     assert not runs(server.pid)
     assert soon(lambda: not runs(child))

@@ -354,9 +354,7 @@ async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
         assert await receive_all(server) == (b"", "end")
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, CHUNK)
-        began = monotonic()
         await until(lambda: "client gone" in scene.observers[0].told)
-        assert monotonic() - began < 0.5
         await asyncio.sleep(0.02)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             server.send(CHUNK)

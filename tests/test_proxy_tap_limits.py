@@ -496,9 +496,7 @@ async def test_draining_lets_answers_end_and_closes_idle_connections_at_once() -
         assert await receive(busy, len(ANSWER)) == ANSWER
         assert not draining.done()
         scene.observers[0].live = 0
-        began = monotonic()
-        await draining
-        assert monotonic() - began < 1
+        await asyncio.wait_for(draining, SOON)
         assert await receive_all(busy) == (b"", "end")
 
 
@@ -507,8 +505,8 @@ async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> 
     async with proxied(lambda: Notes(live=1)) as scene:
         client, server = await scene.pair()
         began = monotonic()
-        await scene.tap.drain(0.3)
-        assert 0.25 < monotonic() - began < 1
+        await asyncio.wait_for(scene.tap.drain(0.3), SOON)
+        assert monotonic() - began > 0.25
         assert scene.tap.traffic().connections == 1
         await scene.tap.close()
         assert await receive_all(client) == (b"", "reset")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -108,11 +107,9 @@ async def test_a_status_that_was_asked_for() -> None:
     ],
 )  # fmt: skip
 async def test_what_can_go_wrong(talk: Talk, kind: str, words: str) -> None:
-    started = time.monotonic()
     error = await failure(talk, IMPATIENT if kind == "timeout" else LIMITS)
     assert error.kind == kind
     assert words in str(error)
-    assert time.monotonic() - started < 2
 
 
 async def test_nobody_listens() -> None:
