@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -349,6 +350,56 @@ def test_the_result_goes_into_a_file(folder: Folder) -> None:
     done = folder.convert(SHOP, "-o", str(folder.path / "taken"))
     assert done.exit_code == 1
     assert "directory" in done.stderr.lower()
+
+
+def test_an_existing_file_is_replaced_only_with_force(folder: Folder) -> None:
+    target = folder.path / "ours.yaml"
+    target.write_text("# precious\n")
+    done = folder.convert(SHOP, "-o", str(target))
+    assert (done.exit_code, target.read_text()) == (1, "# precious\n")
+    assert folder.relative(done.stderr) == [
+        "Error: ours.yaml: exists. Fix: give --force to replace it."
+    ]
+    done = folder.convert(SHOP, "-o", str(target), "--force")
+    assert done.exit_code == 0
+    assert bare(load_file(target).services) == bare(folder.services(SHOP))
+
+
+@pytest.mark.parametrize("kind", ["same", "symlink", "hardlink", "folder"])
+def test_the_input_is_never_replaced(folder: Folder, kind: str) -> None:
+    source = Path(folder.write(SHOP))
+    target = {
+        "same": source,
+        "symlink": folder.path / "symlink.yaml",
+        "hardlink": folder.path / "hardlink.yaml",
+        "folder": folder.path / "symlink/slo.yaml",
+    }[kind]
+    if kind == "symlink":
+        target.symlink_to(source)
+    elif kind == "hardlink":
+        target.hardlink_to(source)
+    elif kind == "folder":
+        (folder.path / "symlink").symlink_to(folder.path)
+    before = source.read_text()
+    done = CliRunner().invoke(convert, [str(source), "-o", str(target), "--force"])
+    assert (done.exit_code, source.read_text()) == (1, before)
+    assert done.stderr.endswith(f"{target.name}: is the input. Fix: write to another file.\n")
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(folder: Folder) -> None:
+    real, link = folder.path / "real.yaml", folder.path / "link.yaml"
+    link.symlink_to(real)
+    folder.convert(SHOP, "-o", str(link))
+    assert link.is_symlink()
+    assert real.is_file()
+    reading, writing = os.pipe()
+    with open(reading) as pipe:  # noqa: PTH123  (it has no path of its own)
+        done = folder.convert(SHOP, "-o", f"/dev/fd/{writing}")
+        os.close(writing)
+        assert (done.exit_code, pipe.read()) == (0, real.read_text())
+    done = folder.convert(SHOP, "-o", "-")
+    assert done.stdout == real.read_text()
+    assert not (folder.path / "-").exists()
 
 
 def test_a_bad_file_writes_nothing(folder: Folder) -> None:

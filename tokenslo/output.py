@@ -18,8 +18,10 @@ target_option = click.option(
     "target",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File to write, instead of standard output.",
+    callback=lambda _, __, target: None if target == Path("-") else target,
+    help="File to write; - is standard output, the default.",
 )
+force_option = click.option("--force", is_flag=True, help="Replace the file if it exists.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,15 @@ def apply(change: Change) -> None:
     if change.new is None:
         change.path.unlink()
         return
-    change.path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = change.path.with_name(f".{change.path.name}.{os.getpid()}.tmp")
+    path = change.path.resolve()  # a link stays a link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # One that a killed run has left: in a container its process id is ours.
         temporary.unlink(missing_ok=True)
         with temporary.open("x", encoding="utf-8", newline="") as file:
             file.write(change.new)
-        temporary.replace(change.path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
@@ -67,13 +70,26 @@ def reporting(path: Path) -> Iterator[None]:
         raise click.ClickException(f"{error.filename or path}: {error.strerror}") from None
 
 
+def check_target(target: Path | None, source: Path, *, force: bool) -> None:
+    """Refuse to write to the file that is read, or to replace a file without ``--force``."""
+    if target is None or not target.exists():
+        return
+    if source.exists() and target.samefile(source):
+        raise click.ClickException(f"{target}: is the input. Fix: write to another file.")
+    if target.is_file() and not force:
+        raise click.ClickException(f"{target}: exists. Fix: give --force to replace it.")
+
+
 def deliver(text: str, target: Path | None) -> None:
-    """Write one text to where :data:`target_option` says."""
+    """Write one text to the file of :data:`target_option`, or to standard output."""
     if target is None:
         click.echo(text, nl=False)
         return
     with reporting(target):
-        apply(Change(target, None, text))
+        if target.exists() and not target.is_file():  # a pipe or a device cannot be replaced
+            target.write_text(text, encoding="utf-8")
+        else:
+            apply(Change(target, None, text))
 
 
 def difference(change: Change) -> Iterator[str]:

@@ -25,12 +25,18 @@ from tokenslo.files import libraries_option
     help="tokenslo/v1, or openslo/v1.",
 )
 @output.target_option
-def convert(file: str, libraries: tuple[Path, ...], language: str, target: Path | None) -> None:
+@output.force_option
+def convert(
+    file: str, libraries: tuple[Path, ...], language: str, target: Path | None, force: bool
+) -> None:
     """Convert an SLO file of Sloth, Pyrra, OpenSLO or tokenslo.
+
+    An existing file is replaced only with --force, and the input never.
 
     What the result does not say is told on standard error, and in comments of a tokenslo file. The
     exit code is 1 if a promise is another one without it: then see to the comments marked LOST.
     """
+    output.check_target(target, Path(file), force=force)
     loaded = load_file(file, libraries, partly=True)
     about = f"Converted by tokenslo {version('tokenslo')} from {Path(file).name}."
     notes = list(loaded.notes)
