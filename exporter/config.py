@@ -264,7 +264,8 @@ OPTIONS = (
     Option(
         "stuck-after",
         "TIME",
-        "Not ready when active sequences make no token for this long.",
+        "Not ready when active sequences or streams at a tap get no token for this long; "
+        "set it above the longest prefill.",
         _duration,
         "60s",
     ),

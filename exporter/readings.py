@@ -103,7 +103,8 @@ class Survey:
 
     ``parts`` are the things read one by one (endpoints, say) by name, each with its error or None.
     ``lost_records`` counts what is known to be missing since the source was made; None where
-    nothing can be missing unnoticed or nothing shows it.
+    nothing can be missing unnoticed or nothing shows it.  ``waiting_streams`` counts, by model, the
+    streams that wait for a token.
     """
 
     source: str
@@ -114,6 +115,7 @@ class Survey:
     ready: bool | None = None
     parts: Mapping[str, SourceError | None] = field(default_factory=dict)
     lost_records: int | None = None
+    waiting_streams: Mapping[Model, int] = field(default_factory=dict)
 
 
 class SourceError(Exception):

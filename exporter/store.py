@@ -45,7 +45,7 @@ from exporter.readings import (
     nothing_of,
 )
 from exporter.recent import SPAN
-from exporter.view import SignalState, SourceState, View
+from exporter.view import SignalState, SourceState, View, WaitingStreams
 from slos.signals import SIGNALS
 
 Item = TypeVar("Item", Reading, Missing, ModelInfo)
@@ -196,6 +196,11 @@ class Store:
                 for at, survey in self._fresh_surveys(now)
                 for model, age in sorted(survey.engine_stats_age.items())
                 if model in self._models
+            },
+            waiting_streams={
+                model: WaitingStreams(at, count)
+                for at, survey in self._fresh_surveys(now)
+                for model, count in survey.waiting_streams.items()
             },
         )
 
@@ -372,7 +377,7 @@ def _with_versions(survey: Survey, known: Iterable[Model]) -> Survey:
     for name, version in known:
         if version:
             versions.setdefault(name, []).append(version)
-    bare = {name for name, version in _mentioned(survey) if not version}
+    bare = {name for name, version in (*_mentioned(survey), *survey.waiting_streams) if not version}
     only = {name: versions[name][0] for name in bare if len(versions.get(name, ())) == 1}
     if not only:
         return survey
@@ -385,7 +390,15 @@ def _with_versions(survey: Survey, known: Iterable[Model]) -> Survey:
         readings=tuple(map(versioned, survey.readings)),
         missing=tuple(map(versioned, survey.missing)),
         models=tuple(map(versioned, survey.models)),
+        waiting_streams=_add_versions(survey.waiting_streams, only),
     )
+
+
+def _add_versions(streams: Mapping[Model, int], versions: Mapping[str, str]) -> Mapping[Model, int]:
+    counts: Counter[Model] = Counter()
+    for (name, version), count in streams.items():
+        counts[name, version or versions.get(name, "")] += count
+    return counts
 
 
 def _mentioned(survey: Survey) -> dict[Model, None]:

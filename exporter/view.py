@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from exporter.readings import Labels, Model, ModelInfo, Value
@@ -47,13 +47,25 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingStreams:
+    """The streams of a model that waited for a token at ``at`` (monotonic seconds)."""
+
+    at: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
-    """Everything to be shown, in a stable order."""
+    """Everything to be shown, in a stable order.
+
+    ``waiting_streams`` has every model that a tap sees, also with none.
+    """
 
     signals: tuple[SignalState, ...]
     sources: tuple[SourceState, ...]
     models: tuple[ModelInfo, ...]
     engine_stats_age: Mapping[Model, float]
+    waiting_streams: Mapping[Model, WaitingStreams] = field(default_factory=dict)
 
     def by_model(self) -> dict[Model, dict[str, SignalState]]:
         """Return the signals of every model by name, in the same order."""

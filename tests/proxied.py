@@ -98,6 +98,9 @@ class Notes:
     def gap(self, direction: Direction, time: float) -> None:
         self.told.append("gap")
 
+    def blocked(self) -> None:
+        self.told.append("blocked")
+
     def backpressure(self, seconds: float) -> None:
         self.not_read += seconds
 

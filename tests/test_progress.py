@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 
 from exporter.progress import Progress
-from exporter.readings import ModelInfo
-from exporter.view import SignalState, View
+from exporter.readings import Distribution, ModelInfo
+from exporter.view import SignalState, View, WaitingStreams
 from tests.views import FIRST_TOKEN, measured, unavailable, view
 
 LLAMA = ("llama", "1")
@@ -104,7 +107,7 @@ def test_an_engine_never_seen_idle_may_just_not_report_it() -> None:
         progress.update(active(2.0, tokens(5)), float(now))
     found = progress.decoding(active(2.0), 90.0)[LLAMA]
     assert found.moves is None
-    assert found.reason.endswith("but this engine was never seen to report that it is idle")
+    assert found.reason.endswith("but this engine never reported that it was idle")
 
 
 def test_time_in_which_nobody_looked_does_not_count() -> None:
@@ -112,9 +115,117 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
 
 
 def test_without_a_gauge_of_active_sequences_nobody_knows() -> None:
-    expected = "nobody tells whether sequences are active: engine statistics stopped"
+    expected = "decode progress is unknown: engine statistics stopped"
     assert verdict((1.0, active(None))) == (None, expected)
-    assert verdict((1.0, view())) == (None, "nobody tells whether sequences are active")
+    expected = "decode progress is unknown: no gauge of active sequences and no tap that sees its"
+    found = verdict((1.0, view()))
+    assert (found[0], found[1].startswith(expected)) == (None, True)
+
+
+# Streams at a tap, seen every 10 s
+
+
+def streams(count: int, *signals: SignalState, age: float | None = None) -> View:
+    """Return a view of a tap; its snapshot time is filled in by `tapped`."""
+    return replace(
+        view(*signals, engine_stats_age={} if age is None else {LLAMA: age}),
+        waiting_streams={LLAMA: WaitingStreams(0.0, count)},
+    )
+
+
+def first_tokens(count: float, method: str = "wire") -> SignalState:
+    return measured("ttft", Distribution((inf,), (count,), count), method)
+
+
+def tapped(*shown: View, seconds: float = 10.0) -> tuple[bool | None, str]:
+    """Judge after views that follow each other by ``seconds``."""
+    progress = Progress(stuck_after=60, unwatched_after=30)
+    for position, one in enumerate(shown):
+        now = position * seconds
+        waiting = {model: replace(s, at=now) for model, s in one.waiting_streams.items()}
+        progress.update(replace(one, waiting_streams=waiting), now)
+    found = progress.decoding(shown[-1], (len(shown) - 1) * seconds)[LLAMA]
+    return found.moves, found.reason
+
+
+STUCK_AT_TAP = (
+    False,
+    "decoding is stuck: 3 streams wait at the tap and no stream of this model got a token for 70 s",
+)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        (),  # publishes no gauges
+        (measured("sequences_active", 0.0),),  # frozen while idle
+        (measured("sequences_active", 4.0),),  # frozen at work, and never seen idle
+        (unavailable("sequences_active", "engine statistics stopped"),),
+    ],
+)
+def test_streams_that_wait_without_a_token_are_a_stuck_model(
+    engine: tuple[SignalState, ...],
+) -> None:
+    assert tapped(*[streams(3, *engine)] * 7)[0] is not False
+    assert tapped(*[streams(3, *engine)] * 8) == STUCK_AT_TAP
+
+
+def test_gauges_that_vanish_do_not_hide_waiting_streams() -> None:
+    alive = streams(3, measured("sequences_active", 4.0), tokens(5))
+    gone = streams(3, unavailable("sequences_active", "none"), unavailable("output_tokens", "none"))
+    assert tapped(alive, *[gone] * 7) == STUCK_AT_TAP
+    assert tapped(*[alive, gone] * 4) == STUCK_AT_TAP, "a signal that comes back is no token"
+
+
+def test_one_token_of_any_stream_is_progress() -> None:
+    looks = [streams(3, first_tokens(5))] * 4 + [streams(3, first_tokens(6))] * 5
+    assert tapped(*looks) == (True, "")
+
+
+def test_a_first_response_that_the_server_counts_may_be_an_error() -> None:
+    looks = [streams(3, first_tokens(count, "triton_first_response")) for count in range(8)]
+    assert tapped(*looks) == STUCK_AT_TAP
+
+
+def test_iterations_during_a_long_prefill_are_progress() -> None:
+    assert tapped(*[streams(3, measured("sequences_active", 1.0), age=0.5)] * 20) == (True, "")
+
+
+def test_iterations_of_an_idle_engine_are_not() -> None:
+    looks = [streams(3, measured("sequences_active", 0.0), age=0.5)] * 8
+    assert tapped(*looks) == STUCK_AT_TAP
+
+
+def test_no_waiting_stream_is_no_silence() -> None:
+    assert tapped(*[streams(0)] * 20) == (True, "")
+    assert tapped(*[streams(3)] * 6, *[streams(0)] * 8, *[streams(3)] * 3) == (True, "")
+
+
+def test_clients_with_short_timeouts_do_not_hide_a_hang() -> None:
+    assert tapped(*[streams(3), streams(3), streams(0)] * 7, streams(3))[0] is False
+
+
+def test_a_tap_that_is_not_read_adds_no_silence() -> None:
+    progress = Progress(stuck_after=60, unwatched_after=30)
+    for now in range(0, 200, 10):
+        progress.update(streams(3), float(now))  # always the snapshot of time 0
+    assert progress.decoding(streams(3), 190.0)[LLAMA].moves is True
+
+
+def test_an_ensemble_moves_while_an_engine_iterates() -> None:
+    models = (ModelInfo("llama", "1", "ensemble", True), ModelInfo("engine", "1", "tensorrtllm"))
+    working = measured("sequences_active", 2.0, model="engine")
+    moving, still = (
+        replace(streams(3, working), models=models, engine_stats_age={("engine", "1"): age})
+        for age in (1.0, 1000.0)
+    )
+    assert tapped(*[moving] * 8) == (True, "")
+    assert tapped(*[still] * 8) == STUCK_AT_TAP
+
+
+def test_a_model_with_waiting_streams_is_judged_though_its_server_reports_it_unready() -> None:
+    models = (ModelInfo("llama", "1", ready=False),)
+    assert tapped(*[replace(streams(3), models=models)] * 8) == STUCK_AT_TAP
 
 
 def test_only_models_that_are_ready_and_reported_on_are_judged() -> None:

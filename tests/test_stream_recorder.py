@@ -271,6 +271,23 @@ def test_live_streams_and_back_pressure() -> None:
     assert (value(recorder, "client_backpressure"), value(recorder, "requests")) == (1.75, 1)
 
 
+def test_streams_that_wait_for_a_token() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(version="1"))
+    play(recorder, stream(version="1"), *chunks(101.0))
+    play(recorder, stream(streaming=False))
+    assert recorder.waiting() == {("llama", "1"): 2}
+    play(recorder, stream(version="1"), ("closing", 102.0))
+    slow = play(recorder, stream(version="1"), *chunks(101.0), ("blocked",))
+    assert recorder.waiting() == {("llama", "1"): 2}, "their clients left or do not read"
+    play_on(recorder, slow, ("backpressure", 2.0))
+    assert recorder.waiting() == {("llama", "1"): 3}
+    unseen = play(recorder, stream(version="1", end_may_not_show=True))
+    assert recorder.waiting() == {("llama", "1"): 4}
+    play_on(recorder, unseen, *chunks(101.0))
+    assert recorder.waiting() == {("llama", "1"): 3}, "it may have ended"
+
+
 def play_on(recorder: Listener, one: Stream, *events: tuple[Any, ...]) -> None:
     for name, *arguments in events:
         getattr(recorder, name)(one, *arguments)

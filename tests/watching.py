@@ -35,6 +35,9 @@ class Watcher:
     def gap(self, direction: Direction, time: float) -> None:
         self.events.append(("gap", direction, time))
 
+    def blocked(self) -> None:
+        pass
+
     def backpressure(self, seconds: float) -> None:
         self.events.append(("blocked", seconds))
 

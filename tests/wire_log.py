@@ -98,6 +98,9 @@ class WireLog:
     def lost(self, stream: Stream) -> None:
         self.events.append(("lost", self._number(stream)))
 
+    def blocked(self, stream: Stream) -> None:
+        self.events.append(("blocked", self._number(stream)))
+
     def backpressure(self, stream: Stream, seconds: float) -> None:
         self.events.append(("backpressure", self._number(stream), seconds))
 

@@ -119,6 +119,10 @@ class TapsSource(Closing):
             missing=tuple(self._missing(readings)),
             models=tuple(_models(readings)) if self._alone else (),
             lost_records=self._lost + sum(state.lossy for state in self._states),
+            waiting_streams={
+                **{(reading.model, reading.version): 0 for reading in readings},
+                **answer.waiting,
+            },
         )
 
     def families(self) -> tuple[Family, ...]:

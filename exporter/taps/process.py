@@ -10,13 +10,13 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Self
 
 from exporter.beside import cancel
 from exporter.log import LOG
-from exporter.readings import Reading, SourceError
+from exporter.readings import Model, Reading, SourceError
 from exporter.taps.messages import (
     MAX_LINE,
     Settings,
@@ -41,11 +41,15 @@ END_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the process has counted since it began; ``live`` are the requests under way."""
+    """What the process has counted since it began; ``live`` are the requests under way.
+
+    ``waiting`` counts the streams of each model that wait for a token.
+    """
 
     readings: tuple[Reading, ...]
     taps: tuple[TapState, ...]
     live: int
+    waiting: Mapping[Model, int] = field(default_factory=dict)
 
 
 class _Run:
@@ -110,7 +114,10 @@ class _Run:
                 readings += read_readings(message)
             elif message["survey"] == number:
                 return Answer(
-                    tuple(readings), tuple(map(read_state, message["taps"])), message["live"]
+                    tuple(readings),
+                    tuple(map(read_state, message["taps"])),
+                    message["live"],
+                    {(name, version): count for name, version, count in message["waiting"]},
                 )
             else:
                 readings.clear()  # the rest of an answer that was not waited for

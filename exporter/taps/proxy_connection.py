@@ -204,6 +204,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Take in that the client does not read what is there for it."""
         self._paused_at = monotonic()
+        self._tell(self._observer.blocked)
         if self._server:
             self._server.transport.pause_reading()
 

@@ -253,6 +253,7 @@ class Connection:
             self.unblocked(time)
         elif self.blocked_since is None:
             self.blocked_since = time
+            self.observer.blocked()
 
     def unblocked(self, time: float) -> None:
         """Take in that the client has room again, or that it never will.

@@ -48,12 +48,13 @@ class _Live:
     """A request under way.
 
     ``pace`` is where its tokens go: to its model's or, once its client may have left, apart.
-    ``left`` is what the stream was like then.
+    ``left`` is what the stream was like then.  ``blocked`` says that its client does not read.
     """
 
     model: Model
     pace: Pace | None
     left: Stream | None = None
+    blocked: bool = False
 
 
 class StreamRecorder:
@@ -93,6 +94,19 @@ class StreamRecorder:
     def live(self) -> int:
         """How many requests are under way at all taps."""
         return len(self._live)
+
+    def waiting(self) -> Mapping[tuple[str, str], int]:
+        """Return how many streams of each model wait for a token, by name and version.
+
+        Left out are streams whose client may have left or does not read, and those that may have
+        ended unseen.
+        """
+        return Counter(
+            (live.model.name, live.model.version)
+            for stream, live in self._live.items()
+            if stream.streaming and live.left is None and not live.blocked
+            if not (stream.chunks and stream.end_may_not_show)
+        )
 
     def readings(self) -> Iterator[tuple[Reading, ...]]:
         """Yield everything so far, model by model; events may come in between."""
@@ -183,10 +197,17 @@ class StreamRecorder:
         if live:
             self._over(stream, live)
 
+    def blocked(self, stream: Stream) -> None:
+        """Note that a client does not read; `backpressure` says when it reads again."""
+        live = self._live.get(stream)
+        if live:
+            live.blocked = True
+
     def backpressure(self, stream: Stream, seconds: float) -> None:
         """Count for how long a client did not read."""
         live = self._live.get(stream)
         if live:
+            live.blocked = False
             live.model.count("client_backpressure", amount=seconds)
 
     def passed_over(self, reason: str) -> None:

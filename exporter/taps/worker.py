@@ -167,7 +167,9 @@ async def _answer(
                 # One model at a time: bytes between clients and servers come first.
                 await asyncio.sleep(0)
             states = [state(one.state()) for one in watched]
-            writer.write(line({**message, "live": recorder.live, "taps": states}))
+            waiting = [(*model, count) for model, count in recorder.waiting().items()]
+            summary = {"live": recorder.live, "waiting": waiting, "taps": states}
+            writer.write(line({**message, **summary}))
             await writer.drain()
             told.set()
 

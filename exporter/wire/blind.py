@@ -15,4 +15,4 @@ class Blind:
     def feed(self, *_: Any, **__: Any) -> None:
         """Pass over."""
 
-    half_closed = aborted = server_lost = gap = backpressure = expire = feed
+    half_closed = aborted = server_lost = gap = blocked = backpressure = expire = feed

@@ -230,6 +230,11 @@ class Call:
             self._listener.lost(asked.stream)
         self._drop_all()
 
+    def blocked(self) -> None:
+        """Note that the client does not read."""
+        for asked in self._under_way():
+            self._listener.blocked(asked.stream)
+
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read."""
         for asked in self._under_way():
@@ -305,6 +310,7 @@ class Call:
             streaming=self._streaming,
             prompt=prompt,
             arrived=time,
+            end_may_not_show=self._streaming and not (request.asks_for_final or self._ends_show),
         )
         self._number += 1
         self._connection.live += 1

@@ -82,6 +82,10 @@ class _Connection:
         self._had_gap = True
         self._early.clear()
 
+    def blocked(self) -> None:
+        """Note that the client does not read."""
+        self._observer.blocked()
+
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read."""
         self._observer.backpressure(seconds)

@@ -41,7 +41,8 @@ class Stream:
     of the answer if that came before), in seconds of the observer's clock.  ``prompt`` is a salted
     hash of what was asked, 0 where there is none: equal requests are told apart by nothing else.
     ``counted`` says that the numbers of tokens are the server's own.  ``choices`` is how many
-    answers were asked for; only the first one's chunks are timed.
+    answers were asked for; only the first one's chunks are timed.  ``end_may_not_show`` says that
+    the answer may end without a trace on the wire.
 
     Below that is the listener's: it measures by it and nobody else touches it.
     """
@@ -60,6 +61,7 @@ class Stream:
     output_tokens: int | None = None
     counted: bool = False
     stages: Stages | None = None
+    end_may_not_show: bool = False
 
     first: float = 0.0
     last: float = 0.0
@@ -104,6 +106,9 @@ class Listener(Protocol):
 
         The last event of that stream.
         """
+
+    def blocked(self, stream: Stream) -> None:
+        """Note that the client does not read; ``backpressure`` follows when it reads again."""
 
     def backpressure(self, stream: Stream, seconds: float) -> None:
         """Take in for how long a client did not read what was there for it."""
@@ -158,6 +163,9 @@ class Observer(Protocol):
 
     def gap(self, direction: Direction, time: float) -> None:
         """Take in that bytes of a direction were not seen; streams they may belong to are lost."""
+
+    def blocked(self) -> None:
+        """Note that the client does not read; ``backpressure`` follows when it reads again."""
 
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read what was there for it."""

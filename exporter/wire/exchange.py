@@ -129,6 +129,11 @@ class Exchange:
             self._closing = True
             self._listener.closing(self.stream, time)
 
+    def blocked(self) -> None:
+        """Note that the client does not read."""
+        if self.stream and self.live:
+            self._listener.blocked(self.stream)
+
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read."""
         if self.stream and self.live:

@@ -132,6 +132,11 @@ class Http1Observer:
             self._had_gap = True
             self._give_up(direction, "")
 
+    def blocked(self) -> None:
+        """Note that the client does not read what is there for it."""
+        if self._waiting:
+            self._waiting[0].blocked()
+
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read what was there for it."""
         if self._waiting:

@@ -139,6 +139,11 @@ class Http2Observer:
         if not self.blind:
             self._lose_sight("gap")
 
+    def blocked(self) -> None:
+        """Note that the client does not read what is there for all its requests."""
+        for call in self._calls.values():
+            call.blocked()
+
     def backpressure(self, seconds: float) -> None:
         """Take in for how long the client did not read what was there for all its requests."""
         for call in self._calls.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from lab.engine import EngineSettings
 from lab.process import HOST, Server, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
+from tests.capturing import need_capture
 from tests.triton_models import ARGUMENTS, write_models
 
 LLM = "tensorrt_llm"
@@ -30,7 +32,7 @@ def server(
     triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Triton]:
     folder = tmp_path_factory.mktemp("server")
-    write_models(folder / "models", ("plain", "failing", "pipeline", "vllm_llm"))
+    write_models(folder / "models", ("plain", "failing", "pipeline", "vllm_llm", "streaming"))
     write_repository(folder / "models", engine=EngineSettings())
     with triton(folder / "models", folder, arguments=ARGUMENTS) as running:
         yield running
@@ -63,10 +65,12 @@ def eventually(running: Server, is_so: Callable[[int, dict[str, tuple[bool | Non
         time.sleep(0.1)
 
 
-def ask(server: Triton, tokens: int) -> None:
-    connection = http.client.HTTPConnection(HOST, server.ports[0], timeout=60)
-    body = json.dumps({"text_input": "a b c", "max_tokens": tokens, "stream": True})
-    connection.request("POST", f"/v2/models/{LLM}/generate_stream", body)
+def ask(server: Triton, tokens: int, model: str = LLM, port: int = 0) -> None:
+    connection = http.client.HTTPConnection(HOST, port or server.ports[0], timeout=60)
+    body = {"text_input": "a b c", "max_tokens": tokens} | (
+        {"stream": True} if model == LLM else {}
+    )
+    connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps(body))
     connection.getresponse().read()
     connection.close()
 
@@ -141,10 +145,66 @@ def test_an_engine_that_hangs_is_not_ready_until_it_goes_on(server: Triton, tmp_
         client.join()
 
 
-def _stub(server: Triton) -> int:
+@pytest.mark.parametrize("model", ["streaming", LLM])
+@pytest.mark.parametrize("tap", ["proxy", "capture"])
+def test_streams_at_a_tap_show_a_hang_whatever_the_engine_reports(
+    server: Triton, tmp_path: Path, tap: str, model: str
+) -> None:
+    # The engine is at work before the sidecar starts, so its gauges were never seen idle, and
+    # `streaming` publishes none.
+    if tap == "capture":
+        need_capture()
+    before = [threading.Thread(target=ask, args=(server, 300, model)) for _ in range(2)]
+    for client in before:
+        client.start()
+    spec = {"proxy": f"{HOST}:0={HOST}:{server.ports[0]}", "capture": f"lo:{server.ports[0]}"}[tap]
+    with sidecar(server, tmp_path, "--stuck-after", "2s", "--tap", f"{tap}={spec}") as running:
+        text = (tmp_path / "log").read_text()
+        found = re.search(rf"proxy={HOST}:(\d+)=", text)
+        port = int(found[1]) if tap == "proxy" and found else server.ports[0]
+        clients = [threading.Thread(target=ask, args=(server, 300, model, port)) for _ in range(3)]
+        for client in clients:
+            client.start()
+        is_ready = f'tokenslo_ready{{layer="decode",model="{model}",source="",version="1"}}'
+        eventually(running, lambda _, found: found.get(f"decode {model}") == (True, ""))
+        eventually_metric(running, f'llm_live_streams{{model="{model}",version="1"}} 3.0')
+        stub = _stub(server, model)
+        os.kill(stub, signal.SIGSTOP)
+        try:
+            eventually(
+                running,
+                lambda status, found: (
+                    status == 503
+                    and found[f"decode {model}"][0] is False
+                    and "3 streams wait at the tap" in found[f"decode {model}"][1]
+                ),
+            )
+            # Longer than readings hold: what the stopped process published is withdrawn by now.
+            time.sleep(6)
+            status, known = layers(running)
+            assert (status, known[f"decode {model}"][0]) == (503, False), known
+            assert f"{is_ready} 0.0" in get(running.ports[0], "/metrics")[1]
+            page = get(running.ports[0], "/")[1]
+            assert '<strong class="bad">not ready</strong>' in page
+            assert "3 streams wait at the tap" in page
+        finally:
+            os.kill(stub, signal.SIGCONT)
+        eventually(running, lambda status, _: status == 200)
+        for client in (*before, *clients):
+            client.join()
+
+
+def eventually_metric(running: Server, line: str) -> None:
+    end = time.monotonic() + 20
+    while line not in get(running.ports[0], "/metrics")[1]:
+        assert time.monotonic() < end, line
+        time.sleep(0.1)
+
+
+def _stub(server: Triton, model: str = LLM) -> int:
     """Return the process of the model."""
     for each in Path(f"/proc/{server.pid}/task").glob("*/children"):
         for child in each.read_text().split():
-            if f"/{LLM}/" in Path(f"/proc/{child}/cmdline").read_text():
+            if f"/{model}/" in Path(f"/proc/{child}/cmdline").read_text():
                 return int(child)
     raise AssertionError("no process of the model was found")
