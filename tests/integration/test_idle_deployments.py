@@ -1,0 +1,276 @@
+"""An idle, healthy deployment pages no one for an hour: every engine, with every kind of tap.
+
+Real sidecars beside idle servers are scraped from their start.  A real Prometheus then gets an hour
+of history that goes on as the last scrapes did: what stood still stands still, and ages and
+counters of the sidecar itself grow at the pace they had.  Every rule that the SLO file generates
+is evaluated over that hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from lab import serve
+from lab.engine import EngineSettings
+from lab.process import HOST, free_ports
+from lab.prometheus import Prometheus
+from lab.repository import write_repository
+from lab.stack import tokenslo
+from lab.triton import Triton
+from slos.durations import parse_duration
+from tests.capturing import need_capture
+from tests.fake_server import fake_server
+from tests.fake_triton import config, core, fake_triton
+from tests.rule_values.recordings import Recording
+from tests.rule_values.replay import EPOCH, Replay, replaying
+from tests.rule_values.traffic import ENDED, Labels, Samples
+from tests.test_exporter_command import get, start
+
+CAPTURES = Path(__file__).parent.parent / "captures"
+SCRAPE = 15
+"""Seconds between scrapes in the history; in truth a second passes between them."""
+STARTING = 12
+"""Scrapes of the sidecar as it starts."""
+HOUR = 3600
+TAPS = ("none", "proxy", "capture")
+ABSOLUTE = "process_start_time_seconds"
+SLO = """\
+apiVersion: tokenslo/v1
+service: {service}
+owner: inference
+selector: {{model: {model}, cluster: {service}}}
+window: 28d
+objectives:
+  - {{name: first-token, indicator: ttft, threshold: 800ms, target: 95%}}
+  - {{name: token-gap, indicator: itl, threshold: 60ms, target: 99%}}
+  - {{name: stall, indicator: max_gap, threshold: 2s, target: 99%}}
+  - {{name: availability, indicator: availability, target: 99.9%}}
+  - {{name: completion, indicator: stream_completion, target: 99%}}
+  - {{name: goodput, indicator: goodput, clauses: {{ttft: 800ms, tpot: 60ms}}, target: 95%}}
+  - {{name: kv-headroom, indicator: kv_headroom, threshold: 90%, target: 99%}}
+  - {{name: sequence-headroom, indicator: sequence_headroom, threshold: 95%, target: 99%}}
+alerting:
+  page: {{labels: {{severity: critical}}}}
+  ticket: {{labels: {{severity: warning}}}}
+"""
+IDLE_TENSORRT_LLM = """\
+# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="chat",request_type="active",version="1"} 0
+nv_trt_llm_request_metrics{model="chat",request_type="max",version="1"} 512
+nv_trt_llm_request_metrics{model="chat",request_type="scheduled",version="1"} 0
+nv_trt_llm_request_metrics{model="chat",request_type="context",version="1"} 0
+# TYPE nv_trt_llm_kv_cache_block_metrics gauge
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="chat",version="1"} 1000
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="chat",version="1"} 0
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="free",model="chat",version="1"} 1000
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="chat",version="1"} 64
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="chat",version="1"} 0
+"""
+
+Start = Callable[..., Prometheus]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server: its ``model``, its ``port``, and the sidecar's ``flags`` to read it."""
+
+    model: str
+    port: int
+    flags: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def triton_python(
+    triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("triton-python")
+    write_repository(folder / "models", engine=EngineSettings())
+    with triton(folder / "models", folder) as server:
+        flags = ("--triton", server.url, "--triton-metrics", server.metrics)
+        yield Served("tensorrt_llm", server.ports[0], flags)
+
+
+@pytest.fixture(scope="module")
+def trtllm_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve.start(tmp_path_factory.mktemp("trtllm-serve")) as server:
+        yield Served("simulated", server.ports[0], ("--trtllm", server.url))
+
+
+@asynccontextmanager
+async def triton_tensorrtllm() -> AsyncIterator[Served]:
+    """Serve what an idle C++ backend reports: the backend itself needs a GPU."""
+    answers = {
+        "metrics": core() + IDLE_TENSORRT_LLM,
+        "configs": {"chat": config("tensorrtllm")},
+    }
+    async with fake_triton(**answers) as server:
+        flags = ("--triton", server.url, "--triton-metrics", f"{server.url}/metrics")
+        yield Served("chat", urlsplit(server.url).port or 0, flags)
+
+
+@asynccontextmanager
+async def vllm() -> AsyncIterator[Served]:
+    answers = {
+        "/health": "",
+        "/version": {"version": "0.33.0"},
+        "/metrics": (CAPTURES / "vllm_standalone_by_hand.txt").read_text(),
+    }
+    async with fake_server(dict(answers)) as server:
+        port = urlsplit(server.url).port or 0
+        yield Served("example/chat-8b", port, ("--vllm", server.url))
+
+
+@pytest.mark.xfail(reason="series are not born at the source yet", strict=True)
+@pytest.mark.parametrize("engine", ["triton-python", "triton-tensorrtllm", "trtllm-serve", "vllm"])
+async def test_idle_deployments_page_no_one(
+    engine: str, request: pytest.FixtureRequest, prometheus: Start, tmp_path: Path
+) -> None:
+    need_capture()
+    async with AsyncExitStack() as stack:
+        served = await _served(engine, request, stack)
+        deployments = await asyncio.gather(
+            *(_scraped(served, tap, f"{engine}-{tap}", tmp_path) for tap in TAPS)
+        )
+    with replaying(prometheus, tmp_path / "prometheus") as replay:
+        fired = await asyncio.to_thread(_fired, replay, deployments, tmp_path)
+    pages = [alert for alert in fired if alert.endswith(" critical")]
+    assert pages == [], fired
+
+
+async def _served(engine: str, request: pytest.FixtureRequest, stack: AsyncExitStack) -> Served:
+    if engine == "triton-tensorrtllm":
+        return await stack.enter_async_context(triton_tensorrtllm())
+    if engine == "vllm":
+        return await stack.enter_async_context(vllm())
+    found: Served = request.getfixturevalue(engine.replace("-", "_"))
+    return found
+
+
+async def _scraped(served: Served, tap: str, service: str, folder: Path) -> Samples:
+    """Run a sidecar and return an hour of history as its scrapes begin it."""
+    slo = folder / f"{service}.yaml"
+    slo.write_text(SLO.format(service=service, model=served.model))
+    (listen, proxy) = free_ports(2)
+    taps = {
+        "none": (),
+        "proxy": ("--tap", f"proxy={HOST}:{proxy}={HOST}:{served.port}"),
+        "capture": ("--tap", f"capture=lo:{served.port}"),
+    }
+    process = await start(
+        *(*served.flags, *taps[tap], "--slo", str(slo), "--listen", f"{HOST}:{listen}")
+    )
+    try:
+        assert process.stdout is not None
+        first = await asyncio.wait_for(process.stdout.readline(), 30)
+        assert b"metrics http" in first, first
+        texts = []
+        for _ in range(STARTING):
+            status, text = await get(f"http://{HOST}:{listen}/metrics")
+            assert status == 200
+            texts.append(text)
+            await asyncio.sleep(1)
+        assert (await get(f"http://{HOST}:{listen}/readyz"))[0] == 200
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+    return _history([_parsed(text) for text in texts], cluster=service)
+
+
+def _parsed(text: str) -> Mapping[Labels, float]:
+    return {
+        tuple(sorted({"__name__": sample.name, **sample.labels}.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def _history(scrapes: Sequence[Mapping[Labels, float]], cluster: str) -> Samples:
+    """Go on for an hour as the last two scrapes did."""
+    before, last = scrapes[-2:]
+    target = (("cluster", cluster), ("instance", cluster), ("job", "tokenslo"))
+    history: dict[Labels, tuple[np.ndarray, np.ndarray]] = {}
+    times = np.arange(0, HOUR + 1, SCRAPE)
+    up: dict[Labels, float] = {(("__name__", "up"),): 1.0}
+    for series in {**{key: 0.0 for scrape in scrapes for key in scrape}, **up}:
+        known = [(at, scrape[series]) for at, scrape in enumerate(scrapes) if series in scrape]
+        if series in up:
+            values, there = np.ones(len(times)), np.ones(len(times), dtype=bool)
+        else:
+            values, there = np.zeros(len(times)), np.zeros(len(times), dtype=bool)
+            for at, value in known:
+                values[at], there[at] = value, True
+            if series in last:
+                pace = (last[series] - before.get(series, last[series])) * SCRAPE
+                later = np.arange(len(scrapes), len(times)) - len(scrapes) + 1
+                values[len(scrapes) :] = last[series] + pace * later
+                there[len(scrapes) :] = True
+        if dict(series)["__name__"] == ABSOLUTE:
+            values = np.full(len(times), EPOCH - 2.0)
+        bits = np.where(there, values.view(np.uint64), np.uint64(ENDED))
+        told = there | np.concatenate(([False], there[:-1]))
+        history[tuple(sorted((*series, *target)))] = times[told], bits[told]
+    return history
+
+
+def _fired(replay: Replay, histories: Sequence[Samples], folder: Path) -> list[str]:
+    """Evaluate every rule and return the alerts that fire, as "name severity"."""
+    for history in histories:
+        replay.add(history)
+    rules: list[tuple[int, dict[str, str]]] = []
+    for slo in sorted(folder.glob("*.yaml")):
+        tokenslo("generate", slo, "-o", folder / "out", "--only", "alerts")
+    for path in sorted((folder / "out").rglob("*.rules.yaml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            every = int(parse_duration(group.get("interval", "30s")))
+            rules += [(every, rule) for rule in group["rules"]]
+    recordings = [
+        Recording(rule["record"], rule["expr"], rule.get("labels") or {}, every)
+        for every, rule in rules
+        if "record" in rule
+    ]
+    for layer in _layers(recordings):
+        for made in [replay.recorded(one, range(0, HOUR + 1, one.every)) for one in layer]:
+            replay.add(made)
+    alerts = [(every, rule) for every, rule in rules if "alert" in rule]
+    assert recordings
+    assert alerts
+    return sorted({name for every, rule in alerts for name in _alerting(replay, every, rule)})
+
+
+def _layers(recordings: Sequence[Recording]) -> list[list[Recording]]:
+    left, layers = list(recordings), list[list[Recording]]()
+    while left:
+        layer = [one for one in left if not any(other.is_read_by(one.expr) for other in left)]
+        assert layer, [one.name for one in left]
+        layers.append(layer)
+        left = [one for one in left if one not in layer]
+    return layers
+
+
+def _alerting(replay: Replay, every: int, rule: Mapping[str, object]) -> Iterator[str]:
+    """Yield the alert for every series that is there for as long as the rule wants."""
+    lasting = float(parse_duration(str(rule.get("for", "0s"))))
+    labels = rule.get("labels")
+    assert isinstance(labels, dict)
+    asked = Recording("ALERTS", str(rule["expr"]), {}, every)
+    for times, bits in replay.recorded(asked, range(0, HOUR + 1, every)).values():
+        there = times[bits != ENDED]
+        since = there[0]
+        for before, at in pairwise([*there, -1]):
+            if before - since >= lasting:
+                yield f"{rule['alert']} {labels['severity']}"
+                break
+            if at - before > every:
+                since = at
