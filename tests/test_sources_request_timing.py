@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from math import inf
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.readings import Distribution, Missing, Reading
-from exporter.sources.followed_files import MAX_LINE, FollowedFiles
 from exporter.sources.iterations.splitter import Splitter
 from exporter.sources.ledger import Ledger
 from exporter.sources.request_feed import LOSSY_FOR, RequestFeed
@@ -298,115 +295,6 @@ class TestFeed:
         gap = self.said(feed)["ttft"]
         assert isinstance(gap, Missing)
         assert "half of a disaggregated request" in gap.reason
-
-
-def lines(*items: object) -> str:
-    return "".join(json.dumps(one) + "\n" for one in items)
-
-
-class TestFiles:
-    def followed(self, folder: Path, most: int = 10**9) -> FollowedFiles:
-        return FollowedFiles(str(folder / "perf_metrics-*.jsonl"), most)
-
-    def test_only_what_is_appended(self, tmp_path: Path) -> None:
-        path = tmp_path / "perf_metrics-a.jsonl"
-        path.write_text(lines({"n": 1}, {"n": 2}))
-        files = self.followed(tmp_path)
-        assert list(files.read()) == []
-        with path.open("a") as out:
-            out.write(lines({"n": 3}) + '{"n": 4')
-        assert list(files.read()) == [{"n": 3}]
-        with path.open("a") as out:
-            out.write("0}\n")
-        assert list(files.read()) == [{"n": 40}]
-        assert list(files.read()) == []
-        assert files.malformed == 0
-
-    def test_a_line_that_was_half_there_at_first_is_new(self, tmp_path: Path) -> None:
-        path = tmp_path / "perf_metrics-a.jsonl"
-        path.write_text(lines({"n": 1}) + '{"n": ')
-        files = self.followed(tmp_path)
-        assert list(files.read()) == []
-        with path.open("a") as out:
-            out.write("2}\n")
-        assert list(files.read()) == [{"n": 2}]
-
-    def test_a_new_file_is_read_whole(self, tmp_path: Path) -> None:
-        files = self.followed(tmp_path)
-        assert list(files.read()) == []
-        (tmp_path / "perf_metrics-b.jsonl").write_text(lines({"n": 1}))
-        (tmp_path / "other.jsonl").write_text(lines({"n": 9}))
-        assert list(files.read()) == [{"n": 1}]
-
-    def test_rotation_and_truncation(self, tmp_path: Path) -> None:
-        path = tmp_path / "perf_metrics-a.jsonl"
-        files = self.followed(tmp_path)
-        list(files.read())
-        path.write_text(lines({"n": 1}, {"n": 2}))
-        assert list(files.read()) == [{"n": 1}, {"n": 2}]
-        with path.open("a") as out:
-            out.write(lines({"n": 3}))
-        path.rename(tmp_path / "perf_metrics-a.1.jsonl")
-        path.write_text(lines({"n": 4}))
-        assert list(files.read()) == [{"n": 3}, {"n": 4}]
-        path.write_text("")
-        assert list(files.read()) == []
-        path.write_text(lines({"n": 5}))
-        assert list(files.read()) == [{"n": 5}]
-
-    def test_two_names_of_one_file(self, tmp_path: Path) -> None:
-        files = self.followed(tmp_path)
-        list(files.read())
-        (tmp_path / "perf_metrics-a.jsonl").write_text(lines({"n": 1}))
-        (tmp_path / "perf_metrics-latest.jsonl").symlink_to(tmp_path / "perf_metrics-a.jsonl")
-        assert list(files.read()) == [{"n": 1}]
-
-    def test_garbage_is_counted_and_passed_over(self, tmp_path: Path) -> None:
-        files = self.followed(tmp_path)
-        list(files.read())
-        bad = ['{"n": ', "[1]", "\x00\xff", "9" * 5000, "[" * 100_000, ""]
-        text = "\n".join([*bad, '{"n": 1}', "x" * (3 * MAX_LINE), '{"n": 2}']) + "\n"
-        (tmp_path / "perf_metrics-a.jsonl").write_text(text)
-        assert list(files.read()) == [{"n": 1}, {"n": 2}]
-        assert files.malformed == 6
-
-    def test_a_flood_is_read_bit_by_bit(self, tmp_path: Path) -> None:
-        files = self.followed(tmp_path, most=100)
-        list(files.read())
-        (tmp_path / "perf_metrics-a.jsonl").write_text(lines(*({"n": n} for n in range(100))))
-        got: list[object] = []
-        for _ in range(20):
-            piece = list(files.read())
-            assert len(piece) <= 12
-            got += piece
-        assert got == [{"n": n} for n in range(100)]
-
-    def test_a_pipe_does_not_hang_it_and_a_locked_file_is_told(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "perf_metrics-pipe.jsonl")
-        files = self.followed(tmp_path)
-        assert list(files.read()) == []
-        assert files.files == 0
-        gone = tmp_path / "perf_metrics-gone.jsonl"
-        gone.symlink_to(tmp_path / "nowhere")
-        assert list(files.read()) == []
-        assert files.error == ""
-
-    @settings(max_examples=60, deadline=None)
-    @given(data=st.data())
-    def test_each_line_once_however_it_is_written(
-        self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        folder = tmp_path_factory.mktemp("followed")
-        files = self.followed(folder)
-        list(files.read())
-        text = lines(*({"n": n, "é": "ü" * (n % 7)} for n in range(20))).encode()
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-        got: list[object] = []
-        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-            with (folder / "perf_metrics-a.jsonl").open("ab") as out:
-                out.write(text[start:end])
-            got += files.read()
-        assert [one["n"] for one in got if isinstance(one, dict)] == list(range(20))
 
 
 values = st.recursive(

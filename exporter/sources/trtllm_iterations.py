@@ -20,7 +20,7 @@ from exporter.beside import cancel
 from exporter.readings import Missing, ModelInfo, SourceError, Survey
 from exporter.sources import Closing
 from exporter.sources.fetch import Limits, receive
-from exporter.sources.followed_files import FollowedFiles
+from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import HttpSource, Parts, attempt
 from exporter.sources.iterations.engine import Engine
 from exporter.sources.iterations.records import read_record
@@ -234,10 +234,10 @@ class IterationsSource(HttpSource):
 
 
 class IterationsFileSource(Closing):
-    """Follows a file to which iteration records are appended, one JSON object per line.
+    """Tails a file to which iteration records are appended, one JSON object per line.
 
-    What the file held before is passed over.  ``path`` may be a pattern of files, ``model`` is the
-    name to report under; see :class:`IterationsSource` for the rest.
+    Records that the file holds at the first read are skipped.  ``path`` may be a pattern of files,
+    ``model`` is the name to report under; see :class:`IterationsSource` for the rest.
     """
 
     def __init__(
@@ -254,11 +254,15 @@ class IterationsFileSource(Closing):
     ) -> None:
         self.name = name
         self.where = path
-        self._files = FollowedFiles(path, (limits or Limits()).max_bytes)
+        self._files = FileTailer(path, (limits or Limits()).max_bytes)
         self._model = model or PurePath(path).stem
         self._version = version
         self._frozen_after = frozen_after
         self._intake = Intake(thresholds, clock)
+
+    async def close(self) -> None:
+        """Close the files; a later survey opens them again."""
+        self._files.close()
 
     async def survey(self, now: float) -> Survey:
         """Read what was appended since the last time.  Raises SourceError if there is no file."""
@@ -268,7 +272,9 @@ class IterationsFileSource(Closing):
         if self._files.error or not self._files.files:
             raise SourceError("unreadable", self._files.error or f"{self.where}: there is no file")
         self._intake.malformed += self._files.malformed - before
-        return self._intake.survey(self.name, self._model, self._version, self._frozen_after, {})
+        lost = self._files.new_losses()
+        parts = {"files": SourceError("lost", lost) if lost else None}
+        return self._intake.survey(self.name, self._model, self._version, self._frozen_after, parts)
 
 
 def pause_for(records: int, seconds: float) -> float:

@@ -19,7 +19,7 @@ from exporter.readings import Missing, Reading, SourceError, Survey
 from exporter.sources import trtllm_prometheus
 from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits, public
-from exporter.sources.followed_files import FollowedFiles
+from exporter.sources.file_tailer import FileTailer
 from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, served
 from exporter.sources.iterations.splitter import Splitter
@@ -85,7 +85,7 @@ class TrtllmServeSource(HttpSource):
     ) -> None:
         super().__init__(name, url, limits)
         self._requests = requests
-        self._files = FollowedFiles(requests, FILE_BYTES) if requests else None
+        self._files = FileTailer(requests, FILE_BYTES) if requests else None
         self._thresholds = thresholds or {}
         self._frozen_after = frozen_after
         self._version = ""
@@ -99,6 +99,12 @@ class TrtllmServeSource(HttpSource):
     def where(self) -> str:
         """What it reads, for people."""
         return super().where + (f" and {self._requests}" if self._requests else "")
+
+    async def close(self) -> None:
+        """Close files and connections; a later survey opens them again."""
+        if self._files:
+            self._files.close()
+        await super().close()
 
     async def survey(self, now: float) -> Survey:
         """Read everything once; ``now`` is in seconds and must not go backwards.
@@ -184,6 +190,8 @@ class TrtllmServeSource(HttpSource):
             await asyncio.to_thread(lambda files: feed.take(files.read()), self._files)
             if self._files.error:
                 raise SourceError("unreadable", self._files.error)
+            if lost := self._files.new_losses():
+                raise SourceError("lost", lost)
             return
         splitter = Splitter()
         try:
