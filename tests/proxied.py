@@ -116,6 +116,7 @@ class Scene:
     server: socket.socket
     observers: list[Notes]
     sockets: ExitStack
+    passed: list[str]
 
     async def client(self, send: bytes = b"", *, direct: bool = False) -> socket.socket:
         port = self.server.getsockname()[1] if direct else self.tap.port
@@ -156,10 +157,11 @@ async def proxied(
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as sockets:
         server.setblocking(False)
         spec = ProxySpec(host, 0, "127.0.0.1", server.getsockname()[1])
-        tap = ProxyTap(spec, observe, **options)
+        passed: list[str] = []
+        tap = ProxyTap(spec, observe, passed.append, **options)
         await tap.start()
         try:
-            yield Scene(tap, server, observers, sockets)
+            yield Scene(tap, server, observers, sockets, passed)
         finally:
             await tap.close()
 

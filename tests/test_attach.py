@@ -295,3 +295,79 @@ def test_urgent_flags_do_not_matter() -> None:
     net.opened()
     net.up(100, 500, POST, flags=ACK | PSH | 0x20)
     assert net.watchers[0].sent == POST
+
+
+# --- observers with a defect -------------------------------------------------------------------
+
+
+class Defective(Watcher):
+    """Raises in one of its methods, with a prompt in the message."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        setattr(self, method, self._raise)
+
+    def _raise(self, *_: object) -> None:
+        raise ValueError("secret prompt")
+
+
+@pytest.mark.parametrize("method", ["feed", "half_closed", "aborted"])
+def test_an_observer_error_costs_its_own_connection_only(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = Net()
+    watchers: list[Watcher] = [Watcher(), Defective(method), Watcher(), Defective(method)]
+    net.watchers = watchers
+    made = iter(watchers)
+    net.connections = Connections({8000}, lambda: next(made), net.passed.append, 100)
+    ports = range(40_000, 40_004)
+    for port in ports:
+        net.opened(port)
+    for port in ports:
+        net.up(100, 500, POST, port=port)
+        net.down(500, 100 + len(POST), b"answer", port=port)
+    for port in ports:
+        net.up(100 + len(POST), 506, flags=RST if method == "aborted" else ACK | FIN, port=port)
+    assert [watcher.answered for watcher in watchers[::2]] == [b"answer"] * 2
+    end = "aborted" if method == "aborted" else "closed"
+    assert [watcher.events[-1][0] for watcher in watchers[::2]] == [end] * 2
+    assert [watcher.events[-1][0] for watcher in watchers[1::2]] == ["gap"] * 2
+    assert net.passed.count("observer_error") == 2
+    assert len(caplog.records) == 1
+    assert "ValueError in test_attach.py" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
+    net = Net()
+    made = iter([Defective("expire"), Watcher()])
+    watchers: list[Watcher] = []
+
+    def new() -> Watcher:
+        watchers.append(next(made))
+        return watchers[-1]
+
+    net.connections = Connections({8000}, new, net.passed.append, 100)
+    for port in (40_000, 40_001):
+        net.opened(port)
+    net.connections.sweep(net.time)
+    assert watchers[1].events == [("expire", net.time)]
+    assert net.passed == ["observer_error"]
+    assert net.connections.watched == 1
+
+
+def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> None:
+    net = Net()
+    made = iter([Defective("gap"), Watcher()])
+    watchers: list[Watcher] = []
+
+    def new() -> Watcher:
+        watchers.append(next(made))
+        return watchers[-1]
+
+    net.connections = Connections({8000}, new, net.passed.append, 100)
+    for port in (40_000, 40_001):
+        net.opened(port)
+    net.connections.forget_all(net.time)
+    assert watchers[1].gaps(SERVER) == 1
+    assert net.passed == ["observer_error"]

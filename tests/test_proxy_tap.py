@@ -422,6 +422,7 @@ async def test_an_observer_with_a_defect_breaks_nothing_and_tells_nothing_of_the
             client.close()
             assert await receive_all(server) == (b"", "end")
         assert [each.told for each in scene.observers] == [["gap"]] * 3
+        assert scene.passed == ["observer_error"] * 3
     records = [r for r in caplog.records if r.name == "tokenslo"]
     (problem,) = [r.getMessage() for r in records if "observing" in r.getMessage()]
     assert "ValueError in test_proxy_tap.py" in problem

@@ -68,7 +68,8 @@ async def tapped(port: int, **options: Any) -> AsyncIterator[tuple[ProxyTap, lis
         observers.append(Notes())
         return observers[-1]
 
-    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", port), observe, **options)
+    spec = ProxySpec("127.0.0.1", 0, "127.0.0.1", port)
+    tap = ProxyTap(spec, observe, lambda _: None, **options)
     await tap.start()
     try:
         yield tap, observers
@@ -287,5 +288,5 @@ async def test_files_that_cannot_be_used_are_named(
         for name, files in options.items()
     }
     with pytest.raises(InvalidFile, match=problem) as caught:
-        await ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), Notes, **made).start()
+        await ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), Notes, print, **made).start()
     assert str(caught.value).startswith("tokenslo exporter: tap: ")

@@ -147,7 +147,7 @@ async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
         deaf.listen(0)
         fill = [await connect(deaf.getsockname()[1])]
         spec = ProxySpec("127.0.0.1", 0, *deaf.getsockname())
-        tap = ProxyTap(spec, Notes, limits=Limits(connect_seconds=0.2))
+        tap = ProxyTap(spec, Notes, print, limits=Limits(connect_seconds=0.2))
         await tap.start()
         client = await connect(tap.port)
         await asyncio.get_running_loop().sock_sendall(client, REQUEST)
@@ -388,7 +388,7 @@ from exporter.wire.blind import Blind
 async def main():
     hard = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", int(sys.argv[1])), Blind)
+    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", int(sys.argv[1])), Blind, print)
     await tap.start()
     print(tap.port, flush=True)
     if sys.argv[3] == "greedy":
@@ -468,7 +468,7 @@ async def test_a_port_in_use_is_a_problem_with_the_setting() -> None:
     async with proxied() as scene:
         spec = ProxySpec("127.0.0.1", scene.tap.port, "127.0.0.1", 1)
         with pytest.raises(InvalidFile) as caught:
-            await ProxyTap(spec, Notes).start()
+            await ProxyTap(spec, Notes, print).start()
     assert str(caught.value) == (
         f"tokenslo exporter: tap: 127.0.0.1:{spec.listen_port} is in use by another program. "
         "Fix: stop it, or choose another port."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import nsmallest
 from math import ceil
 
+from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.packets import ACK, SYN, Segment, ports, reverse
 from exporter.taps.reassembly import HOLE_SECONDS, MASK, UNKNOWN, Circumstances, Connection, Half
 from exporter.taps.tap import NewObserver
@@ -30,6 +31,8 @@ class Connections:
     with ``joined``, once.  After its observer has gone blind it is passed over likewise.
 
     Bytes count once by their sequence numbers, on however many interfaces they are seen.
+
+    An exception of an observer costs its connection only: see :mod:`exporter.taps.observer_errors`.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Connections:
         self._ports = frozenset(server_ports)
         self._new_observer = new_observer
         self._passed_over = passed_over
+        self._errors = ObserverErrors(passed_over)
         self._most, self._in_one_go = most, ceil(most * FORGOTTEN_AT_ONCE)
         self._halves: dict[bytes, Half] = {}
         self._waiting: dict[bytes, float] = {}
@@ -58,7 +62,7 @@ class Connections:
     def live(self) -> int:
         """How many requests are under way on them."""
         return sum(
-            client.connection.observer.live
+            self._live(client.connection)
             for _, client in self._clients()
             if not client.connection.closed
         )
@@ -74,7 +78,10 @@ class Connections:
             half = self._join(segment, data, time)
             if half is None:
                 return
-        half.take(seq, ack, flags, window, data, time)
+        try:
+            half.take(seq, ack, flags, window, data, time)
+        except Exception as error:
+            self._isolate(half.connection, error, time)
         if half.connection.observer.blind:
             self._pass_over(key if half.direction == CLIENT else reverse(key), time)
 
@@ -85,11 +92,8 @@ class Connections:
             seen = connection.seen
             if seen < time - (CLOSED_SECONDS if connection.closed else IDLE_SECONDS):
                 self._forget(key, time)
-            elif not connection.closed:
-                connection.give_up_holes(time - HOLE_SECONDS)
-                connection.observer.expire(time)
-                if connection.observer.blind:
-                    self._pass_over(key, time)
+            elif not connection.closed and self._expired(connection, time):
+                self._pass_over(key, time)
         for key in [key for key, seen in self._waiting.items() if seen < time - IDLE_SECONDS]:
             del self._waiting[key]
 
@@ -150,7 +154,7 @@ class Connections:
         return connection.client
 
     def _pass_over(self, key: bytes, time: float) -> None:
-        self._remove(key, Connection.let_go)
+        self._remove(key)
         self._wait(key, time)
 
     def _wait(self, key: bytes, time: float) -> None:
@@ -172,13 +176,39 @@ class Connections:
             self._forget(key, time)
 
     def _forget(self, key: bytes, time: float) -> None:
-        self._remove(key, lambda connection: connection.forget(time))
+        connection = self._halves[key].connection
+        try:
+            connection.forget(time)
+        except Exception as error:
+            self._isolate(connection, error, time)
+        self._remove(key)
 
-    def _remove(self, key: bytes, end: Callable[[Connection], None]) -> None:
+    def _remove(self, key: bytes) -> None:
         connection = self._halves.pop(key).connection
         del self._halves[reverse(key)]
-        end(connection)
+        connection.let_go()
         connection.dissolve()
+
+    # Calls of observers outside the path of a segment.
+
+    def _live(self, connection: Connection) -> int:
+        try:
+            return connection.observer.live
+        except Exception as error:
+            self._isolate(connection, error, connection.seen)
+            return 0
+
+    def _expired(self, connection: Connection, time: float) -> bool:
+        """Do what is due by ``time`` on a connection; return whether its observer is blind."""
+        try:
+            connection.give_up_holes(time - HOLE_SECONDS)
+            connection.observer.expire(time)
+        except Exception as error:
+            self._isolate(connection, error, time)
+        return connection.observer.blind
+
+    def _isolate(self, connection: Connection, error: Exception, time: float) -> None:
+        connection.observer = self._errors.isolate(connection.observer, error, time)
 
 
 def _begins(data: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -12,6 +13,7 @@ from time import monotonic
 from exporter.listening import BACKLOG, listen
 from exporter.log import LOG
 from exporter.taps.model_inputs import ModelInputs
+from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.proxy_connection import Connection
 from exporter.taps.proxy_shared import Limits, Shared
 from exporter.taps.proxy_tls import HTTP1, Certificate, Verification, for_clients, for_server
@@ -32,12 +34,14 @@ class ProxyTap:
 
     With a ``certificate`` clients must speak TLS, with a ``verification`` the proxy speaks TLS to
     the server.  With ``inject`` it asks engines for their timing (:mod:`exporter.wire.injection`).
+    ``passed_over`` is called for each connection whose observer failed.
     """
 
     def __init__(
         self,
         spec: ProxySpec,
         new_observer: NewObserver,
+        passed_over: Callable[[str], None],
         *,
         limits: Limits | None = None,
         certificate: Certificate | None = None,
@@ -48,6 +52,7 @@ class ProxyTap:
         self.port = spec.listen_port
         """The port that is listened on, once there is one."""
         self._new_observer = new_observer
+        self._errors = ObserverErrors(passed_over)
         self._limits = limits or Limits()
         self._certificate = certificate
         self._verification = verification
@@ -97,6 +102,7 @@ class ProxyTap:
             named or self.spec.upstream_host,
             Resets(),
             asyncio.get_running_loop(),
+            self._errors,
             new_injection,
         )
 

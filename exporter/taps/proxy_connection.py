@@ -17,10 +17,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from time import monotonic
-from traceback import extract_tb
 from typing import ParamSpec, cast
 
 from exporter.listening import tune
@@ -436,17 +433,10 @@ class Connection(asyncio.Protocol):
             return 0
 
     def observer_failed(self, error: Exception) -> None:
-        """Go on without the observer; its streams are lost, and its message may hold a prompt."""
-        observer, self._observer = self._observer, Blind()
+        """Go on without the observer; bytes pass as before."""
+        self._observer = self._shared.errors.isolate(self._observer, error, monotonic())
         if self._server:
             self._server.feed = self._observer.feed
-        now = monotonic()
-        with suppress(Exception):
-            observer.gap(SERVER, now)
-        frame = extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
-        why = "internal error, please report it; the connection is passed on unobserved"
-        self._shared.episodes.went_wrong(f"observing: {where}", why, now)
 
 
 class Server(asyncio.Protocol):

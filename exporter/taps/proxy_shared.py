@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from exporter.log import Episodes
+from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.resets import Resets
 from exporter.taps.tap import NewObserver, ProxySpec
 from exporter.wire.injection import Injection
@@ -50,6 +51,7 @@ class Shared:
     server_name: str
     resets: Resets
     loop: asyncio.AbstractEventLoop
+    errors: ObserverErrors
     new_injection: Callable[[], Injection] | None = None
     connections: set[Connection] = field(default_factory=set)
     opened: int = 0

@@ -132,6 +132,7 @@ def _tap(spec: Spec, settings: Settings, listener: StreamRecorder, wire: WireSet
     return ProxyTap(
         spec,
         new_observer,
+        listener.passed_over,
         limits=Limits(settings.connections),
         certificate=Certificate(settings.certificate, settings.key)
         if settings.certificate

@@ -38,7 +38,7 @@ async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLo
         taps = []
         for port in server.ports:
             spec = ProxySpec("127.0.0.1", 0, "127.0.0.1", port)
-            taps.append(ProxyTap(spec, partial(observe, log, Settings())))
+            taps.append(ProxyTap(spec, partial(observe, log, Settings()), log.passed_over))
             await taps[-1].start()
             stack.push_async_callback(taps[-1].close)
         yield tuple(tap.port for tap in taps), log
@@ -103,7 +103,9 @@ def _grpc(port: int) -> str:
 @on_loop("uvloop")
 async def test_requests_to_a_server_that_is_not_there_are_counted() -> None:
     log = WireLog()
-    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), partial(observe, log, Settings()))
+    tap = ProxyTap(
+        ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), partial(observe, log, Settings()), print
+    )
     await tap.start()
     assert await asyncio.to_thread(_grpc, tap.port) == "UNAVAILABLE"
     url = f"http://127.0.0.1:{tap.port}/v2/models/m/generate"

@@ -1,0 +1,38 @@
+"""Fault isolation of observers: an exception costs one connection its observer and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from traceback import extract_tb
+
+from exporter.log import Episodes
+from exporter.wire.blind import Blind
+from exporter.wire.events import SERVER, Observer
+
+REASON = "observer_error"
+"""The reason under which these connections are counted in ``tokenslo_tap_passed_over_total``."""
+
+
+class ObserverErrors:
+    """Count and log exceptions of a tap's observers; ``passed_over`` is called for each.
+
+    Each place in the code is logged once, without the exception's message: it may hold a prompt.
+    """
+
+    def __init__(self, passed_over: Callable[[str], None]) -> None:
+        self._passed_over = passed_over
+        self._episodes = Episodes()
+
+    def isolate(self, observer: Observer, error: Exception, time: float) -> Observer:
+        """Mark the streams of a failed observer as lossy, and return a blind one to replace it."""
+        frame = extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
+        why = "internal error, please report it; the connection is not observed any more"
+        with suppress(Exception):
+            self._passed_over(REASON)
+        with suppress(Exception):
+            observer.gap(SERVER, time)
+        self._episodes.went_wrong(f"observing: {where}", why, time)
+        return Blind()
