@@ -10,13 +10,13 @@ from runbooks.markdown import (
     INDEX,
     about,
     call_owner,
-    cell,
     dashboard,
     diagnosis,
     document,
     mitigation,
     page_link,
     percent,
+    plain,
     promql,
     whom,
 )
@@ -208,7 +208,7 @@ def _policy_meaning(subject: Subject) -> Iterator[str]:
 
 def _policy_table(planned: PlannedObjective) -> str:
     rows = (
-        f"| {names.policy_step(step.spent)} | {cell(step.do)} |" for step in planned.policy_steps
+        f"| {names.policy_step(step.spent)} | {plain(step.do)} |" for step in planned.policy_steps
     )
     return "\n".join(["| budget spent | what is agreed |", "|---|---|", *rows])
 

@@ -23,6 +23,10 @@ _HOW = (
 )
 
 
+# Underscores within words are no markup, and escaped they would break addresses.
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~#!]|(?<!\w)_|_(?!\w)")
+
+
 def document(blocks: Iterable[str]) -> str:
     """Put blocks together; empty ones are left out."""
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -64,7 +68,7 @@ def _cost(action: Action) -> str:
 
 def whom(owner: str) -> str:
     """Name who answers for a service."""
-    return f"**{owner}**" if owner else "the service's owner (the SLO file names none)"
+    return f"**{plain(owner)}**" if owner else "the service's owner (the SLO file names none)"
 
 
 def call_owner(owner: str) -> str:
@@ -78,7 +82,8 @@ def call_owner(owner: str) -> str:
 
 def dashboard(plan: Plan) -> str:
     """Return where a service's dashboard is."""
-    return plan.dashboard_url or f"../../dashboards/{plan.service.service}.json"
+    url = plan.dashboard_url.replace("(", "%28").replace(")", "%29")  # they would end the link
+    return url or f"../../dashboards/{plan.service.service}.json"
 
 
 def page_link(alert: PlannedAlert) -> str:
@@ -86,9 +91,9 @@ def page_link(alert: PlannedAlert) -> str:
     return f"[{alert.name}]({names.runbook_file(alert.name)})"
 
 
-def cell(text: str) -> str:
-    """Write a text into a cell of a table."""
-    return text.replace("|", r"\|")
+def plain(text: str) -> str:
+    """Escape a text of the SLO file: it holds no HTML, link or other markup, also in tables."""
+    return _MARKUP.sub(r"\\\g<0>", text)
 
 
 def link(cause: Cause) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runbooks.alert_page import alert_page, promise
 from runbooks.cause_page import cause_page, explained
-from runbooks.markdown import INDEX, dashboard, document, page_link
+from runbooks.markdown import INDEX, dashboard, document, page_link, plain
 from runbooks.questions import Subject
 from slos import names
 from slos.plan import Plan
@@ -44,8 +44,8 @@ def _index(plan: Plan) -> str:
     return document(
         [
             f"# Runbooks of {service.service}",
-            service.description,
-            f"Owner: {service.owner}." if service.owner else "",
+            plain(service.description),
+            f"Owner: {plain(service.owner)}." if service.owner else "",
             f"[Dashboard]({dashboard(plan)})",
             "\n".join(["| objective | promise | pages |", "|---|---|---|", *rows]),
             *_causes_table(plan),

@@ -30,7 +30,7 @@ _EXAMPLES = "such as 800ms, 2.5s or 1h30m"
 _NUMBER = r"[0-9]{1,8}(?:\.[0-9]{1,9})?"
 _PART = re.compile(rf"({_NUMBER})(ms|[ywdhms])")
 _DURATION = re.compile(rf"(?:[0-9]{{1,8}}(?:ms|[ywdhms]))*{_NUMBER}(?:ms|[ywdhms])")
-_BARE = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_BARE = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _SHARE = re.compile(rf"({_NUMBER})%")
 
 DURATION_PATTERN = rf"^{_DURATION.pattern}$"

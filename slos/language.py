@@ -43,6 +43,7 @@ from slos.schema import (
     Place,
     Reader,
     Shape,
+    alert_labels,
     expect,
     integer,
     label_map,
@@ -70,7 +71,9 @@ _CLAUSES = "{ttft: 800ms, tpot: 60ms}"
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NAME_FORM = 'in lower-case letters, digits and "-", at most 63, a letter first'
 _URL_TEXT = re.compile(r"[!#-;=?-\[\]_a-z~]+")
-_CALENDAR = re.compile(r"[0-9]*[MQY]|(?i:[a-z -]*(?:calendar|month|quarter|week|year)[a-z -]*)")
+_CALENDAR = re.compile(
+    r"[0-9]*[MQY]|(?i:(?=[a-z -]*?(?:calendar|month|quarter|week|year))[a-z -]*)"
+)
 
 _SELECTOR_RESERVED = {
     **dict.fromkeys(
@@ -569,7 +572,7 @@ def _if_indicator(indicator: Shape, then: Shape) -> Shape:
 TIER = (
     Field(
         "labels",
-        label_map(_ALERT_RESERVED),
+        alert_labels(_ALERT_RESERVED),
         about="Labels of these alerts, beside those of the service and the objective.",
         shape=_LABELS,
     ),
@@ -709,7 +712,7 @@ OBJECTIVE = (
     ),
     Field(
         "labels",
-        label_map(_SERVICE_RESERVED),
+        alert_labels(_SERVICE_RESERVED),
         about="Labels of its alerts, beside the service's.",
         shape=_ALERT_LABELS,
     ),
@@ -754,7 +757,7 @@ SERVICE = (
     ),
     Field(
         "labels",
-        label_map(_SERVICE_RESERVED),
+        alert_labels(_SERVICE_RESERVED),
         about="Labels added to every alert.",
         shape=_ALERT_LABELS,
     ),

@@ -159,9 +159,7 @@ def one_line(value: object, _: Place) -> str:
     text = _text(value, "a line of text").strip()
     if _controls(text):
         raise BadValue("holds line breaks or control characters", 'write one line; ">" joins lines')
-    if "{{" in text:
-        raise BadValue('holds "{{", which starts a template in alerts', "write it without braces")
-    return _bounded(text)
+    return _bounded(_without_template(text))
 
 
 Reserved = Mapping[str, tuple[str, str]]
@@ -169,10 +167,21 @@ Reserved = Mapping[str, tuple[str, str]]
 
 
 def label_map(reserved: Reserved) -> Reader:
-    """Read a mapping of label names to values."""
+    """Read a mapping of label names to values to select by."""
 
     def read(value: object, place: Place) -> dict[str, str]:
         return _names_to_text(value, place, reserved, _label_value)
+
+    return read
+
+
+def alert_labels(reserved: Reserved) -> Reader:
+    """Read a mapping of label names to values that alerts get, which are no templates."""
+
+    def read(value: object, place: Place) -> dict[str, str]:
+        return _names_to_text(
+            value, place, reserved, lambda text, at: _without_template(_label_value(text, at))
+        )
 
     return read
 
@@ -204,6 +213,13 @@ def _text(value: object, wanted: str) -> str:
     if isinstance(value, bool | int | float):
         raise BadValue(f"is {_kind(value)}", "put it in quotes")
     text: str = expect(str, wanted, value)
+    return text
+
+
+def _without_template(text: str) -> str:
+    """Refuse text that Prometheus would execute in an alert."""
+    if "{{" in text:
+        raise BadValue('holds "{{", which starts a template in alerts', "write it without braces")
     return text
 
 

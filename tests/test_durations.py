@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slos.durations import format_duration, parse_duration, parse_share
+from slos.errors import BadValue
 
 DAY = 86_400
 
@@ -109,6 +111,15 @@ def test_what_is_not_a_share_is_refused_with_a_fix(text, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  (the whole message is compared)
         parse_share(text)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("text", ["9" * 32_000 + "x", "1m" * 16_000 + "x", "9 " * 16_000])
+@pytest.mark.parametrize("parse", [parse_duration, parse_share])
+def test_long_text_is_refused_in_linear_time(text, parse):
+    started = process_time()
+    with pytest.raises(BadValue):
+        parse(text)
+    assert process_time() - started < 2  # of a backtracking pattern: 30 s
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[0-9.]{1,8}[ywdhms%]{1,2}", fullmatch=True))

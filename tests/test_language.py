@@ -250,6 +250,13 @@ REFUSED = {
     "group_by: [pager], alerting: {page: {labels: {pager: x}}}": (
         'group_by[0]: "pager" is also a label that alerts are given. Fix: rename that one.'
     ),
+    "labels: {team: 'a{{ $value }}'}": (
+        'labels.team: holds "{{", which starts a template in alerts. Fix: write it without braces.'
+    ),
+    "alerting: {page: {labels: {team: '{{ $value }}'}}}": (
+        'alerting.page.labels.team: holds "{{", which starts a template in alerts. '
+        "Fix: write it without braces."
+    ),
     "alerting: {disable: [causes]}": (
         'alerting.disable[0]: "causes" is not a kind of alert. '
         "Fix: use one of page, ticket, exhausted, absent, policy."

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from generic_example import generic_plan
+from markdown_it import MarkdownIt
 from promql_tree import selectors, unknown
 from service_example import example, objective
 
@@ -222,6 +223,29 @@ def test_what_can_be_taken_back_at_once_comes_before_what_cannot():
     for cause in CAUSES.values():
         at_once = [action.effort == "Reversible at once" for action in cause.actions]
         assert at_once == sorted(at_once, reverse=True), cause.key
+
+
+HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:alert(1)) ![y](data:,) `a` **b** | c_d"
+
+
+def test_texts_of_the_slo_file_are_no_markup():
+    plan = example(
+        owner=HOSTILE,
+        description=HOSTILE,
+        policy=(PolicyStep(Decimal(1), HOSTILE),),
+        dashboards="https://grafana.example.com/x)[y](javascript:alert(1)",
+    )
+    parser = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable("table")
+    for path, text in pages(plan).items():
+        header, _, body = text.partition("\n")
+        assert header.startswith("<!-- Made by tokenslo")
+        for token in chain.from_iterable([t, *(t.children or ())] for t in parser.parse(body)):
+            assert token.type not in ("html_block", "html_inline", "image") or token.content in (
+                "<br>",  # ours, between links in a table
+            ), path
+            assert not str(token.attrGet("href") or "").startswith("javascript:"), path
+    assert r"Owner: \<img src=x" in pages(plan)["runbooks/chat/README.md"]
+    assert "c_d" in pages(plan)["runbooks/chat/README.md"]
 
 
 def test_a_page_says_where_it_comes_from():

@@ -273,6 +273,8 @@ def labels(
             notes.left_out(value.place, "is a label that our alerts set themselves", "rename it")
         elif not _LABEL.fullmatch(key):
             notes.left_out(value.place, "is not a name for a label", "use letters, digits and _")
+        elif ours and "{{" in str(value.value):
+            notes.left_out(value.place, "is a template", "write a fixed value, or an annotation")
         elif value.value:
             kept[key] = value
     return kept
