@@ -252,8 +252,9 @@ _MEANING = {
 def _impact(subject: Subject, alert: PlannedAlert) -> str:
     if alert.kind == "absent":
         return (
-            "Nobody is hurt by it, unless the server is gone as well. But an incident that starts "
-            "now would not be noticed."
+            "None, unless the server is gone as well, or a sidecar that is a proxy "
+            "(`--tap proxy=…`): then clients are refused. An incident that starts now is not "
+            "noticed."
         )
     if alert.kind == "impossible":
         return (

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Effort = Literal["Reversible at once", "Needs a model reload", "Needs a restart", "Needs a plan"]
+Effort = Literal[
+    "Reversible at once",
+    "Needs a model reload",
+    "Needs a restart",
+    "Needs a restart of the sidecar",
+    "Needs a plan",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ CAUSES = _catalogue(
             Action(
                 "If the model is ready, compare the sidecar's `--triton-metrics` with the port and "
                 "path of Triton, which answers 200 with an empty body on a wrong path.",
-                effort="Needs a restart",
+                effort="Needs a restart of the sidecar",
             ),
         ),
         see=("engine_death",),
@@ -549,7 +555,7 @@ CAUSES = _catalogue(
                 "Let the sidecar read more often (`--interval`): records wait in a queue of fixed "
                 "length, and the oldest are dropped.",
                 "a little more work for the server",
-                "Needs a restart",
+                "Needs a restart of the sidecar",
             ),
         ),
     ),
@@ -562,21 +568,25 @@ CAUSES = _catalogue(
     Cause(
         "sidecar_down",
         "The sidecar is down or not scraped",
-        "Prometheus has no tokenslo_build_info. The service itself may be perfectly well: the "
-        "sidecar is not in the request path.",
+        "Prometheus has no tokenslo_build_info. Requests are affected only where the sidecar is a "
+        "proxy (`--tap proxy=…`): then clients are refused while it is down.",
         (
             Action(
                 "Ask it in its pod: `curl -i http://127.0.0.1:9464/healthz`, then look at "
                 "Prometheus's page of targets.",
             ),
             Action(
+                "If it is a proxy and does not answer, send clients to the server's own port.",
+                "streams and goodput are not measured meanwhile",
+            ),
+            Action(
                 "If it answers there and not to Prometheus, correct the address it listens on "
                 "(`--listen`, by default loopback only) or the scrape configuration.",
+                effort="Needs a restart of the sidecar",
             ),
             Action(
                 "Restart the sidecar's container.",
-                "its series are missing for a scrape or two",
-                "Needs a restart",
+                effort="Needs a restart of the sidecar",
             ),
         ),
     ),
@@ -589,15 +599,16 @@ CAUSES = _catalogue(
         "of streams and of goodput no server gives: the sidecar must watch the streams.",
         (
             Action(
+                "Run `tokenslo server-config FILE` with this SLO file: it prints the flag "
+                "(`--metrics-config histogram_latencies=true`) and the model_metrics stanza for "
+                "config.pbtxt with a bucket at this objective's threshold.",
+            ),
+            Action(
                 "For streams and goodput start the sidecar with a tap: `--tap "
                 "proxy=:9000=127.0.0.1:8000`, with clients sent to port 9000, or `--tap "
                 "capture=eth0:8000` where it may have CAP_NET_RAW. `tokenslo doctor URL` says what "
                 "any other signal needs.",
-            ),
-            Action(
-                "Run `tokenslo server-config FILE` with this SLO file: it prints the flag "
-                "(`--metrics-config histogram_latencies=true`) and the model_metrics stanza for "
-                "config.pbtxt with a bucket at this objective's threshold.",
+                effort="Needs a restart of the sidecar",
             ),
             Action(
                 "Restart Triton with the flag, and load the model again after changing "
@@ -622,7 +633,7 @@ CAUSES = _catalogue(
             Action(
                 "Start the sidecar with `--slo FILE` of this service: it inserts every threshold "
                 "as an edge where it measures itself.",
-                effort="Needs a restart",
+                effort="Needs a restart of the sidecar",
             ),
             Action(
                 "Where the histogram is Triton's own, give it the edge with the stanza that "

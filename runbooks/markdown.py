@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from decimal import ROUND_HALF_UP, Decimal
 
 from promql.expr import Expr, decimal_text, pretty
-from runbooks.causes import CAUSES, Action, Cause
+from runbooks.causes import CAUSES, Action, Cause, Effort
 from runbooks.checks import Check
 from runbooks.questions import Subject
 from slos import names
@@ -22,6 +22,21 @@ _HOW = (
     "answers otherwise than expected, mitigate, and come back if it did not help."
 )
 
+
+_RESTART: Effort = "Needs a restart of the sidecar"
+_RESTART_TITLE = "Restarting the sidecar"
+_RESTART_TABLE = """\
+What a restart costs depends on the sidecar's tap, which its arguments name:
+
+| argument | requests | metrics |
+|---|---|---|
+| `--tap proxy=…` | New connections are refused until it listens again. Streams under way have \
+`--tap-drain` (30s by default) to end, then they are cut. Take the instance out of traffic first, \
+or send clients to the server's own port. | Every series is missing for a scrape or two; streams \
+under way are not counted. |
+| `--tap capture=…` | Not affected. | Every series is missing for a scrape or two; streams under \
+way are not counted. |
+| no `--tap` | Not affected. | Every series is missing for a scrape or two. |"""
 
 # Underscores within words are no markup, and escaped they would break addresses.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#!]|(?<!\w)_|_(?!\w)")
@@ -43,8 +58,13 @@ def diagnosis(steps: Iterable[Check], subject: Subject) -> Iterator[str]:
 def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
     """Yield the blocks of what to do about each cause."""
     yield "## Mitigation"
+    restarts = False
     for each in causes:
         yield from _cause(each)
+        restarts |= any(action.effort == _RESTART for action in each.actions)
+    if restarts:
+        yield f"### {_RESTART_TITLE}"
+        yield _RESTART_TABLE
 
 
 def _step(number: int, check: Check, subject: Subject) -> Iterator[str]:
@@ -62,6 +82,9 @@ def _cause(cause: Cause) -> Iterator[str]:
 
 
 def _cost(action: Action) -> str:
+    if action.effort == _RESTART:
+        also = f", and {action.risk}" if action.risk else ""
+        return f"{action.effort}. Risk: see [{_RESTART_TITLE}](#{_anchor(_RESTART_TITLE)}){also}."
     risk = f"Risk: {action.risk}." if action.risk else "No risk."
     return f"{action.effort}. {risk}"
 
@@ -98,8 +121,11 @@ def plain(text: str) -> str:
 
 def link(cause: Cause) -> str:
     """Link to a cause's heading as Markdown renderers name it."""
-    anchor = re.sub(r"[^\w\- ]", "", cause.title.lower()).replace(" ", "-")
-    return f"[{cause.title}](#{anchor})"
+    return f"[{cause.title}](#{_anchor(cause.title)})"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def promql(expr: Expr) -> str:

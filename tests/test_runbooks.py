@@ -225,6 +225,26 @@ def test_what_can_be_taken_back_at_once_comes_before_what_cannot():
         assert at_once == sorted(at_once, reverse=True), cause.key
 
 
+def test_what_a_restart_of_the_sidecar_costs_depends_on_its_tap():
+    text = page(PLAN, "ChatTtftSignalAbsent")
+    restart = "*Needs a restart of the sidecar. Risk: see [Restarting the sidecar]"
+    assert f"- Restart the sidecar's container.\n  {restart}(#restarting-the-sidecar).*" in text
+    rows = dict(re.findall(r"^\| (`--tap \w+=…`|no `--tap`) \| (.*?) \|", text, re.MULTILINE))
+    assert list(rows) == ["`--tap proxy=…`", "`--tap capture=…`", "no `--tap`"]
+    assert rows.pop("`--tap proxy=…`").startswith("New connections are refused")
+    assert {*rows.values()} == {"Not affected."}
+    for each in PAGES.values():
+        assert "not in the request path" not in each
+        assert ("### Restarting the sidecar" in each) is (restart in each)
+
+
+def test_restarting_the_sidecar_is_never_called_free_of_risk():
+    for cause in CAUSES.values():
+        for action in cause.actions:
+            restarts = re.search(r"sidecar.*--|sidecar's container|--listen", action.do)
+            assert bool(restarts) is (action.effort == "Needs a restart of the sidecar"), action
+
+
 HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:alert(1)) ![y](data:,) `a` **b** | c_d"
 
 
