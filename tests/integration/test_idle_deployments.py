@@ -12,29 +12,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
-import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from lab import serve
 from lab.engine import EngineSettings
 from lab.process import HOST, free_ports
 from lab.prometheus import Prometheus
 from lab.repository import write_repository
-from lab.stack import tokenslo
 from lab.triton import Triton
-from slos.durations import parse_duration
 from tests.capturing import need_capture
 from tests.fake_server import fake_server
 from tests.fake_triton import config, core, fake_triton
-from tests.rule_values.recordings import Recording
-from tests.rule_values.replay import EPOCH, Replay, replaying
-from tests.rule_values.traffic import ENDED, Labels, Samples
+from tests.rule_values.replay import replaying
+from tests.rule_values.rule_files import Alert, firing, generated_rules, history, parsed
+from tests.rule_values.traffic import Samples
 from tests.test_exporter_command import get, start
 
 CAPTURES = Path(__file__).parent.parent / "captures"
@@ -142,10 +136,9 @@ async def test_idle_deployments_page_no_one(
         deployments = await asyncio.gather(
             *(_scraped(served, tap, f"{engine}-{tap}", tmp_path) for tap in TAPS)
         )
-    with replaying(prometheus, tmp_path / "prometheus") as replay:
-        fired = await asyncio.to_thread(_fired, replay, deployments, tmp_path)
-    pages = [alert for alert in fired if alert.endswith(" critical")]
-    assert pages == [], fired
+    fired = await asyncio.to_thread(_fired, deployments, prometheus, tmp_path)
+    pages = {alert: at for alert, at in fired.items() if alert[1] == "critical"}
+    assert pages == {}, fired
 
 
 async def _served(engine: str, request: pytest.FixtureRequest, stack: AsyncExitStack) -> Served:
@@ -185,92 +178,15 @@ async def _scraped(served: Served, tap: str, service: str, folder: Path) -> Samp
         if process.returncode is None:
             process.terminate()
         await process.communicate()
-    return _history([_parsed(text) for text in texts], cluster=service)
+    return history([parsed(text) for text in texts], SCRAPE, HOUR, cluster=service)
 
 
-def _parsed(text: str) -> Mapping[Labels, float]:
-    return {
-        tuple(sorted({"__name__": sample.name, **sample.labels}.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def _history(scrapes: Sequence[Mapping[Labels, float]], cluster: str) -> Samples:
-    """Go on for an hour as the last two scrapes did."""
-    before, last = scrapes[-2:]
-    target = (("cluster", cluster), ("instance", cluster), ("job", "tokenslo"))
-    history: dict[Labels, tuple[np.ndarray, np.ndarray]] = {}
-    times = np.arange(0, HOUR + 1, SCRAPE)
-    up: dict[Labels, float] = {(("__name__", "up"),): 1.0}
-    for series in {**{key: 0.0 for scrape in scrapes for key in scrape}, **up}:
-        known = [(at, scrape[series]) for at, scrape in enumerate(scrapes) if series in scrape]
-        if series in up:
-            values, there = np.ones(len(times)), np.ones(len(times), dtype=bool)
-        else:
-            values, there = np.zeros(len(times)), np.zeros(len(times), dtype=bool)
-            for at, value in known:
-                values[at], there[at] = value, True
-            if series in last:
-                pace = (last[series] - before.get(series, last[series])) * SCRAPE
-                later = np.arange(len(scrapes), len(times)) - len(scrapes) + 1
-                values[len(scrapes) :] = last[series] + pace * later
-                there[len(scrapes) :] = True
-        if dict(series)["__name__"] == ABSOLUTE:
-            values = np.full(len(times), EPOCH - 2.0)
-        bits = np.where(there, values.view(np.uint64), np.uint64(ENDED))
-        told = there | np.concatenate(([False], there[:-1]))
-        history[tuple(sorted((*series, *target)))] = times[told], bits[told]
-    return history
-
-
-def _fired(replay: Replay, histories: Sequence[Samples], folder: Path) -> list[str]:
-    """Evaluate every rule and return the alerts that fire, as "name severity"."""
-    for history in histories:
-        replay.add(history)
-    rules: list[tuple[int, dict[str, str]]] = []
-    for slo in sorted(folder.glob("*.yaml")):
-        tokenslo("generate", slo, "-o", folder / "out", "--only", "alerts")
-    for path in sorted((folder / "out").rglob("*.rules.yaml")):
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            every = int(parse_duration(group.get("interval", "30s")))
-            rules += [(every, rule) for rule in group["rules"]]
-    recordings = [
-        Recording(rule["record"], rule["expr"], rule.get("labels") or {}, every)
-        for every, rule in rules
-        if "record" in rule
-    ]
-    for layer in _layers(recordings):
-        for made in [replay.recorded(one, range(0, HOUR + 1, one.every)) for one in layer]:
-            replay.add(made)
-    alerts = [(every, rule) for every, rule in rules if "alert" in rule]
-    assert recordings
-    assert alerts
-    return sorted({name for every, rule in alerts for name in _alerting(replay, every, rule)})
-
-
-def _layers(recordings: Sequence[Recording]) -> list[list[Recording]]:
-    left, layers = list(recordings), list[list[Recording]]()
-    while left:
-        layer = [one for one in left if not any(other.is_read_by(one.expr) for other in left)]
-        assert layer, [one.name for one in left]
-        layers.append(layer)
-        left = [one for one in left if one not in layer]
-    return layers
-
-
-def _alerting(replay: Replay, every: int, rule: Mapping[str, object]) -> Iterator[str]:
-    """Yield the alert for every series that is there for as long as the rule wants."""
-    lasting = float(parse_duration(str(rule.get("for", "0s"))))
-    labels = rule.get("labels")
-    assert isinstance(labels, dict)
-    asked = Recording("ALERTS", str(rule["expr"]), {}, every)
-    for times, bits in replay.recorded(asked, range(0, HOUR + 1, every)).values():
-        there = times[bits != ENDED]
-        since = there[0]
-        for before, at in pairwise([*there, -1]):
-            if before - since >= lasting:
-                yield f"{rule['alert']} {labels['severity']}"
-                break
-            if at - before > every:
-                since = at
+def _fired(
+    deployments: Sequence[Samples], prometheus: Start, folder: Path
+) -> Mapping[Alert, float]:
+    files = sorted(folder.glob("*.yaml"))
+    rules = [path for slo in files for path in generated_rules(slo, folder / "out")]
+    with replaying(prometheus, folder / "prometheus") as replay:
+        for scraped in deployments:
+            replay.add(scraped)
+        return firing(replay, rules, HOUR)
