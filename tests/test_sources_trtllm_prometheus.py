@@ -175,7 +175,7 @@ class TestGauges:
 
         first = look(0, 10)["kv_utilization"]
         assert isinstance(first, Missing)
-        assert first.reason.startswith("2 processes left gauges")
+        assert first.reason.startswith("2 processes have gauges and none of them has changed yet")
         said = look(1, 20)
         assert value(said["kv_utilization"]) == 0.2
         assert value(said["sequences_active"]) == 1
@@ -187,17 +187,24 @@ class TestGauges:
         said = watcher.look(old + gauges("8", num_requests_running=2), 1)
         assert value(said["sequences_active"]) == 2
 
-    def test_two_that_move_are_both_refused(self) -> None:
+    def test_frontends_of_one_engine_are_not_added_up(self) -> None:
+        """With ``num_serve_frontends`` each frontend has the whole engine's gauges."""
         watcher = Watcher()
-        for now in (0, 1, 2):
+        looks = [(1, 1), (2, 1), (2, 5), (3, 5), (3, 0)]
+        told = []
+        for now, (first, second) in enumerate(looks):
             said = watcher.look(
-                gauges("7", num_requests_running=now) + gauges("8", num_requests_running=now + 5),
+                gauges("7", num_requests_running=first, max_num_active_requests=64)
+                + gauges("8", num_requests_running=second, max_num_active_requests=64)
+                + gauges("6", num_requests_running=9, max_num_active_requests=32),  # dead
                 now,
             )
-        assert isinstance(said["sequences_active"], Missing)
-        assert isinstance(said["sequences_max"], Missing)
+            told.append(said["sequences_active"])
+        assert isinstance(told[0], Missing)
+        assert [value(one) for one in told[1:]] == [2, 5, 3, 0]
+        assert value(said["sequences_max"]) == 64
 
-    def test_the_newer_of_two_that_moved_wins_once_the_other_is_still(self) -> None:
+    def test_a_process_that_ended_is_replaced_by_its_successor(self) -> None:
         watcher = Watcher()
         watcher.look(gauges("7", num_requests_running=1), 0)
         watcher.look(gauges("7", num_requests_running=2), 1)

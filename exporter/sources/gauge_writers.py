@@ -1,9 +1,11 @@
-"""Whose gauges they are: prometheus_client's multiprocess mode shows those of dead processes too.
+"""Select the current gauges from prometheus_client's multiprocess mode.
 
-Every process that ever set a gauge has a series of its own, told apart by the label ``pid``, and it
-stays as it was when the process ended, for as long as the folder PROMETHEUS_MULTIPROC_DIR is kept.
-Adding them up would count the dead.  A dead process is told by its stillness: of several, the one
-whose gauges moved last is alive.
+Every process that ever set a gauge has a series of its own, with the label ``pid``.  It keeps its
+last value after the process ended, for as long as the folder PROMETHEUS_MULTIPROC_DIR is kept.
+A process whose gauges have changed since the first scrape is alive.  Several live processes are
+frontends of one server (``num_serve_frontends``): they share one engine, and each one has the
+engine's state at the last iteration that it fetched.  So the gauges that changed last are current,
+and adding them up would count the engine once per process.
 """
 
 from __future__ import annotations
@@ -55,20 +57,12 @@ def watch(before: Writers | None, found: Mapping[str, Gauges], now: float) -> di
     }
 
 
-def living(writers: Writers, settled_after: float) -> str | None:
-    """Return the pid of the process whose gauges are current; None if nobody can tell.
-
-    Two that moved within ``settled_after`` seconds may both be alive, and then no one's gauges are
-    those of the server.
-    """
+def current(writers: Writers) -> str | None:
+    """Return the pid of the live process whose gauges changed last; None if all may be dead."""
     if len(writers) == 1:
         return next(iter(writers))
-    alive = sorted(
-        ((writer.changed, pid) for pid, writer in writers.items() if writer.alive), reverse=True
-    )
-    if not alive or (len(alive) > 1 and alive[0][0] - alive[1][0] < settled_after):
-        return None
-    return alive[0][1]
+    alive = [(writer.changed, pid) for pid, writer in writers.items() if writer.alive]
+    return max(alive)[1] if alive else None
 
 
 def _watched(before: Writer | None, gauges: Gauges, now: float, *, new: bool) -> Writer:

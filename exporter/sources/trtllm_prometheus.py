@@ -156,8 +156,9 @@ def remember(
     found = gauge_writers.read(families, GAUGES | STAMPS)
     writers = gauge_writers.watch(before.writers if before else None, found, now)
     idle = before.idle_blocks if before else None
-    if len(writers) == 1:
-        [writer] = writers.values()
+    pid = gauge_writers.current(writers)
+    if pid is not None:
+        writer = writers[pid]
         used = writer.gauges.get("kv_cache_used_blocks")
         at_rest = writer.changed < now and writer.gauges.get("num_requests_running") == 0
         if at_rest and used is not None:
@@ -230,11 +231,11 @@ def _gauges(
 ) -> Iterator[Reading | Missing]:
     if not memory.writers:
         return
-    pid = gauge_writers.living(memory.writers, frozen_after)
+    pid = gauge_writers.current(memory.writers)
     if pid is None:
         reason = (
-            f"{len(memory.writers)} processes left gauges, some of them dead, and which one is "
-            "alive shows only when one alone has moved"
+            f"{len(memory.writers)} processes have gauges and none of them has changed yet: they "
+            "may be those of dead processes"
         )
         yield from _refuse(ALL_GAUGES, model, reason, f"send a request, or {CLEAR}")
         return
