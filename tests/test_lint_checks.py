@@ -182,7 +182,7 @@ RIGHT: list[Case] = [
     ("sum(nv_gpu_memory_used_bytes) / sum(nv_gpu_memory_total_bytes)", ()),
     ("vllm:prefix_cache_hits_created", VLLM),
     ("rate(vllm:iteration_tokens_total_sum[5m])", VLLM),
-    ("vllm:kv_block_lifetime_seconds_count offset 5m", VLLM),
+    ("vllm:kvcr_operations offset 5m", VLLM),
     ("node_load1{model=\"a\"} / node_cpus", VLLM),
     ('vllm:num_requests_running{namespace="a",pod="b",service="c"}', VLLM),
     ('nv_inference_pending_request_count{_team="nlp"}', TRITON),

@@ -73,7 +73,8 @@ class Catalogue:
     """Metrics by name.
 
     ``title`` says whose they are, in messages; ``prefixes`` begin the names that nobody else gives.
-    ``renamed`` holds families that are gone; ``vague`` begins names of which not all are known.
+    ``renamed`` holds families that are gone.  ``vague`` begins names that are not looked up;
+    ``partial`` begins names that releases without a catalogue may have.
     """
 
     title: str
@@ -81,6 +82,7 @@ class Catalogue:
     prefixes: tuple[str, ...] = ()
     renamed: Mapping[str, Rename] = field(default_factory=dict)
     vague: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
 
     def find(self, series: str) -> tuple[Metric, Part] | None:
         """Return the family of a series, and which part of the family it is."""

@@ -55,12 +55,16 @@ CHECKS: Mapping[str, Check] = {
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A defect of one query: which check found it, at which part, why it is one, what to do."""
+    """A defect of one query: which check found it, at which part, why it is one, what to do.
+
+    ``severity`` is given where it is not that of the check.
+    """
 
     check: str
     part: Node | None
     why: str
     fix: str
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def _finding(query: Query, hit: Hit) -> Finding:
         query.place,
         tuple(key if isinstance(key, int) else str(key) for key in query.path),
         hit.check,
-        CHECKS[hit.check].severity,
+        hit.severity or CHECKS[hit.check].severity,
         part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}…",
         _printable(hit.why),
         _printable(hit.fix),

@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from promql.lint.catalogue import Catalogue, union
+from slos.catalogues import dynamo as dynamo_names
+from slos.catalogues import sglang as sglang_names
 from slos.catalogues.own import own
 from slos.catalogues.triton import FIRST, LAST, Release, triton, triton_llmapi
-from slos.catalogues.trtllm import dynamo, trtllm_prefixed, trtllm_unprefixed
+from slos.catalogues.trtllm import PREFIXES as TRTLLM_PREFIXES
+from slos.catalogues.trtllm import trtllm_prefixed, trtllm_unprefixed
+from slos.catalogues.vllm import PREFIXES as VLLM_PREFIXES
 from slos.catalogues.vllm import vllm, vllm_before_013, vllm_router
 from slos.errors import BadValue, quoted
 
@@ -18,9 +22,10 @@ _FIXED: Mapping[str, Callable[[], Catalogue]] = {
     "trtllm-1.2": lambda: trtllm_unprefixed("1.2"),
     "trtllm-1.3": lambda: trtllm_prefixed("1.3"),
     "trtllm-1.4": lambda: trtllm_prefixed("1.4"),
-    "vllm-0.33": lambda: vllm("0.33"),
+    "vllm-0.33": vllm,
     "vllm-router": vllm_router,
-    "dynamo-1.6": lambda: dynamo("1.6"),
+    "sglang-0.5": sglang_names.sglang,
+    "dynamo-1.6": dynamo_names.dynamo,
     "tokenslo": own,
 }
 _BY_MONTH: Mapping[str, Callable[[Release], Catalogue]] = {
@@ -28,6 +33,11 @@ _BY_MONTH: Mapping[str, Callable[[Release], Catalogue]] = {
     "triton-llmapi": triton_llmapi,
 }
 _MONTHLY = re.compile(rf"({'|'.join(_BY_MONTH)})-([0-9]{{2}})\.([0-9]{{2}})")
+
+_OTHER_RELEASES = (
+    *VLLM_PREFIXES, *TRTLLM_PREFIXES, *sglang_names.PREFIXES, *dynamo_names.PREFIXES,
+)  # fmt: skip
+"""Prefixes of servers of which not every release has a catalogue."""
 
 _MONTHS = "{:02}.{:02} to {:02}.{:02}".format(*FIRST, *LAST)
 NAMES = (*(f"{name}-YY.MM ({_MONTHS})" for name in _BY_MONTH), *_FIXED)
@@ -50,4 +60,9 @@ def everything() -> Catalogue:
     ends = (make(release) for make in _BY_MONTH.values() for release in ((24, 9), LAST))
     releases = union((*(make() for make in _FIXED.values()), *ends))
     older = union((releases, vllm_before_013()))
-    return replace(older, title="any release of the catalogues", renamed=releases.renamed)
+    return replace(
+        older,
+        title="any release of the catalogues",
+        renamed=releases.renamed,
+        partial=_OTHER_RELEASES,
+    )

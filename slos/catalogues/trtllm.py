@@ -1,4 +1,4 @@
-"""trtllm-serve: what ``/prometheus/metrics`` of each generation emits; and Dynamo with it.
+"""trtllm-serve: what ``/prometheus/metrics`` of each generation emits.
 
 Names, labels and buckets: TensorRT-LLM, ``tensorrt_llm/metrics/collector.py``.  1.1 and 1.2 serve
 five metrics without a prefix; 1.3 begins with the prefix and with seven, and its last release
@@ -8,7 +8,6 @@ candidates have nearly all that 1.4 has, so both are taken to have the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from promql.lint.catalogue import Catalogue, Metric, Rename, Unit, unit_of
 from slos.signals import FIRST_TOKEN_BUCKETS, REQUEST_BUCKETS, STAGE_BUCKETS
@@ -144,11 +143,3 @@ def trtllm_prefixed(release: str) -> Catalogue:
         for name in ("request_success_total", *_FIRST_FIVE)
     }
     return Catalogue(f"trtllm-serve {release}", metrics, PREFIXES, renamed)
-
-
-def dynamo(release: str) -> Catalogue:
-    """Return what Dynamo's TensorRT-LLM worker emits: all of the engine's, and more of its own."""
-    catalogue = trtllm_prefixed("1.4")
-    more = ("trtllm_num_aborted_requests", "trtllm_kv_transfer_", "trtllm_kv_event_",
-            "trtllm_request_type_")  # fmt: skip
-    return replace(catalogue, title=f"Dynamo {release} with TensorRT-LLM", vague=more)

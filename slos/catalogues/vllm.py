@@ -1,75 +1,25 @@
 """vLLM 0.33 (V1 engine), what became of the names of older releases, and the router before it.
 
-Names, labels and buckets: vLLM, ``vllm/v1/metrics/loggers.py``; of the router, vLLM's
+Names, labels and buckets of vLLM are in ``data/vllm.json``.  The router's: vLLM's
 production-stack, ``src/vllm_router/services/metrics_service/__init__.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
-from promql.lint.catalogue import Catalogue, Metric, Rename, unit_of
-from slos.signals import FIRST_TOKEN_BUCKETS, REQUEST_BUCKETS
+from promql.lint.catalogue import Catalogue, Metric, Rename
+from slos.catalogues.stored import release_of, stored
 
 PREFIXES = ("vllm:",)
 _LABELS = frozenset({"model_name", "engine"})
 _FINISHED = frozenset({"stop", "length", "abort", "error", "repetition"})
 
-_TOKEN = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
-)  # fmt: skip
-_HISTOGRAMS: Mapping[str, tuple[float, ...]] = {
-    "time_to_first_token_seconds": FIRST_TOKEN_BUCKETS,
-    "inter_token_latency_seconds": _TOKEN,
-    "request_time_per_output_token_seconds": _TOKEN,
-    **dict.fromkeys(
-        (
-            "e2e_request_latency_seconds", "request_queue_time_seconds",
-            "request_inference_time_seconds", "request_prefill_time_seconds",
-            "request_decode_time_seconds",
-        ),
-        REQUEST_BUCKETS,
-    ),
-    **dict.fromkeys(
-        (
-            "request_prompt_tokens", "request_generation_tokens",
-            "request_max_num_generation_tokens", "request_params_max_tokens", "request_params_n",
-            "request_num_preemptions", "request_prefill_kv_computed_tokens",
-            "iteration_tokens_total",
-        ),
-        (),
-    ),
-}  # fmt: skip
-_COUNTERS: Mapping[str, tuple[str, ...]] = {
-    "num_preemptions": (),
-    "prompt_tokens": (),
-    "prompt_tokens_by_source": ("source",),
-    "prompt_tokens_cached": (),
-    "prompt_tokens_cached_by_source": ("source",),
-    "generation_tokens": (),
-    "prefix_cache_queries": (),
-    "prefix_cache_hits": (),
-    "external_prefix_cache_queries": (),
-    "external_prefix_cache_hits": (),
-    "mm_cache_queries": (),
-    "mm_cache_hits": (),
-    "admission_rejections": ("reason",),
-    "corrupted_requests": (),
-    "spec_decode_num_drafts": (),
-    "spec_decode_num_draft_tokens": (),
-    "spec_decode_num_accepted_tokens": (),
-    "spec_decode_num_accepted_tokens_per_pos": ("position",),
-}
-_GAUGES: Mapping[str, tuple[str, ...]] = {
-    "num_requests_running": (),
-    "num_requests_waiting": (),
-    "num_requests_waiting_by_reason": ("reason",),
-    "engine_sleep_state": ("sleep_state",),
-    "num_requests_kv_fetch_by_stage": ("stage",),
-}
-# What they say is in their labels.
-_INFOS = ("lora_requests_info", "cache_config_info")
+# Buckets of the core's histograms; those of connectors are fixed.
+_EDGES_FROM = "custom_histogram_buckets of the server's observability config"
+_FIXED_EDGES = ("hf3fs_", "hisparse_", "kv_offload_", "mooncake_", "nixl_", "rl_", "sleep_",
+                "websocket_")  # fmt: skip
 
 _RENAMED = {
     "vllm:gpu_cache_usage_perc": Rename("vllm:kv_cache_usage_perc", "0.13 renamed it"),
@@ -79,43 +29,30 @@ _RENAMED = {
 }
 
 
-def _metrics() -> Iterable[Metric]:
-    for name, edges in _HISTOGRAMS.items():
-        yield Metric(
-            f"vllm:{name}",
-            "histogram",
-            _LABELS | {"le"},
-            unit=unit_of(name),
-            edges=edges,
-            whole_edges="1.0",
-        )
-    for name, labels in _COUNTERS.items():
-        yield Metric(f"vllm:{name}_total", "counter", _LABELS | set(labels))
-    yield Metric(
-        "vllm:request_success_total",
-        "counter",
-        _LABELS | {"finished_reason"},
-        {"finished_reason": _FINISHED},
+def _metric(metric: Metric) -> Metric:
+    """Add what the declarations do not say."""
+    if metric.name == "vllm:request_success_total":
+        return replace(metric, values={"finished_reason": _FINISHED})
+    fixed = metric.name.removeprefix("vllm:").startswith(_FIXED_EDGES)
+    return metric if fixed or not metric.edges else replace(metric, edges_from=_EDGES_FROM)
+
+
+def vllm() -> Catalogue:
+    """Return what vLLM emits."""
+    known = stored("vllm")
+    metrics = {name: _metric(metric) for name, metric in known.metrics.items()}
+    # The kvcr_ families are named by a package of their own.
+    return Catalogue(
+        f"vLLM {release_of(known)}", metrics, PREFIXES, _RENAMED, vague=("vllm:kvcr_",)
     )
-    for name, labels in _GAUGES.items():
-        yield Metric(f"vllm:{name}", "gauge", _LABELS | set(labels))
-    yield Metric("vllm:kv_cache_usage_perc", "gauge", _LABELS, unit="ratio")
-    for name in _INFOS:
-        yield Metric(f"vllm:{name}", "untyped", None)
-
-
-def vllm(release: str) -> Catalogue:
-    """Return what a release emits."""
-    metrics = {metric.name: metric for metric in _metrics()}
-    # The kv_block histograms are opt-in, and not all of their names are known.
-    return Catalogue(f"vLLM {release}", metrics, PREFIXES, _RENAMED, ("vllm:kv_block_",))
 
 
 def vllm_before_013() -> Catalogue:
     """Return the names that 0.13 dropped, as older releases emit them."""
+    token = stored("vllm").metrics["vllm:inter_token_latency_seconds"].edges
     gap, usage = "vllm:time_per_output_token_seconds", "vllm:gpu_cache_usage_perc"
     metrics = (
-        Metric(gap, "histogram", _LABELS | {"le"}, unit="s", edges=_TOKEN, whole_edges="1.0"),
+        Metric(gap, "histogram", _LABELS | {"le"}, unit="s", edges=token, whole_edges="1.0"),
         Metric(usage, "gauge", _LABELS, unit="ratio"),
     )
     return Catalogue("vLLM before 0.13", {metric.name: metric for metric in metrics}, PREFIXES)

@@ -51,7 +51,12 @@ def _name(node: Selector, known: Surroundings) -> Iterator[Hit]:
     elif known.known.covers(name):
         near = nearest(name, tuple(emitted.series))
         fix = f"write {near}, if that is meant" if near else "leave it out"
-        yield Hit("TL002", node, f"{name} is not emitted by {emitted.title}", fix)
+        if name.startswith(emitted.partial):
+            why = f"{name} is in no catalogue; releases without a catalogue may have it"
+            fix = f"{fix}, or give your release by --catalogue or --metrics"
+            yield Hit("TL002", node, why, fix, "note")
+        elif not name.startswith(emitted.vague):
+            yield Hit("TL002", node, f"{name} is not emitted by {emitted.title}", fix)
 
 
 def _labels(
@@ -121,9 +126,13 @@ def _edge(node: Selector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
             below = max((edge for edge in metric.edges if edge < value), default=None)
             above = min((edge for edge in metric.edges if edge > value), default=None)
             near = " and ".join(f"{edge:g}" for edge in (below, above) if edge is not None)
-            why = f"{metric.name} has no bucket edge {value:g}, so this selects nothing"
-            change = f", or add the edge by {metric.edges_from}" if metric.edges_from else ""
-            yield Hit("TL005", node, why, f"take an edge it has: the nearest are {near}{change}")
+            if metric.edges_from:
+                why = f"{value:g} is no default bucket boundary of {metric.name}"
+                fix = f"set it by {metric.edges_from}, or use a default: the nearest are {near}"
+                yield Hit("TL005", node, why, fix, "note")
+            else:
+                why = f"{metric.name} has no bucket edge {value:g}, so this selects nothing"
+                yield Hit("TL005", node, why, f"take an edge it has: the nearest are {near}")
             return
     for each in spellings:
         if not _WHOLE.fullmatch(each):
