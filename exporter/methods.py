@@ -66,7 +66,9 @@ METHODS: Mapping[str, Method] = {
         ENGINE + 1,
         "estimate",
         "the tokens that answers tell of, and one per token-bearing chunk of those that do not",
-        "a chunk may hold several tokens; answers in one piece that tell nothing are not in it",
+        "a chunk may hold several tokens, also the first one, of which only continuous usage tells "
+        "how many; times per token leave out requests for several answers (n, lists of prompts); "
+        "answers in one piece that tell nothing are not in it",
     ),
     "wire_told": Method(
         ENGINE + 1,

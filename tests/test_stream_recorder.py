@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -324,7 +325,7 @@ def test_our_own_probe_is_in_nothing() -> None:
 def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_them() -> None:
     recorder = StreamRecorder({})
     told = {"counted": True, "output_tokens": 12, "input_tokens": 7}
-    play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
+    play(recorder, stream(**told), *chunks(101.0, 102.0, tokens=1), ended(103.0))
     assert methods(recorder, "output_tokens") == methods(recorder, "tpot") == {"wire"}
     assert spread(recorder, "tpot") == (1, round(1 / 11, 6))
 
@@ -345,6 +346,56 @@ def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_the
     [spread_by_wire] = by_wire.samples.values()
     assert isinstance(spread_by_wire, Distribution)
     assert spread_by_wire.count == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "events", "tpot", "method"),
+    [
+        # 100 tokens, one every 20 ms: a parser of tool calls withholds the first 99.
+        (100, [("chunk", 101.98, 99), ("chunk", 102.0, 1)], 0.02, "wire"),
+        (100, [("chunk", 101.98, 0), ("chunk", 102.0, 0)], 0.02 / 99, "wire_chunks"),
+        # Every token has a chunk, and perhaps the end of sequence has none.
+        (50, chunks(*(100 + number * 0.02 for number in range(50))), 0.02, "wire"),
+        (50, chunks(*(100 + number * 0.02 for number in range(49))), 0.96 / 49, "wire"),
+        # Two tokens in each chunk, and how many are in the first is not told.
+        (100, chunks(*(100 + number * 0.04 for number in range(50))), 1.96 / 99, "wire_chunks"),
+    ],
+)
+def test_time_per_token_is_exact_where_the_tokens_of_the_first_chunk_are_known(
+    output: int, events: Iterable[tuple[Any, ...]], tpot: float, method: str
+) -> None:
+    recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+    one = stream(counted=True, output_tokens=output)
+    play(recorder, one, *events, ended(103.0))
+
+    assert spread(recorder, "tpot") == (1, pytest.approx(tpot, abs=1e-6))
+    for signal in ("tpot", "goodput"):
+        observed = {r.method for r in readings(recorder) if r.signal == signal
+                    if any(getattr(v, "count", v) for v in r.samples.values())}  # fmt: skip
+        assert observed == {method}
+    assert METHODS[method].quality == ("exact" if method == "wire" else "estimate")
+
+
+def test_an_answer_in_a_single_chunk_has_no_time_per_token() -> None:
+    recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+    one = stream(counted=True, output_tokens=100)
+    play(recorder, one, *chunks(102.0), ended(103.0))
+
+    assert spread(recorder, "tpot") == (0, 0)
+    assert value(recorder, "goodput", result="unknown") == 1
+
+
+@pytest.mark.parametrize(("choices", "counted"), [(3, False), (4, False), (4, True)])
+def test_tokens_of_all_answers_to_a_request_are_counted(choices: int, counted: bool) -> None:
+    recorder = StreamRecorder({})
+    others = 100 * (choices - 1)
+    told = {"counted": True, "output_tokens": 100 * choices} if counted else {}
+    one = stream(choices=choices, other_chunks=others, **told)
+    play(recorder, one, *chunks(*(100 + number * 0.02 for number in range(100))), ended(103.0))
+
+    assert value(recorder, "output_tokens") == 100 * choices
+    assert spread(recorder, "tpot") == (0, 0)
+    assert ("wire_chunks" in methods(recorder, "output_tokens")) == (not counted)
 
 
 @pytest.mark.parametrize("outcome", get_args(Outcome))
@@ -474,21 +525,23 @@ def judged(one: Stream, *events: tuple[Any, ...], **clauses: float) -> dict[tupl
 
 
 COUNTED = {"counted": True, "output_tokens": 9}
+one_each = partial(chunks, tokens=1)
+"""Chunks of which the server tells that they have a token."""
 
 
 @pytest.mark.parametrize(
     ("fields", "events", "expected"),
     [
-        (COUNTED, (*chunks(100.5, 102.5), ended(103.0)), ("good", "")),
-        (COUNTED, (*chunks(100.75, 102.5), ended(103.0)), ("bad", "ttft")),
-        (COUNTED, (*chunks(100.5, 101.5, 102.75), ended(103.0)), ("bad", "tpot")),
-        (COUNTED, (*chunks(100.5, 103.0), ended(103.0)), ("bad", "tpot")),
+        (COUNTED, (*one_each(100.5, 102.5), ended(103.0)), ("good", "")),
+        (COUNTED, (*one_each(100.75, 102.5), ended(103.0)), ("bad", "ttft")),
+        (COUNTED, (*one_each(100.5, 101.5, 102.75), ended(103.0)), ("bad", "tpot")),
+        (COUNTED, (*one_each(100.5, 103.0), ended(103.0)), ("bad", "tpot")),
         (
             {"counted": True, "output_tokens": 99},
-            (*chunks(100.5, 103.0), ended(103.0)),
+            (*one_each(100.5, 103.0), ended(103.0)),
             ("bad", "max_gap"),
         ),
-        (COUNTED, (*chunks(100.5, 102.5), ended(110.5)), ("bad", "e2e")),
+        (COUNTED, (*one_each(100.5, 102.5), ended(110.5)), ("bad", "e2e")),
         ({}, (*chunks(100.5), ended(103.0)), ("good", "")),
         ({}, (ended(100.1),), ("unknown", "")),
         ({"choices": 2}, (*chunks(100.5, 101.0), ended(103.0)), ("unknown", "")),
@@ -539,7 +592,7 @@ def test_a_clause_about_the_queue_needs_the_engines_word() -> None:
 def test_goodput_is_an_estimate_once_tokens_had_to_be() -> None:
     for clauses, expected in (({"tpot": 1.0}, {"wire", "wire_chunks"}), ({"e2e": 1.0}, {"wire"})):
         recorder = StreamRecorder({}, [Goal("chat/good", "", clauses)])
-        play(recorder, stream(**COUNTED), *chunks(101.0, 102.0), ended(103.0))
+        play(recorder, stream(**COUNTED), *one_each(101.0, 102.0), ended(103.0))
         assert methods(recorder, "goodput") == {"wire"}
         play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0))
         assert methods(recorder, "goodput") == expected

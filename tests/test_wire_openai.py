@@ -104,18 +104,6 @@ def test_requests_for_tokens(path: str, endpoint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_line",
-    ["POST /v1/embeddings", "POST /v1/completions/", "GET /v1/completions", "GET /metrics",
-     "POST /v1/chat/completions%20", "POST /xv1/completions/x", "OPTIONS *"],
-)  # fmt: skip
-def test_all_else_is_no_request_for_tokens(request_line: str) -> None:
-    log = WireLog()
-    Http1Observer(log, Settings()).feed(CLIENT, f"{request_line} HTTP/1.1\r\n\r\n".encode(), 1.0)
-
-    assert log.events == []
-
-
-@pytest.mark.parametrize(
     ("body", "known"),
     [
         ({}, ("", False, 1, "")),
@@ -123,6 +111,12 @@ def test_all_else_is_no_request_for_tokens(request_line: str) -> None:
         ({"model": None, "stream": 1, "n": -1, "user": ["x"]}, ("", False, 1, "")),
         ({"n": 1, "best_of": 4}, ("", False, 4, "")),
         ({"n": 10**9}, ("", False, 1024, "")),
+        ({"prompt": "a"}, ("", False, 1, "")),
+        ({"prompt": ["a", "", "c", "d"]}, ("", False, 4, "")),
+        ({"prompt": [1, 2, 3]}, ("", False, 1, "")),
+        ({"prompt": [[1, 2], [3]], "n": 3}, ("", False, 6, "")),
+        ({"prompt": [7] * 100_000, "model": "m"}, ("m", False, 1, "")),
+        ({"prompt": ["a,b"] * 2000, "model": "m"}, ("m", False, 128, "")),
         ({"model": 'ä\n"\\ \ud800'}, ('ä\n"\\ ?', False, 1, "")),
         ({"model": "m" * 257}, ("", False, 1, "")),
         ({"messages": [{"model": "x", "stream": True, "user": "y"}]}, ("", False, 1, "")),
@@ -142,18 +136,21 @@ def test_what_the_body_says(body: object, known: tuple[object, ...]) -> None:
     assert (stream.model, stream.streaming, stream.choices, stream.request_id) == known
 
 
-def test_what_stands_behind_a_great_prompt_is_not_known_until_the_answer() -> None:
-    prompt = {"messages": [{"content": "x" * (1 << 20)}], "model": "m", "stream": True}
+def test_the_model_is_found_behind_a_prompt_of_any_size() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (2 << 20)}}
+    content = [{"type": "text", "text": 'what is "this"?'}, image]
+    messages = [{"role": "user", "content": content}] * 2
+    data = asking({"messages": messages, "model": "m", "stream": True, "n": 2})
     log = WireLog()
     observer = Http1Observer(log, Settings())
-    observer.feed(CLIENT, asking(prompt), 1.0)
-    observer.feed(SERVER, SSE, 2.0)
-    data = chunk({"content": "a"}, model="m")
-    observer.feed(SERVER, b"%x\r\n%s\r\n" % (len(data), data), 3.0)
+    for at in range(0, len(data), 65_536):
+        observer.feed(CLIENT, data[at : at + 65_536], 1.0)
+        assert observer.held < 1000
+    observer.aborted(2.0)
 
-    assert (log.at_start[0].model, log.at_start[0].streaming) == ("", False)
-    assert (log.streams[0].model, log.streams[0].streaming) == ("m", True)
-    assert chunks(log) == [(3.0, 0)]
+    stream = log.at_start[0]
+    assert (stream.model, stream.streaming, stream.choices) == ("m", True, 2)
+    assert log.of(0)[-1] == ("ended", 2.0, "disconnected", "", None)
 
 
 # Streams
@@ -259,6 +256,8 @@ def test_a_stream_without_usage_is_not_counted() -> None:
         ([text("a"), DONE], ("ok", "")),
         ([text("a"), text("", "timeout"), DONE], ("timeout", "timeout")),
         ([text("a"), text("", "cancelled"), DONE], ("cancelled", "cancelled")),
+        ([text("a"), text("", "abort"), DONE], ("cancelled", "abort")),
+        ([text("a"), text("", "error"), DONE], ("error", "error")),
         ([text("a"), event({"error": {"message": "text"}}), DONE], ("error", "in_band")),
         ([event({"error": "text"})], ("error", "in_band")),
         ([event({"object": "error", "message": "text", "code": 500})], ("error", "in_band")),
@@ -417,6 +416,61 @@ def test_what_goes_on_after_its_end_is_no_json() -> None:
 
     assert chunks(log) == [(1.0, 0), (2.0, 0)]
     assert ("passed_over", "event") in log.events
+
+
+def test_chunks_of_other_answers_are_counted_apart() -> None:
+    events = [chunk({"content": "a"}, index=number % 3) for number in range(9)]
+    log = streamed([*events, chunk({"content": ""}, index=1), DONE])
+
+    assert chunks(log) == [(1.0, 0), (4.0, 0), (7.0, 0)]
+    assert log.streams[0].other_chunks == 6
+
+
+def test_continuous_usage_of_one_of_several_answers_is_not_that_of_all() -> None:
+    log = WireLog()
+    observer = Http1Observer(log, Settings())
+    observer.feed(CLIENT, asking({"model": "m", "stream": True, "n": 2}), 0.0)
+    observer.feed(SERVER, SSE, 0.5)
+    events = [chunk({"content": "a"}, index=number % 2, usage=used(number // 2 + 1))
+              for number in range(6)]  # fmt: skip
+    for number, data in enumerate(events, 1):
+        observer.feed(SERVER, b"%x\r\n%s\r\n" % (len(data), data), float(number))
+
+    assert (log.streams[0].counted, log.streams[0].other_chunks) == (False, 3)
+    data = event({"choices": [], "usage": used(6)}) + DONE
+    observer.feed(SERVER, b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data), 7.0)
+
+    assert (log.streams[0].counted, log.streams[0].output_tokens) == (True, 6)
+    assert chunks(log) == [(1.0, 0), (3.0, 0), (5.0, 0)]
+
+
+TIMING = {"time_to_first_token_ms": 30.0, "generation_time_ms": 400, "queue_time_ms": 20.0,
+          "mean_itl_ms": 4.0, "tokens_per_second": 200.0}  # fmt: skip
+
+
+def test_vllm_tells_its_timing_beside_the_usage() -> None:
+    last = event({"choices": [], "usage": used(1), "metrics": TIMING})
+    log = streamed([text("a"), text("", "stop"), last, DONE])
+
+    assert log.streams[0].stages == Stages(0.02, 0.03, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "stages"),
+    [
+        (TIMING, Stages(0.02, 0.03, 0.4)),
+        ({**TIMING, "queue_time_ms": None}, Stages(None, 0.03, 0.4)),
+        ({**TIMING, "queue_time_ms": -1}, Stages(None, 0.03, 0.4)),
+        ({**TIMING, "queue_time_ms": "1"}, Stages(None, 0.03, 0.4)),
+        ({"mean_itl_ms": 4.0}, None),
+        (None, None),
+        ("x", None),
+    ],
+)
+def test_vllm_tells_its_timing_in_whole_answers(metrics: object, stages: Stages | None) -> None:
+    answer = {"choices": [{"index": 0, "text": "a"}], "usage": used(1), "metrics": metrics}
+
+    assert whole(json.dumps(answer).encode()).streams[0].stages == stages
 
 
 # Whole answers

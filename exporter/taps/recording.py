@@ -135,6 +135,7 @@ class StreamRecorder:
         pace = live.pace
         if not stream.chunks or pace is None:
             self._first(stream, live, time)
+            stream.first_tokens = tokens
         else:
             gap = time - stream.last
             pace.itl.observe(gap)
@@ -175,8 +176,8 @@ class StreamRecorder:
             _count_disconnect(model, delivered, end, tenant)
             if stopped is not None:
                 model.observe("disconnect_release", max(0.0, stopped - end))
-            if stream.tokens > delivered.tokens:
-                model.count("wasted_tokens", amount=stream.tokens - delivered.tokens)
+            if (wasted := _chunk_tokens(stream) - _chunk_tokens(delivered)) > 0:
+                model.count("wasted_tokens", amount=wasted)
         else:
             _rejoin(live)
         labels = {"outcome": outcome, "reason": model.reason(reason), TENANT: tenant}
@@ -280,7 +281,7 @@ def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -
     model.observe("decode", stream.last - stream.first)
     tpot = _tpot(stream)
     if tpot is not None:
-        if not stream.counted:
+        if not _is_tpot_exact(stream):
             model.not_told("tpot")
         model.observe("tpot", tpot)
 
@@ -320,7 +321,7 @@ def _judge(model: Model, stream: Stream, end: float, outcome: Outcome, tenant: s
         tpot = _tpot(stream) if complete else None
         verdict = judge(goal, outcome, times(stream, end, tpot, complete=complete))
         if verdict:
-            if "tpot" in goal.clauses and tpot and not stream.counted:
+            if "tpot" in goal.clauses and tpot and not _is_tpot_exact(stream):
                 model.not_told("goodput")
             model.judged(goal, verdict, tenant)
 
@@ -329,14 +330,35 @@ def _output_tokens(stream: Stream) -> int:
     """Return how many tokens the server says there are, else one for each token-bearing chunk."""
     if stream.counted and stream.output_tokens is not None:
         return stream.output_tokens
-    return stream.tokens
+    return _chunk_tokens(stream)
+
+
+def _chunk_tokens(stream: Stream) -> int:
+    """Return how many tokens the chunks had, those of other answers to the request included."""
+    return stream.tokens + stream.other_chunks
 
 
 def _tpot(stream: Stream) -> float | None:
-    """Return seconds per token after the first; None where nobody can say.
+    """Return seconds per token after the first chunk; None where the wire does not show it.
 
-    What is told of several answers to a request is the sum of their tokens.
+    That is so of several answers to a request, whose tokens come as a sum, and of one that came in
+    a single chunk.
     """
     if not stream.streaming or not stream.chunks or stream.choices > 1:
         return None
-    return (stream.last - stream.first) / max(1, _output_tokens(stream) - 1)
+    tokens = _output_tokens(stream)
+    if stream.chunks == 1 and tokens > 2:
+        return None
+    return (stream.last - stream.first) / max(1, tokens - max(1, stream.first_tokens))
+
+
+def _is_tpot_exact(stream: Stream) -> bool:
+    """Return whether the tokens of the first chunk are known, to within 5 % of all or one token.
+
+    A first chunk that holds many tokens (a parser of tool calls withheld them, speculative
+    decoding) shows only with continuous usage.  One token without a chunk is the end of sequence.
+    """
+    if not stream.counted:
+        return False
+    tokens = _output_tokens(stream)
+    return stream.first_tokens > 0 or tokens - stream.chunks <= max(1, tokens // 20)

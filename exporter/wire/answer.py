@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from exporter.wire import kserve, openai
+from exporter.wire import anthropic, kserve, openai, responses, sglang
 from exporter.wire.events import Listener, Outcome, Stream
 from exporter.wire.json_scan import Found, Wanted, loaded
 from exporter.wire.likeness import Likeness, likeness, usage_at
@@ -22,20 +22,32 @@ _BY_STATUS: Final[Mapping[int, Outcome]] = {
     503: "rejected",
     504: "timeout",
 }
-_BY_FINISH: Final[Mapping[str, Outcome]] = {"timeout": "timeout", "cancelled": "cancelled"}
+_BY_FINISH: Final[Mapping[str, Outcome]] = {
+    "timeout": "timeout",
+    "cancelled": "cancelled",
+    "abort": "cancelled",
+    "error": "error",
+}
 
 
 class Api(NamedTuple):
-    """How to read what is asked and answered; the trees are what is wanted of either's JSON."""
+    """How to read what is asked and answered; the trees are what is wanted of either's JSON.
+
+    ``ends`` says that streams carry their own end mark: one without it was cut off.
+    """
 
     request: Mapping[str, Wanted]
     answer: Mapping[str, Wanted]
     asked: Callable[[Mapping[str, Found]], Asked]
     read: Callable[[Mapping[str, Found]], Piece]
+    ends: bool = True
 
 
-KSERVE: Final = Api(kserve.REQUEST, kserve.ANSWER, kserve.asked, kserve.read)
+KSERVE: Final = Api(kserve.REQUEST, kserve.ANSWER, kserve.asked, kserve.read, ends=False)
 OPENAI: Final = Api(openai.REQUEST, openai.ANSWER, openai.asked, openai.read)
+RESPONSES: Final = Api(responses.REQUEST, responses.ANSWER, responses.asked, responses.read)
+MESSAGES: Final = Api(anthropic.REQUEST, anthropic.ANSWER, anthropic.asked, anthropic.read)
+SGLANG: Final = Api(sglang.REQUEST, sglang.ANSWER, sglang.asked, sglang.read)
 
 
 class Answer:
@@ -46,11 +58,13 @@ class Answer:
 
     __slots__ = (
         "_api",
+        "_bore",
         "_finish",
         "_likeness",
         "_listener",
         "_output",
         "_patience",
+        "_status",
         "_strange",
         "_stream",
         "_uncounted",
@@ -67,7 +81,8 @@ class Answer:
         self._patience = _PATIENCE
         self._output = 0  # tokens so far, where every chunk says it
         self._finish = ""
-        self.failed = self._strange = self._uncounted = False
+        self._status = 0
+        self.failed = self._strange = self._uncounted = self._bore = False
 
     @property
     def held(self) -> int:
@@ -103,6 +118,8 @@ class Answer:
         if 200 <= status < 300:
             if self.failed:
                 return "error", "in_band"
+            if self._status >= 400:
+                return of_status(self._status), self._finish
             return _BY_FINISH.get(self._finish, "ok"), self._finish
         return of_status(status), str(status)
 
@@ -117,8 +134,7 @@ class Answer:
         if document is None:
             self._pass_over()
             return
-        piece = self._api.read(document)
-        self._take(piece, time)
+        piece = self._take(self._api.read(document), time)
         if self._patience and piece.bears:
             self._learn(data, piece)
 
@@ -127,14 +143,21 @@ class Answer:
         if learnt := likeness(data, piece, self._api.read):
             self._likeness = learnt
 
-    def _take(self, piece: Piece, time: float) -> None:
+    def _take(self, piece: Piece, time: float) -> Piece:
+        """Take in what an event says; return what of that counts."""
+        if piece.running and self._stream.choices > 1:
+            piece = piece._replace(usage=None)  # it is that of a single choice
         self._note(piece)
-        if piece.first:
+        self._stream.other_chunks += piece.others
+        if piece.first and not (piece.repeats and self._bore):
             self._count(piece.bears, piece.usage, time)
+        return piece
 
     def _note(self, piece: Piece) -> None:
         stream = self._stream
         self.failed = self.failed or piece.error
+        self.done = self.done or piece.last
+        self._status = piece.status or self._status
         self._finish = piece.finish or self._finish
         # A name that a server gives is better than what a client wrote, which may be anything.
         stream.model = piece.model or stream.model
@@ -145,10 +168,13 @@ class Answer:
 
     def _use(self, usage: Usage) -> None:
         stream = self._stream
-        stream.input_tokens, stream.output_tokens, cached = usage
-        stream.counted = usage.output is not None
-        if cached is not None:
-            stream.cached_tokens = cached
+        if usage.input is not None:
+            stream.input_tokens = usage.input
+        if usage.output is not None:
+            stream.output_tokens = usage.output
+            stream.counted = True
+        if usage.cached is not None:
+            stream.cached_tokens = usage.cached
 
     def _count(self, bears: bool, usage: Usage | None, time: float) -> None:
         """Tell of a piece with text, or with more tokens where every piece says how many.
@@ -159,10 +185,11 @@ class Answer:
         if usage and usage.output and not self._uncounted:
             grown = usage.output - self._output
             if grown > 0:
+                self._bore = True
                 self._output = usage.output
                 self._listener.chunk(self._stream, time, grown)
         elif bears:
-            self._uncounted = True
+            self._uncounted = self._bore = True
             self._listener.chunk(self._stream, time, 0)
 
     def _pass_over(self) -> None:

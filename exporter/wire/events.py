@@ -17,7 +17,15 @@ SERVER: Direction = 1
 """Bytes from the server to the client."""
 
 Endpoint = Literal[
-    "generate", "generate_stream", "chat", "completions", "model_infer", "model_stream_infer"
+    "generate",
+    "generate_stream",
+    "chat",
+    "completions",
+    "responses",
+    "messages",
+    "sglang_generate",
+    "model_infer",
+    "model_stream_infer",
 ]
 Outcome = Literal["ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected"]
 """As in :data:`slos.signals.OUTCOMES`."""
@@ -40,11 +48,12 @@ class Stream:
     and may be anything.  ``arrived`` is when the last byte of the request was seen (the first byte
     of the answer if that came before), in seconds of the observer's clock.  ``prompt`` is a salted
     hash of what was asked, 0 where there is none: equal requests are told apart by nothing else.
-    ``counted`` says that the numbers of tokens are the server's own.  ``choices`` is how many
-    answers were asked for; only the first one's chunks are timed.  ``end_may_not_show`` says that
-    the answer may end without a trace on the wire.
+    ``counted`` says that the number of output tokens is the server's own.  ``choices`` is how many
+    answers were asked for; only the first one's chunks are timed, ``other_chunks`` counts those of
+    the others.  ``end_may_not_show`` says that the answer may end without a trace on the wire.
 
-    Below that is the listener's: it measures by it and nobody else touches it.
+    Below that is the listener's: it measures by it and nobody else touches it.  ``first_tokens`` is
+    how many tokens the first chunk had, 0 where the server does not say.
     """
 
     endpoint: Endpoint
@@ -55,6 +64,7 @@ class Stream:
     streaming: bool = False
     prompt: int = 0
     choices: int = 1
+    other_chunks: int = 0
     arrived: float = 0.0
     input_tokens: int | None = None
     cached_tokens: int | None = None
@@ -64,6 +74,7 @@ class Stream:
     end_may_not_show: bool = False
 
     first: float = 0.0
+    first_tokens: int = 0
     last: float = 0.0
     max_gap: float = 0.0
     chunks: int = 0

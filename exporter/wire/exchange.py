@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
-from exporter.wire import kserve, openai
-from exporter.wire.answer import KSERVE, OPENAI, Answer, Api, of_status
+from exporter.wire import openai
+from exporter.wire.answer import KSERVE, Answer, Api, of_status
+from exporter.wire.endpoints import Target, classify, path_of
 from exporter.wire.events import Listener, Outcome, Settings, Stream
 from exporter.wire.framing import Body, Request, Response, TakeBody, values
 from exporter.wire.json_scan import Scanner, name
 from exporter.wire.sse import Splitter
 
-REQUEST_BYTES: Final = 1024 * 1024
-"""So much of a request's body is looked through for who asks for what; all of it is hashed."""
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 """So much of an answer that is no stream is looked through."""
-
-_KSERVE_PATH = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?/([a-z_]+)")
-_ORIGIN = re.compile(rb"(?i:https?)://[^/?#]*")
 
 
 class Exchange:
@@ -57,12 +51,24 @@ class Exchange:
         self._answer: Answer | None = None
         self._scanner: Scanner | None = None
         self._splitter: Splitter | None = None
-        path = _path(request.target)
-        self.stream, self._api = _asked_by(request.method, path)
+        path = path_of(request.target)
+        target = classify(request.method, path)
+        self.stream: Stream | None = None
+        self._api: Api = KSERVE
+        if isinstance(target, Target):
+            self._api = target.api
+            self.stream = Stream(
+                target.endpoint,
+                target.model,
+                target.version,
+                streaming=target.endpoint == "generate_stream",
+            )
+        elif target:
+            listener.passed_over(target)
         self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
         if self.stream:
             self.stream.tenant = _tenant(request, settings)
-            self._scanner = Scanner(self._api.request, REQUEST_BYTES)
+            self._scanner = Scanner(self._api.request)
 
     @property
     def live(self) -> bool:
@@ -117,7 +123,7 @@ class Exchange:
             self._pass_over_compressed()
             return None
         if stream.streaming:
-            self._marked = body is Body.UNTIL_CLOSE and self._api is OPENAI
+            self._marked = body is Body.UNTIL_CLOSE and self._api.ends
             self._splitter = Splitter(self._answer.event, self._answer.found, self._api.answer)
             return self._splitter.feed
         self._scanner = Scanner(self._api.answer, ANSWER_BYTES)
@@ -208,34 +214,6 @@ class Exchange:
             self.lose()
 
 
-def _path(target: bytes) -> bytes:
-    """Return the path of a request's target, which may be a whole URL, without the query."""
-    origin = _ORIGIN.match(target)
-    path = target[origin.end() :] if origin else target
-    return path.partition(b"?")[0].partition(b"#")[0]
-
-
-def _asked_by(method: bytes, path: bytes) -> tuple[Stream | None, Api]:
-    """Return what is asked for as far as the path says it."""
-    if method != b"POST":
-        return None, KSERVE
-    if match := _KSERVE_PATH.fullmatch(path):
-        endpoint = kserve.ENDPOINTS.get(match[3].decode())
-        if endpoint is None:
-            return None, KSERVE
-        model, version = (name(_text(part or b"")) for part in (match[1], match[2]))
-        return Stream(endpoint, model, version, streaming=endpoint == "generate_stream"), KSERVE
-    decoded = _text(path)
-    for end, endpoint in openai.ENDPOINTS.items():
-        if decoded.endswith(end):
-            return Stream(endpoint, ""), OPENAI
-    return None, OPENAI
-
-
 def _tenant(request: Request, settings: Settings) -> str:
     found = values(request.fields, settings.tenant_header.encode())
     return name(found[0].decode("utf-8", "replace")) if found else ""
-
-
-def _text(path: bytes) -> str:
-    return unquote_to_bytes(path).decode("utf-8", "replace")

@@ -4,8 +4,9 @@ Frames are those of RFC 9113.  What is passed over, by reason: ``midway``: the b
 connection was not seen, and with it the state of its header compression; ``gap``: bytes of it were
 not seen, and nothing says how many; ``malformed``, ``headers``: frames that break the rules, more
 headers than the bound; ``push``: a server that pushes; ``calls``, ``crowded``: more calls or
-requests than the bound; ``http2``: requests other than gRPC's, once per connection; ``encoding``: a
-compression of messages that is not known; ``unmatched``: answers to no known request.
+requests than the bound; ``encoding``: a compression of messages that is not known; ``unmatched``:
+answers to no known request; ``http2``: requests to endpoints that are understood over HTTP/1 only;
+``grpc_method`` and the reasons of :mod:`exporter.wire.endpoints`: requests to other endpoints.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from exporter.wire import grpc
 from exporter.wire.calls import ENDPOINTS, Call, Connection
+from exporter.wire.endpoints import unsupported_call
 from exporter.wire.events import CLIENT, SERVER, Direction, Listener, Settings
 from exporter.wire.inference import Layouts
 
@@ -100,7 +102,6 @@ class Http2Observer:
         self._sides = (_Side(CLIENT), _Side(SERVER))
         self._calls: dict[int, Call] = {}
         self._last_stream = 0
-        self._strange = False
 
     @property
     def live(self) -> int:
@@ -278,14 +279,14 @@ class Http2Observer:
 
     def _begin(self, stream: int, headers: Headers) -> None:
         """Begin to watch a stream if it is a call for tokens."""
-        if headers.get(b":method") != b"POST":
+        method = headers.get(b":method", b"")
+        if method not in (b"POST", b"PUT"):
             return
         endpoint = ENDPOINTS.get(headers.get(b":path", b""))
         if endpoint is None:
-            strange = not headers.get(b"content-type", b"").startswith(b"application/grpc")
-            if strange and not self._strange:
-                self._strange = True
-                self._listener.passed_over("http2")
+            kind = headers.get(b"content-type", b"")
+            if reason := unsupported_call(method, headers.get(b":path", b""), kind):
+                self._listener.passed_over(reason)
         elif len(self._calls) >= MAX_CALLS:
             self._listener.passed_over("calls")
         else:

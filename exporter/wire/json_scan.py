@@ -18,7 +18,13 @@ NAME_BYTES = 256
 COMMAS = 4096
 """So many members and elements are looked at where something is wanted; then the scan ends."""
 MEMBERS = 128
-"""So many members are kept of one object or array, the first ones."""
+"""So many members are kept of one object or array, the first ones; the rest of such an array is
+skipped whole."""
+
+
+SKIPS = 65_536
+"""Steps in what is skipped, one for each bracket that the regular expression cannot pass over
+because it is nested too deep; then the scan ends.  That bounds the work, whatever the size."""
 
 
 class Keep(Enum):
@@ -37,9 +43,14 @@ _SPACES = b" \t\r\n"
 _REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _FLAT = rb'(?:[^"\[\]{}]++|' + _TEXT + rb")*+"
-_SKIPPED = re.compile(
-    rb'(?:[^"\[\]{}]++|' + _TEXT + rb"|\[" + _FLAT + rb"\]|\{" + _FLAT + rb"\})*+", re.DOTALL
-)
+
+
+def _nested(inner: bytes) -> bytes:
+    """Return a pattern of what may stand in an object or array, with others of ``inner`` in it."""
+    return rb'(?:[^"\[\]{}]++|' + _TEXT + rb"|\[" + inner + rb"\]|\{" + inner + rb"\})*+"
+
+
+_SKIPPED = re.compile(_nested(_nested(_nested(_FLAT))), re.DOTALL)
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _OPENING, _CLOSING = re.compile(rb"[\[{]++"), re.compile(rb"[\]}]++")
 _LITERAL = re.compile(rb"[0-9A-Za-z+.\-]*+")
@@ -65,7 +76,7 @@ class Scanner:
 
     Of a member that comes twice the last one counts, as with the json module.  What is no JSON ends
     the scan where that is noticed, which may be late: nothing here checks what is skipped.  After
-    ``limit`` bytes the rest is passed over.
+    ``limit`` bytes the rest is passed over; without a limit the scan reads to the end.
     """
 
     __slots__ = (
@@ -77,15 +88,16 @@ class Scanner:
         "_is_key",
         "_key",
         "_left",
+        "_skips",
         "_stack",
         "_token",
         "_wanted",
         "found",
     )
 
-    def __init__(self, wanted: Mapping[str, Wanted], limit: int) -> None:
+    def __init__(self, wanted: Mapping[str, Wanted], limit: int | None = None) -> None:
         self.found: dict[str, Found] = {}
-        self._depth = self._commas = 0
+        self._depth = self._commas = self._skips = 0
         self._left = limit
         self._awaits = _Awaits.VALUE
         self._stack: list[tuple[Wanted, Found]] = []
@@ -101,12 +113,13 @@ class Scanner:
 
     def feed(self, data: bytes) -> None:
         """Take in the next piece."""
-        data = data[: self._left]
-        self._left -= len(data)
+        if self._left is not None:
+            data = data[: self._left]
+            self._left -= len(data)
         at, end = 0, len(data)
         while at < end and self._awaits is not _Awaits.NOTHING:
             at = self._step(data, at)
-        if not self._left:
+        if self._left == 0:
             self._stop()
 
     def _step(self, data: bytes, at: int) -> int:
@@ -136,7 +149,10 @@ class Scanner:
 
     def _comma(self, byte: bytes) -> None:
         container = self._stack[-1][1]
-        if byte == b",":
+        if byte == b"," and isinstance(container, list) and len(container) >= MEMBERS:
+            self._stack.pop()
+            self._wanted, self._depth, self._awaits = None, 1, _Awaits.SKIPPED
+        elif byte == b",":
             self._commas += 1
             if self._commas > COMMAS:
                 self._stop()
@@ -260,6 +276,10 @@ class Scanner:
         if self._escaped or self._token is not None:
             at = self._skip_text(data, at)
         while self._depth and at < len(data):
+            self._skips += 1
+            if self._skips > SKIPS:
+                self._stop()
+                return len(data)
             run = at = _end(_SKIPPED, data, at)
             if at == len(data):
                 break

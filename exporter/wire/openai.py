@@ -11,22 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from exporter.wire.events import Endpoint, Stages
+from exporter.wire.events import Stages
 from exporter.wire.json_scan import Found, Keep, Wanted, count, name
-from exporter.wire.pieces import Asked, Piece, Usage
+from exporter.wire.pieces import Asked, Piece, Usage, choices_of, prompts_of
 
-ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-}
-"""What the end of a path asks for."""
 DONE = b"[DONE]"
 TIMING_EVENT = b"trtllm.perf_metrics"
 """trtllm-serve sends it after DONE to who asked with X-TRTLLM-return-metrics: 1."""
 TIMING_HEADER = b"server-timing"
-CHOICES = 1024
-"""More are not believed."""
-
 _TEXTS = (
     "content",
     "text",
@@ -36,6 +28,10 @@ _TEXTS = (
     "tool_calls",
     "function_call",
 )
+_TIMING = ("queue_time_ms", "time_to_first_token_ms", "generation_time_ms")
+"""vLLM's ``--enable-per-request-metrics``: from arrival in the engine to scheduling, to the first
+token, to the last one; each is a span of its own (PerRequestTimingMetrics)."""
+_LONGEST_MS = 1e9
 _SPAN = re.compile(rb"server_(queue|ttft|e2e)[ \t]*;[ \t]*dur=([0-9]{1,12}(?:\.[0-9]{0,12})?)")
 
 REQUEST: Final[Mapping[str, Wanted]] = {
@@ -44,6 +40,7 @@ REQUEST: Final[Mapping[str, Wanted]] = {
     "stream": Keep.MARK,
     "n": Keep.MARK,
     "best_of": Keep.MARK,
+    "prompt": [Keep.MARK],
 }
 _MARKS: Final[Mapping[str, Wanted]] = dict.fromkeys(_TEXTS, Keep.MARK)
 ANSWER: Final[Mapping[str, Wanted]] = {
@@ -58,17 +55,17 @@ ANSWER: Final[Mapping[str, Wanted]] = {
         "completion_tokens": Keep.MARK,
         "prompt_tokens_details": {"cached_tokens": Keep.MARK},
     },
+    "metrics": dict.fromkeys(_TIMING, Keep.MARK),
 }
 
 
 def asked(body: Mapping[str, Found]) -> Asked:
     """Return what a request's body says of it."""
-    choices = max(count(body.get("n")) or 1, count(body.get("best_of")) or 1)
     return Asked(
         model=name(body.get("model")),
         request_id=name(body.get("user")),
         streaming=body.get("stream") is True,
-        choices=min(choices, CHOICES),
+        choices=choices_of(prompts_of(body.get("prompt")), body.get("n"), body.get("best_of")),
     )
 
 
@@ -76,28 +73,30 @@ def read(answer: Mapping[str, Found]) -> Piece:
     """Return what an answer, or an event of one, says of its first choice."""
     if answer.get("error") is not None or answer.get("object") == "error":
         return Piece(error=True)
-    choices = answer.get("choices")
-    first = next(
-        (
-            choice
-            for choice in (choices if isinstance(choices, list) else ())
-            if isinstance(choice, dict) and choice.get("index", 0) == 0
-        ),
-        None,
-    )
-    bears, finish = False, ""
-    if first is not None:
-        delta = first.get("delta")
-        texts = delta if isinstance(delta, dict) else first
-        bears = any(texts.get(key) for key in _TEXTS)
-        finish = name(first.get("finish_reason"))
+    found = answer.get("choices")
+    first, others = None, 0
+    for choice in found if isinstance(found, list) else ():
+        if isinstance(choice, dict):
+            if choice.get("index", 0) != 0:
+                others += _bears(choice)
+            elif first is None:
+                first = choice
     return Piece(
-        bears=bears,
+        bears=first is not None and _bears(first),
         first=first is not None,
-        finish=finish,
+        others=others,
+        finish=name(first.get("finish_reason")) if first else "",
         usage=usage(answer.get("usage")),
+        running=bool(found),
         model=name(answer.get("model")),
+        stages=_timing(answer.get("metrics")),
     )
+
+
+def _bears(choice: Mapping[str, Found]) -> bool:
+    delta = choice.get("delta")
+    texts = delta if isinstance(delta, dict) else choice
+    return any(texts.get(key) for key in _TEXTS)
 
 
 def usage(value: Found) -> Usage | None:
@@ -121,6 +120,20 @@ def stages(timing: bytes) -> Stages | None:
         return None
     ends = [spans.get(key) for key in (b"queue", b"ttft", b"e2e")]
     return Stages(ends[0], _between(ends[0], ends[1]), _between(ends[1], ends[2]))
+
+
+def _timing(metrics: Found) -> Stages | None:
+    """Read vLLM's timing of a request, beside the usage of the whole answer."""
+    if not isinstance(metrics, dict):
+        return None
+    spans = [_seconds(metrics.get(key)) for key in _TIMING]
+    return None if spans == [None] * len(spans) else Stages(*spans)
+
+
+def _seconds(milliseconds: Found) -> float | None:
+    if isinstance(milliseconds, int | float) and 0 <= milliseconds < _LONGEST_MS:
+        return milliseconds / 1000
+    return None
 
 
 def _between(begin: float | None, end: float | None) -> float | None:

@@ -17,6 +17,8 @@ SCANNED_BYTES = 16 * 1024 * 1024
 """So much of a longer event."""
 
 _SHORTEST = len(b"data: \n\n")  # an event without data is none
+_NAMED = re.compile(rb"event: ([^\r\n]*+)\ndata: ([^\r\n]++)\n\n")
+"""A piece that is one whole event with a name, as most are where events are typed."""
 _LINE_END = re.compile(rb"\r\n?|\n")
 
 TakeEvent = Callable[[bytes, bytes, float], None]
@@ -71,6 +73,8 @@ class Splitter:
         ):
             take = self._take
             take(b"", piece[6:-2], time)
+        elif self._between and (event := _NAMED.fullmatch(piece)) and len(piece) <= EVENT_BYTES:
+            self._take(event[1], event[2], time)
         elif piece:
             self._feed(piece, time)
 
