@@ -12,9 +12,9 @@ from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from exporter.beside import beside, cancel
+from exporter.background import Supervisor, TaskState, cancel
 from exporter.config import Config
-from exporter.families import Family, families
+from exporter.families import Family, families, own_family
 from exporter.gateway import families as gateway_families
 from exporter.log import LOG, Episodes
 from exporter.objective_log import ObjectiveLog
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from exporter.otlp_export import OtlpExport
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+DEFECT = "internal error, please report it"
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether engines decode."""
 
@@ -72,6 +73,13 @@ async def watch(
     probes = tuple(_probes(config, store, progress))
     taps = [source for source in sources if isinstance(source, TapsSource)]
     export = _otlp_export(config, version)
+    supervisor = Supervisor()
+
+    def tasks() -> tuple[TaskState, ...]:
+        return (
+            *supervisor.states,
+            *chain.from_iterable(source.tasks() for source in sources),
+        )
 
     def known() -> View:
         return store.view(monotonic(), in_words=False)
@@ -86,7 +94,10 @@ async def watch(
     def own(view: View) -> tuple[Family, ...]:
         exported = (export.family(),) if export else ()
         tapped = chain.from_iterable(source.families() for source in taps)
-        return (ready_family(judged(view)), *probe_families(probes), *tapped, *exported)
+        restarts = own_family(
+            "tokenslo_task_restarts", [({"task": one.task}, one.restarts) for one in tasks()]
+        )
+        return (ready_family(judged(view)), *probe_families(probes), *tapped, restarts, *exported)
 
     def on_metrics(view: View) -> tuple[Family, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
@@ -99,6 +110,7 @@ async def watch(
             view=view,
             readiness=judged(view),
             objectives=judge(services, view),
+            tasks=tasks(),
         )
 
     def pushed() -> tuple[Callable[[], Iterable[Family]], Sequence[ModelInfo]]:
@@ -112,12 +124,16 @@ async def watch(
         announce(version, url)
         if export:
             stack.push_async_callback(lambda: export.close(*pushed()))
-            beside(stack, _push(export, pushed, config.otlp_interval))
+        await stack.enter_async_context(supervisor)
+        if export:
+            supervisor.start("otlp-push", partial(_push, export, pushed, config.otlp_interval))
         for source in sources:
-            beside(stack, _read(source, store, objectives, config.interval, config.probe))
-        beside(stack, _keep_up(progress, store, max(config.interval, LOOK_EVERY)))
+            work = partial(_read, source, store, objectives, config.interval, config.probe)
+            supervisor.start(f"read {source.name}", work)
+        pace = max(config.interval, LOOK_EVERY)
+        supervisor.start("progress", partial(_keep_up, progress, store, pace))
         for probe in probes:
-            beside(stack, probe.run())
+            supervisor.start(f"probe {probe.model}", probe.run)
         await stop.wait()
         stop.clear()
         await _drain(taps, stop)
@@ -193,7 +209,12 @@ async def _read(
     while True:
         began = monotonic()
         survey = await _read_once(source, store, episodes, began, probed)
-        objectives.look(survey, partial(store.view, in_words=False), monotonic())
+        try:
+            objectives.look(survey, partial(store.view, in_words=False), monotonic())
+        except Exception as error:
+            # What the log says of objectives must not stop the reading.
+            what = "logging which objectives can be measured"
+            episodes.went_wrong(what, DEFECT, monotonic(), error)
         await asyncio.sleep(max(0.0, began + interval - monotonic()))
 
 
@@ -204,6 +225,8 @@ async def _read_once(
     what = f"reading {source.name}"
     try:
         survey = without_probes(await source.survey(began), probed)
+        now = monotonic()
+        store.update(survey, now, now - began)
     except SourceError as error:
         now = monotonic()
         store.fail(source.name, error, now, now - began)
@@ -215,10 +238,8 @@ async def _read_once(
         store.fail(
             source.name, SourceError("defect", f"internal error: {error!r}"), now, now - began
         )
-        episodes.went_wrong(what, "internal error, please report it", now, error)
+        episodes.went_wrong(what, DEFECT, now, error)
         return None
-    now = monotonic()
-    store.update(survey, now, now - began)
     episodes.went_well(what, now)
     for part, problem in survey.parts.items():
         if problem:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from math import isfinite
 
+from exporter.background import TaskState
 from exporter.methods import METHODS
 from exporter.objectives import ObjectiveState
 from exporter.readiness import Readiness
@@ -30,6 +31,7 @@ class Status:
     view: View
     readiness: Readiness
     objectives: tuple[ObjectiveState, ...]
+    tasks: tuple[TaskState, ...] = ()
 
 
 def readiness_json(readiness: Readiness) -> str:
@@ -52,6 +54,7 @@ def status_json(status: Status) -> str:
                              server_ready
         objectives[]         file, service, objective, indicator, good, target, model, version,
                              quality, note, fix
+        tasks[]              task, restarts, running, error
         models[]             model, version, backend, decoupled, ready, reason, excluded,
                              engine_stats_age_seconds
           signals[]          signal, metric, unit, method, quality, note, fix, recent
@@ -66,6 +69,7 @@ def status_json(status: Status) -> str:
             "objectives": [
                 asdict(state) | {"target": state.target_text} for state in status.objectives
             ],
+            "tasks": [asdict(task) for task in status.tasks],
             "models": [
                 {
                     **asdict(model),
@@ -248,6 +252,11 @@ def _main(status: Status) -> Iterator[str]:
         ("Objective", "Promise", "Model", "Measured"),
         map(_objective_row, status.objectives),
     )
+    yield from _table(
+        "Failed background tasks",
+        ("Task", "State", "Restarts", "Last failure"),
+        (_task_row(task) for task in status.tasks if task.restarts),
+    )
     models = _by_model(view)
     for model, states in models:
         if not model.excluded:
@@ -310,6 +319,16 @@ def _source_row(source: SourceState) -> tuple[str, ...]:
         "never" if source.age is None else f"{source.age:.1f} s ago",
         "" if source.read_seconds is None else f"{source.read_seconds * 1000:.0f} ms",
         escape(failures or "none"),
+    )
+
+
+def _task_row(task: TaskState) -> tuple[str, ...]:
+    state = '<span class="good">running</span>' if task.running else "waits to restart"
+    return _row(
+        f"<code>{escape(task.task)}</code>",
+        state if task.running else f'<span class="bad">{state}</span>',
+        str(task.restarts),
+        escape(task.error),
     )
 
 

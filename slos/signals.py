@@ -289,6 +289,11 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "How often the process of the taps ended unasked and was started again.",
         (),
     ),
+    "tokenslo_task_restarts": (
+        "counter",
+        "Restarts of background tasks that failed; every one is a defect to report.",
+        ("task",),
+    ),
     "tokenslo_otlp_exports": (
         "counter",
         "Pushes of metrics over OTLP, by what came of them.",

@@ -19,6 +19,8 @@ from textwrap import dedent
 
 import pytest
 
+from exporter.taps import capture
+from exporter.taps.attach import Connections
 from exporter.taps.capture import CaptureTap
 from exporter.taps.packet_filter import packet_filter
 from exporter.taps.packets import Segment, segment
@@ -429,3 +431,27 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
     went, came = done.stderr.splitlines()
     assert "capture=lo:8000: Network is down" in went
     assert "capture=lo:8000: works again" in came
+
+
+async def test_a_defect_in_a_sweep_does_not_end_the_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing = iter([ZeroDivisionError("oops")])
+    swept = asyncio.Event()
+
+    def sweep(self: Connections, time: float) -> None:
+        if error := next(failing, None):
+            raise error
+        swept.set()
+
+    monkeypatch.setattr(Connections, "sweep", sweep)
+    monkeypatch.setattr(capture, "SWEEP_SECONDS", 0.01)
+    tap = CaptureTap(CaptureSpec("lo", (1,)), Watcher, lambda _: None)
+    await tap.start()
+    try:
+        async with asyncio.timeout(10):
+            await swept.wait()
+        [task] = tap.tasks
+        assert (task.restarts, task.running) == (1, True)
+    finally:
+        await tap.close()

@@ -14,6 +14,8 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import aiohttp
@@ -22,9 +24,11 @@ import pytest
 from exporter.config import Config, load_config
 from exporter.log import Episodes
 from exporter.methods import METHODS
-from exporter.readings import ModelInfo, Reading, SourceError, Survey
+from exporter.progress import Progress
+from exporter.readings import Distribution, ModelInfo, Reading, SourceError, Survey
 from exporter.sidecar import watch
-from exporter.sources import Source
+from exporter.sources import Closing, Source
+from exporter.view import View
 from slos.model import Service
 from tests.fake_triton import FakeTriton, config, core, fake_triton
 from tests.service_example import objective, service
@@ -187,10 +191,11 @@ async def test_wrong_settings_are_one_line_each_and_exit_code_2() -> None:
     )
 
 
-class Scripted:
+class Scripted(Closing):
     """A source that does, reading by reading, what a test wants; then it does the last again."""
 
     name = "scripted"
+    where = "a script"
 
     def __init__(self, *readings: Survey | Exception) -> None:
         self.left = list(readings)
@@ -220,6 +225,13 @@ async def watched(
     *sources: Source, until: Callable[[str], bool], services: tuple[Service, ...] = ()
 ) -> str:
     """Run the loop until ``/metrics`` is as wanted; return it."""
+    async with watching(*sources, services=services) as url:
+        return await eventually(f"{url}/metrics", lambda _, text: until(text))
+
+
+@asynccontextmanager
+async def watching(*sources: Source, services: tuple[Service, ...] = ()) -> AsyncIterator[str]:
+    """Run the loop and give its URL."""
     stop = asyncio.Event()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(
@@ -228,7 +240,7 @@ async def watched(
         )
     )
     try:
-        return await eventually(f"{await ready}/metrics", lambda _, text: until(text))
+        yield await ready
     finally:
         stop.set()
         await running
@@ -293,6 +305,51 @@ async def test_a_defect_stops_nothing_and_is_logged_once_with_its_traceback(
     [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert first.getMessage() == "reading scripted: internal error, please report it"
     assert first.exc_info
+
+
+async def test_a_defect_in_judging_objectives_does_not_stop_the_reading(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def survey(value: float) -> Survey:
+        absurd = Distribution((-1.0, 0.5, inf), (0.0, 1.0, 2.0), 1.0)
+        ttft = Reading("ttft", "llama", "1", "vllm_histogram", {(): absurd})
+        return replace(good(value), readings=(*good(value).readings, ttft))
+
+    chat = service(objective("ttft"))
+    source = Scripted(survey(1.0), survey(1.0), survey(2.0))
+    await watched(source, services=(chat,), until=lambda text: 'version="1"} 2.0' in text)
+    [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert first.getMessage() == (
+        "logging which objectives can be measured: internal error, please report it"
+    )
+
+
+async def test_a_background_task_that_fails_is_restarted_counted_and_shown(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter([ZeroDivisionError("oops")])
+    update = Progress.update
+
+    def failing(self: Progress, view: View, now: float) -> None:
+        if error := next(calls, None):
+            raise error
+        update(self, view, now)
+
+    monkeypatch.setattr(Progress, "update", failing)
+    wanted = 'tokenslo_ready{layer="decode",model="llama",source="",version="1"} 1.0'
+    shown = good()
+    idle = Reading("sequences_active", "llama", "1", "trtllm_iteration", {(): 0.0})
+    source = Scripted(replace(shown, readings=(*shown.readings, idle)))
+    async with watching(source) as url:
+        text = await eventually(f"{url}/metrics", lambda _, text: wanted in text)
+        page = (await get(f"{url}/"))[1]
+    assert 'tokenslo_task_restarts_total{task="progress"} 1.0' in text
+    assert 'tokenslo_task_restarts_total{task="read scripted"} 0.0' in text
+    assert "<code>progress</code>" in page
+    assert "ZeroDivisionError" in page
+    [record] = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert record.getMessage().startswith("background task progress: failed: ZeroDivisionError")
+    assert record.exc_info
 
 
 async def test_objectives_are_logged_once_for_each_model(caplog: pytest.LogCaptureFixture) -> None:

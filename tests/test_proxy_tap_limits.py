@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from exporter.taps import proxy
 from exporter.taps.proxy import ProxyTap
 from exporter.taps.proxy_answers import Unavailable
+from exporter.taps.proxy_connection import Connection
 from exporter.taps.proxy_shared import Limits
 from exporter.taps.tap import ProxySpec
 from exporter.wire.events import CLIENT, SERVER, Direction
@@ -50,6 +51,26 @@ UNREACHABLE = (
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "TICK_SECONDS", 0.05)
+
+
+@on_loop()
+async def test_a_defect_in_a_tick_does_not_end_the_deadlines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = iter([ZeroDivisionError("oops")])
+    tick = Connection.tick
+
+    def failing(self: Connection, now: float) -> None:
+        if error := next(calls, None):
+            raise error
+        tick(self, now)
+
+    monkeypatch.setattr(Connection, "tick", failing)
+    async with proxied(limits=Limits(head_seconds=0.1)) as scene:
+        silent = await scene.client(b"POST")
+        assert (await receive_all(silent))[0].startswith(b"HTTP/1.1 408 ")
+        [task] = scene.tap.tasks
+        assert (task.restarts, task.running) == (1, True)
 
 
 # Requests that may not pass.

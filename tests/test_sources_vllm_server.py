@@ -188,3 +188,18 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
         for sample in one.samples.values():
             single = not isinstance(sample, Distribution)
             assert all(0 <= n < inf for n in ([sample] if single else [*sample.counts, sample.sum]))
+
+
+async def test_a_histogram_with_a_negative_edge_is_left_out() -> None:
+    name = "time_to_first_token_seconds"
+    buckets = "".join(
+        f'vllm:{name}_bucket{{engine="0",le="{edge}",model_name="chat"}} 1\n'
+        for edge in ("-1.0", "0.5", "+Inf")
+    )
+    text = f"# TYPE vllm:{name} histogram\n" + buckets
+    text += series(f"{name}_sum", 1.0) + series(f"{name}_count", 1.0)
+    running = engines("gauge", "num_requests_running", 1.0)
+    survey = await look(answers(running + text))
+    assert isinstance(said(survey, "chat")["ttft"], Missing)
+    good = await look(answers(running + text.replace("-1.0", "0.1")))
+    assert isinstance(said(good, "chat")["ttft"], Reading)

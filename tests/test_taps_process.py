@@ -313,8 +313,8 @@ async def test_a_process_that_is_killed_is_started_again(
             "restarts": 1,
         }
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        "the process of the taps was ended by SIGKILL, and with it what it had under way; "
-        "starting it again"
+        "the process of the taps was ended by SIGKILL; the streams that it had are lost; "
+        "restarting it"
     ]
 
 
@@ -537,6 +537,7 @@ class Recorded:
 
     restarts = 0
     taps = ()
+    tasks = ()
 
     def __init__(self) -> None:
         self.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])

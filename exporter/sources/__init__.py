@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from exporter.background import TaskState
 from exporter.readings import Survey
 
 
@@ -16,6 +18,10 @@ class Source(Protocol):
     @property
     def where(self) -> str:
         """What it reads, for people: addresses without credentials."""
+        ...
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the background tasks of the source."""
         ...
 
     async def survey(self, now: float) -> Survey:
@@ -49,6 +55,10 @@ class Closing:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return no background tasks."""
+        return ()
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -90,8 +90,8 @@ class ByModel:
     def distributions(self, name: str, per_second: float = 1.0) -> dict[Model, Distribution]:
         """Return a histogram's buckets by model; ``per_second`` is 1000 for milliseconds.
 
-        Left out are histograms without a ``+Inf`` bucket, with buckets that fall, or whose parts
-        have different edges.
+        Left out are histograms without a ``+Inf`` bucket, with negative edges or buckets that
+        fall, or whose parts have different edges.
         """
         parts: dict[Model, dict[tuple[tuple[str, str], ...], dict[float, float]]] = {}
         for sample, labels, value in self._samples(name):
@@ -145,6 +145,7 @@ def _add_up(
         total is None
         or any(map(isnan, edges))
         or edges[-1:] != [inf]
+        or edges[0] < 0
         or any(sorted(part) != edges for part in parts)
     ):
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
+from exporter.background import TaskState
 from exporter.families import Family, own_family
 from exporter.readings import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
 from exporter.recorder import Series
@@ -83,6 +84,7 @@ class TapsSource(Closing):
         self._samples: dict[Series, Mapping[Labels, Value]] = {}
         self._states: Sequence[TapState] = ()
         self._live = 0
+        self._tasks: Sequence[TaskState] = ()
         self._gone: Counter[Counted] = Counter()
         self._lost = 0
 
@@ -104,12 +106,16 @@ class TapsSource(Closing):
         """Let connections end, for as long as the settings say; it can be read meanwhile."""
         await self._process.drain()
 
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the task that restarts the process, and those in the process."""
+        return (*self._process.tasks, *self._tasks)
+
     async def survey(self, now: float) -> Survey:
         """Return what the taps have counted so far; raises SourceError."""
         if self._process.restarts != self._restarts:
             self._begin_again()
         answer = await self._process.survey(self._timeout)
-        self._states, self._live = answer.taps, answer.live
+        self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         readings = tuple(self._from_0(answer.readings))
         return Survey(
             source=self.name,

@@ -19,7 +19,7 @@ from typing import Protocol, Self, TypeVar
 
 from aiohttp import web
 
-from exporter.beside import beside
+from exporter.background import Supervisor, TaskState
 from exporter.config import Listen
 from exporter.readings import Missing, Model, ModelInfo, Reading, SourceError, Survey, nothing_of
 from exporter.recorder import Recorder
@@ -130,6 +130,7 @@ class TracesSource(Closing):
         self._problem: SourceError | None = None
         self._thread = ThreadPoolExecutor(1, "traces")
         self._open = AsyncExitStack()
+        self._supervisor = Supervisor()
 
     @property
     def where(self) -> str:
@@ -144,7 +145,8 @@ class TracesSource(Closing):
             if self._triton:
                 await stack.enter_async_context(self._triton)
             if self._forwarder:
-                beside(stack, self._forwarder.run())
+                supervisor = await stack.enter_async_context(self._supervisor)
+                supervisor.start("trace-forwarder", self._forwarder.run)
             # A body is passed on as it came, so it is inflated here.
             self.url, close = await start(
                 self._application(), self._listen, setting="otlp-traces", auto_decompress=False
@@ -156,6 +158,10 @@ class TracesSource(Closing):
     async def close(self) -> None:
         """Listen no more, and let go of everything."""
         await self._open.aclose()
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the state of the forwarder, if there is one."""
+        return self._supervisor.states
 
     async def survey(self, now: float) -> Survey:
         """Return what the traces have told so far."""

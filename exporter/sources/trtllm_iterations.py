@@ -10,13 +10,13 @@ because a reading is over: it goes on in the background, and what arrives is use
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import PurePath
 from time import monotonic
 
-from exporter.beside import cancel
+from exporter.background import Supervisor, TaskState, cancel
 from exporter.readings import Missing, ModelInfo, SourceError, Survey
 from exporter.sources import Closing
 from exporter.sources.fetch import Limits, receive
@@ -140,7 +140,7 @@ class IterationsSource(HttpSource):
         self._clock = clock
         self._intake = Intake(thresholds, clock)
         self._poll: asyncio.Task[None] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._supervisor: Supervisor | None = None
         self._asked = self._drained = -inf
         self._error: SourceError | None = None
         self._good = False
@@ -148,9 +148,15 @@ class IterationsSource(HttpSource):
 
     async def close(self) -> None:
         """Stop asking and close the connections; a later survey begins again."""
-        await cancel(self._keeper, self._poll)
-        self._keeper = self._poll = None
+        if self._supervisor:
+            await self._supervisor.close()
+        await cancel(self._poll)
+        self._supervisor = self._poll = None
         await super().close()
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the state of the task that polls between surveys."""
+        return self._supervisor.states if self._supervisor else ()
 
     async def survey(self, now: float) -> Survey:
         """Read once, or see what a request has brought that is still open.
@@ -159,8 +165,9 @@ class IterationsSource(HttpSource):
         """
         parts: Parts = {}
         poll = self._ask()
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_up())
+        if self._supervisor is None:
+            self._supervisor = Supervisor()
+            self._supervisor.start(f"{self.name}-poll", self._keep_up)
         if not self._model and self._served is None:
             await attempt(parts, "models", self._read_name())
         await asyncio.wait([poll], timeout=self._limits.timeout)

@@ -10,12 +10,14 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import ENODEV
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
+from exporter.background import Supervisor, TaskState
 from exporter.log import Episodes
 from exporter.taps.attach import Connections
 from exporter.taps.packet_clock import PacketClock
@@ -47,7 +49,7 @@ class CaptureTap:
         self._connections = Connections(spec.ports, new_observer, passed_over)
         self._clock = PacketClock()
         self._ring: Ring | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._supervisor = Supervisor()
         self._away = False
         self._troubles = Episodes()
 
@@ -63,7 +65,7 @@ class CaptureTap:
         except OSError as error:
             raise self._refused(*self._reason(error)) from None
         self._listen(self._ring)
-        self._sweeping = asyncio.create_task(self._sweep(self._ring))
+        self._supervisor.start(f"sweep {self.spec}", partial(self._sweep, self._ring))
 
     async def drain(self, seconds: float) -> None:
         """Take no new connections, and return when the last stream has ended or time is up."""
@@ -76,13 +78,17 @@ class CaptureTap:
 
     async def close(self) -> None:
         """End everything at once; streams under way are lost."""
-        if self._sweeping:
-            self._sweeping.cancel()
+        self._supervisor.cancel()
         if self._ring:
             asyncio.get_running_loop().remove_reader(self._ring.fileno())
             self._ring.close()
             self._ring = None
         self._connections.forget_all(monotonic())
+
+    @property
+    def tasks(self) -> Sequence[TaskState]:
+        """The task that expires connections."""
+        return self._supervisor.states
 
     def traffic(self) -> Traffic:
         """Return what it has counted so far."""

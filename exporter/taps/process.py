@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Self
 
-from exporter.beside import cancel
+from exporter.background import Supervisor, TaskState
 from exporter.log import LOG
 from exporter.readings import Model, Reading, SourceError
 from exporter.taps.messages import (
@@ -43,13 +43,15 @@ END_SECONDS = 5.0
 class Answer:
     """What the process has counted since it began; ``live`` are the requests under way.
 
-    ``waiting`` counts the streams of each model that wait for a token.
+    ``waiting`` counts the streams of each model that wait for a token, and ``tasks`` are the
+    process's background tasks.
     """
 
     readings: tuple[Reading, ...]
     taps: tuple[TapState, ...]
     live: int
     waiting: Mapping[Model, int] = field(default_factory=dict)
+    tasks: tuple[TaskState, ...] = ()
 
 
 class _Run:
@@ -118,6 +120,7 @@ class _Run:
                     tuple(map(read_state, message["taps"])),
                     message["live"],
                     {(name, version): count for name, version, count in message["waiting"]},
+                    tuple(TaskState(**task) for task in message["tasks"]),
                 )
             else:
                 readings.clear()  # the rest of an answer that was not waited for
@@ -162,8 +165,12 @@ class TapsProcess:
         self._settings = settings
         self._run: _Run | None = None
         self._problem = ""
-        self._keeping: asyncio.Task[None] | None = None
-        self._leaving = False
+        self._supervisor = Supervisor()
+
+    @property
+    def tasks(self) -> Sequence[TaskState]:
+        """The task that restarts the process."""
+        return self._supervisor.states
 
     @property
     def taps(self) -> Sequence[str]:
@@ -173,7 +180,7 @@ class TapsProcess:
     async def start(self) -> None:
         """Start it; raises InvalidFile if its taps cannot be had."""
         self._run = await _Run.start(self._settings)
-        self._keeping = asyncio.create_task(self._keep(self._run))
+        self._supervisor.start("taps-process", self._keep)
 
     async def survey(self, seconds: float) -> Answer:
         """Ask for everything; raises SourceError if there is no answer within ``seconds``."""
@@ -189,39 +196,41 @@ class TapsProcess:
 
     async def drain(self) -> None:
         """Let connections end, for as long as the settings say, and the process with them."""
-        self._leaving = True
+        self._supervisor.cancel()
         if self._run:
             await self._run.drain(self._settings.drain)
 
     async def close(self) -> None:
         """End it now."""
-        self._leaving = True
-        await cancel(self._keeping)
+        await self._supervisor.close()
         if self._run:
             await self._run.close()
 
-    async def _keep(self, run: _Run) -> None:
-        """Start the process again whenever it ends unasked."""
+    async def _keep(self) -> None:
+        """Restart the process whenever it ends."""
         pause = FIRST_PAUSE
         while True:
-            began = monotonic()
-            how = _how(await run.process.wait())
-            if self._leaving:
-                return
-            self._run, self._problem = None, f"the process of the taps {how}"
-            self.restarts += 1
-            LOG.error("%s, and with it what it had under way; starting it again", self._problem)
-            await run.close()
-            if monotonic() - began > STEADY_SECONDS:
-                pause = FIRST_PAUSE
-            while not self._run:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                try:
-                    run = self._run = await _Run.start(self._settings)
-                except (InvalidFile, OSError) as error:
-                    self._problem = str(error).removesuffix(".")
-            LOG.info("the process of the taps runs again")
+            if self._run:
+                began = monotonic()
+                await self._ended(self._run)
+                if monotonic() - began > STEADY_SECONDS:
+                    pause = FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            try:
+                self._run = await _Run.start(self._settings)
+            except (InvalidFile, OSError) as error:
+                self._problem = str(error).removesuffix(".")
+            else:
+                LOG.info("the process of the taps runs again")
+
+    async def _ended(self, run: _Run) -> None:
+        """Wait until a process has ended."""
+        how = _how(await run.process.wait())
+        self._run, self._problem = None, f"the process of the taps {how}"
+        self.restarts += 1
+        LOG.error("%s; the streams that it had are lost; restarting it", self._problem)
+        await run.close()
 
 
 class _Ended(Exception):  # noqa: N818 - an event

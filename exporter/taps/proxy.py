@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import resource
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
 
+from exporter.background import Supervisor, TaskState
 from exporter.listening import BACKLOG, listen
 from exporter.log import LOG
 from exporter.taps.model_inputs import ModelInputs
@@ -60,7 +61,7 @@ class ProxyTap:
         self._inputs: ModelInputs | None = None
         self._servers: list[asyncio.Server] = []
         self._shared: Shared | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._supervisor = Supervisor()
 
     async def start(self) -> None:
         """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
@@ -80,7 +81,7 @@ class ProxyTap:
                     ssl_handshake_timeout=self._limits.head_seconds if tls else None,
                 )
             )
-        self._ticking = shared.loop.create_task(_tick(shared))
+        self._supervisor.start(f"tick {self.spec}", partial(_tick, shared))
 
     def _share(self) -> Shared:
         verification = self._verification
@@ -120,8 +121,7 @@ class ProxyTap:
         """End everything at once."""
         for server in self._servers:
             server.close()
-        if self._ticking:
-            self._ticking.cancel()
+        self._supervisor.cancel()
         if self._inputs:
             self._inputs.close()
         if self._shared:
@@ -130,6 +130,11 @@ class ProxyTap:
             for _ in range(3):  # turns of the loop in which the last is told of its end, with TLS
                 await asyncio.sleep(0)
             self._shared.resets.close()
+
+    @property
+    def tasks(self) -> Sequence[TaskState]:
+        """The task that enforces deadlines."""
+        return self._supervisor.states
 
     def traffic(self) -> Traffic:
         """Return what it has counted so far; connections that sent nothing count for nothing."""

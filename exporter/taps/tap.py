@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from exporter.background import TaskState
 from exporter.wire.events import Observer
 from slos.errors import BadValue, quoted
 
@@ -76,6 +77,11 @@ class Tap(Protocol):
 
     async def close(self) -> None:
         """End everything at once."""
+        ...
+
+    @property
+    def tasks(self) -> Sequence[TaskState]:
+        """Its background tasks."""
         ...
 
     def traffic(self) -> Traffic:

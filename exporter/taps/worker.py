@@ -169,7 +169,13 @@ async def _answer(
                 await asyncio.sleep(0)
             states = [state(one.state()) for one in watched]
             waiting = [(*model, count) for model, count in recorder.waiting().items()]
-            summary = {"live": recorder.live, "waiting": waiting, "taps": states}
+            tasks = [asdict(task) for one in watched for task in one.tap.tasks]
+            summary = {
+                "live": recorder.live,
+                "waiting": waiting,
+                "taps": states,
+                "tasks": tasks,
+            }
             writer.write(line({**message, **summary}))
             await writer.drain()
             told.set()
