@@ -66,6 +66,10 @@ def decimal_text(value: Decimal | int | str) -> str:
     return "0" if text in ("-0", "") else text
 
 
+PATTERN_ERRORS = (re.error, RecursionError, OverflowError)
+"""What Python raises for patterns that it cannot compile: deep or long ones, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """One label matcher of a selector."""
@@ -83,7 +87,7 @@ class Matcher:
             return (value == self.value) is (self.op == "=")
         try:
             found = re.fullmatch(self.value, value) is not None
-        except re.error:  # RE2 knows what Python does not
+        except PATTERN_ERRORS:  # RE2 knows what Python does not
             return False
         return found is (self.op == "=~")
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Literal, NoReturn
 
 from promql import expr
+from promql.expr import PATTERN_ERRORS
 from promql.parse import (
     COMPARISONS,
     SET_OPERATORS,
@@ -151,11 +152,35 @@ def _selects(node: Selector) -> None:
 def _patterns(node: Selector) -> None:
     """Check regular expressions, which are RE2's: only what is surely wrong is refused."""
     for each in node.matchers:
-        if "~" in each.op and each.value is not None and not _RE2_ONLY.search(each.value):
-            try:
-                re.compile(each.value)
-            except re.error as error:
-                _refuse(node, f"the pattern of {each.label} is wrong: {error}")
+        if "~" in each.op and each.value is not None and (why := _wrong_pattern(each.value)):
+            _refuse(node, f"the pattern of {each.label} is wrong: {why}")
+
+
+_DEEPEST_PATTERN = 1000
+"""Nested groups, and repetitions of one part, that RE2 takes."""
+_PATTERN_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|[()]", re.DOTALL)
+
+
+def _wrong_pattern(pattern: str) -> str:
+    """Return why RE2 refuses a pattern, "" if it does not or that is not known."""
+    depth = 0
+    for part in _PATTERN_PARTS.finditer(pattern):
+        depth += (part[0] == "(") - (part[0] == ")")
+        if depth > _DEEPEST_PATTERN:
+            return f"more than {_DEEPEST_PATTERN} nested groups"
+        if any(
+            len(count) > 4 or int(count) > _DEEPEST_PATTERN for count in part.groups("") if count
+        ):
+            return f"a repetition of more than {_DEEPEST_PATTERN}"
+    if _RE2_ONLY.search(pattern):
+        return ""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return str(error)
+    except PATTERN_ERRORS:
+        return ""
+    return ""
 
 
 _RE2_ONLY = re.compile(r"\(\?|\\[pPCQEz]|\[\[:")

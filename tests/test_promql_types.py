@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from promql.parse import NotPromQL, parse
@@ -120,3 +122,31 @@ def test_only_what_can_be_written_again_is_taken_for_a_selector(
 )
 def test_the_deepest_expressions_are_checked(text: str) -> None:
     assert check(parse(text)) == "vector"
+
+
+@pytest.mark.parametrize("groups", [1, 90, 500, 999])
+@pytest.mark.parametrize("group", ["(", "(?:"])
+def test_nested_groups_of_a_pattern_are_taken(groups: int, group: str) -> None:
+    text = f'x{{a=~"{group * groups}b{")" * groups}"}}'
+    assert check(parse(text)) == "vector"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(" * 1001 + "b" + ")" * 1001, "more than 1000 nested groups"),
+        ("(" * 20_000 + "b" + ")" * 20_000, "more than 1000 nested groups"),
+        ("b{1001}", "a repetition of more than 1000"),
+        ("b{99999999999}", "a repetition of more than 1000"),
+        ("b{2,99999999999}", "a repetition of more than 1000"),
+        ("(b", "missing )"),
+    ],
+)
+def test_a_pattern_that_re2_refuses(pattern: str, message: str) -> None:
+    with pytest.raises(NotPromQL, match=re.escape(message)):
+        check(parse(f'x{{a=~"{pattern}"}}'))
+
+
+def test_brackets_in_a_class_are_no_groups() -> None:
+    text = "[(]" * 1001 + "[{9999}]" + "[](]" * 1001
+    assert check(parse(f'x{{a=~"{text}"}}')) == "vector"
