@@ -6,7 +6,7 @@ bear text, and so does the beginning of a block that names a tool; signatures an
 ``error`` event is an error inside of the stream.
 
 The tokens of the prompt are what was read anew, and beside that what came from the cache and what
-was written to it.
+was written to it.  Servers write 0 for numbers of tokens that they do not know.
 """
 
 from __future__ import annotations
@@ -93,5 +93,5 @@ def _usage(value: Found) -> Usage | None:
         return None
     fresh = count(value.get("input_tokens"))
     cached = [count(value.get(key)) for key in _CACHED]
-    whole = None if fresh is None else fresh + sum(tokens or 0 for tokens in cached)
-    return Usage(whole, count(value.get("output_tokens")), cached[0])
+    whole = (fresh or 0) + sum(tokens or 0 for tokens in cached)
+    return Usage(whole or None, count(value.get("output_tokens")) or None, cached[0])

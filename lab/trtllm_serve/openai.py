@@ -1,5 +1,7 @@
 """What goes over the wire at /v1/completions and /v1/chat/completions, without the wire.
 
+Other APIs build on it: :mod:`lab.trtllm_serve.typed_events`.
+
 A prompt has as many tokens as words, and a token's text is its number.  Beside the fields of the
 API a request may have ``fail_after``, which makes the engine fail it after that many tokens, and
 ``stop_after``, which ends it there as if the model had stopped.
@@ -41,7 +43,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One of the two APIs; the functions make a choice of a chunk, and one of a whole answer."""
+    """One of the APIs; the functions make a choice of a chunk, and one of a whole answer.
+
+    ``answer`` is the class of its answers, ``error`` makes the body of an error.
+    """
 
     prefix: str
     whole: str
@@ -50,6 +55,8 @@ class Api:
     chunk_choice: Callable[[str, str | None, float], Json]
     whole_choice: Callable[[str, str, float], Json]
     begins_with_role: bool
+    answer: type[Answer]
+    error: Callable[[str], Json]
 
 
 def read(api: Api, body: bytes) -> Ask:
@@ -63,7 +70,8 @@ def read(api: Api, body: bytes) -> Ask:
     if given.get("n", 1) != 1:
         raise BadRequest("n must be 1 here")
     options = given.get("stream_options") or {}
-    limit = given.get("max_completion_tokens") or given.get("max_tokens", _DEFAULT_MAX_TOKENS)
+    limits = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    limit = next((given[name] for name in limits if name in given), _DEFAULT_MAX_TOKENS)
     numbers = [limit, given.get("fail_after"), given.get("stop_after")]
     if any(type(number) is not int for number in numbers if number is not None) or limit is None:
         raise BadRequest("Input should be a valid integer")
@@ -96,6 +104,18 @@ class Answer:
         self._cached = 0
         self._text = self._withheld = ""
         self.reason: str | None = None
+
+    def error(self, message: str) -> Json:
+        """Return the body of a response that is an error."""
+        return self._api.error(message)
+
+    def begin(self) -> bytes:
+        """Return what a stream sends before there is a token."""
+        return b""
+
+    def failed(self) -> bytes:
+        """Return what a stream sends when the engine failed; nothing where it only breaks off."""
+        return b""
 
     def take(self, event: Event) -> bytes:
         """Take in an event; return what a stream sends at once, which may be nothing."""
@@ -201,6 +221,11 @@ def _event(data: Json, end: bytes = b"\n\n") -> bytes:
     return b"data: " + compact(data).encode() + end
 
 
+def no_choice(text: str, reason: str | None, pace: float) -> Json:
+    """Refuse to make a choice: an API of typed events has none."""
+    raise NotImplementedError
+
+
 def _completion_prompt(body: Mapping[str, Any]) -> tuple[Hashable, ...]:
     prompt = body.get("prompt")
     if isinstance(prompt, str):
@@ -272,6 +297,8 @@ COMPLETIONS = Api(
     chunk_choice=_completion_chunk,
     whole_choice=_completion_whole,
     begins_with_role=False,
+    answer=Answer,
+    error=error,
 )
 CHAT = Api(
     prefix="chatcmpl",
@@ -281,4 +308,6 @@ CHAT = Api(
     chunk_choice=_chat_chunk,
     whole_choice=_chat_whole,
     begins_with_role=True,
+    answer=Answer,
+    error=error,
 )

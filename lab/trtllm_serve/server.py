@@ -17,7 +17,7 @@ from aiohttp import web
 
 from lab.driver import Driver
 from lab.engine import Engine, EngineSettings, Event, Request, Step
-from lab.trtllm_serve import iteration_json, openai, perf_metrics
+from lab.trtllm_serve import iteration_json, openai, perf_metrics, typed_events
 from lab.trtllm_serve.openai import Answer, Api, BadRequest
 from lab.trtllm_serve.perf_metrics import Finished
 from lab.trtllm_serve.prometheus import Exposition, leave_worker_behind
@@ -57,6 +57,8 @@ class Service:
         app = web.Application(client_max_size=16 * 2**20)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/responses", self._responses)
+        app.router.add_post("/v1/messages", self._messages)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
@@ -104,6 +106,12 @@ class Service:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(openai.CHAT, request)
 
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(typed_events.RESPONSES, request)
+
+    async def _messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(typed_events.MESSAGES, request)
+
     async def _answer(self, api: Api, request: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         loop = asyncio.get_running_loop()
@@ -120,10 +128,10 @@ class Service:
         except (BadRequest, ValueError) as error:
             if self._exposition:
                 self._exposition.refused(400)
-            return web.json_response(openai.error(str(error)), status=400)
+            return web.json_response(api.error(str(error)), status=400)
         self._reader.submitted()
         watcher = self._watch(request, request_id)
-        answer = Answer(api, ask, self._settings)
+        answer = api.answer(api, ask, self._settings)
         respond = self._stream if ask.stream else self._whole
         response = await respond(request, answer, events, arrived)
         if not _has_left(request):
@@ -143,12 +151,15 @@ class Service:
         await response.prepare(request)
         first: float | None = None
         with suppress(ConnectionError):  # the client has left: nothing is recorded
+            await response.write(answer.begin())
             while answer.reason is None:
                 event = await events.get()
                 if chunks := answer.take(event):
                     first = first or time.monotonic()
                     await response.write(chunks)
-            if answer.reason == "error" and request.transport:
+            if answer.reason == "error" and (failed := answer.failed()):
+                await response.write(failed)
+            elif answer.reason == "error" and request.transport:
                 request.transport.close()
             else:
                 await response.write(answer.end())
@@ -170,7 +181,7 @@ class Service:
             answer.take(event)
         if answer.reason == "error":
             message = "the engine failed while it generated"
-            return web.json_response(openai.error(message), status=400)
+            return web.json_response(answer.error(message), status=400)
         finished = self._finish(answer, event, arrived, None)
         headers = {}
         if _wants_metrics(request, self._settings):
