@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from aiohttp import web
 
+from exporter import connection_limit
 from exporter.collector import Exposition, expose
 from exporter.config import Listen
+from exporter.connection_limit import ConnectionLimit, LimitedProtocol, possible_connections
 from exporter.families import Family
-from exporter.listening import cannot_listen
+from exporter.listening import listen as bind
 from exporter.readiness import Readiness
 from exporter.status import (
     CONTENT_SECURITY_POLICY,
@@ -24,7 +26,6 @@ from exporter.status import (
     status_json,
 )
 from exporter.view import View
-from slos.errors import InvalidFile
 
 T = TypeVar("T")
 
@@ -40,6 +41,9 @@ EXPLANATIONS = {
     405: "Only GET and HEAD are allowed.",
 }
 SHUTDOWN_SECONDS = 0.5
+KEEPALIVE_SECONDS = 75.0
+"""Longer than the usual scrape interval of a minute, so that scrapes keep their connection."""
+BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +172,35 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
 async def start(
     app: web.Application, listen: Listen, *, setting: str = "listen", auto_decompress: bool = True
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Serve ``app``; return its URL, without a path, and what stops it.
+    """Serve ``app``; return its URL, without a path, and a function that stops it.
 
     Without ``auto_decompress`` request bodies are given as they came.  Raises InvalidFile, naming
-    the ``setting``, if ``listen`` cannot be had.
+    the ``setting``, if ``listen`` is not available.
     """
+    limit = ConnectionLimit(setting, possible_connections(), connection_limit.HEAD_SECONDS)
+    app.middlewares.append(limit.middleware)
     runner = web.AppRunner(
         app,
         access_log=None,
+        keepalive_timeout=KEEPALIVE_SECONDS,
         shutdown_timeout=SHUTDOWN_SECONDS,
         auto_decompress=auto_decompress,
     )
+    sockets = bind(listen.host, listen.port, setting)
     await runner.setup()
-    try:
-        await web.TCPSite(runner, listen.host, listen.port).start()
-    except OSError as error:
+    make_protocol = cast(web.Server, runner.server)
+    loop = asyncio.get_running_loop()
+    servers = [
+        await loop.create_server(
+            lambda: LimitedProtocol(make_protocol(), limit), sock=each, backlog=BACKLOG
+        )
+        for each in sockets
+    ]
+
+    async def stop() -> None:
+        for server in servers:
+            server.close()
         await runner.cleanup()
-        raise InvalidFile([cannot_listen(setting, str(listen), error)]) from None
-    host, port = runner.addresses[0][:2]
-    return f"http://{Listen(host, port)}", runner.cleanup
+
+    host, port = sockets[0].getsockname()[:2]
+    return f"http://{Listen(host, port)}", stop

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -140,6 +140,33 @@ async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
     assert "level=warning" in first_token
     assert "objective chat/first-token on chat cannot be measured: 800ms is not a" in first_token
     assert "secret" not in log + metrics + page + facts
+
+
+async def test_clients_cannot_exhaust_its_open_files_nor_its_log() -> None:
+    limited = ("-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, "-m", "tokenslo", "exporter")
+    process = await asyncio.create_subprocess_exec(
+        "sh",
+        *(*limited, "--triton", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"),
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    assert process.stdout is not None
+    match = START.fullmatch((await process.stdout.readline()).decode())
+    assert match
+    url = match[1]
+    port = int(url.rpartition(":")[2])
+    with ExitStack() as stack:
+        for _ in range(2):
+            for _ in range(250):
+                half = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                half.sendall(b"GET /metrics HTTP/1.1\r\n")
+            for path in ("healthz", "metrics"):
+                assert (await get(f"{url}/{path}"))[0] == 200
+    process.terminate()
+    _, log = await process.communicate()
+    assert len(log) < 100_000
+    assert log.count(b"closing the idlest") == 10
 
 
 async def test_it_runs_before_triton_does() -> None:

@@ -6,12 +6,13 @@ import asyncio
 import gzip
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import aiohttp
 import pytest
 
+from exporter import connection_limit, server
 from exporter.config import Listen
 from exporter.objectives import judge
 from exporter.readiness import readiness
@@ -115,6 +116,83 @@ async def test_only_reading_is_allowed() -> None:
 async def test_endless_headers_are_refused() -> None:
     async with served() as session, session.get("/", headers={"X": "a" * 20_000}) as refused:
         assert refused.status == 400
+
+
+HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+WHOLE = HALF + b"\r\n"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., list[socket.socket]]]:
+    """Open connections that send something and stay; they are closed after the test."""
+    with ExitStack() as stack:
+
+        def connect(url: str, count: int, send: bytes = HALF) -> list[socket.socket]:
+            port = int(url.rpartition(":")[2])
+            found = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+            for one in map(stack.enter_context, found):
+                one.sendall(send)
+                one.setblocking(False)
+            return found
+
+        yield connect
+
+
+async def received(client: socket.socket, until: bytes = b"") -> bytes:
+    """Return what comes until it contains ``until``, or else until the connection is closed."""
+    data = b""
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            while piece := await asyncio.get_running_loop().sock_recv(client, 1000):
+                data += piece
+                if until and until in data:
+                    break
+    return data
+
+
+Opened = Callable[..., list[socket.socket]]
+
+
+async def test_half_requests_shut_nobody_out(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 4)
+    url, stop = await start(application(facts()), LOOPBACK)
+    async with aiohttp.ClientSession(url) as session:
+        for _ in range(3):
+            clients = opened(url, 10)
+            for path in ("/healthz", "/metrics"):
+                async with session.get(path) as answer:
+                    assert answer.status == 200
+            for client in clients[:6]:
+                assert await received(client) == b""
+    await stop()
+
+
+async def test_a_connection_that_scrapes_outlives_idle_ones(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 4)
+    url, stop = await start(application(facts()), LOOPBACK)
+    [scraper] = opened(url, 1, WHOLE)
+    assert (await received(scraper, b"ok\n")).startswith(b"HTTP/1.1 200")
+    clients = opened(url, 20)
+    assert await received(clients[0]) == b""
+    await asyncio.get_running_loop().sock_sendall(scraper, WHOLE)
+    assert (await received(scraper, b"ok\n")).startswith(b"HTTP/1.1 200")
+    await stop()
+
+
+@pytest.mark.parametrize(("sent", "answers"), [(b"", 0), (HALF, 0), (WHOLE + HALF, 1)])
+async def test_a_head_that_does_not_come_ends_the_connection(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, sent: bytes, answers: int
+) -> None:
+    monkeypatch.setattr(server, "KEEPALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(connection_limit, "HEAD_SECONDS", 0.1)
+    url, stop = await start(application(facts()), LOOPBACK)
+    [client] = opened(url, 1, sent)
+    assert (await received(client)).count(b"HTTP/1.1 200 OK") == answers
+    await stop()
 
 
 async def test_ipv6() -> None:
