@@ -8,53 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from textwrap import wrap
 from time import monotonic
+from urllib.parse import urlsplit
 
 from exporter.config import Config, load_config
 from exporter.methods import METHODS
 from exporter.objectives import ObjectiveState, judge
 from exporter.readings import ModelInfo, Reading, SourceError
+from exporter.recognition import TAP, Server, base, recognised
 from exporter.server_config import FLAG, first_response_settings
+from exporter.sidecar_client import read_sidecar
 from exporter.sources import Source
-from exporter.sources.by_model import NAMED_BY
 from exporter.sources.configured import configured
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import Limits, public
+from exporter.sources.taps import ON_THE_WIRE
 from exporter.store import Store
+from exporter.taps.model import METHODS as TAP_METHODS
 from exporter.view import SignalState, View
 from slos.errors import InvalidFile, Problem
+from slos.indicators import INDICATORS
 from slos.model import Service
 from slos.signals import SIGNALS
 
 WAIT = 3.0
 """Seconds between the two readings: trtllm-serve may hold back its statistics for 2 s."""
 WIDTH = 100
-
-_ENDINGS = ("/prometheus/metrics", "/metrics", "/v1", "/v2")
-_SILENT = ("refused", "unreachable", "timeout", "tls")
-_READ_ONCE = (
-    "it hands out each iteration record and request timing once: what was read here, a sidecar "
-    "that runs beside it did not get"
-)
-
-Get = Callable[[str], Awaitable[Answer | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What an address turned out to be: ``setting`` is the sidecar's for it, empty for none.
-
-    ``what`` is for people: a name, or why nothing is known.
-    """
-
-    url: str
-    setting: str
-    what: str
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,108 +74,29 @@ async def diagnose(
     for url in urls:
         load_config({"triton": [url]}, {})
     limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
-    servers = await _recognised(urls, limits)
+    if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "doctor")):
+        server = Server(public(urls[0]), "", f"tokenslo exporter {sidecar[0]}")
+        view = sidecar[1]
+        first_response = _first_response(view, services)
+        return Diagnosis(version, (server,), {}, view, judge(services, view), first_response)
+    servers = await recognised(urls, limits)
     settings = _settings(servers, urls)
-    given = {name: [url] for name, url in settings.items()}
-    view, readings = await _view(load_config({**options, **given}, {}), services)
+    given = {name: [url] for name, url in settings.items() if name != TAP}
+    view, readings = View((), (), (), {}), tuple[Reading, ...]()
+    if given:
+        view, readings = await _view(load_config({**options, **given}, {}), services)
+    objectives = judge(services, view)
+    if TAP in settings and not given:
+        objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)
     return Diagnosis(
         version,
         servers,
         {name: public(url) for name, url in settings.items()},
         view,
-        judge(services, view),
+        objectives,
         _first_response(view, services),
         readings,
     )
-
-
-async def _recognised(urls: Sequence[str], limits: Limits) -> tuple[Server, ...]:
-    async with new_session() as session:
-
-        def get_from(base: str) -> Get:
-            async def get(path: str) -> Answer | None:
-                try:
-                    return await fetch(session, "GET", base + path, limits=limits)
-                except SourceError as error:
-                    if error.kind in _SILENT:
-                        raise
-                    return None
-
-            return get
-
-        return tuple([await _recognise(url, get_from(_base(url))) for url in urls])
-
-
-async def _recognise(url: str, get: Get) -> Server:
-    """Find out what listens at ``url``.
-
-    What some servers give only once is asked for last, unless it is what the address names.
-    """
-    looks = (_triton, _openai, _metrics)
-    try:
-        for look in reversed(looks) if url.rstrip("/").endswith("/metrics") else looks:
-            if found := await look(get):
-                setting, what = found
-                note = _READ_ONCE if setting == "trtllm" else ""
-                return Server(public(url), setting, what, note)
-    except SourceError as error:
-        return Server(public(url), "", str(error))
-    what = "answers, but not as a Triton, trtllm-serve or vLLM does over HTTP"
-    return Server(public(url), "", f"{public(url)} {what}")
-
-
-async def _triton(get: Get) -> tuple[str, str] | None:
-    document = _document(await get("/v2"))
-    if isinstance(document, dict) and "extensions" in document:
-        return "triton", f"Triton {_version(document)}".rstrip()
-    return None
-
-
-async def _openai(get: Get) -> tuple[str, str] | None:
-    document = _document(await get("/v1/models"))
-    models = document.get("data") if isinstance(document, dict) else None
-    if not isinstance(models, list):
-        return None
-    version = _version(_document(await get("/version")))
-    # Said by trtllm-serve (tensorrt_llm/serve/openai_protocol.py); asking for /metrics would take
-    # iteration records away before they are read.
-    if any(isinstance(one, dict) and one.get("owned_by") == "tensorrt_llm" for one in models):
-        return "trtllm", f"trtllm-serve {version}".rstrip()
-    return await _metrics(get, version)
-
-
-async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
-    """Tell servers apart by what they publish; trtllm-serve publishes JSON at this path."""
-    answer = await get("/metrics")
-    if answer is None:
-        return None
-    if NAMED_BY.encode() in answer.body:
-        return "triton-metrics", "Triton's metrics"
-    if b"# TYPE vllm:" in answer.body:
-        return "vllm", f"vLLM {version}".rstrip()
-    if isinstance(_document(answer), list):
-        return "trtllm", f"trtllm-serve {version}".rstrip()
-    return None
-
-
-def _document(answer: Answer | None) -> object:
-    try:
-        return parse_json(answer, "") if answer else None
-    except SourceError:
-        return None
-
-
-def _version(document: object) -> str:
-    version = document.get("version") if isinstance(document, dict) else None
-    return version[:40] if isinstance(version, str) and version.isprintable() else ""
-
-
-def _base(url: str) -> str:
-    """Return the address of a server from that of one of its pages."""
-    base = url.rstrip("/")
-    for ending in _ENDINGS:
-        base = base.removesuffix(ending)
-    return base
 
 
 def _settings(servers: Sequence[Server], urls: Sequence[str]) -> dict[str, str]:
@@ -201,13 +105,41 @@ def _settings(servers: Sequence[Server], urls: Sequence[str]) -> dict[str, str]:
     for server, url in zip(servers, urls, strict=True):
         if server.setting in found:
             raise InvalidFile([_problem(server, "is a second server of its kind", "give one")])
-        if server.setting:
+        if server.setting == TAP:
+            found[TAP] = f"proxy=:9000={_upstream(url)}"
+        elif server.setting:
             metrics = server.setting == "triton-metrics"
-            found[server.setting] = f"{_base(url)}/metrics" if metrics else _base(url)
+            found[server.setting] = f"{base(url)}/metrics" if metrics else base(url)
     if not found:
-        fix = "give the address of a Triton, trtllm-serve or vLLM that runs"
+        fix = (
+            "give the address of a Triton, trtllm-serve, vLLM or OpenAI-compatible server that "
+            "runs, or of a tokenslo exporter"
+        )
         raise InvalidFile([Problem("tokenslo doctor", 0, "", one.what, fix) for one in servers])
     return found
+
+
+def _upstream(url: str) -> str:
+    """Return host and port as a tap's specification has them."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tap_quality(signal: str) -> str:
+    """Return how well a tap measures a signal, "" where it does not."""
+    if signal not in ON_THE_WIRE:
+        return ""
+    return METHODS[TAP_METHODS.get(signal, "wire")].quality
+
+
+def _by_a_tap(state: ObjectiveState, tap: str) -> ObjectiveState:
+    """Return an objective on a server of which only a tap can measure anything."""
+    if not _tap_quality(INDICATORS[state.indicator].signals[0]):
+        return replace(state, note="the streams do not show it", fix="drop the objective")
+    fix = f"run `tokenslo exporter --tap {tap}` and send clients to port 9000"
+    return replace(state, note="only a tap measures it here", fix=fix)
 
 
 def _problem(server: Server, message: str, fix: str) -> Problem:
@@ -314,9 +246,15 @@ def as_text(diagnosis: Diagnosis) -> str:
     excluded = [info for info in diagnosis.view.models if info.excluded]
     rows = [(info.model, info.excluded) for info in excluded]
     blocks += [_titled("Models that are not reported on", _table(rows))]
+    if TAP in diagnosis.settings:
+        rows = [(SIGNALS[key].title, _tap_quality(key)) for key in SIGNALS if _tap_quality(key)]
+        blocks += [_titled("What a tap measures on the streams", _table(rows))]
     blocks += [_titled("Objectives", _objectives(diagnosis.objectives))]
     flags = " ".join(f"--{name} {url}" for name, url in diagnosis.settings.items())
-    blocks += [["To measure this, run", f"  tokenslo exporter {flags}"]]
+    if flags:
+        blocks += [["To measure this, run", f"  tokenslo exporter {flags}"]]
+    if TAP in diagnosis.settings:
+        blocks[-1] += ["and send clients to port 9000."]
     return "\n".join("\n".join(block) + "\n" for block in blocks if block)
 
 

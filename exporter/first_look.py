@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-import aiohttp
-
-from exporter import reader
 from exporter.config import load_config
 from exporter.doctor import diagnose
-from exporter.readings import Distribution, Labels, Reading, SourceError, Value
-from exporter.sources.fetch import Limits, fetch, new_session, parse_json, public
-from slos.errors import InvalidFile, Problem
+from exporter.readings import Distribution, Labels, Reading, Value
+from exporter.sidecar_client import read_sidecar
+from exporter.sources.fetch import Limits
+from exporter.view import View
 from slos.first_file import Seen, SeenModel
-from slos.signals import SIGNALS
 
 Key = tuple[str, str]
 """Model and signal."""
@@ -33,8 +29,8 @@ async def look(
     address is wrong or nothing known answers there.
     """
     limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
-    if len(urls) == 1 and (seen := await _sidecar(urls[0], limits)) is not None:
-        return seen
+    if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "init")):
+        return _models(_counted(sidecar[1]))
     diagnosis = await diagnose(urls, (), version, options)
     counted = {(one.model, one.version, one.signal, one.method): one for one in diagnosis.readings}
     found: dict[Key, list[Seen]] = {}
@@ -43,6 +39,15 @@ async def look(
         about = Seen(state.quality, state.note, state.fix)
         found.setdefault((state.model, state.signal), []).append(_seen(about, _samples(reading)))
     return _models(found)
+
+
+def _counted(view: View) -> Mapping[Key, Sequence[Seen]]:
+    """Return what a sidecar has counted, by model and signal."""
+    found: dict[Key, list[Seen]] = {}
+    for state in view.signals:
+        about = Seen(state.quality, state.note, state.fix)
+        found.setdefault((state.model, state.signal), []).append(_seen(about, state.samples))
+    return found
 
 
 def _samples(reading: Reading | None) -> Mapping[Labels, Value]:
@@ -78,60 +83,3 @@ def _together(parts: Sequence[Seen]) -> Seen:
         for key, value in part.values.items():
             values[key] = values.get(key, 0.0) + value
     return replace(first, counts=tuple(map(sum, zip(*counts, strict=True))), values=values)
-
-
-# A sidecar
-
-
-async def _sidecar(url: str, limits: Limits) -> tuple[SeenModel, ...] | None:
-    """Return what a sidecar tells at its status page and its metrics; None if there is none."""
-    base = url.rstrip("/").removesuffix("/metrics")
-    async with new_session() as session:
-        session.headers["Accept"] = "application/json"
-        try:
-            status = parse_json(await fetch(session, "GET", f"{base}/", limits=limits), "")
-        except SourceError:
-            return None
-        if not isinstance(status, dict) or not isinstance(status.get("tokenslo"), str):
-            return None
-        return await _told(session, base, status, limits)
-
-
-async def _told(
-    session: aiohttp.ClientSession, base: str, status: Mapping[str, Any], limits: Limits
-) -> tuple[SeenModel, ...]:
-    try:
-        answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
-        families = reader.read(answer.body, {signal.metric for signal in SIGNALS.values()})
-        found: dict[Key, list[Seen]] = {}
-        for model in status["models"]:
-            for one in model["signals"] if not model["excluded"] else ():
-                key = one["signal"]
-                if key not in SIGNALS:  # a younger sidecar has some that are not known here
-                    continue
-                about = Seen(one["quality"], one["note"], one["fix"])
-                of = {"model": model["model"], "version": model["version"], **SIGNALS[key].fixed}
-                seen = _exposed(about, families.get(SIGNALS[key].metric), of)
-                found.setdefault((model["model"], key), []).append(seen)
-    except (SourceError, reader.ExpositionError, KeyError, TypeError, ValueError) as error:
-        fix = "look at its status page, and whether it is of this version"
-        message = f"does not tell what a sidecar tells: {error}"
-        raise InvalidFile([Problem("tokenslo init", 0, public(base), message, fix)]) from None
-    return _models(found)
-
-
-def _exposed(about: Seen, family: reader.Family | None, of: Mapping[str, str]) -> Seen:
-    """Add up the samples with these labels."""
-    buckets: dict[float, float] = {}
-    values: dict[str, float] = {}
-    for name, labels, value in family.samples if family else ():
-        if not of.items() <= labels.items():
-            continue
-        if name.endswith("_bucket"):
-            edge = float(labels["le"])
-            buckets[edge] = buckets.get(edge, 0.0) + value
-        elif family is not None and family.type != "histogram":
-            outcome = labels.get("outcome", "")
-            values[outcome] = values.get(outcome, 0.0) + value
-    edges = tuple(sorted(buckets))
-    return replace(about, edges=edges, counts=tuple(buckets[e] for e in edges), values=values)

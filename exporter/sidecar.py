@@ -67,7 +67,7 @@ async def watch(
     announce: Callable[[str, str], None],
 ) -> None:
     """Read ``sources`` and serve until ``stop``; ``announce`` gets version and URL once ready."""
-    store = Store(config.stale_after)
+    store = Store(config.stale_after, tapped=bool(config.tap))
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
     probes = tuple(_probes(config, store, progress))

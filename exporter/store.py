@@ -45,6 +45,7 @@ from exporter.readings import (
     nothing_of,
 )
 from exporter.recent import SPAN
+from exporter.sources.gaps import with_a_tap
 from exporter.view import SignalState, SourceState, View, WaitingStreams
 from slos.signals import SIGNALS
 
@@ -130,12 +131,19 @@ class Store:
     mentioned for ``forget_after`` seconds are forgotten, but only while all sources answer.  When
     there are ``max_models`` models (versions counted) new ones take the places of those that no
     source mentions any more; where there are none, and where a name is longer than ``MAX_NAME``,
-    they are refused and shown as excluded.
+    they are refused and shown as excluded.  ``tapped`` says that there is a tap, so that no fix
+    advises one.
     """
 
     def __init__(
-        self, stale_after: float, *, forget_after: float = 3600.0, max_models: int = 256
+        self,
+        stale_after: float,
+        *,
+        forget_after: float = 3600.0,
+        max_models: int = 256,
+        tapped: bool = False,
     ) -> None:
+        self._tapped = tapped
         self._stale_after = stale_after
         self._forget_after = forget_after
         self._max_models = max_models
@@ -338,7 +346,7 @@ class Store:
             fix = gap.fix if gap and not source.error else f"see the source {raw.source}"
             return (f"{reason}: {why}" if why else reason), fix
         for gap in reversed(track.missing.values()):  # taps come last, and see most
-            return gap.reason, gap.fix
+            return gap.reason, with_a_tap(gap.fix) if self._tapped else gap.fix
         return "the server does not report on this model any more", "load the model"
 
     def _source_states(self, now: float) -> Iterator[SourceState]:

@@ -281,10 +281,11 @@ def _rest(model: SeenModel) -> Iterator[str]:
         said = f"{', '.join(keys)}: {note}{f'; {fix}' if fix else ''}"
         yield from _bullet(said)
     if "streams" not in _measured(model):
-        yield from _bullet(
-            f"{', '.join(_TAPPED)}: only who watches the streams sees them; run the sidecar with "
-            "--tap (docs/slo-files.md)"
-        )
+        said = "they are measured on the streams; run the sidecar with --tap (docs/slo-files.md)"
+        streams = model.signals.get("streams")
+        if streams and streams.fix and "--tap" not in streams.fix:  # it has a tap
+            said = f"{streams.note}; {streams.fix}"
+        yield from _bullet(f"{', '.join(_TAPPED)}: {said}")
 
 
 def _bullet(said: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sys
 from asyncio.subprocess import PIPE
@@ -14,13 +15,15 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from exporter import doctor
+from exporter import doctor, first_look
+from exporter.config import Config, load_config
 from exporter.doctor import Diagnosis, as_text
 from exporter.server_config import FLAG
+from slos import first_file
 from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
 from tests.service_example import objective, service
-from tests.test_exporter_command import FIRST_RESPONSE, GAUGE
+from tests.test_exporter_command import FIRST_RESPONSE, GAUGE, eventually, sidecar
 
 ROOT = Path(__file__).parent.parent
 SLO = """\
@@ -92,6 +95,14 @@ async def run(*arguments: str) -> tuple[int | None, str, str]:
     )
     out, errors = await process.communicate()
     return process.returncode, out.decode(), errors.decode()
+
+
+@asynccontextmanager
+async def sidecar_of(fake: FakeTriton, *arguments: str) -> AsyncIterator[str]:
+    """Run a sidecar until it has read its sources; yield its address."""
+    async with sidecar(fake, *arguments) as (_, url):
+        await eventually(f"{url}/metrics", lambda status, text: "tokenslo_signal_info{" in text)
+        yield url
 
 
 def closed_port() -> str:
@@ -200,7 +211,8 @@ async def test_nothing_answers() -> None:
     assert (code, text) == (2, "")
     assert errors == (
         f"tokenslo doctor: {url}/v2 refused the connection: nothing listens there. "
-        "Fix: give the address of a Triton, trtllm-serve or vLLM that runs.\n"
+        "Fix: give the address of a Triton, trtllm-serve, vLLM or OpenAI-compatible server that "
+        "runs, or of a tokenslo exporter.\n"
     )
 
 
@@ -226,7 +238,7 @@ async def test_something_else_answers() -> None:
     async with pages() as url:
         code, _, errors = await run(url)
     assert code == 2
-    assert "answers, but not as a Triton, trtllm-serve or vLLM does over HTTP" in errors
+    assert "answers, but not as a server that is known does over HTTP" in errors
 
 
 async def test_two_servers_of_a_kind() -> None:
@@ -281,3 +293,123 @@ async def test_passwords_are_used_and_not_shown() -> None:
         diagnosis = await look(url, f"{url}/metrics", services=[service(objective("ttft"))])
     assert "secret" not in as_text(diagnosis) + doctor.as_json(diagnosis)
     assert diagnosis.view.signals
+
+
+def owned_by(owner: str) -> Handler:
+    return triton_says({"data": [{"id": "chat", "owned_by": owner}]})
+
+
+NOT_READ = {
+    "vLLM with --disable-log-stats": (
+        {
+            "v1__models": owned_by("vllm"),
+            "version": triton_says({"version": "0.33.0"}),
+            "metrics": says("# TYPE http_requests_total counter\n"),
+        },
+        "vLLM 0.33.0",
+        "its statistics are off: start vLLM without --disable-log-stats; a tap measures its",
+    ),
+    "SGLang": (
+        {"v1__models": owned_by("sglang")},
+        "SGLang",
+        "it publishes no metrics that are read; a tap measures its streams",
+    ),
+    "SGLang with --enable-metrics": (
+        {"v1__models": owned_by("sglang"), "metrics": says("# TYPE sglang:num_running_reqs gauge")},
+        "SGLang",
+        "a tap measures its streams",
+    ),
+    "Dynamo": (
+        {
+            "v1__models": owned_by("nvidia"),
+            "metrics": says("# TYPE dynamo_frontend_requests_total counter"),
+        },
+        "Dynamo's frontend",
+        "its metrics are not read; a tap measures its streams",
+    ),
+    "orchestrator": (
+        {
+            "cluster_info": triton_says({"is_ready": True}),
+            "version": triton_says({"version": "1.4"}),
+        },
+        "the orchestrator of a disaggregated trtllm-serve",
+        "its metrics count requests, not tokens; a tap measures its streams",
+    ),
+    "another": (
+        {"v1__models": owned_by("somebody")},
+        "an OpenAI-compatible server",
+        "a tap measures its streams",
+    ),
+}
+
+
+@pytest.mark.parametrize("server", NOT_READ)
+async def test_a_server_without_a_source_is_measured_by_a_tap(server: str, tmp_path: Path) -> None:
+    answers, what, why = NOT_READ[server]
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(SLO.format(threshold="800ms"))
+    async with pages(**answers) as url:
+        code, text, errors = await run(url, "--slo", str(slo))
+    assert (code, errors) == (1, "")
+    said = " ".join(text.split())
+    assert f"{url} {what} " in said
+    assert why in said
+    tap = f"--tap proxy=:9000={url.removeprefix('http://')}"
+    assert text.endswith(f"  tokenslo exporter {tap}\nand send clients to port 9000.\n")
+    assert "  Time to first token " in text
+    assert "KV cache" not in text
+    assert (
+        "chat/first-token CANNOT BE MEASURED only a tap measures it here Fix: run `tokenslo" in said
+    )
+
+
+async def test_the_tap_that_is_named_is_an_option_of_the_sidecar() -> None:
+    async with pages(v1__models=owned_by("sglang")) as url:
+        diagnosis = await look(url)
+    config = load_config({name: [value] for name, value in diagnosis.settings.items()}, {})
+    assert [str(spec) for spec in config.tap] == [diagnosis.settings["tap"]]
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+async def test_only_options_that_exist_are_named() -> None:
+    known = {f"--{name.replace('_', '-')}" for name in Config.__dataclass_fields__}
+    async with triton() as fake:
+        for urls in ((fake.url,), (fake.url, f"{fake.url}/metrics"), (f"{fake.url}/metrics",)):
+            text = as_text(await look(*urls))
+            ours = re.findall(r"give (?:the sidecar )?(--[a-z-]+)", " ".join(text.split()))
+            assert {*ours} <= known
+            assert not re.search(r"give --", " ".join(text.split()))
+            [command] = [line for line in text.splitlines() if "tokenslo exporter" in line]
+            assert {*OPTION.findall(command)} <= known
+
+
+async def test_a_sidecars_own_address(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(SLO.format(threshold="500ms"))
+    async with triton(metrics=core(ok=3) + FIRST_RESPONSE) as fake, sidecar_of(fake) as address:
+        code, text, errors = await run(address, "--slo", str(slo), "--json")
+        for form in (address, f"{address}/metrics"):
+            seen = await look(form)
+            assert [server.what.split()[:2] for server in seen.servers] == [
+                ["tokenslo", "exporter"]
+            ]
+            assert "To measure this" not in as_text(seen)
+    assert (code, errors) == (0, "")
+    document = json.loads(text)
+    assert document["settings"] == {}
+    [objective_] = document["objectives"]
+    assert (objective_["objective"], objective_["quality"]) == ("first-token", "estimate")
+
+
+async def test_with_a_tap_nothing_advises_a_tap() -> None:
+    async with triton() as fake:
+        host, port = fake.url.removeprefix("http://"), closed_port().rpartition(":")[2]
+        async with sidecar_of(fake, "--tap", f"proxy=127.0.0.1:{port}={host}") as address:
+            text = as_text(await look(address))
+            models = await first_look.look([address], "1.2.3", {})
+        said = " ".join(text.split())
+        assert "send the requests of this model through the sidecar's tap" in said
+        assert "--tap" not in said
+        assert "--tap" not in first_file.text(models, about="")

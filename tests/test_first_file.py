@@ -66,8 +66,8 @@ objectives:
 
   # Not measured here:
   # - itl: no metric has it; give the sidecar --tap
-  # - stream_completion, disconnects, goodput: only who watches the streams sees them; run the
-  #   sidecar with --tap (docs/slo-files.md)
+  # - stream_completion, disconnects, goodput: they are measured on the streams; run the sidecar
+  #   with --tap (docs/slo-files.md)
 """
     )
 

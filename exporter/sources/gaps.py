@@ -26,6 +26,11 @@ ASK_THE_ENGINE = (
     "with TensorRT-LLM's backends let a tap ask the engine for it: --tap "
     "proxy=:9000=127.0.0.1:8000 --inject perf-metrics, and send clients to port 9000"
 )
+_WITH_A_TAP = {
+    OBSERVE: "send the requests of this model through the sidecar's tap",
+    ASK_THE_ENGINE: "with TensorRT-LLM's backends let the tap ask the engine for it: give the "
+    "sidecar --inject perf-metrics",
+}
 STEPS = "look at the steps of the ensemble"
 
 
@@ -42,6 +47,15 @@ CUSTOM_METRICS = (
     'add parameters { key: "REPORT_CUSTOM_METRICS" value: { string_value: "true" } } to the '
     "model's config.pbtxt (backend 24.09 or newer) and leave disable_log_stats off"
 )
+
+
+def with_a_tap(fix: str) -> str:
+    """Return a fix as it reads where the sidecar has a tap."""
+    for without, with_ in _WITH_A_TAP.items():
+        fix = fix.replace(without, with_)
+    return fix
+
+
 FIRST_RESPONSE = (
     "start Triton (2.52, 24.11 or newer) with --metrics-config histogram_latencies=true"
 )
@@ -207,7 +221,7 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
             Gap(
                 "what Triton counts means something else for every backend, and this model's "
                 "backend is not known",
-                "give --triton, the address of Triton's HTTP API",
+                "give the sidecar --triton URL, the address of Triton's HTTP API",
             ),
         ),
         **dict.fromkeys(

@@ -20,7 +20,7 @@ from slos.signals import SIGNALS
 Counted = tuple[str, Labels]
 """Metric and labels."""
 
-_READ_MORE = "give --triton URL, --trtllm URL or --vllm URL as well"
+_READ_MORE = "give the sidecar --triton URL, --trtllm URL or --vllm URL as well"
 _USAGE = "have clients ask for it: stream_options.include_usage, in OpenAI's API"
 _STAGES = (
     "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
@@ -50,10 +50,14 @@ _GAPS: Mapping[str, tuple[str, str]] = {
     "output_tokens": _NO_USAGE,
     "goodput": (
         "no goodput objective is about this model",
-        "write one, with the clauses that a good request meets, and give --slo FILE",
+        "write one, with the clauses that a good request meets, and give the sidecar --slo FILE",
     ),
 }
 """Why a signal that bytes on the wire can show is not there, and what would bring it."""
+ON_THE_WIRE = frozenset(
+    (*_GAPS, "e2e", "requests", "live_streams", "disconnect_release", "suspected_retries")
+) | {"client_backpressure"}
+"""Signals that a tap measures."""
 _NOT_ON_THE_WIRE = ("bytes on the wire do not show it", _READ_MORE)
 
 

@@ -28,11 +28,12 @@ def doctor(
     timeout: str,
     json_: bool,
 ) -> int:
-    """Say what can be measured on live servers, how well, and what to change to get the rest.
+    """Report which signals live servers provide, at what quality, and how to get the others.
 
-    Each URL is that of a Triton (its HTTP API or its metrics), a trtllm-serve or a vLLM; which of
-    them is found out. Nothing is changed there. The exit code is 1 if an objective of an SLO file
-    cannot be measured, and 2 if no server answers.
+    Each URL is that of a Triton (its HTTP API or its metrics), a trtllm-serve, a vLLM or another
+    OpenAI-compatible server; or the one URL is that of a tokenslo exporter. The servers are only
+    read. The exit code is 1 if an objective of an SLO file cannot be measured, and 2 if no server
+    answers.
     """
     options = {"model": model, "timeout": [timeout]}
     services = load_all(slo, libraries)
