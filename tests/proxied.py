@@ -145,9 +145,13 @@ class Scene:
 
 @asynccontextmanager
 async def proxied(
-    new_observer: Callable[[], Notes] = Notes, *, host: str = "127.0.0.1", **options: Any
+    new_observer: Callable[[], Notes] = Notes,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    **options: Any,
 ) -> AsyncIterator[Scene]:
-    """Run a proxy tap before a server's listening socket."""
+    """Run a proxy tap before a server's listening socket, or before another server's ``port``."""
     observers: list[Notes] = []
 
     def observe() -> Notes:
@@ -156,7 +160,7 @@ async def proxied(
 
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as sockets:
         server.setblocking(False)
-        spec = ProxySpec(host, 0, "127.0.0.1", server.getsockname()[1])
+        spec = ProxySpec(host, 0, "127.0.0.1", port or server.getsockname()[1])
         passed: list[str] = []
         tap = ProxyTap(spec, observe, passed.append, **options)
         await tap.start()

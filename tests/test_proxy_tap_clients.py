@@ -21,6 +21,7 @@ from exporter.taps.proxy import ProxyTap
 from exporter.taps.proxy_tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec
 from exporter.wire.events import CLIENT, SERVER
+from exporter.wire.http2 import PREFACE
 from slos.errors import InvalidFile
 from tests.proxied import Notes, on_loop, until
 
@@ -258,7 +259,8 @@ async def test_the_server_is_offered_what_the_client_speaks(
             "127.0.0.1", tap.port, ssl=context, server_hostname="front"
         )
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
-        first = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if chosen == "h2" else b"GET / HTTP/1.1\r\n\r\n"
+        settings = bytes(3) + b"\x04" + bytes(5)
+        first = PREFACE + settings if chosen == "h2" else b"GET / HTTP/1.1\r\n\r\n"
         writer.write(first)
         assert await asyncio.wait_for(met.get(), 5) == (chosen or "http/1.1")
         writer.close()

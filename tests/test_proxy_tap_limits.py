@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, process_time
@@ -178,26 +177,6 @@ async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
             each.close()
 
 
-@pytest.mark.parametrize("leave", [socket.socket.close, reset])
-@on_loop()
-async def test_a_server_that_ends_without_an_answer_is_answered_for(
-    leave: Callable[[socket.socket], None],
-) -> None:
-    def note(direction: Direction, data: bytes) -> None:
-        scene.observers[0].live = int(direction == CLIENT)
-
-    async with proxied(lambda: Notes(on_feed=note)) as scene:
-        client, server = await scene.pair()
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(server, ANSWER)
-        assert await receive(client, len(ANSWER)) == ANSWER
-        await loop.sock_sendall(client, REQUEST)
-        assert await receive(server, len(REQUEST)) == REQUEST
-        leave(server)
-        assert await receive_all(client) == (UNREACHABLE, "end")
-        assert scene.observers[0].fed[SERVER] == ANSWER + UNREACHABLE
-
-
 @on_loop()
 async def test_nothing_is_answered_to_who_has_left() -> None:
     async with proxied(lambda: Notes(live=1)) as scene:
@@ -362,7 +341,7 @@ async def test_a_head_that_does_not_end_is_too_large() -> None:
         data, how = await receive_all(client)
         assert data.startswith(b"HTTP/1.1 431 ")
         assert how == "end"
-        assert scene.refused() == {"head_size": 1}
+        assert scene.refused() == {"too_long": 1}
 
 
 @on_loop()

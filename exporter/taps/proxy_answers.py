@@ -23,7 +23,18 @@ AMBIGUOUS = _http1("400 Bad Request", "the request can be read in two ways")
 HEAD_TOO_SLOW = _http1("408 Request Timeout", "the head of the request took too long")
 HEAD_TOO_LARGE = _http1("431 Request Header Fields Too Large", "the head of the request is large")
 UNREACHABLE = _http1("502 Bad Gateway", _UNREACHABLE)
+TOO_MANY_WAITING = _http1("400 Bad Request", "too many pipelined requests")
 TOO_MANY = _http1("503 Service Unavailable", "too many connections", "Retry-After: 1\r\n")
+
+TOO_LONG = "too_long"
+"""The reason of refusal of a head above the limit, the observer's or the proxy's own."""
+_REFUSALS = {TOO_LONG: HEAD_TOO_LARGE, "pipelined": TOO_MANY_WAITING}
+
+
+def refusal(reason: str) -> bytes:
+    """Return the answer to a request that the observer refuses."""
+    return _REFUSALS.get(reason, AMBIGUOUS)
+
 
 _FRAME_HEAD = 9
 _HEADERS, _SETTINGS, _GOAWAY = 1, 4, 7
@@ -66,6 +77,11 @@ class Unavailable:
         self._greeted = False
         self.answered = False
         """Whether a request has been answered; what comes after is not."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the client has sent the HEADERS of a request."""
+        return bool(self._streams)
 
     def take(self, data: bytes) -> None:
         """Take in the next bytes that the client sent, its preface first."""

@@ -2,9 +2,11 @@
 
 Only with an injection some are changed; the observer sees them as each end has sent them.
 
-A connection to the server is opened once the first head is whole, so that neither idle clients nor
-those that dribble cost the server anything.  From then on each end sees what it would without the
-proxy: a FIN is passed on as a FIN, a reset as a reset, and a reader that is slow slows the writer.
+A connection to the server is opened once the first head is whole, so that neither idle nor slow
+clients cost the server anything.  From then on each end sees what it would without the proxy: a FIN
+is passed on as a FIN, a reset as a reset, and a slow reader slows the writer.  That holds for a
+server that ends a connection instead of answering: clients retry what they would retry without the
+proxy.  The proxy answers itself only if it cannot connect.
 
 TLS knows no half-closed connections (asyncio's does not): who ends a TLS connection has left, and
 a FIN from a plain client reaches a TLS server only once the answer is over or met a reset.
@@ -22,12 +24,12 @@ from typing import ParamSpec, cast
 
 from exporter.listening import tune
 from exporter.taps import proxy_answers as answers
+from exporter.taps.proxy_heads import FirstHead
 from exporter.taps.proxy_shared import Shared
-from exporter.taps.proxy_tls import HTTP1, HTTP2
-from exporter.taps.transports import bound, descriptor, reset
+from exporter.taps.proxy_tls import HTTP2
+from exporter.taps.transports import bound, close, descriptor, reset
 from exporter.wire.blind import Blind
 from exporter.wire.events import CLIENT, SERVER, Direction, Observer
-from exporter.wire.http2 import PREFACE
 from exporter.wire.injection import Injection
 
 P = ParamSpec("P")
@@ -37,7 +39,6 @@ FAREWELL_SECONDS = 2.0
 connection, and the answer might never be read."""
 FAREWELLS = 64
 """How many clients above the limit of connections are told so; more are just reset."""
-_HEAD_ENDS = (b"\r\n\r\n", b"\n\n")
 
 _NONE_YET = Blind()
 
@@ -52,6 +53,8 @@ class Connection(asyncio.Protocol):
         "_descriptor",
         "_fin_from_client",
         "_fin_from_server",
+        "_head",
+        "_http2",
         "_idle_since",
         "_injection",
         "_observer",
@@ -74,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._take: Callable[[bytes, float], None] = self._take_head
         self._unsent = bytearray()
+        self._head = FirstHead()
+        self._http2 = False
         self._stand_in: answers.Unavailable | None = None
         self._injection: Injection | None = None
         self._fin_from_client = self._fin_from_server = False
@@ -107,21 +112,21 @@ class Connection(asyncio.Protocol):
             self._observer = self._shared.new_observer()
             self._shared.opened += 1
             self._shared.watched += 1
-        searched = max(0, len(self._unsent) - len(_HEAD_ENDS[0]))
         self._unsent += data
         self._tell(self._observer.feed, CLIENT, data, now)
-        if self._observer.refusal:
-            self._refuse(self._observer.refusal, answers.AMBIGUOUS)
-        elif self._unsent.startswith(PREFACE):
+        protocol = self._head.protocol(self._unsent)
+        if refusal := self._observer.refusal:
+            self._refuse(refusal, answers.refusal(refusal))
+        elif self._head.size > self._shared.limits.head_bytes:
+            self._refuse(answers.TOO_LONG, answers.HEAD_TOO_LARGE)
+        elif protocol == HTTP2:
+            self._http2 = True
             self._stand_in = answers.Unavailable()
             self._stand_in.take(bytes(self._unsent))
-            self._connect(HTTP2)
-        elif self._unsent == PREFACE[: len(self._unsent)]:
-            pass  # too short to tell
-        elif self._observer.blind or any(self._unsent.find(e, searched) >= 0 for e in _HEAD_ENDS):
-            self._connect(HTTP1)
-        elif len(self._unsent) > self._shared.limits.head_bytes:
-            self._refuse("head_size", answers.HEAD_TOO_LARGE)
+            self._connect(protocol)
+        elif protocol:
+            self._deadline = 0.0
+            self._connect(protocol)
 
     def _take_waiting(self, data: bytes, now: float) -> None:
         """Keep what a paused connection still delivers: with TLS, what was already decrypted."""
@@ -131,17 +136,25 @@ class Connection(asyncio.Protocol):
             self._stand_in.take(data)
 
     def _take_request(self, data: bytes, now: float) -> None:
-        """Pass on what cannot be read in two ways, so it is looked at first."""
+        """Pass on a request after observing it: it must not be read in two ways."""
         if self._stand_in:
-            if self.unanswered:
-                self._stand_in.take(data)
+            self._stand_in.take(data)
+            self._check_asked()
+        elif self._http2:
+            pass
         elif not self.unanswered and not self._observer.blind and not self._live():
             self.unanswered = True
         self._tell(self._observer.feed, CLIENT, data, now)
-        if self._observer.refusal:
-            self._refuse(self._observer.refusal, answers.AMBIGUOUS if self.unanswered else b"")
+        if refusal := self._observer.refusal:
+            self._refuse(refusal, answers.refusal(refusal) if self.unanswered else b"")
         elif self._server:
             self._server.write(data)
+
+    def _check_asked(self) -> None:
+        """End the head deadline of an HTTP/2 connection with its first request."""
+        if self._stand_in and self._stand_in.asked:
+            self._stand_in = None
+            self._deadline = 0.0
 
     def _take_unavailable(self, data: bytes, now: float) -> None:
         """Stand in for a gRPC server that cannot be reached."""
@@ -189,7 +202,7 @@ class Connection(asyncio.Protocol):
         if self._server and exc:
             reset(self._server.transport)
         elif self._server:
-            self._server.transport.close()
+            close(self._server.transport)
 
     def _client_broke(self) -> None:
         """Act on a reset that the loop does not see."""
@@ -219,7 +232,6 @@ class Connection(asyncio.Protocol):
     # What the server does.
 
     def _connect(self, protocol: str) -> None:
-        self._deadline = 0.0
         self._client.pause_reading()
         self._take = self._take_waiting
         self._connecting = self._shared.loop.create_task(self._reach(protocol))
@@ -257,7 +269,8 @@ class Connection(asyncio.Protocol):
         server.feed = self._observer.feed
         self._take = self._take_request
         self._shared.resets.watch(server.descriptor, self._server_broke)
-        if self._shared.new_injection and not self._stand_in:
+        self._check_asked()
+        if self._shared.new_injection and not self._http2:
             self._injection = self._shared.new_injection()
             server.write = _changing(self._injection.from_client, server.write)
             server.answer = _changing(self._injection.from_server, server.answer)
@@ -280,9 +293,6 @@ class Connection(asyncio.Protocol):
         now = monotonic()
         if self._over or server is not self._server:
             return
-        if self.unanswered and not self._fin_from_client:
-            self._unreachable(now)
-            return
         self._fin_from_server = True
         if self._injection and (held := self._injection.server_ended()):
             self._client.write(held)
@@ -295,12 +305,13 @@ class Connection(asyncio.Protocol):
     def server_lost(self, server: Server, exc: Exception | None) -> None:
         """Take in that the connection to the server is gone."""
         self._shared.resets.forget(server.descriptor, self._server_broke)
-        if self._over or server is not self._server:
+        if server is not self._server:
+            return
+        self._server = None
+        if self._over:
             return
         if not exc:
             self._finish()
-        elif self.unanswered and not self._fin_from_client and not self._fin_from_server:
-            self._unreachable(monotonic())
         else:
             self._tell(self._observer.server_lost, monotonic())
             self._cut()
@@ -309,12 +320,12 @@ class Connection(asyncio.Protocol):
         server = self._server
         if server and (self._fin_from_server or not server.transport.is_reading()):
             self.server_lost(server, ConnectionResetError())
+            reset(server.transport)
 
     # How it ends.
 
     def _unreachable(self, now: float) -> None:
         self._shared.refused["unreachable"] += 1
-        self._drop_server()
         self._answer_unreachable(now)
 
     def _answer_unreachable(self, now: float) -> None:
@@ -337,7 +348,7 @@ class Connection(asyncio.Protocol):
         self._drop_server()
         if self._live():
             self._tell(self._observer.server_lost, monotonic())
-        if answer and not self._stand_in:
+        if answer and not self._http2:
             self._say_farewell(answer)
         else:
             self._cut()
@@ -354,7 +365,7 @@ class Connection(asyncio.Protocol):
         if self._plain:
             self._client.write_eof()
         else:
-            self._client.close()
+            close(self._client)
 
     def _drop_server(self) -> None:
         server, self._server = self._server, None
@@ -364,9 +375,9 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """Close both sides once what was written to them is sent."""
         self._over = True
-        self._client.close()
+        close(self._client)
         if self._server:
-            self._server.transport.close()
+            close(self._server.transport)
 
     def _cut(self) -> None:
         """Reset both sides."""
@@ -390,7 +401,7 @@ class Connection(asyncio.Protocol):
         """Do what is due at ``now``; to be called about every second."""
         self._tell(self._observer.expire, now)
         if self._deadline and now >= self._deadline:
-            if self._over or not self._unsent:
+            if self._over or not (self._unsent or self._http2):
                 self._over = True
                 self._client.abort()
             else:

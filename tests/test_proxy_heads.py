@@ -1,0 +1,149 @@
+"""When the proxy connects to the server, and for how long it waits for a first request."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.taps import proxy
+from exporter.taps.proxy_heads import FirstHead
+from exporter.taps.proxy_shared import Limits
+from exporter.wire.connection import observe
+from exporter.wire.events import Settings
+from exporter.wire.http2 import PREFACE
+from tests.proxied import ANSWER, REQUEST, on_loop, proxied, receive, receive_all, until
+from tests.wire_log import WireLog
+
+SETTINGS = bytes(3) + b"\x04" + bytes(5)
+HEADERS = b"\x00\x00\x01\x01\x05\x00\x00\x00\x01\x82"
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+HELLO = b"\x16\x03\x01\x00\x05hello"
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "TICK_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("head", "protocol"),
+    [
+        (GET, "http/1.1"),
+        (b"\r\n\r\n" + GET, "http/1.1"),
+        (b"\n" + GET.replace(b"\r", b""), "http/1.1"),
+        (PREFACE + SETTINGS, "h2"),
+        (PREFACE + b"\x00\x00\x06\x04" + bytes(11), "h2"),
+        (PREFACE + b"\x00\xff\x06\x07" + bytes(5), "h2"),
+        (HELLO, "http/1.1"),
+    ],
+)
+@given(data=st.data())
+def test_a_head_in_any_pieces_is_whole_with_its_last_byte(
+    head: bytes, protocol: str, data: st.DataObject
+) -> None:
+    cuts = data.draw(st.lists(st.integers(1, len(head) - 1), unique=True).map(sorted))
+    first, sent = FirstHead(), bytearray()
+    for start, end in zip([0, *cuts], [*cuts, len(head)], strict=True):
+        assert first.protocol(sent) == ""
+        sent += head[start:end]
+    assert first.protocol(sent) == protocol
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_search(data: bytes) -> None:
+    first, sent = FirstHead(), bytearray()
+    for byte in data:
+        sent.append(byte)
+        first.protocol(sent)
+    assert first.size <= len(sent)
+
+
+NO_REQUEST = [
+    b"\r\n\r\n",
+    b"\r\n" * 2000,
+    PREFACE,
+    PREFACE + SETTINGS[:-1],
+    b"PRI * HTTP",
+    HELLO[:-1],
+]
+
+
+@pytest.mark.parametrize("sent", NO_REQUEST, ids=lambda sent: repr(sent[:12]))
+@on_loop()
+async def test_what_is_no_request_opens_no_connection_to_the_server_and_ends_in_time(
+    sent: bytes,
+) -> None:
+    log = WireLog()
+    async with proxied(
+        lambda: observe(log, Settings()),
+        limits=Limits(head_seconds=0.2),  # type: ignore[arg-type, return-value]
+    ) as scene:
+        clients = [await scene.client(sent) for _ in range(20)]
+        ends = await asyncio.gather(*map(receive_all, clients))
+        assert {how for _, how in ends} == {"end"}
+        for client in clients:
+            client.close()
+        await until(lambda: scene.tap.traffic().connections == 0)
+        assert scene.refused() == {"head_time": 20}
+        scene.server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            scene.server.accept()
+
+
+@on_loop()
+async def test_an_http2_connection_without_a_request_ends_in_time_on_both_sides() -> None:
+    async with proxied(limits=Limits(head_seconds=0.3)) as scene:
+        client, server = await scene.pair(PREFACE + SETTINGS)
+        asked, answering = await scene.pair(PREFACE + SETTINGS + HEADERS)
+        late, late_server = await scene.pair(PREFACE + SETTINGS)
+        loop = asyncio.get_running_loop()
+        for each in (server, answering, late_server):
+            await loop.sock_sendall(each, SETTINGS)
+        await loop.sock_sendall(late, HEADERS)
+        assert (await receive_all(server))[1] == "reset"
+        assert (await receive_all(client))[0] == SETTINGS
+        assert scene.refused() == {"head_time": 1}
+        for one, other in ((answering, asked), (late_server, late)):
+            await loop.sock_sendall(one, HEADERS)
+            assert await receive(other, len(SETTINGS + HEADERS)) == SETTINGS + HEADERS
+
+
+@on_loop()
+async def test_empty_lines_before_a_request_are_passed_on() -> None:
+    async with proxied() as scene:
+        client, server = await scene.pair(b"\r\n\r\n" + REQUEST)
+        await asyncio.get_running_loop().sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("real", [True, False])
+@on_loop()
+async def test_a_head_above_64_kib_is_a_431(ends: bool, real: bool) -> None:
+    log = WireLog()
+    options = {"new_observer": lambda: observe(log, Settings())} if real else {}
+    async with proxied(**options) as scene:  # type: ignore[arg-type]
+        head = b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 11_000 + b"\r\n" * ends
+        client = await scene.client(head)
+        data, how = await receive_all(client)
+        assert data.startswith(b"HTTP/1.1 431 ")
+        assert b"Server:" not in data
+        assert how == "end"
+        assert scene.refused() == {"too_long": 1}
+
+
+@on_loop()
+async def test_a_later_head_above_64_kib_is_a_431() -> None:
+    log = WireLog()
+    async with proxied(lambda: observe(log, Settings())) as scene:  # type: ignore[arg-type, return-value]
+        client, server = await scene.pair()
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(server, ANSWER)
+        assert await receive(client, len(ANSWER)) == ANSWER
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 11_000 + b"\r\n")
+        data, _ = await receive_all(client)
+        assert data.startswith(b"HTTP/1.1 431 ")
+        assert scene.refused() == {"too_long": 1}
