@@ -16,7 +16,7 @@ from slos.generic import parsed
 from slos.model import Service
 from slos.names import BAD_RATE, TOTAL_RATE, goodput_objective, series_labels
 from slos.plan import Plan, PlannedObjective
-from slos.signals import SIGNALS
+from slos.signals import SIGNALS, metric_with
 
 STEP = Decimal(30)
 """Seconds between two samples of every input series."""
@@ -107,13 +107,14 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
 
     def made(metric: str, good: Decimal, bad: Decimal, **labels: str) -> Input:
         every = {**service.selects(objective), **labels}
-        return Input(metric, tuple(every.items()), objective.indicator in GAUGES, good, bad)
+        own = metric_with(metric, (*every, *objective.group_by))
+        return Input(own, tuple(every.items()), objective.indicator in GAUGES, good, bad)
 
     match objective.indicator:
         case "availability":
             requests = SIGNALS["requests"].metric
-            yield made(requests, one, none, outcome="ok", reason="")
-            yield made(requests, none, one, outcome="error", reason="internal")
+            yield made(requests, one, none, outcome="ok")
+            yield made(requests, none, one, outcome="error")
         case "stream_completion":
             streams = SIGNALS["streams"].metric
             yield made(streams, one, none, outcome="ok", phase="complete")

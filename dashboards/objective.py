@@ -20,6 +20,7 @@ from slos.indicators import INDICATORS, good_sentence, threshold_text
 from slos.model import Objective
 from slos.plan import Plan, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
+from slos.signals import SIGNALS
 
 _GROUPS = 20
 """How many groups of an objective a panel shows."""
@@ -206,8 +207,14 @@ def _events(planned: PlannedObjective, service: str, scope: Scope) -> core.Panel
         case "requests":
             return grafana.time_series(
                 "Requests by outcome",
-                "Requests that ended, with the server's own word for the reason.",
-                [Query(scope.requests(by=("outcome", "reason")), "{{outcome}} {{reason}}")],
+                "Requests that ended, and failures with the server's own word for the reason.",
+                [
+                    Query(scope.requests("ok"), "ok"),
+                    Query(
+                        scope.rate(SIGNALS["request_failures"].metric, by=("outcome", "reason")),
+                        "{{outcome}} {{reason}}",
+                    ),
+                ],
                 unit=grafana.REQUESTS_PER_SECOND,
                 stacked=True,
             )

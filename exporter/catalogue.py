@@ -20,6 +20,34 @@ Counters and histograms are the sidecar's own: they start at 0 when it starts an
 in since, so neither a model's reload nor a change of method is ever counted twice.
 """
 
+_PROCESS = """\
+The sidecar also serves `process_start_time_seconds`, `process_cpu_seconds_total`,
+`process_resident_memory_bytes`, `process_open_fds` and the other `process_*` metrics of its own
+process, as any exporter does. The taps run in a process of their own, which these do not include.
+"""
+_ZEROS = """\
+### Series at zero
+
+Every series whose labels are known exists from the first scrape, at zero: each outcome, phase,
+result, clause and threshold of every model that a source or a tap reports, and of every model that
+an SLO file selects. The label sets of a tenant begin when its first request starts, or with the
+sidecar where a selector names the tenant; `reason` begins with its first failure.
+
+- A selected model that no source has seen has the counters that its objectives read, with an empty
+  `version`. They give way to the model's own series when a source sees it.
+- A selector without `model` names no model: its objectives have series as soon as a source or a tap
+  sees any model. Selectors are compared for equality; there are no regular expressions in them. A
+  query that the file brings along adds no series.
+
+### SLO events
+
+`llm_slo_events_total` has one event per observation of the signal's histogram, good if it is within
+`threshold` (seconds, plain decimals: `0.8`, `1`, `0.06`), otherwise bad. For `ttft` a stream that
+ended before its first token is bad too, unless the request itself was invalid. Start the sidecar
+with `--slo FILE`; without it there are no thresholds and no such series. Where the method is an
+engine's histogram, the threshold must be one of its bucket boundaries; otherwise the events are
+unavailable, and `tokenslo_signal_info` and the status page give the reason.
+"""
 _METHODS = """\
 One method at a time gives a signal of a model: the one with the lowest rank of those that answer.
 Ranks: 10 the bytes on the wire, 20 the engine or server per request, 30 the engine's own metrics,
@@ -35,8 +63,10 @@ def page() -> str:
             _INTRODUCTION,
             "## Serving metrics\n",
             _table(("signal", "metric", "type", "labels", "what it is"), map(_signal, _signals())),
+            _ZEROS,
             "## The sidecar's own metrics\n",
             _table(("metric", "type", "labels", "what it is"), _own()),
+            _PROCESS,
             "## Methods\n",
             _METHODS,
             _table(("method", "rank", "quality", "what it is", "to keep in mind"), _methods()),

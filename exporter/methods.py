@@ -61,6 +61,16 @@ METHODS: Mapping[str, Method] = {
         "the bytes between clients and server",
         "as seen beside the server: the network to the client is not in it",
     ),
+    "wire_unused": Method(
+        DERIVED + 9,
+        "exact",
+        "zero: no request that a tap saw has shown this signal yet",
+    ),
+    "selected": Method(
+        DERIVED + 9,
+        "exact",
+        "zero: an SLO file selects the model and no source has seen it",
+    ),
     # Where the engine counts tokens itself it knows better.
     "wire_chunks": Method(
         ENGINE + 1,

@@ -54,7 +54,7 @@ _INPUTS: Mapping[str, object] = {
 COUNTED = frozenset(
     {
         *("ttft", "tpot", "e2e", "queue", "prefill", "decode", "max_gap"),
-        *("requests", "requests_without_first_token"),
+        *("requests", "request_failures", "requests_without_first_token"),
         *("input_tokens", "cached_input_tokens", "output_tokens"),
     }
 )

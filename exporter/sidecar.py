@@ -21,18 +21,22 @@ from exporter.objective_log import ObjectiveLog
 from exporter.objectives import judge
 from exporter.probe import Probe, of_openai, of_triton, without_probes
 from exporter.probe import families as probe_families
+from exporter.process_metrics import families as process_families
 from exporter.progress import Progress
 from exporter.readiness import Readiness, Watched, readiness
 from exporter.readiness import family as ready_family
 from exporter.readings import ModelInfo, SourceError, Survey
 from exporter.server import Facts, application, start
+from exporter.slo_events import SloEvents
 from exporter.sources import Source
 from exporter.sources.configured import configured
 from exporter.sources.taps import TapsSource
 from exporter.status import Status
 from exporter.store import Store
+from exporter.unseen import selected_models, with_unseen
 from exporter.view import View
 from slos.model import Service
+from slos.thresholds import thresholds
 
 if TYPE_CHECKING:
     from exporter.otlp_export import OtlpExport
@@ -68,6 +72,8 @@ async def watch(
 ) -> None:
     """Read ``sources`` and serve until ``stop``; ``announce`` gets version and URL once ready."""
     store = Store(config.stale_after, tapped=bool(config.tap))
+    selected = selected_models(services)
+    edges = thresholds(services)
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
     probes = tuple(_probes(config, store, progress))
@@ -82,7 +88,7 @@ async def watch(
         )
 
     def known() -> View:
-        return store.view(monotonic(), in_words=False)
+        return with_unseen(store.view(monotonic(), in_words=False), selected)
 
     def judged(view: View) -> Readiness:
         decoding = progress.decoding(view, monotonic())
@@ -101,7 +107,7 @@ async def watch(
 
     def on_metrics(view: View) -> tuple[Family, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
-        return (*own(view), *gateway_families(view, wanted))
+        return (*own(view), *gateway_families(view, wanted), *process_families())
 
     def status(view: View) -> Status:
         return Status(
@@ -128,7 +134,15 @@ async def watch(
         if export:
             supervisor.start("otlp-push", partial(_push, export, pushed, config.otlp_interval))
         for source in sources:
-            work = partial(_read, source, store, objectives, config.interval, config.probe)
+            work = partial(
+                _read,
+                source,
+                store,
+                objectives,
+                SloEvents(edges),
+                config.interval,
+                config.probe,
+            )
             supervisor.start(f"read {source.name}", work)
         pace = max(config.interval, LOOK_EVERY)
         supervisor.start("progress", partial(_keep_up, progress, store, pace))
@@ -202,13 +216,14 @@ async def _read(
     source: Source,
     store: Store,
     objectives: ObjectiveLog,
+    events: SloEvents,
     interval: float,
     probed: Collection[str],
 ) -> None:
     episodes = Episodes()
     while True:
         began = monotonic()
-        survey = await _read_once(source, store, episodes, began, probed)
+        survey = await _read_once(source, store, episodes, events, began, probed)
         try:
             objectives.look(survey, partial(store.view, in_words=False), monotonic())
         except Exception as error:
@@ -219,12 +234,17 @@ async def _read(
 
 
 async def _read_once(
-    source: Source, store: Store, episodes: Episodes, began: float, probed: Collection[str]
+    source: Source,
+    store: Store,
+    episodes: Episodes,
+    events: SloEvents,
+    began: float,
+    probed: Collection[str],
 ) -> Survey | None:
     """Read a source and store what came of it; return the survey if there is one."""
     what = f"reading {source.name}"
     try:
-        survey = without_probes(await source.survey(began), probed)
+        survey = events.added(without_probes(await source.survey(began), probed), began)
         now = monotonic()
         store.update(survey, now, now - began)
     except SourceError as error:

@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from math import inf
 from typing import NamedTuple, TypeVar
 
 from exporter import recent
+from exporter.increase import since
 from exporter.methods import METHODS
 from exporter.readings import (
     Distribution,
@@ -56,8 +56,6 @@ MAX_NAME = 256
 SHOWN_NAME = 60
 SNAPSHOT_EVERY = SPAN / 12
 ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
-# Summing floats may differ in the last digits from reading to reading: not a reset.
-SUM_TOLERANCE = 1e-9
 
 
 class Key(NamedTuple):
@@ -471,7 +469,7 @@ def _account(
     known = before.at >= track.accounted if before else born and track.accounted == -inf
     for labels, value in samples.items():
         previous = before.last.get(labels) if before else None
-        added = _since(previous, value) if known else nothing_of(value)
+        added = since(previous, value) if known else nothing_of(value)
         told = track.told.get(labels)
         if isinstance(told, Distribution) and not _same_edges(told, value):
             track.history.clear()
@@ -479,30 +477,6 @@ def _account(
     track.accounted = now
     if not track.history or now - track.history[-1][0] >= SNAPSHOT_EVERY:
         track.history.append((now, dict(track.told)))
-
-
-def _since(previous: Value | None, value: Value) -> Value:
-    """Return how much of a server's counter or histogram is new."""
-    if isinstance(value, Distribution):
-        if not isinstance(previous, Distribution) or _was_reset(previous, value):
-            return value
-        counts = tuple(new - old for old, new in zip(previous.counts, value.counts, strict=True))
-        return Distribution(value.edges, counts, max(0.0, value.sum - previous.sum))
-    if previous is None or isinstance(previous, Distribution) or value < previous:
-        return value
-    return value - previous
-
-
-def _was_reset(previous: Distribution, value: Distribution) -> bool:
-    """Tell whether no set of new observations leads from one to the other."""
-    if previous.edges != value.edges:
-        return True
-    added = [new - old for old, new in zip(previous.counts, value.counts, strict=True)]
-    return (
-        added[0] < 0
-        or any(upto < below for below, upto in pairwise(added))
-        or value.sum < previous.sum - SUM_TOLERANCE * abs(previous.sum)
-    )
 
 
 def _same_edges(told: Distribution, value: Value) -> bool:

@@ -59,6 +59,7 @@ class View:
     """Everything to be shown, in a stable order.
 
     ``waiting_streams`` has every model that a tap sees, also with none.
+    ``unseen`` are counters, at zero, of models that no source has seen (:mod:`exporter.unseen`).
     """
 
     signals: tuple[SignalState, ...]
@@ -66,6 +67,7 @@ class View:
     models: tuple[ModelInfo, ...]
     engine_stats_age: Mapping[Model, float]
     waiting_streams: Mapping[Model, WaitingStreams] = field(default_factory=dict)
+    unseen: tuple[SignalState, ...] = ()
 
     def by_model(self) -> dict[Model, dict[str, SignalState]]:
         """Return the signals of every model by name, in the same order."""

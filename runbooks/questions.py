@@ -116,7 +116,8 @@ def memory_against_least(subject: Subject) -> Expr:
 
 def failures(*outcomes: str) -> Callable[[Subject], Expr]:
     """Ask for requests per second that ended so, by the server's reason."""
-    return lambda s: s.scope.requests(*outcomes, by=("outcome", "reason"))
+    metric = SIGNALS["request_failures"].metric
+    return lambda s: s.scope.rate(metric, among("outcome", outcomes), by=("outcome", "reason"))
 
 
 def died_before_first_token(subject: Subject) -> Expr:

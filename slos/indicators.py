@@ -43,7 +43,7 @@ from slos.events import (
 from slos.generic import edge_text, generic_events
 from slos.model import Objective, Service
 from slos.names import TOTAL_RATE, goodput_objective, series_labels
-from slos.signals import SIGNALS
+from slos.signals import SIGNALS, TENANT_SIGNALS, metric_with
 
 # Who failed whom.  A client that cancels, leaves, or asks for what cannot be (`invalid`) has not
 # been failed by the service, so it is in neither count.
@@ -94,7 +94,7 @@ class Indicator:
     @property
     def by_tenant(self) -> bool:
         """Whether it can be asked of one tenant."""
-        return all("tenant" in SIGNALS[key].labels for key in self.signals)
+        return all(key in TENANT_SIGNALS for key in self.signals)
 
 
 _SLICES = f"{SLICE} slices"
@@ -301,11 +301,12 @@ def _native_events(
 
 def _verdict_events(verdicts: Verdicts, chosen: tuple[Matcher, ...], counting: Counting) -> Events:
     signal = SIGNALS[verdicts.signal]
-    every = vector(signal.metric, chosen)
+    metric = metric_with(signal.metric, (*(each.label for each in chosen), *counting.by))
+    every = vector(metric, chosen)
     one_server = f"ignoring ({', '.join(signal.labels)})"
 
     def judged(values: tuple[str, ...]) -> Vector:
-        return vector(signal.metric, (*chosen, *verdicts.among, among(verdicts.label, values)))
+        return vector(metric, (*chosen, *verdicts.among, among(verdicts.label, values)))
 
     def rate(values: tuple[str, ...]) -> Expr:
         return counting.sum(counting.counted(judged(values), every, one_server))

@@ -26,7 +26,7 @@ from slos import names
 from slos.events import edge_matcher, share_within
 from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
 from slos.model import Objective, Service
-from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS
+from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS, metric_with
 
 INSTANCE = "instance"
 """The label by which Prometheus tells servers apart; it adds it to every scraped series."""
@@ -80,6 +80,7 @@ class Scope:
         self, metric: str, *matchers: Matcher, window: str | None = None, offset: str | None = None
     ) -> Vector:
         """Select a series of :data:`SERIES`, or of :data:`NATIVE_SERIES`."""
+        metric = metric_with(metric, self._labels(matchers))
         carried = SERIES[metric] if metric in SERIES else NATIVE_SERIES[metric]
         scope = (
             matcher
@@ -87,6 +88,9 @@ class Scope:
             if matcher.label in carried or matcher.label not in _OUR_LABELS
         )
         return vector(metric, (*scope, *matchers), window, offset)
+
+    def _labels(self, more: Iterable[Matcher]) -> frozenset[str]:
+        return frozenset((*self.selector, *(each.label for each in (*self.also, *more))))
 
     def foreign(self) -> tuple[Matcher, ...]:
         """Return the matchers that fit series of others: those of labels that Prometheus adds."""
@@ -106,8 +110,10 @@ class Scope:
         self, metric: str, *matchers: Matcher, by: Iterable[str] = (), offset: str | None = None
     ) -> Expr:
         """Return events per second, as of ``offset`` ago."""
-        ranged = self.series(metric, *matchers, window=self.window, offset=offset)
-        return aggregate("sum", call("rate", ranged), by)
+        labels = tuple(by)
+        own = metric_with(metric, labels)
+        ranged = self.series(own, *matchers, window=self.window, offset=offset)
+        return aggregate("sum", call("rate", ranged), labels)
 
     def tokens(self, direction: str, offset: str | None = None) -> Expr:
         """Return tokens per second."""

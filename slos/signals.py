@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -43,11 +44,18 @@ AGE_BUCKETS = (
 )  # fmt: skip
 
 MODEL_LABELS = ("model", "version")
+TENANT = "tenant"
 OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
 """``invalid`` is a request that is wrong in itself (HTTP 400, gRPC INVALID_ARGUMENT): its client
 failed, not the server."""
 PHASES = ("before_first_token", "mid_stream", "complete")
 """How far a stream came."""
+DISCONNECT_PHASES = PHASES[:2]
+RESULTS = ("good", "bad")
+FAILURES = ("error", "rejected", "timeout")
+"""Outcomes that are the server's failures."""
+OUTCOME_CLAUSE = "outcome"
+"""The clause that a failed request breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +95,52 @@ _FAMILIES: Mapping[str, tuple[str, Kind, str, str, str]] = {
         "direction",
         "",
     ),
+    "tenant_tokens": (
+        "llm_tenant_tokens_total",
+        "counter",
+        "Tokens of one tenant, by direction.",
+        "direction",
+        "",
+    ),
+    "slo_events": (
+        "llm_slo_events_total",
+        "counter",
+        "Good and bad events of a latency signal, for each threshold of the SLO file. A request "
+        "in flight is bad from the moment it crosses the threshold.",
+        "signal",
+        "",
+    ),
+}
+_FAMILY_LABELS: Mapping[str, tuple[str, ...]] = {
+    "tenant_tokens": (TENANT,),
+    "slo_events": ("threshold", "result"),
 }
 
 
 def _member(family: str, value: str, key: str, title: str) -> Signal:
     metric, kind, text, label, unit = _FAMILIES[family]
-    labels = ("tenant",) if family == "tokens" else ()
+    labels = _FAMILY_LABELS.get(family, ())
     return Signal(key, title, metric, kind, text, labels, {label: value}, unit=unit)
 
 
+def slo_events(key: str) -> str:
+    """Return the key of the good and bad events of a latency signal."""
+    return f"{key}_slo_events"
+
+
+def _slo_events(*latencies: Signal) -> tuple[Signal, ...]:
+    """Return latency signals, each with the good and bad events of its thresholds."""
+    return (
+        *latencies,
+        *(
+            _member("slo_events", each.key, slo_events(each.key), f"SLO events: {each.title}")
+            for each in latencies
+        ),
+    )
+
+
 SIGNALS: Mapping[str, Signal] = _catalogue(
+    *_slo_events(
     Signal("ttft", "Time to first token", "llm_time_to_first_token_seconds", "histogram",
            "Time from the arrival of a request to its first token.",
            buckets=FIRST_TOKEN_BUCKETS, unit="s"),
@@ -123,9 +167,18 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     Signal("decode", "Decode time", "llm_request_decode_seconds", "histogram",
            "Time from first to last token.",
            buckets=REQUEST_BUCKETS, unit="s"),
+    Signal("max_gap", "Longest gap of a stream", "llm_stream_max_gap_seconds", "histogram",
+           "Per stream: the longest gap between token-bearing chunks.",
+           buckets=TOKEN_GAP_BUCKETS, unit="s"),
+    ),
     Signal("requests", "Requests by outcome", "llm_requests_total", "counter",
-           "Requests that ended, by outcome; reason is the server's own word for it.",
-           labels=("outcome", "reason", "tenant")),
+           "Requests that ended, by outcome.",
+           labels=("outcome",)),
+    Signal("request_failures", "Failed requests by reason", "llm_request_failures_total",
+           "counter", "Requests that ended with another outcome than ok, by the server's reason.",
+           labels=("outcome", "reason")),
+    Signal("tenant_requests", "Requests of tenants", "llm_tenant_requests_total", "counter",
+           "Requests of one tenant that ended, by outcome.", labels=("outcome", TENANT)),
     Signal("requests_without_first_token", "Requests that died before their first token",
            "llm_requests_without_first_token_total", "counter",
            "Requests that ended before their first token, by outcome; no latency histogram sees "
@@ -134,6 +187,10 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     _member("tokens", "input", "input_tokens", "Input tokens"),
     _member("tokens", "cached_input", "cached_input_tokens", "Cached input tokens"),
     _member("tokens", "output", "output_tokens", "Output tokens"),
+    _member("tenant_tokens", "input", "tenant_input_tokens", "Input tokens of tenants"),
+    _member("tenant_tokens", "cached_input", "tenant_cached_input_tokens",
+            "Cached input tokens of tenants"),
+    _member("tenant_tokens", "output", "tenant_output_tokens", "Output tokens of tenants"),
     _member("sequences", "active", "sequences_active", "Active sequences"),
     _member("sequences", "decoding", "sequences_decoding", "Decoding sequences"),
     _member("sequences", "waiting", "sequences_waiting", "Waiting sequences"),
@@ -162,11 +219,18 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     _member("memory", "pinned", "memory_pinned", "Pinned memory"),
     Signal("streams", "Streams by outcome", "llm_streams_total", "counter",
            "Streaming requests that ended, by outcome and by how far they came.",
-           labels=("outcome", "phase", "tenant")),
+           labels=("outcome", "phase")),
+    Signal("tenant_streams", "Streams of tenants", "llm_tenant_streams_total", "counter",
+           "Streaming requests of one tenant that ended, by outcome and by how far they came.",
+           labels=("outcome", "phase", TENANT)),
     Signal("live_streams", "Live streams", "llm_live_streams", "gauge",
            "Requests under way between clients and server."),
     Signal("disconnects", "Streaming disconnects", "llm_streaming_disconnects_total", "counter",
-           "Streams whose client left, by phase.", labels=("phase", "tenant")),
+           "Streams whose client disconnected, by phase.", labels=("phase",)),
+    Signal("tenant_disconnects", "Streaming disconnects of tenants",
+           "llm_tenant_streaming_disconnects_total", "counter",
+           "Streams of one tenant whose client disconnected, by phase.",
+           labels=("phase", TENANT)),
     Signal("disconnect_age", "Age at disconnect", "llm_disconnect_age_seconds", "histogram",
            "Time from the arrival of a streaming request to its client's leaving.",
            buckets=AGE_BUCKETS, unit="s"),
@@ -182,13 +246,41 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "Requests with the prompt of one that failed or was left shortly before."),
     Signal("client_backpressure", "Client back-pressure", "llm_client_backpressure_seconds_total",
            "counter", "Time for which clients did not read what was there for them.", unit="s"),
-    Signal("max_gap", "Longest gap of a stream", "llm_stream_max_gap_seconds", "histogram",
-           "Per stream: the longest gap between token-bearing chunks.",
-           buckets=TOKEN_GAP_BUCKETS, unit="s"),
     Signal("goodput", "Goodput", "llm_goodput_requests_total", "counter",
            "Requests by whether they met every clause of an objective.",
-           labels=("objective", "result", "clause", "tenant")),
+           labels=("objective", "result", "clause")),
+    Signal("tenant_goodput", "Goodput of tenants", "llm_tenant_goodput_requests_total", "counter",
+           "Requests of one tenant by whether they met every clause of an objective.",
+           labels=("objective", "result", "clause", TENANT)),
 )  # fmt: skip
+
+LATENCIES = tuple(key for key in SIGNALS if slo_events(key) in SIGNALS)
+"""Signals that a latency threshold may be set on."""
+TENANT_SIGNALS: Mapping[str, str] = {
+    key: f"{TENANT}_{key}" for key in SIGNALS if f"{TENANT}_{key}" in SIGNALS
+}
+"""The signal that counts the same by tenant."""
+_TENANT_METRICS: Mapping[str, str] = {
+    SIGNALS[key].metric: SIGNALS[twin].metric for key, twin in TENANT_SIGNALS.items()
+}
+
+
+COMPANIONS = frozenset({"request_failures", *TENANT_SIGNALS.values(), *map(slo_events, LATENCIES)})
+"""Signals that come with another one, where there are tenants, thresholds or failures."""
+MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
+"""Signals of which a source gives either the value or the reason why it has none."""
+
+
+def metric_with(metric: str, labels: Iterable[str]) -> str:
+    """Return the family of the same events that carries ``labels``: tenants have their own."""
+    return _TENANT_METRICS.get(metric, metric) if TENANT in labels else metric
+
+
+def threshold_label(seconds: float | Decimal) -> str:
+    """Write a threshold in seconds as the label ``threshold``: ``0.8``, ``1``, ``0.06``."""
+    text = f"{Decimal(repr(seconds)) if isinstance(seconds, float) else seconds:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
 
 # The exporter's own metrics: name without a counter's _total, type, help, labels.
 OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {

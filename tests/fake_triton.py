@@ -117,9 +117,13 @@ def found(survey: Survey, model: str, version: str = "1") -> dict[str, Reading |
 
 
 def outcomes(reading: Reading | Missing) -> dict[str, object]:
-    """Return the samples of requests as "outcome reason" to value."""
+    """Return the samples as "outcome reason" to value; requests without outcomes at zero."""
     assert isinstance(reading, Reading), reading
-    return {" ".join(word for _, word in key).strip(): n for key, n in reading.samples.items()}
+    return {
+        " ".join(word for _, word in key).strip(): n
+        for key, n in reading.samples.items()
+        if n or reading.signal != "requests"
+    }
 
 
 def core(model: str = "chat", version: str = "1", *, ok: float = 0, backend: float = 0,

@@ -33,9 +33,9 @@ llm_time_to_first_token_seconds_sum{model="llama",version="1"} 6.5
 llm_request_queue_seconds_bucket{le="+Inf",model="llama",version="1"} 10.0
 llm_request_queue_seconds_count{model="llama",version="1"} 10.0
 llm_request_queue_seconds_sum{model="llama",version="1"} 0.25
-# HELP llm_requests_total Requests that ended, by outcome; reason is the server's own word for it.
+# HELP llm_requests_total Requests that ended, by outcome.
 # TYPE llm_requests_total counter
-llm_requests_total{model="llama",outcome="error",reason="BACKEND",version="1"} 9.0
+llm_requests_total{model="llama",outcome="error",version="1"} 9.0
 llm_requests_total{model="llama",outcome="ok",version="1"} 981.0
 # HELP llm_sequences Sequences in the engine, by state.
 # TYPE llm_sequences gauge

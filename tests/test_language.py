@@ -376,7 +376,7 @@ def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
         'printf `slo:error_budget_remaining:ratio{service="chat",slo="up",tenant=%q,pod=%q}` '
         "$labels.tenant $labels.pod | query"
     ) in " ".join(text.split())
-    assert "absent(sum(llm_requests_total))" in text, "what vanishes altogether has no group"
+    assert "absent(sum(llm_tenant_requests_total))" in text, "what vanishes altogether has no group"
 
 
 def test_groups_of_a_sum_of_rates_are_kept(tmp_path: Path) -> None:

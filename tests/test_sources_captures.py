@@ -83,6 +83,7 @@ async def test_traffic_is_told_by_the_method_of_each_model() -> None:
             "ttft": "triton_first_response",
             "itl": "trtllm_iteration_rate",
             "requests": "trtllm_finished",
+            "request_failures": "trtllm_finished",
             "input_tokens": "trtllm_input_length",
             "output_tokens": "trtllm_output_length",
         },
@@ -92,12 +93,17 @@ async def test_traffic_is_told_by_the_method_of_each_model() -> None:
             "itl": "vllm_histogram",
             "e2e": "vllm_histogram",
             "requests": "vllm_finished",
+            "request_failures": "vllm_finished",
             "input_tokens": "vllm_counter",
             "output_tokens": "vllm_counter",
         },
         "first_response": {**decoupled, "ttft": "triton_first_response"},
         "streaming": decoupled,
-        "pipeline": {"requests": "triton_ensemble_counters", "e2e": "triton_duration"},
+        "pipeline": {
+            "requests": "triton_ensemble_counters",
+            "request_failures": "triton_ensemble_counters",
+            "e2e": "triton_duration",
+        },
     }
 
 
@@ -117,7 +123,7 @@ async def test_every_engine_gauge_is_told() -> None:
 
 async def test_failures_of_an_ensemble_are_halved() -> None:
     survey = await stage("failures")
-    told = outcomes(found(survey, "pipeline")["requests"])
+    told = outcomes(found(survey, "pipeline")["request_failures"])
     written = (CAPTURES / "triton_failures.txt").read_text()
     line = 'nv_inference_request_failure{model="pipeline",reason="OTHER",version="1"} '
     assert told["error other"] == float(written.partition(line)[2].split()[0]) / 2 > 0
@@ -127,7 +133,7 @@ async def test_rejected_requests_never_had_a_first_token() -> None:
     survey = await stage("failures", models=["slow"])
     said = found(survey, "slow")
     rejected = outcomes(said["requests_without_first_token"])["rejected"]
-    assert rejected == outcomes(said["requests"])["rejected rejected"] == 3
+    assert rejected == outcomes(said["request_failures"])["rejected rejected"] == 3
 
 
 async def test_a_reload_restarts_successes_and_keeps_failures() -> None:
@@ -136,10 +142,10 @@ async def test_a_reload_restarts_successes_and_keeps_failures() -> None:
         await stage("reloaded", models=["plain"]),
     )
     was, now = (outcomes(found(one, "plain")["requests"]) for one in (before, after))
-    assert now["ok success"] < was["ok success"]  # type: ignore[operator]
+    assert now["ok"] < was["ok"]  # type: ignore[operator]
     was, now = (outcomes(found(one, "pipeline")["requests"]) for one in (before, after))
-    assert now["error other"] == was["error other"] != 0
-    assert now["ok success"] == 0
+    assert now["error"] == was["error"] != 0
+    assert "ok" not in now
 
 
 async def test_an_unloaded_model_is_missing_whole() -> None:
@@ -155,7 +161,7 @@ async def test_frozen_counters_are_refused_for_the_statistics() -> None:
     requests = found(survey, "plain")["requests"]
     assert isinstance(requests, Reading)
     assert requests.method == "statistics_requests"
-    assert outcomes(requests) == {"ok success": 20, "error": 0}
+    assert outcomes(requests) == {"ok": 20}
     assert "counter_latencies=false" in requests.note
     assert not any(reading.method.startswith("triton_") for reading in survey.readings)
 

@@ -18,7 +18,7 @@ from exporter.sources.iterations.engine import Engine
 from exporter.sources.iterations.records import TIMESTAMP, dialect_of, read_record
 from exporter.sources.iterations.splitter import MAX_OBJECT, Splitter
 from exporter.sources.iterations.telling import tell
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS
 
 Json = dict[str, Any]
 Make = Callable[..., Json]
@@ -111,7 +111,7 @@ def fed(*values: Json) -> Engine:
 def said(engine: Engine, age: float | None = 0.0) -> dict[str, object]:
     """Return the value or the reason of every signal."""
     readings, missing = tell(engine, age, 5.0, "chat", "1")
-    assert sorted(one.signal for one in (*readings, *missing)) == sorted(SIGNALS)
+    assert sorted(one.signal for one in (*readings, *missing)) == sorted(MAIN_SIGNALS)
     assert {(one.model, one.version) for one in (*readings, *missing)} == {("chat", "1")}
     values: dict[str, object] = {gap.signal: gap.reason for gap in missing}
     return values | {one.signal: one.samples[()] for one in readings}
@@ -556,7 +556,7 @@ def test_no_record_whatever_it_holds_breaks_anything(values: list[Any], age: flo
         if record:
             engine.take(record)
         readings, missing = tell(engine, age, 5.0, "chat", "1")
-        assert sorted(one.signal for one in (*readings, *missing)) == sorted(SIGNALS)
+        assert sorted(one.signal for one in (*readings, *missing)) == sorted(MAIN_SIGNALS)
         for reading in readings:
             (sample,) = reading.samples.values()
             number = sample.count if isinstance(sample, Distribution) else sample

@@ -30,7 +30,7 @@ from exporter.sources.triton import (
     default_metrics_url,
 )
 from exporter.store import Store
-from slos.signals import SIGNALS
+from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_triton import (
     Handler,
     config,
@@ -91,7 +91,7 @@ class TestParts:
         )
         assert broken(survey) == {"statistics": "timeout"}
         said = found(survey, "chat")
-        assert outcomes(said["requests"])["ok success"] == 3
+        assert outcomes(said["requests"])["ok"] == 3
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
     async def test_metrics_down_leaves_the_statistics_and_asks_for_patience(self) -> None:
@@ -104,7 +104,7 @@ class TestParts:
         )
         assert broken(survey) == {"metrics": "timeout"}
         said = found(survey, "chat")
-        assert outcomes(said["requests"]) == {"ok success": 4, "error": 0}
+        assert outcomes(said["requests"]) == {"ok": 4}
         assert survey.engine_stats_age == {}
         gauge = said["sequences_active"]
         assert isinstance(gauge, Missing)
@@ -135,7 +135,7 @@ class TestParts:
                 fake.instead[path] = answers(503)
             survey = await source.survey(1000)
         assert broken(survey) == {"repository": "status", "statistics": "status"}
-        assert outcomes(found(survey, "chat")["requests"])["ok success"] == 3
+        assert outcomes(found(survey, "chat")["requests"])["ok"] == 3
 
     async def test_everything_down_is_an_error(self) -> None:
         async with fake_triton() as fake:
@@ -279,8 +279,8 @@ class TestModels:
             fake.index, fake.metrics = ready("chat"), core(ok=4, backend=2)
             store.update(await source.survey(2), 2, 0.01)
         (requests,) = [one for one in store.view(2).signals if one.signal == "requests"]
-        assert requests.samples[("outcome", "ok"), ("reason", "success")] == 4
-        assert requests.samples[("outcome", "error"), ("reason", "backend")] == 0
+        assert requests.samples[(("outcome", "ok"),)] == 4
+        assert requests.samples[(("outcome", "error"),)] == 0
 
     async def test_a_model_reported_for_its_metrics_stays_while_they_are_silent(self) -> None:
         configs: dict[str, object] = {"chat": config("python", decoupled=False)}
@@ -412,7 +412,7 @@ class TestManyModels:
 
 def test_every_gap_of_every_kind_of_model_is_explained() -> None:
     for gaps in GAPS.values():
-        assert gaps.keys() == SIGNALS.keys()
+        assert gaps.keys() - COMPANIONS == set(MAIN_SIGNALS)
         assert all(gap.reason and gap.fix for gap in gaps.values())
 
 
@@ -422,7 +422,7 @@ def test_what_only_the_streams_tell_is_brought_by_a_tap() -> None:
             assert "--tap proxy=:9000=127.0.0.1:8000" in gaps[signal].fix
             assert "--tap capture=eth0:8000" in gaps[signal].fix
             assert gaps[signal].never, "no reading of Triton can bring it"
-    assert {signal for signal in SIGNALS if "stream" in signal or "disconnect" in signal} <= {
+    assert {signal for signal in MAIN_SIGNALS if "stream" in signal or "disconnect" in signal} <= {
         *OBSERVED
     }
 
@@ -438,7 +438,7 @@ async def test_every_signal_is_given_or_explained_once(told: object) -> None:
     survey = await look(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
     given = {one.signal for one in survey.readings}
     explained = [one.signal for one in survey.missing]
-    assert sorted([*given, *explained]) == sorted(SIGNALS)
+    assert sorted({*given, *explained} - COMPANIONS) == sorted(MAIN_SIGNALS)
 
 
 JSON = st.recursive(
@@ -515,8 +515,12 @@ def test_nonsense_never_crashes_nor_leaks(
                     assert value.edges[-1] == float("inf")
                     value = value.sum
                 assert 0 <= value < float("inf")
-        keys = {(one.model, one.version, one.signal) for one in (*readings, *missing)}
-        assert len(keys) == len(models) * len(SIGNALS)
+        keys = {
+            (one.model, one.version, one.signal)
+            for one in (*readings, *missing)
+            if one.signal not in COMPANIONS
+        }
+        assert len(keys) == len(models) * len(MAIN_SIGNALS)
         survey = Survey("triton", tuple(readings), tuple(missing), tuple(models))
         store.update(survey, now, 0.0)
         assert len(store.view(now).signals) >= len(keys)

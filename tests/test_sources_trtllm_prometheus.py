@@ -14,14 +14,12 @@ from exporter.readings import Distribution, Missing, Reading
 from exporter.sources import trtllm_prometheus
 from exporter.sources.by_model import ByModel
 from exporter.sources.trtllm_prometheus import Memory
+from slos.signals import OUTCOMES as ALL_OUTCOMES
 from slos.signals import SIGNALS
+from tests.fake_triton import outcomes
 
 CAPTURES = Path(__file__).parent / "captures"
-OUTCOMES = {
-    (("outcome", "ok"), ("reason", "stop")): 6.0,
-    (("outcome", "ok"), ("reason", "length")): 3.0,
-    (("outcome", "cancelled"), ("reason", "cancelled")): 1.0,
-}
+OUTCOMES = {"ok": 9.0, "cancelled": 1.0}
 TTFT = Distribution((0.1, 1.0, inf), (7.0, 10.0, 10.0), 1.5)
 
 Said = dict[str, Reading | Missing]
@@ -78,7 +76,7 @@ class TestGenerations:
         assert value(said["queue"]) == Distribution((0.3, inf), (8.0, 8.0), 0.4)
         requests = said["requests"]
         assert isinstance(requests, Reading)
-        assert requests.samples == OUTCOMES
+        assert outcomes(requests) == OUTCOMES
         assert {one.model for one in said.values()} == {"chat"}
 
     def test_a_mean_per_token_is_never_the_gap_between_tokens(self) -> None:
@@ -103,7 +101,7 @@ class TestGenerations:
             signal: value(one)
             for signal, one in said.items()
             if isinstance(one, Reading) and SIGNALS[signal].kind != "histogram"
-            if signal != "requests"
+            if signal not in ("requests", "request_failures")
         }
         assert numbers == {
             "input_tokens": 4000.0,
@@ -138,7 +136,7 @@ class TestGenerations:
     def test_requests_that_nobody_made_yet_are_zero(self) -> None:
         requests = Watcher().look("")["requests"]
         assert isinstance(requests, Reading)
-        assert requests.samples == {(("outcome", "ok"), ("reason", "stop")): 0.0}
+        assert requests.samples == {(("outcome", outcome),): 0.0 for outcome in ALL_OUTCOMES}
 
     @pytest.mark.parametrize(
         ("word", "outcome", "reason"),
@@ -151,9 +149,10 @@ class TestGenerations:
         ],
     )
     def test_finish_reasons(self, word: str, outcome: str, reason: str) -> None:
-        requests = Watcher().look(finished(3).replace("stop", word))["requests"]
-        assert isinstance(requests, Reading)
-        assert requests.samples == {(("outcome", outcome), ("reason", reason)): 3.0}
+        said = Watcher().look(finished(3).replace("stop", word))
+        assert outcomes(said["requests"]) == {outcome: 3.0}
+        failures = {} if outcome == "ok" else {f"{outcome} {reason}": 3.0}
+        assert outcomes(said["request_failures"]) == failures
 
     def test_several_models_belong_to_nobody_unless_one_is_served(self) -> None:
         text = finished(3) + finished(4).replace("chat", "other")

@@ -15,7 +15,7 @@ from exporter.readings import Distribution, Missing, Reading, SourceError, Surve
 from exporter.sources.fetch import Limits
 from exporter.sources.trtllm_serve import TrtllmServeSource
 from exporter.store import Store
-from slos.signals import SIGNALS
+from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_server import FakeServer, Said, cut, fake_server, status
 from tests.test_sources_request_timing import item
 from tests.test_sources_trtllm_prometheus import capture, finished, gauges
@@ -88,7 +88,7 @@ class TestReleases:
             without("/prometheus/metrics", "/perf_metrics"),
         ):
             survey = await look(server)
-            assert said(survey).keys() == SIGNALS.keys()
+            assert said(survey).keys() - COMPANIONS == set(MAIN_SIGNALS)
             for one in said(survey).values():
                 assert isinstance(one, Reading) or (one.reason and one.fix)
             assert broken(survey) == {}
@@ -108,7 +108,9 @@ class TestReleases:
     async def test_before_the_first_request(self) -> None:
         survey = await look(answers())
         assert gap(survey, "ttft").reason == "no request has completed yet"
-        assert methods(survey) == {"requests": "trtllm_serve_finish_reason"}
+        assert methods(survey) == dict.fromkeys(
+            ("requests", "request_failures"), "trtllm_serve_finish_reason"
+        )
 
     async def test_timing_that_was_removed(self) -> None:
         survey = await look(without("/perf_metrics", metrics=capture("1.1")))
@@ -308,7 +310,7 @@ class TestFaults:
                 path, "metrics"
             )
         }
-        assert said(survey).keys() == SIGNALS.keys()
+        assert said(survey).keys() - COMPANIONS == set(MAIN_SIGNALS)
         assert "trtllm_request_timing" not in methods(survey).values()
 
     @pytest.mark.parametrize("path", ["/prometheus/metrics", "/perf_metrics"])
@@ -363,7 +365,7 @@ class TestFaults:
                 fake.answers["/prometheus/metrics"] = finished(count)
                 store.update(await one.survey(now), now, 0.1)
         [requests] = [state for state in store.view(3).signals if state.signal == "requests"]
-        assert list(requests.samples.values()) == [15]
+        assert sum(map(float, requests.samples.values())) == 15
 
     async def test_gauges_of_the_dead_are_told_as_missing(self) -> None:
         text = gauges("1", num_requests_running=1) + gauges("2", num_requests_running=2)

@@ -91,8 +91,8 @@ async def test_tokens_and_finished_requests() -> None:
     assert said["cached_input_tokens"].samples == {(): 1000}  # type: ignore[union-attr]
     assert said["output_tokens"].samples == {(): 567}  # type: ignore[union-attr]
     assert said["requests"].method == "vllm_finished"  # type: ignore[union-attr]
-    assert outcomes(said["requests"])["ok finished"] == 5
-    assert outcomes(said["requests"])["error backend"] == 1
+    assert outcomes(said["requests"])["ok"] == 5
+    assert outcomes(said["request_failures"])["error backend"] == 1
 
 
 async def test_finish_reasons_are_better_than_a_count() -> None:
@@ -106,9 +106,8 @@ async def test_finish_reasons_are_better_than_a_count() -> None:
     )  # fmt: skip
     said = found(await look(metrics=metrics, configs=VLLM), "chat")
     assert said["requests"].method == "vllm_finish_reason"  # type: ignore[union-attr]
-    assert outcomes(said["requests"]) == {
-        "ok stop": 10,
-        "ok length": 4,
+    assert outcomes(said["requests"]) == {"ok": 14, "disconnected": 2, "error": 4}
+    assert outcomes(said["request_failures"]) == {
         "disconnected abort": 2,
         "error error": 1,
         "error unknown": 3,

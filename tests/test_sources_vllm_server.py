@@ -15,8 +15,9 @@ from exporter.sources import vllm
 from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits
 from exporter.sources.vllm_server import VllmSource
-from slos.signals import SIGNALS
+from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_server import Said, fake_server, status
+from tests.fake_triton import outcomes
 
 CAPTURE = (Path(__file__).parent / "captures" / "vllm_standalone_by_hand.txt").read_text()
 CHAT = "example/chat-8b"
@@ -70,7 +71,7 @@ def rejections(**counts: int) -> str:
 async def test_every_signal_is_told_or_explained() -> None:
     survey = await look(answers())
     found = said(survey)
-    assert found.keys() == SIGNALS.keys()
+    assert found.keys() - COMPANIONS == set(MAIN_SIGNALS)
     assert survey.models == (ModelInfo(CHAT, "", "vllm 0.33.0", decoupled=True),)
     assert survey.ready is True
     told = {signal for signal, one in found.items() if isinstance(one, Reading)}
@@ -95,7 +96,7 @@ async def test_engines_are_added_but_never_their_utilization() -> None:
     assert value(found["sequences_active"]) == 8
     assert value(found["kv_utilization"]) == pytest.approx(0.8)
     assert value(found["preemptions"]) == 3
-    assert value(found["requests"]) == 10
+    assert outcomes(found["requests"]) == {"ok": 10}
     assert value(found["ttft"]) == Distribution((0.5, inf), (3, 10), 3)
 
 
@@ -103,9 +104,10 @@ async def test_the_client_that_left_and_the_full_queue() -> None:
     metrics = engines("counter", "request_success_total", 2, labels='finished_reason="abort",')
     metrics += rejections(max_num_queued_reqs=3, new_word=4)
     found = said(await look(answers(metrics)), "chat")
-    requests = found["requests"]
-    assert isinstance(requests, Reading)
-    assert requests.samples == {
+    assert outcomes(found["requests"]) == {"disconnected": 2, "rejected": 7}
+    failures = found["request_failures"]
+    assert isinstance(failures, Reading)
+    assert failures.samples == {
         (("outcome", "disconnected"), ("reason", "abort")): 2,
         (("outcome", "rejected"), ("reason", "max_num_queued_reqs")): 3,
         (("outcome", "rejected"), ("reason", "unknown")): 4,

@@ -122,13 +122,19 @@ llm_request_duration_seconds_count{model="llama",version="1"} 1.0
 llm_request_duration_seconds_sum{model="llama",version="1"} 1.25
 llm_request_decode_seconds_count{model="llama",version="1"} 1.0
 llm_request_decode_seconds_sum{model="llama",version="1"} 0.5
-llm_requests_total{model="llama",outcome="ok",reason="stop",tenant="acme",version="1"} 1.0
-llm_tokens_total{direction="cached_input",model="llama",tenant="acme",version="1"} 2.0
-llm_tokens_total{direction="input",model="llama",tenant="acme",version="1"} 7.0
-llm_tokens_total{direction="output",model="llama",tenant="acme",version="1"} 4.0
-llm_streams_total{model="llama",outcome="ok",phase="complete",tenant="acme",version="1"} 1.0
 llm_stream_max_gap_seconds_count{model="llama",version="1"} 1.0
 llm_stream_max_gap_seconds_sum{model="llama",version="1"} 0.25
+llm_slo_events_total{model="llama",result="bad",signal="itl",threshold="0.06",version="1"} 2.0
+llm_requests_total{model="llama",outcome="ok",version="1"} 1.0
+llm_tenant_requests_total{model="llama",outcome="ok",tenant="acme",version="1"} 1.0
+llm_tokens_total{direction="cached_input",model="llama",version="1"} 2.0
+llm_tokens_total{direction="input",model="llama",version="1"} 7.0
+llm_tokens_total{direction="output",model="llama",version="1"} 4.0
+llm_tenant_tokens_total{direction="cached_input",model="llama",tenant="acme",version="1"} 2.0
+llm_tenant_tokens_total{direction="input",model="llama",tenant="acme",version="1"} 7.0
+llm_tenant_tokens_total{direction="output",model="llama",tenant="acme",version="1"} 4.0
+llm_streams_total{model="llama",outcome="ok",phase="complete",version="1"} 1.0
+llm_tenant_streams_total{model="llama",outcome="ok",phase="complete",tenant="acme",version="1"} 1.0
 """
     )
     assert {reading.method for reading in readings(recorder)} == {
@@ -156,13 +162,13 @@ def test_an_answer_in_one_piece_has_neither_a_first_token_nor_gaps() -> None:
         """\
 llm_request_duration_seconds_count{model="llama",version=""} 1.0
 llm_request_duration_seconds_sum{model="llama",version=""} 1.25
-llm_requests_total{model="llama",outcome="ok",reason="stop",version=""} 1.0
+llm_requests_total{model="llama",outcome="ok",version=""} 1.0
 llm_tokens_total{direction="input",model="llama",version=""} 7.0
 llm_tokens_total{direction="output",model="llama",version=""} 4.0
 """
     )
-    absent = {"ttft", "itl", "max_gap", "streams", "disconnects", "requests_without_first_token"}
-    assert absent.isdisjoint(reading.signal for reading in readings(recorder))
+    for signal in ("ttft", "itl", "max_gap", "requests_without_first_token"):
+        assert methods(recorder, signal) == {"wire_unused"}
 
 
 def test_what_came_after_the_client_had_left_is_waste_and_nothing_else() -> None:
@@ -181,7 +187,10 @@ llm_time_to_first_token_seconds_count{model="llama",version=""} 1.0
 llm_time_to_first_token_seconds_sum{model="llama",version=""} 0.5
 llm_inter_token_latency_seconds_count{model="llama",version=""} 1.0
 llm_inter_token_latency_seconds_sum{model="llama",version=""} 0.5
-llm_requests_total{model="llama",outcome="disconnected",reason="",version=""} 1.0
+llm_stream_max_gap_seconds_count{model="llama",version=""} 1.0
+llm_stream_max_gap_seconds_sum{model="llama",version=""} 0.5
+llm_requests_total{model="llama",outcome="disconnected",version=""} 1.0
+llm_request_failures_total{model="llama",outcome="disconnected",reason="",version=""} 1.0
 llm_tokens_total{direction="output",model="llama",version=""} 2.0
 llm_streams_total{model="llama",outcome="disconnected",phase="mid_stream",version=""} 1.0
 llm_streaming_disconnects_total{model="llama",phase="mid_stream",version=""} 1.0
@@ -191,8 +200,6 @@ llm_disconnect_release_seconds_count{model="llama",version=""} 1.0
 llm_disconnect_release_seconds_sum{model="llama",version=""} 8.0
 llm_wasted_tokens_total{model="llama",version=""} 3.0
 llm_partial_response_tokens_total{model="llama",version=""} 2.0
-llm_stream_max_gap_seconds_count{model="llama",version=""} 1.0
-llm_stream_max_gap_seconds_sum{model="llama",version=""} 0.5
 """
     )
 
@@ -254,7 +261,7 @@ def test_counters_of_what_may_go_wrong_are_there_before_it_does() -> None:
     told = {reading.signal: reading.samples for reading in readings(recorder)}
     assert told["disconnects"] == {(("phase", phase),): 0.0 for phase in PHASES[:2]}
     assert told["requests_without_first_token"] == {
-        (("outcome", outcome),): 0.0 for outcome in ("error", "rejected", "timeout")
+        (("outcome", outcome),): 0.0 for outcome in OUTCOMES if outcome != "ok"
     }
     for signal in ("wasted_tokens", "partial_tokens", "suspected_retries", "client_backpressure"):
         assert told[signal] == {(): 0.0}
@@ -414,7 +421,8 @@ def test_what_no_answer_tells_is_not_there() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(streaming=False), ended(104.0))
     signals = {reading.signal for reading in readings(recorder)}
-    assert signals.isdisjoint({"input_tokens", "cached_input_tokens", "output_tokens", "tpot"})
+    assert signals.isdisjoint({"input_tokens", "cached_input_tokens", "output_tokens"})
+    assert methods(recorder, "tpot") == {"wire_unused"}
 
 
 def test_a_stream_left_without_its_count_makes_only_counts_an_estimate() -> None:
@@ -710,6 +718,7 @@ def test_an_answer_says_which_version_a_request_was_for() -> None:
         for reading in readings(recorder)
         if reading.signal == "requests"
         for labels, count in reading.samples.items()
+        if count
     }
     assert requests == {
         ("1", "ok"): 1.0,
@@ -753,13 +762,13 @@ def test_reasons_are_few_and_plain() -> None:
     play(recorder, stream(), ended(102.0, "error", "a" * 41))
     for number in range(MAX_REASONS + 5):
         play(recorder, stream(), ended(102.0, "error", f"made_up_{number}"))
-    assert value(recorder, "requests", reason="deadline_exceeded") == 1
-    assert value(recorder, "requests", reason="other") == 2 + 6
-    [reading] = [one for one in readings(recorder) if one.signal == "requests"]
+    assert value(recorder, "request_failures", reason="deadline_exceeded") == 1
+    assert value(recorder, "request_failures", reason="other") == 2 + 6
+    [reading] = [one for one in readings(recorder) if one.signal == "request_failures"]
     assert len(reading.samples) == MAX_REASONS + 1
 
 
-def test_tenants_are_few_and_nobody_becomes_one_by_being_refused() -> None:
+def test_tenants_are_few_and_an_invalid_request_takes_no_lasting_place() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(tenant="acme"), *chunks(101.0), ended(102.0))
     play(recorder, stream(tenant="guest"), ended(102.0, "invalid", "401"))
@@ -768,9 +777,9 @@ def test_tenants_are_few_and_nobody_becomes_one_by_being_refused() -> None:
     play(recorder, stream(tenant="a" * 65), ended(102.0, "error", "500"))
     play(recorder, stream(tenant="\x00"), ended(102.0, "error", "500"))
     play(recorder, stream(), ended(102.0, "error", "500"))
-    assert value(recorder, "requests", tenant="acme") == 1
-    assert value(recorder, "requests", tenant="guest") == 0
-    assert value(recorder, "requests", tenant="other") == 1 + 6 + 2
+    assert value(recorder, "tenant_requests", tenant="acme") == 1
+    assert value(recorder, "tenant_requests", tenant="guest", outcome="invalid") == 1
+    assert value(recorder, "tenant_requests", tenant="other") == 6 + 2
     assert value(recorder, "requests") == 1 + 1 + MAX_TENANTS + 5 + 3
 
 

@@ -40,7 +40,7 @@ def view(
 def busy() -> View:
     outcomes: dict[Labels, Value] = {
         (("outcome", "ok"),): 981.0,
-        (("outcome", "error"), ("reason", "BACKEND")): 9.0,
+        (("outcome", "error"),): 9.0,
     }
     return view(
         measured(

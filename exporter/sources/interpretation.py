@@ -12,7 +12,7 @@ from exporter.sources.gaps import Gap
 from exporter.sources.roster import Roster
 from exporter.sources.triton_core import Finished, Origin, Tally, kind_of
 from exporter.sources.trtllm_backend import Engine
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def interpret(
     missing = []
     for info in models:
         steps = [step for step in roster.steps(info.model) if step in reported]
-        for signal in SIGNALS:
+        for signal in MAIN_SIGNALS:
             key = (info.model, info.version, signal)
             if key[:2] not in loaded:
                 missing.append(_not_loaded(signal, info, seen))
@@ -123,7 +123,7 @@ def _finished(
     for info in models:
         model = (info.model, info.version)
         if kind_of(info) in ("decoupled", "vllm", "unknown") and model in done and model in tallies:
-            yield triton_core.finished(info, done[model], tallies[model], origin, note)
+            yield from triton_core.finished(info, done[model], tallies[model], origin, note)
 
 
 def _refused(readings: Iterable[Reading], *, unread: bool) -> Iterator[Missing]:

@@ -13,9 +13,9 @@ from exporter.readings import Labels, Missing, ModelInfo, Reading, Survey, Value
 from exporter.recorder import Series
 from exporter.sources import Closing
 from exporter.taps.messages import TapState
-from exporter.taps.model import GOES_ON_FROM
+from exporter.taps.model import GOES_ON_FROM, UNUSED
 from exporter.taps.process import TapsProcess
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS, SIGNALS
 
 Counted = tuple[str, Labels]
 """Metric and labels."""
@@ -26,23 +26,14 @@ _STAGES = (
     "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
     "X-TRTLLM-return-metrics: 1 from trtllm-serve"
 )
-_NO_STREAM = ("nobody has asked this model for a stream yet", "none needed")
 _NO_STAGES = ("no answer carried the engine's own timing", _STAGES)
 _NO_USAGE = ("no answer told how many there were", _USAGE)
 _GAPS: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        (
-            *("ttft", "itl", "max_gap", "decode", "streams", "disconnects", "disconnect_age"),
-            *("partial_tokens", "wasted_tokens", "requests_without_first_token"),
-        ),
-        _NO_STREAM,
-    ),
     "itl_normalized": (
         "no stream told how many tokens each of its pieces has",
         "have clients ask for it: stream_options.continuous_usage_stats, from vLLM and "
         "trtllm-serve",
     ),
-    "tpot": ("no stream of two pieces or more has ended well yet", "none needed"),
     "queue": _NO_STAGES,
     "prefill": _NO_STAGES,
     "input_tokens": _NO_USAGE,
@@ -191,7 +182,7 @@ class TapsSource(Closing):
         for reading in readings:
             given.setdefault((reading.model, reading.version), set()).add(reading.signal)
         for model, had in given.items():
-            for signal in SIGNALS:
+            for signal in MAIN_SIGNALS:
                 if signal not in had and (self._alone or signal in _GAPS):
                     yield Missing(signal, *model, *_GAPS.get(signal, _NOT_ON_THE_WIRE))
 
@@ -227,7 +218,8 @@ def _models(readings: Iterable[Reading]) -> Iterator[ModelInfo]:
     streams: dict[tuple[str, str], bool] = {}
     for reading in readings:
         model = reading.model, reading.version
-        streams[model] = streams.get(model, False) or reading.signal == "streams"
+        of_a_stream = reading.signal == "itl" and reading.method != UNUSED
+        streams[model] = streams.get(model, False) or of_a_stream
     for model, decoupled in streams.items():
         yield ModelInfo(*model, decoupled=decoupled)
 

@@ -33,7 +33,7 @@ from exporter.sources.trace_setting import PATH as SETTING_PATH
 from exporter.sources.trace_setting import TraceSetting, read_setting
 from exporter.traces.joining import Joiner, Request
 from exporter.traces.spans import Export, MalformedExportError
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS
 
 PATH = "/v1/traces"
 ALL, SAMPLED = "triton_trace", "triton_trace_sampled"
@@ -351,7 +351,7 @@ def _at_first(reading: Reading) -> Reading:
 
 def _gaps(models: Iterable[Model]) -> Iterator[Missing]:
     for model in models:
-        for signal in SIGNALS:
+        for signal in MAIN_SIGNALS:
             if signal not in GIVEN:
                 fix = OBSERVE if signal in OBSERVED else ASK_TRITON
                 yield Missing(signal, *model, "Triton's traces do not show it", fix)

@@ -28,6 +28,7 @@ from exporter.readings import (
     Value,
 )
 from exporter.sources.by_model import ByModel
+from exporter.sources.request_outcomes import request_readings
 
 Kind = Literal["tensorrtllm", "ensemble", "vllm", "decoupled", "unary", "unknown"]
 Origin = Literal["counters", "statistics"]
@@ -153,8 +154,8 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
     kind = kind_of(info)
     method = METHODS_OF[origin].get(kind)
     if method:
-        samples: dict[Labels, float] = {_outcome("ok", "success"): tally.ok}
-        yield _reading(info, "requests", method, samples | failures(info, tally), note)
+        samples = {("ok", "success"): tally.ok, **failures(info, tally)}
+        yield from request_readings((info.model, info.version), method, samples, note)
         if tally.duration is not None:
             mean = Distribution((inf,), (tally.ok,), tally.duration)
             yield _reading(info, "e2e", DURATION_METHOD[origin], {UNLABELLED: mean}, note)
@@ -171,20 +172,20 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
 
 def finished(
     info: ModelInfo, done: Finished, tally: Tally, origin: Origin, note: str = ""
-) -> Reading:
+) -> Iterator[Reading]:
     """Tell requests of a model whose successes Triton counts too early; failures are Triton's."""
     method = done.method if origin == "counters" else f"{done.method}_statistics"
-    samples: dict[Labels, float] = {_outcome("ok", done.reason): done.count}
-    return _reading(info, "requests", method, samples | failures(info, tally), note)
+    samples = {("ok", done.reason): done.count, **failures(info, tally)}
+    yield from request_readings((info.model, info.version), method, samples, note)
 
 
-def failures(info: ModelInfo, tally: Tally) -> dict[Labels, float]:
+def failures(info: ModelInfo, tally: Tally) -> dict[tuple[str, str], float]:
     """Return a tally's failures by outcome and reason; an ensemble's are halved."""
     share = 0.5 if info.backend == "ensemble" else 1.0
-    found: dict[Labels, float] = {}
+    found: dict[tuple[str, str], float] = {}
     for reason, count in tally.failures.items():
         known = reason in OUTCOMES
-        labels = _outcome(OUTCOMES.get(reason, "error"), reason.lower() if known else "unknown")
+        labels = OUTCOMES.get(reason, "error"), reason.lower() if known else "unknown"
         found[labels] = found.get(labels, 0.0) + count * share
     return found
 
@@ -214,10 +215,6 @@ def _reading(
     note: str = "",
 ) -> Reading:
     return Reading(signal, info.model, info.version, method, dict(samples), note)
-
-
-def _outcome(outcome: str, reason: str) -> Labels:
-    return (("outcome", outcome), ("reason", reason))
 
 
 def _seconds(microseconds: float | None) -> float | None:

@@ -9,16 +9,18 @@ still, and when the server falls idle they show its last batch as still running.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from exporter.reader import Family
-from exporter.readings import UNLABELLED, Labels, Missing, Model, Reading, Value
+from exporter.readings import UNLABELLED, Missing, Model, Reading, Value
 from exporter.sources import gauge_writers
 from exporter.sources.by_model import ByModel
 from exporter.sources.gauge_writers import Gauges, Writers
 from exporter.sources.kv_blocks import KV_GAUGES, blocks, contradict
+from exporter.sources.request_outcomes import request_readings
 
 T = TypeVar("T")
 
@@ -218,12 +220,11 @@ def _reading(
 def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Reading]:
     """Tell requests by how they ended; before the first of them there is no series at all."""
     tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
-    samples: dict[Labels, float] = {}
+    samples: defaultdict[tuple[str, str], float] = defaultdict(float)
     for word, count in (_newest(tables, labelled) or NONE_YET).items():
         outcome, reason = (OUTCOMES[word], word) if word in OUTCOMES else ("error", "unknown")
-        labels = (("outcome", outcome), ("reason", reason))
-        samples[labels] = samples.get(labels, 0.0) + count
-    yield Reading("requests", model, "", "trtllm_serve_finish_reason", {**samples})
+        samples[outcome, reason] += count
+    yield from request_readings((model, ""), "trtllm_serve_finish_reason", samples)
 
 
 def _gauges(

@@ -26,7 +26,7 @@ from exporter.sources.iterations.splitter import Splitter
 from exporter.sources.request_feed import RequestFeed
 from exporter.sources.trtllm_iterations import BACKEND, served_model
 from exporter.sources.trtllm_prometheus import ITERATIONS, Memory
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS
 
 METRICS, TIMING = "/prometheus/metrics", "/perf_metrics"
 PATTERN = "perf_metrics-*.jsonl"
@@ -227,7 +227,7 @@ class TrtllmServeSource(HttpSource):
         for one in found:
             if isinstance(one, Missing):
                 refused[one.signal] = one
-        for signal in SIGNALS:
+        for signal in MAIN_SIGNALS:
             if signal in given:
                 continue
             gap, unread = self._gap(signal, families, nameless, parts)

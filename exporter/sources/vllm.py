@@ -7,11 +7,13 @@ parameter REPORT_CUSTOM_METRICS.  vLLM itself has ``model_name`` and, with data 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from exporter.readings import UNLABELLED, Labels, Model, ModelInfo, Reading, Value
 from exporter.sources.by_model import ByModel
+from exporter.sources.request_outcomes import request_readings
 from exporter.sources.triton_core import Finished
 
 T = TypeVar("T")
@@ -110,19 +112,14 @@ def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
     finished = metrics.totals(FINISH_REASONS, "finished_reason")
     rejected = metrics.totals(REJECTIONS, "reason")
     for key in keys:
-        samples: dict[Labels, float] = {}
+        samples: defaultdict[tuple[str, str], float] = defaultdict(float)
         for word, count in finished.get(key, {}).items():
             reason = word if word in OUTCOMES else "unknown"
-            _add(samples, OUTCOMES.get(word, "error"), reason, count)
+            samples[OUTCOMES.get(word, "error"), reason] += count
         for word, count in rejected.get(key, {}).items():
-            _add(samples, "rejected", word if word in REJECTED_FOR else "unknown", count)
+            samples["rejected", word if word in REJECTED_FOR else "unknown"] += count
         if key in finished:
-            yield Reading("requests", *key, "vllm_finish_reason", {**samples})
+            yield from request_readings(key, "vllm_finish_reason", samples)
         if key in rejected:
             died: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
             yield Reading("requests_without_first_token", *key, "vllm_rejections", died)
-
-
-def _add(samples: dict[Labels, float], outcome: str, reason: str, count: float) -> None:
-    labels = (("outcome", outcome), ("reason", reason))
-    samples[labels] = samples.get(labels, 0.0) + count

@@ -12,7 +12,7 @@ from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits
 from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, served
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS
 
 BACKEND = "vllm"
 
@@ -101,7 +101,7 @@ class VllmSource(HttpSource):
     ) -> Iterator[Missing]:
         given = {(reading.model, reading.signal) for reading in readings}
         for model in self._models:
-            for signal in SIGNALS:
+            for signal in MAIN_SIGNALS:
                 if (model, signal) not in given:
                     gap = self._gap(signal, unread)
                     yield Missing(signal, model, "", gap.reason, gap.fix, unread=unread is not None)

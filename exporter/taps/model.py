@@ -5,13 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
-from exporter.readings import UNLABELLED, Distribution, Reading
+from exporter.births import known_labels
+from exporter.readings import UNLABELLED, Distribution, Labels, Reading, Value
 from exporter.recorder import Histogram, Recorder, Series
 from exporter.taps.goodput import Goal, Verdict
-from exporter.taps.words import OTHER, Words
+from exporter.taps.label_limiter import OTHER, LabelLimiter
 from exporter.wire.events import Stages
-from slos.signals import PHASES
+from slos.signals import (
+    LATENCIES,
+    RESULTS,
+    SIGNALS,
+    TENANT,
+    TENANT_SIGNALS,
+    bucket_edges,
+    slo_events,
+    threshold_label,
+)
 
 MAX_REASONS = 20
 
@@ -38,13 +49,24 @@ GOES_ON_FROM: Mapping[str, str] = {
 """Each of these methods begins at 0 where the other one ends."""
 
 _STAGES = ("queue", "prefill", "decode")
-_AT_ONCE = ("e2e", "requests", "disconnect_release")
-_AT_ONCE_AT_0 = ("suspected_retries", "client_backpressure")
-_WITH_STREAMS = ("max_gap", "decode", "streams", "disconnect_age")
-_WITH_STREAMS_AT_0 = ("partial_tokens", "wasted_tokens")
-_FAILURES = ("error", "rejected", "timeout")
+_AT_ONCE = (
+    *("e2e", "requests", "disconnect_release", "suspected_retries", "client_backpressure"),
+    *("streams", "disconnects", "disconnect_age", "partial_tokens", "wasted_tokens", "goodput"),
+    slo_events("e2e"),
+)
+_WITH_STREAMS = (
+    *("ttft", "itl", "max_gap", "decode", "requests_without_first_token"),
+    *(slo_events("ttft"), slo_events("max_gap"), slo_events("decode")),
+)
+_TOKENS = ("input_tokens", "cached_input_tokens", "output_tokens")
+_BEFORE_FIRST_USE = (*_WITH_STREAMS, "tpot", slo_events("itl"), slo_events("tpot"), *_TOKENS)
+"""Signals of which the wire has nothing to say until a first request shows them."""
+_PER_TOKEN = ("itl", "itl_normalized")
+"""Latencies whose events are counted from the histogram: there are too many to judge one by one."""
+UNUSED = "wire_unused"
+_MAIN: Mapping[str, str] = {twin: signal for signal, twin in TENANT_SIGNALS.items()}
+"""The signal that a tenant's counter belongs to."""
 
-TENANT = "tenant"
 SAMPLED = "wire_stages_sampled"
 _REASON = re.compile(r"[a-z0-9_]{1,40}")
 
@@ -94,67 +116,88 @@ class Model:
         self._pace: Pace | None = None
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
-        self._reasons = Words(MAX_REASONS)
-        self._recorder = Recorder(thresholds)
+        self._reasons = LabelLimiter(MAX_REASONS)
+        self._thresholds = {
+            signal: tuple(thresholds[signal]) for signal in LATENCIES if thresholds.get(signal)
+        }
+        self._recorder = Recorder(self._thresholds)
+        self._tenants: set[str] = set()
+        self._unused = set(_BEFORE_FIRST_USE)
         for signal in _AT_ONCE:
-            self._recorder.declare(self._series(signal))
-        for signal in _AT_ONCE_AT_0:
-            self.count(signal, amount=0.0)
-        for goal in self.goals:
-            self.judged(goal, Verdict("good"), amount=0.0)
+            self._begin(self._series(signal))
 
     @property
     def pace(self) -> Pace:
-        """Where tokens go; with the first stream there is all that streams have."""
+        """Where tokens go; with the first stream begins all that streams have."""
         if self._pace is None:
             for signal in _WITH_STREAMS:
-                self._recorder.declare(self._series(signal))
-            for signal in _WITH_STREAMS_AT_0:
-                self.count(signal, amount=0.0)
-            for phase in PHASES[:2]:
-                self.count("disconnects", {"phase": phase}, 0.0)
-            for outcome in _FAILURES:
-                self.count("requests_without_first_token", {"outcome": outcome}, 0.0)
+                self._begin(self._series(signal))
             signals = ("ttft", "itl", "itl_normalized")
             self._pace = Pace(*(self._recorder.histogram(self._series(one)) for one in signals))
         return self._pace
 
     def observe(self, signal: str, seconds: float) -> None:
-        """Take in an observation."""
-        self._recorder.observe(self._series(signal), seconds)
+        """Count an observation, and judge it by every threshold of its signal."""
+        self._observe(self._series(signal), seconds)
+
+    def judge(self, signal: str, seconds: float) -> None:
+        """Judge an event of a latency signal by every threshold, without observing it."""
+        self._judge(self._series(slo_events(signal)), seconds)
 
     def count(
-        self, signal: str, labels: Mapping[str, str] | None = None, amount: float = 1.0
+        self,
+        signal: str,
+        labels: Mapping[str, str] | None = None,
+        amount: float = 1.0,
+        *,
+        tenant: str = "",
     ) -> None:
-        """Take in so many events; a request without a tenant has no such label."""
-        given = ((name, value) for name, value in (labels or {}).items() if value or name != TENANT)
-        self._recorder.count(self._series(signal), tuple(sorted(given)), amount)
+        """Count events, also among those of their ``tenant`` if there is one."""
+        given = tuple(sorted((labels or {}).items()))
+        self._recorder.count(self._series(signal), given, amount)
+        if tenant and signal in TENANT_SIGNALS:
+            of_tenant = self._series(TENANT_SIGNALS[signal])
+            self._recorder.count(of_tenant, _of_tenant(given, tenant), amount)
+
+    def met(self, tenant: str) -> None:
+        """Begin the counters of a tenant, at zero, with its first request."""
+        if tenant and tenant not in self._tenants:
+            self._tenants.add(tenant)
+            for signal, twin in TENANT_SIGNALS.items():
+                for labels in self._known_labels(signal):
+                    self._recorder.count(self._series(twin), _of_tenant(labels, tenant), 0.0)
+
+    def used(self, *signals: str) -> None:
+        """Stop to serve zero for signals that a request should have shown and did not."""
+        self._unused.difference_update(signals)
 
     def staged(self, stages: Stages | None) -> None:
-        """Take in what the engine says of its own time for a request, None if it says nothing."""
+        """Count the engine's own timing of a request, None if its answer has none."""
         if stages is None:
             for signal in _STAGES:
                 if (signal, "", "", self._stages) in self._recorder:
-                    self._recorder.declare((signal, "", "", SAMPLED))
+                    self._begin((signal, "", "", SAMPLED))
             self._stages = SAMPLED
             return
         for signal in _STAGES:
             seconds = getattr(stages, signal)
             if seconds is not None:
-                self._recorder.observe((signal, "", "", self._stages), seconds)
+                self._observe((signal, "", "", self._stages), seconds)
 
-    def judged(self, goal: Goal, verdict: Verdict, tenant: str = "", amount: float = 1.0) -> None:
-        """Take in what a request was for an objective."""
+    def judged(self, goal: Goal, verdict: Verdict, tenant: str = "") -> None:
+        """Count the verdict on a request for an objective."""
         labels = {"objective": goal.name, "result": verdict.result, "clause": verdict.clause}
-        self.count("goodput", {**labels, TENANT: tenant}, amount)
+        self.count("goodput", labels, tenant=tenant)
 
     def not_told(self, *signals: str) -> None:
-        """Take in that a request did not say all that these signals need."""
+        """Mark signals as estimates: a request did not say all that they need."""
         for signal in signals:
-            before = self._series(signal)
-            self._estimated.add(signal)
-            if before in self._recorder:
-                self._recorder.declare(self._series(signal))
+            for key in (signal, slo_events(signal), TENANT_SIGNALS.get(signal, signal)):
+                if key in SIGNALS:
+                    before = self._series(key)
+                    self._estimated.add(key)
+                    if before in self._recorder:
+                        self._begin(self._series(key))
 
     def reason(self, word: str) -> str:
         """Return a reason as a label may have it: few words, of few letters."""
@@ -166,17 +209,87 @@ class Model:
     def readings(self) -> Iterator[Reading]:
         """Yield everything so far."""
         yield self._named(Reading("live_streams", "", "", "wire", {UNLABELLED: float(self.live)}))
+        shown = set()
         for reading in self._recorder.readings():
             if reading.signal != "itl_normalized" or _observed(reading):
+                shown.add(reading.signal)
                 yield self._named(reading)
+                if reading.signal in _PER_TOKEN and reading.signal in self._thresholds:
+                    shown.add(slo_events(reading.signal))
+                    yield self._named(self._per_token(reading))
+        for signal in sorted(self._unused - shown):
+            samples = self._zero(signal)
+            if samples:
+                yield self._named(Reading(signal, "", "", UNUSED, samples))
+
+    def _per_token(self, reading: Reading) -> Reading:
+        distribution = reading.samples[UNLABELLED]
+        assert isinstance(distribution, Distribution)  # noqa: S101  (the recorder's histogram)
+        samples: dict[Labels, Value] = {}
+        for threshold in self._thresholds[reading.signal]:
+            good = distribution.counts[distribution.edges.index(threshold)]
+            for result, count in zip(RESULTS, (good, distribution.count - good), strict=True):
+                samples[_event(threshold, result)] = count
+        return replace(reading, signal=slo_events(reading.signal), samples=samples)
+
+    def _begin(self, series: Series) -> None:
+        """Begin a histogram, or every label set that a counter is known to have, at zero."""
+        if SIGNALS[series[0]].kind == "histogram":
+            self._recorder.declare(series)
+        for labels in self._known_labels(series[0]):
+            self._recorder.count(series, labels, 0.0)
+
+    def _zero(self, signal: str) -> dict[Labels, Value]:
+        if SIGNALS[signal].kind == "histogram":
+            edges = (*bucket_edges(SIGNALS[signal], self._thresholds.get(signal, ())), inf)
+            return {UNLABELLED: Distribution(edges, (0.0,) * len(edges), 0.0)}
+        return dict.fromkeys(self._known_labels(signal), 0.0)
+
+    def _known_labels(self, signal: str) -> tuple[Labels, ...]:
+        if SIGNALS[signal].kind == "histogram":
+            return ()
+        if signal in _MAIN:
+            every = self._known_labels(_MAIN[signal])
+            return tuple(_of_tenant(one, tenant) for one in every for tenant in self._tenants)
+        latency = SIGNALS[signal].fixed.get("signal", "")
+        thresholds = self._thresholds.get(latency, ())
+        return known_labels(signal, thresholds=thresholds, goals=self.goals)
+
+    def _observe(self, series: Series, seconds: float) -> None:
+        self._recorder.observe(series, seconds)
+        signal, model, version, method = series
+        if signal in self._thresholds:
+            self._judge((slo_events(signal), model, version, method), seconds)
+
+    def _judge(self, series: Series, seconds: float) -> None:
+        thresholds = self._thresholds.get(SIGNALS[series[0]].fixed["signal"], ())
+        if thresholds and series not in self._recorder:
+            self._begin(series)
+        for threshold in thresholds:
+            result = RESULTS[seconds > threshold]
+            self._recorder.count(series, _event(threshold, result))
 
     def _named(self, reading: Reading) -> Reading:
         return replace(reading, model=self.name, version=self.version)
 
     def _series(self, signal: str) -> Series:
         if signal in self._estimated:
-            return signal, "", "", WHERE_NOT_ALL_IS_TOLD[signal]
+            return signal, "", "", _where_not_all_is_told(signal)
         return signal, "", "", METHODS.get(signal, "wire")
+
+
+def _of_tenant(labels: Labels, tenant: str) -> Labels:
+    return tuple(sorted((*labels, (TENANT, tenant))))
+
+
+def _event(threshold: float, result: str) -> Labels:
+    return ("result", result), ("threshold", threshold_label(threshold))
+
+
+def _where_not_all_is_told(signal: str) -> str:
+    """Return the method of a signal, of its SLO events or of its tenants' counters."""
+    signal = SIGNALS[signal].fixed.get("signal", signal)
+    return WHERE_NOT_ALL_IS_TOLD[_MAIN.get(signal, signal)]
 
 
 def _observed(reading: Reading) -> bool:

@@ -15,19 +15,23 @@ Requests of our own are left out of everything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 
 from exporter.readings import Reading
 from exporter.taps.goodput import Goal, judge, times
-from exporter.taps.model import TENANT, Model, Pace
+from exporter.taps.label_limiter import OTHER, LabelLimiter
+from exporter.taps.model import Model, Pace
 from exporter.taps.retries import Retries
 from exporter.taps.roster import Roster
-from exporter.taps.words import OTHER, Words
 from exporter.wire.events import Outcome, Stream
 
 MAX_TENANTS = 100
+MAX_PROVISIONAL_TENANTS = 20
+"""Tenants without any valid request so far: an invalid one takes no place among MAX_TENANTS."""
 MAX_TENANT = 64
 """Characters of a tenant's name."""
 
@@ -81,7 +85,7 @@ class StreamRecorder:
         )
         self._probe = probe
         self._live: dict[Stream, _Live] = {}
-        self._tenants = Words(MAX_TENANTS)
+        self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
         self._retries = Retries()
 
     def beside(self) -> StreamRecorder:
@@ -123,6 +127,7 @@ class StreamRecorder:
             self.passed["models"] += 1
             return
         model.live += 1
+        model.met(self._tenant(stream.tenant, self._tenants.begin))
         self._live[stream] = _Live(model, model.pace if stream.streaming else None)
         if self._retries.suspected(stream.prompt, time):
             model.count("suspected_retries")
@@ -169,7 +174,8 @@ class StreamRecorder:
             self._answered(stream, live)
         self._remember(stream, live, outcome, time)
         model, delivered, end = self._over(stream, live), stream, time
-        tenant = self._tenant(stream.tenant, outcome)
+        confirmed = outcome != "invalid"
+        tenant = self._tenant(stream.tenant, partial(self._tenants.admit, confirmed=confirmed))
         if outcome == "disconnected":
             delivered = live.left or stream
             end = time if live.left is None else live.left.closing_at
@@ -180,9 +186,12 @@ class StreamRecorder:
                 model.count("wasted_tokens", amount=wasted)
         else:
             _rejoin(live)
-        labels = {"outcome": outcome, "reason": model.reason(reason), TENANT: tenant}
-        model.count("requests", labels)
-        if outcome == "ok":
+        model.met(tenant)
+        model.count("requests", {"outcome": outcome}, tenant=tenant)
+        if outcome != "ok":
+            failure = {"outcome": outcome, "reason": model.reason(reason)}
+            model.count("request_failures", failure)
+        else:
             model.observe("e2e", max(0.0, end - stream.arrived))
         if outcome == "ok" or stream.stages:
             model.staged(stream.stages)
@@ -220,7 +229,9 @@ class StreamRecorder:
     def _first(self, stream: Stream, live: _Live, time: float) -> None:
         self._answered(stream, live)
         live.pace = live.pace or live.model.pace
-        live.pace.ttft.observe(max(0.0, time - stream.arrived))
+        seconds = max(0.0, time - stream.arrived)
+        live.pace.ttft.observe(seconds)
+        live.model.judge("ttft", seconds)
         stream.first = time
 
     def _answered(self, stream: Stream, live: _Live) -> None:
@@ -246,12 +257,11 @@ class StreamRecorder:
         elif live.left is None or outcome != "disconnected":
             self._retries.failed(stream.prompt, time)
 
-    def _tenant(self, name: str, outcome: Outcome) -> str:
-        """Return a tenant as a label has it; who is refused for what it asks is nobody new."""
+    def _tenant(self, name: str, limited: Callable[[str], str]) -> str:
+        """Return a tenant as a label."""
         if not name:
             return name
-        fits = len(name) <= MAX_TENANT and name.isprintable()
-        return self._tenants.admit(name, new=outcome != "invalid") if fits else OTHER
+        return limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
 
 
 def _rejoin(live: _Live) -> None:
@@ -270,9 +280,11 @@ def _phase(stream: Stream, outcome: Outcome) -> str:
 
 def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
     phase = _phase(stream, outcome)
-    model.count("streams", {"outcome": outcome, "phase": phase, TENANT: tenant})
+    model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
     if phase == "before_first_token":
         model.count("requests_without_first_token", {"outcome": outcome})
+        if outcome != "invalid":
+            model.judge("ttft", inf)
     if stream.chunks < 2:
         return
     model.observe("max_gap", stream.max_gap)
@@ -290,7 +302,7 @@ def _count_disconnect(model: Model, stream: Stream, left: float, tenant: str) ->
     """Count that a client left; ``stream`` is what it was like then."""
     if not stream.streaming:
         return
-    model.count("disconnects", {"phase": _phase(stream, "disconnected"), TENANT: tenant})
+    model.count("disconnects", {"phase": _phase(stream, "disconnected")}, tenant=tenant)
     model.observe("disconnect_age", max(0.0, left - stream.arrived))
     tokens = _output_tokens(stream)
     if tokens:
@@ -303,16 +315,18 @@ def _count_tokens(model: Model, stream: Stream, outcome: Outcome, tenant: str) -
     tokens = _output_tokens(stream)
     if not stream.counted and (tokens or outcome == "ok"):
         model.not_told("output_tokens")
+        model.used("output_tokens")
     if tokens:
-        model.count("output_tokens", {TENANT: tenant}, tokens)
+        model.count("output_tokens", amount=tokens, tenant=tenant)
     for signal, told in (
         ("input_tokens", stream.input_tokens),
         ("cached_input_tokens", stream.cached_tokens),
     ):
         if told is not None:
-            model.count(signal, {TENANT: tenant}, told)
+            model.count(signal, amount=told, tenant=tenant)
         elif outcome == "ok":
             model.not_told(signal)
+            model.used(signal)
 
 
 def _judge(model: Model, stream: Stream, end: float, outcome: Outcome, tenant: str) -> None:

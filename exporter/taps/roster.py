@@ -24,6 +24,8 @@ class Roster:
         self._expected = frozenset(expected)
         self._models: dict[tuple[str, str], Model] = {}
         self._served: dict[str, str] = {}
+        for name in expected:
+            self.asked(name, "")
 
     def asked(self, name: str, version: str) -> Model | None:
         """Return the model that a request is for; None if there are too many.
@@ -65,7 +67,8 @@ class Roster:
     def _has_room(self) -> bool:
         """Tell whether another model may be counted; make room among those without proof."""
         unproven = [model for model in self._models.values() if not model.proven]
-        if len(self._models) - len(unproven) >= MAX_MODELS:
+        chosen = sum(model.name in self._expected for model in self._models.values())
+        if len(self._models) - len(unproven) - chosen >= MAX_MODELS:
             return False
         if len(unproven) < MAX_UNPROVEN:
             return True

@@ -103,8 +103,8 @@ def history() -> dict[str, Values]:
         for outcome in ("ok", "error"):
             shares = [failing(tenant, at) for at in range(SAMPLES)]
             added = [rate * (share if outcome == "error" else 1 - share) for share in shares]
-            labels = {"model": "llama", "outcome": outcome, "reason": "", "tenant": tenant}
-            series[str(vector("llm_requests_total", labels))] = seen(list(accumulate(added)))
+            labels = {"model": "llama", "outcome": outcome, "tenant": tenant}
+            series[str(vector("llm_tenant_requests_total", labels))] = seen(list(accumulate(added)))
     full = [0.95 if failing("acme", at) else 0.5 for at in range(SAMPLES)]
     series['llm_kv_cache_utilization_ratio{model="llama"}'] = unwatched(full)
     bad = [failing("$1", at) for at in range(SAMPLES)]

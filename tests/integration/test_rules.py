@@ -34,8 +34,8 @@ from slos.signals import SIGNALS
 DAY = Decimal(86_400)
 TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
 PERIODS = (7, 28, 30, 90)
-OK = 'llm_requests_total{model="llama",namespace="prod",outcome="ok",reason=""}'
-ERROR = 'llm_requests_total{model="llama",namespace="prod",outcome="error",reason="internal"}'
+OK = 'llm_requests_total{model="llama",namespace="prod",outcome="ok"}'
+ERROR = 'llm_requests_total{model="llama",namespace="prod",outcome="error"}'
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -242,7 +242,7 @@ BORN_BAD = {
         (judged("unknown", "tpot"), judged("bad", "ttft", of="chat/other")),
     ),
     "availability": (
-        (ERROR, ERROR.replace("reason", 'tenant="b",reason')),
+        (ERROR, ERROR.replace("error", "timeout")),
         (OK.replace('"ok"', '"invalid"'), OK.replace('"ok"', '"disconnected"')),
     ),
 }

@@ -133,7 +133,7 @@ async def test_streams_of_the_engine(sidecar: Sidecar) -> None:
 
     await asyncio.sleep(0.5)
     await sidecar.poll()
-    assert sidecar.outcomes("tensorrt_llm") == {"ok finished": 6}
+    assert sidecar.outcomes("tensorrt_llm") == {"ok": 6}
     assert sidecar.state("tensorrt_llm", "requests").method == "trtllm_finished"
     assert sidecar.value("tensorrt_llm", "output_tokens") == 72
     ttft = sidecar.value("tensorrt_llm", "ttft")
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Sideca
     await sidecar.leave("tensorrt_llm", 0.1, max_tokens=200, stream=True)
     await asyncio.sleep(1.0)
     await sidecar.poll()
-    assert sidecar.outcomes("tensorrt_llm") == {"ok finished": 1}
+    assert sidecar.outcomes("tensorrt_llm") == {"ok": 1}
     assert "cancelled ones among them" in sidecar.state("tensorrt_llm", "requests").note
     disconnects = sidecar.state("tensorrt_llm", "disconnects")
     assert disconnects.quality == "unavailable"
@@ -184,7 +184,7 @@ async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: Sidecar) ->
 async def test_vllm(sidecar: Sidecar) -> None:
     await sidecar.ask("vllm_llm", "three small words", max_tokens=5)
     await sidecar.poll()
-    assert sidecar.outcomes("vllm_llm") == {"ok finished": 1}
+    assert sidecar.outcomes("vllm_llm") == {"ok": 1}
     assert sidecar.value("vllm_llm", "input_tokens") == 3
     assert sidecar.value("vllm_llm", "output_tokens") == 5
     itl = sidecar.value("vllm_llm", "itl")
@@ -200,13 +200,13 @@ async def test_an_ensembles_failures_are_counted_once(
     await sidecar.ask(model, "then raise")
     await sidecar.ask(model, "then raise")
     await sidecar.poll()
-    assert sidecar.outcomes(model, version) == {"ok success": 1, "error other": 2}
+    assert sidecar.outcomes(model, version) == {"ok": 1, "error": 2}
 
 
 async def test_rejected_requests(sidecar: Sidecar) -> None:
     await asyncio.gather(*(sidecar.ask("slow", "sleep 0.3") for _ in range(4)))
     await sidecar.poll()
-    assert sidecar.outcomes("slow") == {"ok success": 1, "rejected rejected": 3}
+    assert sidecar.outcomes("slow") == {"ok": 1, "rejected": 3}
     died = sidecar.state("slow", "requests_without_first_token")
     assert died.samples == {(("outcome", "cancelled"),): 0, (("outcome", "rejected"),): 3}
     assert died.quality == "estimate"
@@ -217,7 +217,7 @@ async def test_a_reload_is_no_jump(sidecar: Sidecar) -> None:
         await sidecar.ask("pipeline")
     await sidecar.ask("pipeline", "then raise")
     await sidecar.poll()
-    told = {"ok success": 3, "error other": 1}
+    told = {"ok": 3, "error": 1}
     assert sidecar.outcomes("pipeline") == told
 
     await sidecar.control("pipeline", "unload")
@@ -234,7 +234,7 @@ async def test_a_reload_is_no_jump(sidecar: Sidecar) -> None:
     assert sidecar.outcomes("pipeline") == told
     await sidecar.ask("pipeline")
     await sidecar.poll()
-    assert sidecar.outcomes("pipeline") == {"ok success": 4, "error other": 1}
+    assert sidecar.outcomes("pipeline") == {"ok": 4, "error": 1}
 
 
 async def test_a_wrong_path_of_the_metrics_port(server: Triton) -> None:
@@ -269,4 +269,4 @@ async def test_counters_that_stand_still(triton: Callable[..., Triton], tmp_path
     requests = sidecar.state("plain", "requests")
     assert requests.method == "statistics_requests"
     assert "counter_latencies=false" in requests.note
-    assert sidecar.outcomes("plain") == {"ok success": 3}
+    assert sidecar.outcomes("plain") == {"ok": 3}

@@ -11,7 +11,7 @@ from exporter.sources.gaps import OBSERVE, OBSERVED, Gap
 from exporter.sources.iterations.engine import GAPS_METHOD, Engine, Lane
 from exporter.sources.iterations.records import KvCache, Record
 from exporter.sources.kv_blocks import KV_GAUGES, blocks, contradict
-from slos.signals import SIGNALS
+from slos.signals import MAIN_SIGNALS
 
 SEQUENCES = ("sequences_active", "sequences_decoding", "sequences_waiting", "sequences_paused")
 MEMORY = ("memory_gpu", "memory_cpu", "memory_pinned")
@@ -59,7 +59,7 @@ def tell(
     found = list(_found(engine, age, frozen_after))
     readings = {item.signal: item for item in found if isinstance(item, Reading)}
     missing = {item.signal: item for item in found if isinstance(item, Missing)}
-    for signal in SIGNALS:
+    for signal in MAIN_SIGNALS:
         if signal not in readings and signal not in missing:
             gap = _NEVER.get(signal, _ABSENT if engine.records else _NO_RECORD)
             missing[signal] = Missing(signal, "", "", gap.reason, gap.fix)

@@ -1,0 +1,21 @@
+"""``process_*`` metrics of the sidecar itself, as prometheus_client collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.process_collector import ProcessCollector
+
+from exporter.families import Family
+from slos.signals import Kind
+
+_COLLECTOR = ProcessCollector(registry=CollectorRegistry())
+
+
+def families() -> Iterator[Family]:
+    """Yield the families; there are none where the system has no ``/proc``."""
+    for metric in _COLLECTOR.collect():
+        series = tuple((dict(sample.labels), sample.value) for sample in metric.samples)
+        yield Family(metric.name, cast(Kind, metric.type), metric.documentation, series)

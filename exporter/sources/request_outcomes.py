@@ -1,0 +1,24 @@
+"""Requests that ended, by outcome, and failures by reason, from the counters of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from exporter.births import known_labels
+from exporter.readings import Labels, Model, Reading, Value
+
+
+def request_readings(
+    model: Model, method: str, samples: Mapping[tuple[str, str], float], note: str = ""
+) -> Iterator[Reading]:
+    """Yield both readings of a model; ``samples`` are counts by outcome and reason."""
+    outcomes: dict[Labels, Value] = dict.fromkeys(known_labels("requests"), 0.0)
+    failures: dict[Labels, Value] = {}
+    totals: dict[str, float] = {}
+    for (outcome, reason), count in samples.items():
+        totals[outcome] = totals.get(outcome, 0.0) + count
+        if outcome != "ok":
+            failures[("outcome", outcome), ("reason", reason)] = count
+    outcomes.update(((("outcome", outcome),), total) for outcome, total in totals.items())
+    yield Reading("requests", *model, method, outcomes, note)
+    yield Reading("request_failures", *model, method, failures, note)

@@ -1,0 +1,39 @@
+"""Bound the number of values of a label that clients or servers choose."""
+
+from __future__ import annotations
+
+OTHER = "other"
+
+
+class LabelLimiter:
+    """Keeps the first ``limit`` values of a label; every later one becomes ``other``.
+
+    Up to ``provisional_limit`` more values are kept before they are confirmed.
+    """
+
+    def __init__(self, limit: int, provisional_limit: int = 0) -> None:
+        self._limit = limit
+        self._provisional_limit = provisional_limit
+        self._values: set[str] = set()
+        self._provisional: set[str] = set()
+
+    def begin(self, value: str) -> str:
+        """Return the label of a value that is not confirmed yet; empty where there is no room."""
+        if value in self._values or value in self._provisional:
+            return value
+        if len(self._values) >= self._limit:
+            return OTHER
+        if len(self._provisional) >= self._provisional_limit:
+            return ""
+        self._provisional.add(value)
+        return value
+
+    def admit(self, value: str, *, confirmed: bool = True) -> str:
+        """Return the label of a value; one that is not ``confirmed`` takes no lasting place."""
+        if value in self._values:
+            return value
+        if not confirmed or len(self._values) >= self._limit:
+            return value if value in self._provisional else OTHER
+        self._provisional.discard(value)
+        self._values.add(value)
+        return value

@@ -1,0 +1,64 @@
+"""Models that an SLO file selects and that no source has seen: their counters stand at zero.
+
+Only the counters that the file's objectives read are served, with an empty version.  A selector
+without ``model`` names no model, so nothing is served for it until a source sees one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from exporter.births import known_labels
+from exporter.readings import Labels, Value
+from exporter.taps.goodput import Goal, goals
+from exporter.view import SignalState, View
+from slos.indicators import INDICATORS
+from slos.model import Objective, Service
+from slos.signals import LATENCIES, TENANT, TENANT_SIGNALS, slo_events
+
+METHOD = "selected"
+
+
+def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState, ...]]:
+    """Return the counters at zero that objectives read, by the model that their selector names."""
+    found: dict[str, dict[str, dict[Labels, Value]]] = {}
+    for service in services:
+        own = tuple(goals([service]))
+        for objective in service.objectives:
+            selector = service.selects(objective)
+            if "model" in selector and not objective.queries:
+                counters = found.setdefault(selector["model"], {})
+                for signal, labels in _counters(objective, selector, own):
+                    counters.setdefault(signal, {}).update(dict.fromkeys(labels, 0.0))
+    return {
+        model: tuple(
+            SignalState(signal, model, "", METHOD, "exact", samples)
+            for signal, samples in counters.items()
+        )
+        for model, counters in found.items()
+    }
+
+
+def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> View:
+    """Return the view with the counters of those selected models that no source has seen."""
+    seen = {state.model for state in view.signals}
+    states = (state for model, zero in selected.items() if model not in seen for state in zero)
+    return replace(view, unseen=tuple(states))
+
+
+def _counters(
+    objective: Objective, selector: Mapping[str, str], own: Sequence[Goal]
+) -> Iterable[tuple[str, tuple[Labels, ...]]]:
+    indicator = INDICATORS[objective.indicator]
+    if objective.indicator in LATENCIES and objective.threshold is not None:
+        signal = slo_events(objective.indicator)
+        yield signal, known_labels(signal, thresholds=(float(objective.threshold),))
+    elif indicator.verdicts:
+        signal = indicator.verdicts.signal
+        named = [goal for goal in own if goal.name.endswith(f"/{objective.name}")]
+        labels = known_labels(signal, goals=named)
+        yield signal, labels
+        if TENANT in selector and signal in TENANT_SIGNALS:
+            of_tenant = (TENANT, selector[TENANT])
+            yield TENANT_SIGNALS[signal], tuple(tuple(sorted((*one, of_tenant))) for one in labels)
