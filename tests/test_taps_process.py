@@ -231,7 +231,7 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
         gaps = {gap.signal: (gap.reason, gap.fix) for gap in second.missing}
         assert gaps["kv_utilization"] == (
             "bytes on the wire do not show it",
-            "give --triton URL, --trtllm URL or --vllm URL as well",
+            "give the sidecar --triton URL, --trtllm URL or --vllm URL as well",
         )
         assert second.lost_records == 0
         tenants = next(r for r in second.readings if r.signal == "tenant_requests")
