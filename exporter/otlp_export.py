@@ -43,6 +43,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from exporter.families import Family, own_family
 from exporter.log import Episodes
+from exporter.otlp_session import OtlpSession
 from exporter.readings import Distribution, ModelInfo, Value
 from exporter.sources.fetch import public
 from slos.signals import MODEL_LABELS
@@ -217,7 +218,7 @@ class OtlpExport:
 
     def __init__(self, url: str, version: str, server: Attributes) -> None:
         self.where = public(endpoint(url))
-        self._exporter = OTLPMetricExporter(endpoint(url))
+        self._exporter = OTLPMetricExporter(endpoint(url), session=OtlpSession())
         self._resource = resource(version)
         self._scope = InstrumentationScope("tokenslo", version)
         self._server = server

@@ -15,6 +15,9 @@ from math import inf
 from exporter.readings import Distribution, Labels, Reading, Value
 from slos.signals import SIGNALS, bucket_edges
 
+LONGEST_REQUEST = 7 * 86400.0
+"""Seconds; a longer time is no request but two clocks."""
+
 Series = tuple[str, str, str, str]
 """Signal, model, version, method."""
 

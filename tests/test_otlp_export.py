@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -341,6 +341,51 @@ async def test_failures_are_told_once_and_so_is_their_end(
         f"sending metrics to {url}/v1/metrics: works again",
     ]
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+@pytest.mark.parametrize("location", ["", "/elsewhere"])
+async def test_a_redirect_is_no_delivery(
+    caplog: pytest.LogCaptureFixture, code: int, location: str
+) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(code if request.path == "/v1/metrics" else 200)
+        if location:
+            request.send_header("Location", location)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    with receiver(answer) as (url, got):
+        export = OtlpExport(url, "1.2.3", SERVER)
+        offer(export)
+        await settled(export, 1)
+        await close(export)
+    assert results(export) == {"failed": 2.0}
+    assert len(got) == 2, "nothing was sent elsewhere"
+    assert f"the receiver answered {code}; give its final address" in caplog.messages[0]
+
+
+async def test_an_endless_answer_is_not_read() -> None:
+    sent = threading.Semaphore(0)
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        with suppress(OSError):
+            while True:
+                request.wfile.write(bytes(2**20))
+                sent.release()
+
+    with receiver(answer) as (url, _):
+        export = OtlpExport(url, "1.2.3", SERVER)
+        offer(export)
+        await settled(export, 1)
+        await close(export)
+    assert results(export) == {"ok": 2.0}
+    taken = 0
+    while sent.acquire(blocking=False):
+        taken += 1
+    assert taken <= 64, "more than what kernels hold was read"
 
 
 async def test_nobody_waits_for_a_receiver_that_does_not_answer() -> None:

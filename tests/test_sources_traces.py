@@ -171,6 +171,24 @@ async def test_what_is_wrong_is_refused_for_good(
         assert (await post(source, HTTP))[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b'{"resourceSpans":[' + b"{}," * 300_000 + b"{}]}", JSON | GZIP),
+        (b"\x0a\x00" * 300_000, PROTOBUF | GZIP),
+    ],
+)
+async def test_a_small_compressed_export_of_many_parts_is_refused(
+    body: bytes, headers: Mapping[str, str]
+) -> None:
+    async with TracesSource(ANY) as source:
+        assert (await post(source, gzip.compress(body), headers))[0] == 413
+        refused = await problem(source)
+        assert refused is not None
+        assert refused.kind == "too_large"
+        assert "more than 200000 spans, events and attributes" in str(refused)
+
+
 async def test_a_body_without_a_length_is_bounded_too() -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(100):

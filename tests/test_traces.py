@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from exporter.traces import otlp_json, otlp_protobuf
+from exporter.traces import otlp_json, otlp_protobuf, spans
 from exporter.traces.joining import Joiner, Limits, Request
-from exporter.traces.spans import MalformedExportError, Span
+from exporter.traces.spans import ExportTooLargeError, MalformedExportError, Span
 from exporter.traces.timing import timing
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -84,6 +84,9 @@ def model(number: int = 1, name: str = "llama") -> Span:
     own = (number + 1_000_000).to_bytes(8, "big")
     trace, parent = number.to_bytes(16, "big"), number.to_bytes(8, "big")
     return Span(trace, own, parent, START, START + MS, name, "1")
+
+
+DAY_MILLISECONDS = 86_400_000.0
 
 
 def http(*responses: float, sent: int | None = None) -> list[tuple[str, float]]:
@@ -223,6 +226,8 @@ def test_events_may_come_in_any_order() -> None:
         root(*http(50, -3)),  # a clock that was set back
         root(*grpc(50, -9e9)),  # a zero
         root(*http(50), start=10, end=5),
+        root(*http(50, 8 * DAY_MILLISECONDS), end=9 * DAY_MILLISECONDS),  # two clocks
+        root(*grpc(50, 8 * DAY_MILLISECONDS), end=9 * DAY_MILLISECONDS),
         root(("INFER_RESPONSE_COMPLETE", 50.0)),  # no front end
         root(),
     ],
@@ -414,6 +419,60 @@ def test_what_is_no_export_request_is_malformed(body: bytes) -> None:
 def test_what_is_no_protobuf_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedExportError):
         otlp_protobuf.decode(body)
+
+
+def message(field: int, *bodies: bytes) -> bytes:
+    """Return length-delimited fields of one number."""
+    found = b""
+    for body in bodies:
+        size, length = len(body), b""
+        while size > 0x7F:
+            length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+        found += bytes([field << 3 | 2]) + length + bytes([size]) + body
+    return found
+
+
+def in_spans(spans: bytes) -> bytes:
+    return message(1, message(2, spans))
+
+
+MANY = spans.MOST_PARTS + 1
+ARRAY = message(9, message(2, message(5, b"\x0a\x00" * MANY)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"resourceSpans":[{"scopeSpans":[{"spans":[' + b"{}," * MANY + b"{}]}]}]}",
+        b'{"resourceSpans":[{"scopeSpans":[{"spans":[' + b"1," * MANY + b"1]}]}]}",
+        b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"x":[' + b"[]," * MANY + b"[]]}]}]}]}",
+    ],
+)
+def test_a_small_export_of_many_parts_is_too_large(body: bytes) -> None:
+    with pytest.raises(ExportTooLargeError):
+        otlp_json.decode(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x0a\x00" * MANY,
+        in_spans(b"\x12\x00" * MANY),
+        in_spans(message(2, b"\x5a\x00" * MANY)),
+        in_spans(message(2, b"\x4a\x00" * MANY)),
+        in_spans(message(2, ARRAY)),
+    ],
+    ids=["resources", "spans", "events", "attributes", "values"],
+)
+def test_a_small_protobuf_export_of_many_parts_is_too_large(body: bytes) -> None:
+    with pytest.raises(ExportTooLargeError):
+        otlp_protobuf.decode(body)
+
+
+def test_exports_of_fewer_parts_are_taken() -> None:
+    half = spans.MOST_PARTS // 2
+    assert otlp_json.decode(b'{"resourceSpans":[' + b"{}," * half + b"{}]}").rejected == 0
+    assert otlp_protobuf.decode(b"\x0a\x00" * half).rejected == 0
 
 
 def test_an_empty_export_is_none() -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from exporter.readings import Reading
-from exporter.recorder import Recorder, Series
+from exporter.recorder import LONGEST_REQUEST, Recorder, Series
 from exporter.sources.json_numbers import amount
 
 EXACT = "trtllm_request_timing"
@@ -43,9 +43,6 @@ METHODS = {**dict.fromkeys(SPANS, EXACT), "tpot": FROM_ITERATIONS}
 
 CLOCK_DIGITS = 9
 """The clock counts nanoseconds."""
-
-TOO_LONG = 7 * 86400.0
-"""Seconds; a longer span is no request but two clocks."""
 
 PARTS = frozenset({"perf_metrics", "ctx_perf_metrics"})
 """An item has one of them."""
@@ -148,7 +145,7 @@ def _is_half(item: Mapping[str, object]) -> bool:
 
 def _between(times: Mapping[str, object], start: str, end: str) -> float | None:
     first, last = _moment(times, start), _moment(times, end)
-    if first is None or last is None or not 0 <= last - first <= TOO_LONG:
+    if first is None or last is None or not 0 <= last - first <= LONGEST_REQUEST:
         return None
     # Such large floats differ by a hair more or less: 0.8 s must stay within 0.8 s.
     return round(last - first, CLOCK_DIGITS)

@@ -32,7 +32,12 @@ from exporter.sources.trace_forwarding import Forwarder
 from exporter.sources.trace_setting import PATH as SETTING_PATH
 from exporter.sources.trace_setting import TraceSetting, read_setting
 from exporter.traces.joining import Joiner, Request
-from exporter.traces.spans import Export, MalformedExportError
+from exporter.traces.spans import (
+    MOST_PARTS,
+    Export,
+    ExportTooLargeError,
+    MalformedExportError,
+)
 from slos.signals import MAIN_SIGNALS
 
 PATH = "/v1/traces"
@@ -279,6 +284,8 @@ class TracesSource(Closing):
         plain = self._inflated(body) if encoding == "gzip" else body
         try:
             export = codec.decode(plain)
+        except ExportTooLargeError:
+            raise self._too_large(f"{MOST_PARTS} spans, events and attributes") from None
         except MalformedExportError as error:
             raise _Refusal(400, INVALID_ARGUMENT, "malformed", str(error)) from None
         for span in export.spans:
@@ -330,11 +337,11 @@ class TracesSource(Closing):
             raise _Refusal(400, INVALID_ARGUMENT, "malformed", "the body is not gzip")
         return plain
 
-    def _too_large(self) -> _Refusal:
-        what = (
-            f"an export of more than {self._limits.max_bytes} bytes; start Triton with --trace-"
-            "config opentelemetry,bsp_max_export_batch_size=32, or raise max-bytes"
-        )
+    def _too_large(self, most: str = "") -> _Refusal:
+        fix = "start Triton with --trace-config opentelemetry,bsp_max_export_batch_size=32"
+        if not most:
+            most, fix = f"{self._limits.max_bytes} bytes", f"{fix}, or raise max-bytes"
+        what = f"an export of more than {most}; {fix}"
         return _Refusal(413, RESOURCE_EXHAUSTED, "too_large", what)
 
 

@@ -9,8 +9,10 @@ from typing import NoReturn
 from exporter.traces.spans import (
     ATTRIBUTES,
     LATEST,
+    MOST_PARTS,
     Event,
     Export,
+    ExportTooLargeError,
     MalformedExportError,
     MalformedSpanError,
     Span,
@@ -22,7 +24,9 @@ LONGEST_NUMBER = 20
 
 
 def decode(body: bytes) -> Export:
-    """Read a whole export request; raises MalformedExportError if it is none."""
+    """Read a whole export request; raises MalformedExportError or ExportTooLargeError."""
+    if body.count(b"{") + body.count(b"[") > MOST_PARTS:
+        raise ExportTooLargeError
     try:
         document = json.loads(body, object_hook=_lean, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -31,6 +35,8 @@ def decode(body: bytes) -> Export:
         found = list(_spans(document))
     except ValueError as error:
         raise MalformedExportError(str(error)) from None
+    if len(found) > MOST_PARTS:  # of numbers, say
+        raise ExportTooLargeError
     return gathered(found, _span)
 
 

@@ -30,6 +30,9 @@ EVENTS = frozenset((RESPONSE, HTTP_RECEIVED, HTTP_SENT, GRPC_RECEIVED, GRPC_SEND
 TRACE_BYTES, SPAN_BYTES = 16, 8
 LONGEST_NAME = 256
 LATEST = 2**64 - 1
+MOST_PARTS = 200_000
+"""Objects of an export request: spans, events, attributes and what holds them.  Each takes some
+hundred bytes and microseconds, however few bytes it has on the wire."""
 
 Event = tuple[str, int]
 """Name and time, in nanoseconds since the epoch."""
@@ -37,6 +40,10 @@ Event = tuple[str, int]
 
 class MalformedExportError(Exception):
     """A body is no OTLP export request; the text says why, without quoting it."""
+
+
+class ExportTooLargeError(Exception):
+    """An export request has more than MOST_PARTS parts."""
 
 
 class MalformedSpanError(ValueError):

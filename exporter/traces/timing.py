@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from exporter.recorder import LONGEST_REQUEST
 from exporter.traces.spans import (
     GRPC_RECEIVED,
     GRPC_SENDING,
@@ -52,7 +53,10 @@ class Timing:
 
 
 def timing(root: Span) -> Timing | None:
-    """Time a root span; None if its events contradict each other or name no front end."""
+    """Time a root span; None if its events contradict each other or name no front end.
+
+    None as well if they lie further apart than any request lasts.
+    """
     names = [name for name, _ in root.events]
     if HTTP_RECEIVED in names or HTTP_SENT in names:
         received, responses = HTTP_RECEIVED, _times(root, RESPONSE)
@@ -67,6 +71,8 @@ def timing(root: Span) -> Timing | None:
     if root.end < root.start or any(not root.start <= at <= root.end for at in ends):
         return None
     arrival = _arrival(root, received)
+    if ends and _seconds(arrival, max(ends)) > LONGEST_REQUEST:
+        return None
     sent = responses[:-1] if final_apart else responses
     return Timing(
         first=_seconds(arrival, sent[0]) if sent else None,
