@@ -81,7 +81,7 @@ def test_everything_else_keeps_its_name_and_labels() -> None:
     assert requests.is_monotonic
     assert {tuple(p.attributes.items()): p.value for p in requests.data_points} == {
         (("model", "llama"), ("version", "1"), ("outcome", "ok")): 981.0,
-        (("model", "llama"), ("version", "1"), ("outcome", "error"), ("reason", "BACKEND")): 9.0,
+        (("model", "llama"), ("version", "1"), ("outcome", "error")): 9.0,
     }
     utilization = found["llm.kv_cache_utilization"]
     assert (utilization.unit, point(utilization).value) == ("1", 0.5)
