@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import quote
 
@@ -27,10 +27,14 @@ class ModelInputs:
     """
 
     def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None, server_name: str = ""
+        self,
+        host: str,
+        port: int,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        server_name: str = "",
     ) -> None:
         self._host, self._port, self._tls = host, port, tls
-        self._server_name = server_name if tls else None
+        self._server_name = server_name
         self._known: dict[str, tuple[str, float]] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -76,9 +80,10 @@ class ModelInputs:
             self._known[model] = name, asyncio.get_running_loop().time() + ASK_AGAIN
 
     async def _config(self, model: str) -> object:
+        tls = self._tls()
         # By hand: loading aiohttp would cost the process of the taps half as much memory again.
         reader, writer = await asyncio.open_connection(
-            self._host, self._port, ssl=self._tls, server_hostname=self._server_name
+            self._host, self._port, ssl=tls, server_hostname=self._server_name if tls else None
         )
         try:
             path = f"/v2/models/{quote(model, safe='')}/config"

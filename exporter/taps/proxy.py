@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,8 +17,16 @@ from exporter.log import LOG
 from exporter.taps.model_inputs import ModelInputs
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.proxy_connection import Connection
+from exporter.taps.proxy_listener import TlsListener
 from exporter.taps.proxy_shared import Limits, Shared
-from exporter.taps.proxy_tls import HTTP1, Certificate, Verification, for_clients, for_server
+from exporter.taps.proxy_tls import (
+    HTTP1,
+    Certificate,
+    Renewed,
+    Verification,
+    for_clients,
+    for_server,
+)
 from exporter.taps.resets import Resets
 from exporter.taps.tap import NewObserver, ProxySpec, Traffic
 from exporter.wire.injection import Injection
@@ -34,8 +43,9 @@ class ProxyTap:
     """Forwards between clients and one server, from `start` in a running loop until `close`.
 
     With a ``certificate`` clients must speak TLS, with a ``verification`` the proxy speaks TLS to
-    the server.  With ``inject`` it asks engines for their timing (:mod:`exporter.wire.injection`).
-    ``passed_over`` is called for each connection whose observer failed.
+    the server; their files are read again when they change.  With ``inject`` it asks engines for
+    their timing (:mod:`exporter.wire.injection`).  ``passed_over`` is called for each connection
+    whose observer failed.
     """
 
     def __init__(
@@ -59,41 +69,50 @@ class ProxyTap:
         self._verification = verification
         self._inject = inject
         self._inputs: ModelInputs | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
+        self._client_tls: Renewed[ssl.SSLContext] | None = None
+        self._server_tls: Renewed[dict[str, ssl.SSLContext]] | None = None
         self._shared: Shared | None = None
         self._supervisor = Supervisor()
 
     async def start(self) -> None:
         """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
-        tls = for_clients(self._certificate, SETTING) if self._certificate else None
+        if pair := self._certificate:
+            self._client_tls = Renewed(partial(for_clients, pair, SETTING), (pair.chain, pair.key))
         shared = self._share()
         sockets = listen(self.spec.listen_host, self.spec.listen_port, SETTING)
         self.port = sockets[0].getsockname()[1]
         self._shared = shared
         shared.resets.open()
         for each in sockets:
-            self._servers.append(
-                await shared.loop.create_server(
-                    lambda: Connection(shared),
-                    sock=each,
-                    backlog=BACKLOG,
-                    ssl=tls,
-                    ssl_handshake_timeout=self._limits.head_seconds if tls else None,
-                )
+            self._servers.append(await self._accept(each, shared))
+        self._supervisor.start(f"tick {self.spec}", partial(self._tick, shared))
+
+    async def _accept(
+        self, listening: socket.socket, shared: Shared
+    ) -> asyncio.Server | TlsListener:
+        tls = self._client_tls
+        if not tls:
+            return await shared.loop.create_server(
+                lambda: Connection(shared), sock=listening, backlog=BACKLOG
             )
-        self._supervisor.start(f"tick {self.spec}", partial(_tick, shared))
+        listener = TlsListener(listening, shared, lambda: tls.value)
+        listener.open()
+        return listener
 
     def _share(self) -> Shared:
         verification = self._verification
         server_tls: dict[str, ssl.SSLContext] = {}
         if verification:
-            server_tls = for_server(verification, SETTING)
+            self._server_tls = Renewed(
+                partial(for_server, verification, SETTING), (verification.ca,)
+            )
+            server_tls = self._server_tls.value
         named = verification.server_name if verification else ""
         new_injection = None
         if self._inject:
-            self._inputs = ModelInputs(
-                self.spec.upstream_host, self.spec.upstream_port, server_tls.get(HTTP1), named
-            )
+            host, port, tls = self.spec.upstream_host, self.spec.upstream_port, self._server_tls
+            self._inputs = ModelInputs(host, port, lambda: tls.value[HTTP1] if tls else None, named)
             new_injection = partial(Injection, self._inputs.input_of)
         return Shared(
             self.spec,
@@ -133,7 +152,7 @@ class ProxyTap:
 
     @property
     def tasks(self) -> Sequence[TaskState]:
-        """The task that enforces deadlines."""
+        """The task that enforces deadlines and renews TLS files."""
         return self._supervisor.states
 
     def traffic(self) -> Traffic:
@@ -142,6 +161,18 @@ class ProxyTap:
         if not shared:
             return Traffic()
         return Traffic(shared.watched, shared.opened, dict(shared.refused))
+
+    async def _tick(self, shared: Shared) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = monotonic()
+            if self._client_tls:
+                self._client_tls.refresh(now)
+            if self._server_tls:
+                self._server_tls.refresh(now)
+                shared.server_tls = self._server_tls.value
+            for connection in tuple(shared.connections):
+                connection.tick(now)
 
 
 def _within_descriptors(limits: Limits) -> Limits:
@@ -153,11 +184,3 @@ def _within_descriptors(limits: Limits) -> Limits:
         return limits
     LOG.warning("proxy: %d connections at most, as only %d files may be open", possible, most)
     return replace(limits, connections=possible)
-
-
-async def _tick(shared: Shared) -> None:
-    while True:
-        await asyncio.sleep(TICK_SECONDS)
-        now = monotonic()
-        for connection in tuple(shared.connections):
-            connection.tick(now)

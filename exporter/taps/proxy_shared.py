@@ -40,8 +40,9 @@ class Shared:
     """What all connections of a proxy have in common.
 
     ``opened`` and ``watched`` count the connections that sent something: in all, and now.
-    ``server_tls`` is empty, or has a context for each protocol.  ``new_injection`` makes what
-    changes the bytes of an HTTP/1 connection, if they shall be changed at all.
+    ``server_tls`` is empty, or has a context for each protocol, and may be replaced.
+    ``new_injection`` makes what changes the bytes of an HTTP/1 connection, if they shall be
+    changed at all.
     """
 
     spec: ProxySpec

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
+from exporter.log import LOG, Episodes
 from slos.errors import InvalidFile, Problem, quoted
+
+T = TypeVar("T")
 
 HTTP1, HTTP2 = "http/1.1", "h2"
 _OFFERED = [HTTP1, HTTP2]
@@ -29,13 +35,59 @@ class Verification:
     server_name: str = ""
 
 
+class Renewed(Generic[T]):
+    """What ``make`` builds from ``files``, built again when they change.
+
+    A renewal that cannot be used is logged and tried again; until it can, ``value`` stays.
+    """
+
+    def __init__(self, make: Callable[[], T], files: Sequence[str]) -> None:
+        self._make = make
+        self._files = tuple(filter(None, files))
+        self._what = f"renewing TLS from {' and '.join(self._files)}"
+        self._episodes = Episodes()
+        self._stamps = self._stamp()
+        self._failed = False
+        self.value = make()
+
+    def refresh(self, now: float) -> None:
+        """Take files that changed since the last call."""
+        stamps = self._stamp()
+        if stamps == self._stamps and not self._failed:
+            return
+        self._stamps = stamps
+        try:
+            self.value = self._make()
+        except InvalidFile as invalid:
+            self._failed = True
+            why = f"{invalid.problems[0].message}; the files read before stay in use"
+            self._episodes.went_wrong(self._what, why, now)
+            return
+        self._failed = False
+        self._episodes.went_well(self._what, now)
+        LOG.info("TLS files were renewed: %s", " and ".join(self._files))
+
+    def _stamp(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(_stamp, self._files))
+
+
+def _stamp(file: str) -> tuple[int, ...]:
+    """Return what changes when a file is written or replaced, also by a link to another."""
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def for_clients(certificate: Certificate, setting: str) -> ssl.SSLContext:
     """Return the context to accept clients with; raises InvalidFile, naming the ``setting``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_OFFERED)
     try:
-        context.load_cert_chain(certificate.chain, certificate.key)
+        # With a password, OpenSSL asks no terminal for that of an encrypted key.
+        context.load_cert_chain(certificate.chain, certificate.key, password="")
     except OSError as error:
         files = f"{quoted(certificate.chain)} with {quoted(certificate.key)}"
         fix = "give a PEM certificate and the key that belongs to it"

@@ -40,3 +40,10 @@ def reset(transport: asyncio.Transport) -> None:
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
+
+
+def reset_socket(connection: socket.socket) -> None:
+    """Close a socket that no transport has, with RST."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    connection.close()
