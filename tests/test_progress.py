@@ -191,6 +191,12 @@ def test_iterations_during_a_long_prefill_are_progress() -> None:
     assert tapped(*[streams(3, measured("sequences_active", 1.0), age=0.5)] * 20) == (True, "")
 
 
+def test_the_rounding_of_an_age_is_no_iteration() -> None:
+    gauge = measured("sequences_active", 4.0)
+    looks = [streams(3, gauge, age=10.0 * at + 0.1 - 1e-9 * at) for at in range(9)]
+    assert tapped(*looks)[0] is False
+
+
 def test_iterations_of_an_idle_engine_are_not() -> None:
     looks = [streams(3, measured("sequences_active", 0.0), age=0.5)] * 8
     assert tapped(*looks) == STUCK_AT_TAP
