@@ -116,6 +116,32 @@ METHODS: Mapping[str, Method] = {
         "vLLM's own histogram",
         "measured in the engine: Triton's queue and the network are not in it",
     ),
+    "vllm_tpot": Method(
+        ENGINE,
+        "exact",
+        "vLLM's own histogram, without requests of one output token",
+        "vLLM observes 0 s for a request of one output token, which has no time per output token; "
+        "their number is known from its histogram of output lengths",
+    ),
+    "vllm_tpot_with_zeros": Method(
+        ENGINE,
+        "estimate",
+        "vLLM's own histogram, with requests of one output token as 0 s",
+        "reads too low: this server does not publish vllm:request_generation_tokens with a bucket "
+        "of one token, so these requests cannot be left out",
+    ),
+    "vllm_cache_config": Method(
+        ENGINE,
+        "exact",
+        "vLLM's own configuration of its KV cache",
+        "the blocks of all engines of the server",
+    ),
+    "vllm_cache_blocks": Method(
+        DERIVED,
+        "estimate",
+        "vLLM's KV-cache utilization times its number of blocks",
+        "rounded to whole blocks",
+    ),
     "vllm_counter": Method(
         ENGINE,
         "exact",

@@ -19,8 +19,9 @@ Refused although prometheus_client accepts it
     a third word after the name, and timestamps that are not integers; types and syntax of
     OpenMetrics (``unknown``, ``info``, exemplars, quoted names); ``# HELP`` without a name; a
     ``# TYPE`` after the samples it is about or against an earlier one; a sample ``h`` of a
-    histogram ``h``; blanks other than space and tab; lines of more than 64 KiB, which no server
-    writes and which take many times their size to read.
+    histogram ``h``; blanks other than space and tab; and what no server writes and would take many
+    times its size in memory: lines of more than 64 KiB, more than 200,000 lines, more than 10,000
+    families.
 
 Not noticed
     A body cut off exactly between two lines is a valid exposition; only the transport can tell.
@@ -60,6 +61,8 @@ _LABEL = re.compile(
 )
 
 _LONGEST_LINE = 64 * 1024  # bytes
+_MOST_LINES = 200_000
+_MOST_FAMILIES = 10_000
 _KNOWN_BLOCKS = 16_384
 _KNOWN_LENGTH = 1_024  # characters
 
@@ -77,13 +80,17 @@ class Family:
     """A metric family; ``type`` is counter, gauge, histogram, summary or untyped.
 
     ``samples`` holds (sample name, labels, value) in order of appearance; labels are read-only and
-    shared between samples and between readings.
+    shared between samples and between scrapes.  ``duplicate`` is a series that stands there twice.
+    ``cache`` is for what is derived from names and labels alone: :mod:`exporter.exposition_reader`
+    keeps it while they stay the same.
     """
 
     name: str
     type: str = "untyped"
     help: str = ""
     samples: list[Sample] = field(default_factory=list)
+    duplicate: str = ""
+    cache: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
 
     def sample_names(self) -> list[str]:
         """Return the names that samples of this family have."""
@@ -123,7 +130,7 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Family
     ``wanted`` are the names of the families to return, those the body lacks are left out; None
     means all.  An empty body has no families.  Raises ExpositionError.
     """
-    _check_lines(body)
+    check_lines(body)
     text = _decode(body)
     families: dict[str, Family] = {}
     owners: dict[str, Family] = {}  # by sample name
@@ -157,8 +164,8 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Family
     return {name: family for name, family in families.items() if name in asked}
 
 
-def _check_lines(body: bytes) -> None:
-    """Refuse a line that is too long, going from the last line end in reach to the next."""
+def check_lines(body: bytes) -> None:
+    """Raise ExpositionError if a line is too long or there are too many."""
     start = 0
     while len(body) - start > _LONGEST_LINE:
         end = body.rfind(b"\n", start, start + _LONGEST_LINE + 1)
@@ -166,6 +173,8 @@ def _check_lines(body: bytes) -> None:
             line = body.count(b"\n", 0, start) + 1
             raise ExpositionError(line, f"expected at most {_LONGEST_LINE >> 10} KiB in a line")
         start = end + 1
+    if body.count(b"\n") > _MOST_LINES:
+        raise ExpositionError(_MOST_LINES + 1, f"expected at most {_MOST_LINES:,} lines")
 
 
 def _decode(body: bytes) -> str:
@@ -185,7 +194,7 @@ def _declare(comment: str, families: dict[str, Family], owners: dict[str, Family
         return None
     if not _METRIC_NAME.fullmatch(name):
         raise _Malformed(name, f"the name of a metric after # {keyword}")
-    family = families.setdefault(name, Family(name))
+    family = _family(name, families)
     if keyword == "HELP":
         family.help = re.sub(r"\\[\\n]", _unescape, rest)
     elif rest not in _SUFFIXES:
@@ -195,6 +204,15 @@ def _declare(comment: str, families: dict[str, Family], owners: dict[str, Family
             raise _Malformed(rest, f"{name} to stay {family.type}, as lines above have it")
         family.type = rest
     owners.update(dict.fromkeys(family.sample_names(), family))
+    return family
+
+
+def _family(name: str, families: dict[str, Family]) -> Family:
+    family = families.get(name)
+    if family is None:
+        if len(families) >= _MOST_FAMILIES:
+            raise _Malformed(name, f"at most {_MOST_FAMILIES:,} families")
+        family = families[name] = Family(name)
     return family
 
 
@@ -234,7 +252,7 @@ def _read_line(line: str, families: dict[str, Family], owners: dict[str, Family]
             if name in families:
                 expected = " or ".join(families[name].sample_names())
                 raise _Malformed(line, f"{expected}, as {name} is a {families[name].type}")
-            owners[name] = families[name] = Family(name)
+            owners[name] = _family(name, families)
         owners[name].samples.append((name, labels, value))
 
 

@@ -74,7 +74,7 @@ class TestParts:
         survey = await look(metrics=core(ok=3) + GAUGES, configs=CHAT)
         assert survey.ready is True
         assert survey.parts == dict.fromkeys(
-            ("health", "repository", "statistics", "configurations", "metrics")
+            ("health", "repository", "statistics", "configurations", "metrics", "series")
         )
 
     async def test_not_ready(self) -> None:
@@ -556,3 +556,33 @@ async def test_the_work_for_a_model_does_not_grow_with_the_number_of_models() ->
         return calls
 
     assert await steps(400) < 5 * await steps(100)
+
+
+async def test_a_lone_surrogate_in_a_name_fails_one_configuration_at_most() -> None:
+    bad = "chat\ud800"
+    index = [*ready("chat"), *ready(bad)]
+    survey = await look(
+        metrics=core(ok=3),
+        configs=CHAT,
+        index=index,
+        stats=[stats("chat", ok=3), stats(bad, ok=1)],
+    )
+    assert isinstance(found(survey, "chat")["requests"], Reading)
+    problem = survey.parts["configurations"]
+    assert problem is not None
+    assert problem.kind == "status"
+    assert all(one.model.isascii() for one in survey.models)
+
+
+async def test_of_too_many_models_some_are_shown() -> None:
+    lines = core(ok=1).splitlines(keepends=True)
+    many = "".join(
+        line if line.startswith("#") else line.replace('"chat"', f'"m{number:05}"')
+        for line in lines[:2]
+        for number in (range(1) if line.startswith("#") else range(20_000))
+    )
+    survey = await look(metrics=many)
+    assert len(survey.models) == 1024
+    assert str(survey.parts["series"]) == (
+        "the server has 20,000 models, and only 1,024 are looked at"
+    )

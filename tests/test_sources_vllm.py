@@ -33,7 +33,6 @@ def plain(kind: str, *samples: str) -> str:
         ("time_to_first_token_seconds", "ttft"),
         ("inter_token_latency_seconds", "itl"),
         ("time_per_output_token_seconds", "itl"),
-        ("request_time_per_output_token_seconds", "tpot"),
         ("e2e_request_latency_seconds", "e2e"),
         ("request_queue_time_seconds", "queue"),
         ("request_prefill_time_seconds", "prefill"),

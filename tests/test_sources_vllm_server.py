@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.methods import METHODS
 from exporter.reader import Family
 from exporter.readings import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
 from exporter.sources import vllm
@@ -187,6 +188,8 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
     metrics = ByModel(families)
     infos = [ModelInfo(*model) for model in metrics.models(*vllm.FAMILIES)]
     for one in vllm.interpret(metrics, infos):
+        if isinstance(one, Missing):
+            continue
         for sample in one.samples.values():
             single = not isinstance(sample, Distribution)
             assert all(0 <= n < inf for n in ([sample] if single else [*sample.counts, sample.sum]))
@@ -205,3 +208,158 @@ async def test_a_histogram_with_a_negative_edge_is_left_out() -> None:
     assert isinstance(said(survey, "chat")["ttft"], Missing)
     good = await look(answers(running + text.replace("-1.0", "0.1")))
     assert isinstance(said(good, "chat")["ttft"], Reading)
+
+
+def histogram(name: str, edges: dict[str, float], total: float, engine: int = 0) -> str:
+    labels = f'engine="{engine}",model_name="chat"'
+    return "".join(
+        f'vllm:{name}_bucket{{{labels},le="{edge}"}} {count}\n' for edge, count in edges.items()
+    ) + "".join(
+        f"vllm:{name}_{suffix}{{{labels}}} {value}\n"
+        for suffix, value in (("sum", total), ("count", edges["+Inf"]))
+    )
+
+
+def declared(name: str, *histograms: str) -> str:
+    return f"# TYPE vllm:{name} histogram\n" + "".join(histograms)
+
+
+TPOT, LENGTHS = "request_time_per_output_token_seconds", "request_generation_tokens"
+
+
+def finished(slow: int, single: int) -> str:
+    """Return vLLM's histograms of ``slow`` requests at 20 ms per token and ``single`` of one."""
+    every = slow + single
+    return declared(
+        TPOT, histogram(TPOT, {"0.01": single, "0.025": every, "+Inf": every}, slow * 0.02)
+    ) + declared(LENGTHS, histogram(LENGTHS, {"1.0": single, "2.0": single, "+Inf": every}, 1.0))
+
+
+class TestTimePerOutputToken:
+    async def test_requests_of_one_token_are_left_out(self) -> None:
+        told = said(await look(answers(finished(slow=44, single=10))), "chat")["tpot"]
+        distribution = value(told)
+        assert isinstance(distribution, Distribution)
+        assert distribution == Distribution((0.01, 0.025, inf), (0, 44, 44), 0.88)
+        assert distribution.sum / distribution.count == 0.02
+        assert isinstance(told, Reading)
+        assert (told.method, METHODS[told.method].quality) == ("vllm_tpot", "exact")
+
+    @pytest.mark.parametrize("other", ["", finished(44, 10).replace("1.0", "8.0")])
+    async def test_without_their_number_it_is_an_estimate(self, other: str) -> None:
+        tpot = declared(TPOT, histogram(TPOT, {"0.01": 10, "+Inf": 54}, 0.88))
+        told = said(await look(answers(other or tpot)), "chat")["tpot"]
+        assert isinstance(told, Reading)
+        assert METHODS[told.method].quality == "estimate"
+        assert "0 s" in METHODS[told.method].description
+
+    async def test_a_count_that_lags_looks_like_no_reset(self) -> None:
+        """The two histograms of a request are not read in one moment."""
+        server = answers(finished(slow=44, single=10))
+        async with fake_server(server) as fake, VllmSource(fake.url) as source:
+            ahead = finished(slow=44, single=10).replace(" 54", " 55")
+            counts = []
+            for metrics in (ahead, finished(slow=44, single=11), finished(slow=3, single=1)):
+                server["/metrics"] = metrics
+                told = value(said(await source.survey(0.0), "chat")["tpot"])
+                assert isinstance(told, Distribution)
+                counts.append(told.count)
+        assert counts == [45, 45, 3]
+
+
+class TestEngines:
+    async def test_a_partial_reset_adds_only_what_is_new(self) -> None:
+        server = answers()
+
+        def metrics(first: float, second: float) -> str:
+            name = "time_to_first_token_seconds"
+            ttft = [
+                histogram(name, {"0.5": count / 2, "+Inf": count}, count / 10, engine)
+                for engine, count in enumerate((first, second))
+            ]
+            return engines("counter", "generation_tokens_total", first, second) + declared(
+                name, *ttft
+            )
+
+        tokens, requests, seconds = [], [], []
+        async with fake_server(server) as fake, VllmSource(fake.url) as source:
+            for first, second in ((4000, 300), (4000, 100), (4050, 150), (20, 200)):
+                server["/metrics"] = metrics(first, second)
+                found = said(await source.survey(0.0), "chat")
+                tokens.append(value(found["output_tokens"]))
+                ttft = value(found["ttft"])
+                assert isinstance(ttft, Distribution)
+                requests.append(ttft.count)
+                seconds.append(ttft.sum)
+        assert tokens == requests == [4300, 4400, 4500, 4570]
+        assert seconds == pytest.approx([430, 440, 450, 457])
+
+    async def test_an_engine_that_is_gone_keeps_its_part(self) -> None:
+        server = answers()
+        told = []
+        async with fake_server(server) as fake, VllmSource(fake.url) as source:
+            for counts in ((40, 30), (41,), (42, 1)):
+                server["/metrics"] = engines("counter", "generation_tokens_total", *counts)
+                told.append(value(said(await source.survey(0.0), "chat")["output_tokens"]))
+        assert told == [70, 71, 73]
+
+
+class TestCache:
+    CONFIG = (
+        "# TYPE vllm:cache_config_info gauge\n"
+        'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0\n'
+        'vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1.0\n'
+    )
+
+    async def test_blocks_come_from_the_configuration(self) -> None:
+        usage = engines("gauge", "kv_cache_usage_perc", 0.5, 0.25)
+        found = said(await look(answers(usage + self.CONFIG)), "chat")
+        assert {
+            signal: value(found[signal])
+            for signal in ("kv_blocks_max", "kv_block_tokens", "kv_blocks_used", "kv_blocks_free")
+        } == {
+            "kv_blocks_max": 2000,
+            "kv_block_tokens": 16,
+            "kv_blocks_used": 750,
+            "kv_blocks_free": 1250,
+        }
+
+    @pytest.mark.parametrize("blocks", ["None", "", "-1", "1e9", "9" * 400])
+    async def test_a_number_of_blocks_that_is_none(self, blocks: str) -> None:
+        usage = engines("gauge", "kv_cache_usage_perc", 0.5)
+        found = said(await look(answers(usage + self.CONFIG.replace("1000", blocks))), "chat")
+        assert isinstance(found["kv_blocks_max"], Missing)
+        assert value(found["kv_utilization"]) == 0.5
+
+    async def test_of_several_models_nobody_knows_whose_blocks_they_are(self) -> None:
+        usage = engines("gauge", "kv_cache_usage_perc", 0.5)
+        two = usage + usage.replace("chat", "other").partition("\n")[2] + self.CONFIG
+        assert isinstance(said(await look(answers(two)), "chat")["kv_blocks_max"], Missing)
+
+    async def test_a_utilization_above_one_is_refused(self) -> None:
+        usage = engines("gauge", "kv_cache_usage_perc", 1e9)
+        told = said(await look(answers(usage)), "chat")["kv_utilization"]
+        assert isinstance(told, Missing)
+        assert told.reason == "vLLM reports a KV-cache utilization of 1e+09, more than 1"
+
+
+async def test_a_series_that_stands_there_twice_is_reported_and_counts_once() -> None:
+    twice = engines("counter", "generation_tokens_total", 5) + series("generation_tokens_total", 7)
+    survey = await look(answers(twice))
+    assert value(said(survey, "chat")["output_tokens"]) == 5
+    problem = survey.parts["series"]
+    assert problem is not None
+    assert problem.kind == "duplicate"
+    assert 'vllm:generation_tokens_total{engine="0",model_name="chat"}' in str(problem)
+
+
+async def test_of_too_many_models_the_first_are_looked_at() -> None:
+    many = "# TYPE vllm:num_requests_running gauge\n" + "".join(
+        f'vllm:num_requests_running{{model_name="m{number:05}"}} 1\n' for number in range(40_000)
+    )
+    survey = await look(answers(many))
+    assert len(survey.models) == 256
+    assert len({one.model for one in survey.readings}) == 256
+    assert str(survey.parts["series"]) == (
+        "the server has 40,000 models, and only 256 are looked at"
+    )

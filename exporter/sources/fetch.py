@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from exporter.readings import SourceError
 
 CHUNK = 64 * 1024
 REDIRECTS = range(300, 400)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,14 @@ async def receive(
 
 
 def parse_json(answer: Answer, url: str) -> object:
-    """Return the body as JSON; raises SourceError ``malformed``."""
+    """Return the body as JSON; raises SourceError ``malformed``.
+
+    Lone surrogates become question marks: JSON can carry them, UTF-8 and so URLs and labels cannot.
+    """
     try:
         value: object = json.loads(answer.body)
+        if _SURROGATE.search(answer.body):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         raise SourceError("malformed", f"{public(url)} did not answer with JSON") from None
     return value

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 import aiohttp
 
 from exporter.readings import ModelInfo, SourceError
 from exporter.sources import Closing
+from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
 
 T = TypeVar("T")
 MAX_VERSION = 40
+MAX_MODELS = 256
+"""Models of one server (versions counted) that are reported on."""
+
 Parts = dict[str, SourceError | None]
 
 
@@ -94,3 +98,23 @@ def check_any(parts: Parts) -> None:
     if len(failures) == len(parts):
         kinds = {error.kind: str(error) for error in failures}
         raise SourceError(failures[-1].kind, "; ".join(kinds.values()))
+
+
+def duplicates(metrics: ByModel) -> SourceError | None:
+    """Return the problem of series that stand twice in an exposition."""
+    found = metrics.duplicates
+    if not found:
+        return None
+    return SourceError(
+        "duplicate",
+        f"{len(found)} metrics have a series twice, and its first value is used: {found[0]}",
+    )
+
+
+def too_many(models: Sequence[object], most: int = MAX_MODELS) -> SourceError | None:
+    """Return the problem of a server with more than ``most`` models."""
+    if len(models) <= most:
+        return None
+    return SourceError(
+        "too_many_models", f"the server has {len(models):,} models, and only {most:,} are looked at"
+    )

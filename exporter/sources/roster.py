@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from exporter.readings import Model, ModelInfo
+from exporter.sources.http_source import MAX_MODELS
 from exporter.sources.repository import Config, Entry, steps_of
 
 NAME_IT = "name it in models to report on it"
-MAX_MODELS = 256
-"""Models of one server (versions counted) that are reported on."""
+MAX_SHOWN = 1024
+"""Models of one server (versions counted) that are shown at all, with why they are excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +50,21 @@ class Roster:
         Where the index knows a name, its versions count: Triton's metrics show ensembles under
         version 1 too, whatever theirs is.
         """
-        called = self._called()
-        entries = {
-            (name, entry.version): entry
-            for entry in self.index or ()
-            if (name := called.get(entry.name, entry.name))
-        }
-        named = {name for name, _ in entries}
-        keys = (
-            entries.keys()
-            | self.publishing
-            | {model for model in self.counted if model[0] not in named}
-        )
+        entries = self._entries()
         ensembles = self._ensembles()
-        infos = [self._info(model, entries.get(model), ensembles) for model in sorted(keys)]
+        shown = self.keys()
+        if len(shown) > MAX_SHOWN:
+            shown.sort(key=lambda model: (model not in self.reported_before, model))
+            shown = sorted(shown[:MAX_SHOWN])
+        infos = [self._info(model, entries.get(model), ensembles) for model in shown]
         return self._limited(infos)
+
+    def keys(self) -> list[Model]:
+        """Return the name and version of every model."""
+        entries = self._entries()
+        named = {name for name, _ in entries}
+        counted = {model for model in self.counted if model[0] not in named}
+        return sorted(entries.keys() | self.publishing | counted)
 
     def bare(self, name: str) -> str:
         """Return the name by which the HTTP API knows a model."""
@@ -79,6 +80,15 @@ class Roster:
             return "without --triton its configuration is not known"
         error = self.unread.get(self.bare(name), "not read yet")
         return f"its configuration could not be read: {error}"
+
+    def _entries(self) -> dict[Model, Entry]:
+        """Return the lines of the index by model."""
+        called = self._called()
+        return {
+            (name, entry.version): entry
+            for entry in self.index or ()
+            if (name := called.get(entry.name, entry.name))
+        }
 
     def _called(self) -> dict[str, str]:
         """Return the names in the metrics by those of the API; empty if two namespaces have it."""

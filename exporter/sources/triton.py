@@ -13,15 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from exporter.reader import ExpositionError, read
+from exporter.exposition_reader import ExpositionReader
+from exporter.reader import ExpositionError
 from exporter.readings import Model, SourceError, Survey
 from exporter.sources import repository, triton_core, triton_statistics, trtllm_backend, vllm
 from exporter.sources.by_model import NAMED_BY, ByModel
+from exporter.sources.counter_parts import CounterParts
 from exporter.sources.fetch import Answer, Limits, fetch, parse_json, public
-from exporter.sources.http_source import HttpSource, Parts, attempt, check_any
+from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, duplicates, too_many
 from exporter.sources.interpretation import Seen, interpret
 from exporter.sources.repository import Config, Entry
-from exporter.sources.roster import Roster
+from exporter.sources.roster import MAX_SHOWN, Roster
 
 ENGINE_FAMILIES = trtllm_backend.FAMILIES | vllm.FAMILIES
 FAMILIES = triton_core.FAMILIES | ENGINE_FAMILIES
@@ -76,6 +78,8 @@ class TritonSource(HttpSource):
         self._names: Mapping[str, str] = {}
         self._engines: dict[Model, trtllm_backend.Engine] = {}
         self._reported: frozenset[Model] = frozenset()
+        self._reader = ExpositionReader(FAMILIES)
+        self._counter_parts = CounterParts()
 
     @property
     def where(self) -> str:
@@ -100,7 +104,7 @@ class TritonSource(HttpSource):
             triton_statistics.tallies(statistics, self._names),
             parts.get("statistics"),
         )
-        return self._interpreted(seen, now, ready, parts)
+        return await asyncio.to_thread(self._interpreted, seen, now, ready, parts)
 
     def _interpreted(self, seen: Seen, now: float, ready: bool | None, parts: Parts) -> Survey:
         metrics = seen.metrics
@@ -116,6 +120,8 @@ class TritonSource(HttpSource):
             reported_before=self._reported,
         )
         infos = roster.models()
+        if metrics:
+            parts["series"] = duplicates(metrics) or too_many(roster.keys(), MAX_SHOWN)
         models = [info for info in infos if not info.excluded]
         if metrics:
             self._engines = trtllm_backend.remember(metrics, models, self._engines, now)
@@ -219,9 +225,32 @@ class TritonSource(HttpSource):
     async def _read_metrics(self) -> ByModel:
         try:
             answer = await self._fetch("GET", self.metrics_url)
-            return parse_metrics(answer.body, self.metrics_url)
+            return await asyncio.to_thread(self._parse_metrics, answer.body)
         except SourceError as error:
             raise SourceError(error.kind, f"{error}{self._metrics_hint}") from None
+
+    def _parse_metrics(self, body: bytes) -> ByModel:
+        """Parse an exposition; raises SourceError ``empty`` or ``malformed``.
+
+        Triton answers any path of its metrics port but /metrics with 200 and an empty body.
+        """
+        where = public(self.metrics_url)
+        if not body.strip():
+            fixed = urlunsplit((*urlsplit(where)[:2], "/metrics", "", ""))
+            why = "this is no Triton" if where == fixed else f"Triton's metrics are at {fixed}"
+            raise SourceError("empty", f"{where} answered with nothing: {why}")
+        try:
+            families = self._reader.read(body)
+        except ExpositionError as error:
+            raise SourceError(
+                "malformed", f"{where} did not answer with Prometheus metrics ({error})"
+            ) from None
+        if NAMED_BY not in families:
+            raise SourceError(
+                "malformed",
+                f"{where} has no {NAMED_BY}: these are not the metrics of a Triton server",
+            )
+        return ByModel(families, self._counter_parts)
 
     async def _fetch(
         self, method: str, url: str, *, statuses: Sequence[int] = (200,), body: bytes | None = None
@@ -236,26 +265,3 @@ def default_metrics_url(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return urlunsplit((parts.scheme, f"{host}:{METRICS_PORT}", "/metrics", "", ""))
-
-
-def parse_metrics(body: bytes, url: str) -> ByModel:
-    """Read an exposition; raises SourceError ``empty`` or ``malformed``.
-
-    Triton answers any path of its metrics port but /metrics with 200 and an empty body.
-    """
-    where = public(url)
-    if not body.strip():
-        fixed = urlunsplit((*urlsplit(where)[:2], "/metrics", "", ""))
-        why = "this is no Triton" if where == fixed else f"Triton's metrics are at {fixed}"
-        raise SourceError("empty", f"{where} answered with nothing: {why}")
-    try:
-        families = read(body, FAMILIES)
-    except ExpositionError as error:
-        raise SourceError(
-            "malformed", f"{where} did not answer with Prometheus metrics ({error})"
-        ) from None
-    if NAMED_BY not in families:
-        raise SourceError(
-            "malformed", f"{where} has no {NAMED_BY}: these are not the metrics of a Triton server"
-        )
-    return ByModel(families)

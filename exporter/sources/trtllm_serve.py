@@ -14,14 +14,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
-from exporter.reader import ExpositionError, Family, read
+from exporter.exposition_reader import ExpositionReader
+from exporter.reader import ExpositionError, Family
 from exporter.readings import Missing, Reading, SourceError, Survey
 from exporter.sources import trtllm_prometheus
 from exporter.sources.by_model import ByModel
+from exporter.sources.counter_parts import CounterParts
 from exporter.sources.fetch import Limits, public
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
-from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, served
+from exporter.sources.http_source import (
+    HttpSource,
+    Parts,
+    attempt,
+    check_any,
+    duplicates,
+    served,
+)
 from exporter.sources.iterations.splitter import Splitter
 from exporter.sources.request_feed import RequestFeed
 from exporter.sources.trtllm_iterations import BACKEND, served_model
@@ -90,6 +99,8 @@ class TrtllmServeSource(HttpSource):
         self._frozen_after = frozen_after
         self._version = ""
         self._model = ""
+        self._reader = ExpositionReader(trtllm_prometheus.FAMILIES)
+        self._parts = CounterParts()
         self._memory: Memory | None = None
         self._feed: RequestFeed | None = None
         self._told_lost = 0.0
@@ -123,8 +134,9 @@ class TrtllmServeSource(HttpSource):
         self._name(model or self._model)
         if not self._model or self._feed is None:
             return Survey(self.name, ready=ready, parts=parts)
-        metrics, labelled = ByModel(families or {}), None
+        metrics, labelled = ByModel(families or {}, self._parts), None
         if families is not None:
+            parts["series"] = duplicates(metrics)
             labelled = trtllm_prometheus.owner(families, self._model)
         finished = trtllm_prometheus.finished(metrics, labelled) if labelled else None
         # After the count: what is told of requests beyond it is not missing, only newer.
@@ -179,7 +191,7 @@ class TrtllmServeSource(HttpSource):
         if answer.status == 404:
             return None
         try:
-            return read(answer.body, trtllm_prometheus.FAMILIES)
+            return await asyncio.to_thread(self._reader.read, answer.body)
         except ExpositionError as error:
             raise SourceError(
                 "malformed", f"{public(self.url + METRICS)} are no Prometheus metrics ({error})"

@@ -11,7 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from exporter.readings import UNLABELLED, Labels, Model, ModelInfo, Reading, Value
+from exporter.readings import (
+    UNLABELLED,
+    Distribution,
+    Labels,
+    Missing,
+    Model,
+    ModelInfo,
+    Reading,
+    Value,
+)
 from exporter.sources.by_model import ByModel
 from exporter.sources.request_outcomes import request_readings
 from exporter.sources.triton_core import Finished
@@ -21,13 +30,15 @@ T = TypeVar("T")
 DURATION = "vllm:e2e_request_latency_seconds"
 FINISH_REASONS = "vllm:request_success_total"
 REJECTIONS = "vllm:admission_rejections_total"
+TPOT = "vllm:request_time_per_output_token_seconds"
+OUTPUT_TOKENS = "vllm:request_generation_tokens"
+CACHE_CONFIG = "vllm:cache_config_info"
 
 # Signal, then the family's names, newest first.  What older releases (and Triton's backend) call
 # time per output token is fed with inter-token latencies.
 HISTOGRAMS = (
     ("ttft", ("vllm:time_to_first_token_seconds",)),
     ("itl", ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")),
-    ("tpot", ("vllm:request_time_per_output_token_seconds",)),
     ("e2e", (DURATION,)),
     ("queue", ("vllm:request_queue_time_seconds",)),
     ("prefill", ("vllm:request_prefill_time_seconds",)),
@@ -53,11 +64,15 @@ OUTCOMES = {
     "abort": "disconnected",
     "error": "error",
 }
+MAX_DIGITS = 12
 REJECTED_FOR = ("max_num_queued_reqs", "max_num_queued_tokens")
 FAMILIES = frozenset(
     {
         FINISH_REASONS,
         REJECTIONS,
+        TPOT,
+        OUTPUT_TOKENS,
+        CACHE_CONFIG,
         *(name for _, names in (*HISTOGRAMS, *GAUGES) for name in names),
         *(name for _, name in COUNTERS),
     }
@@ -72,30 +87,98 @@ def finished(metrics: ByModel) -> dict[Model, Finished]:
     }
 
 
-def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading]:
-    """Tell all that vLLM publishes about these models."""
+def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading | Missing]:
+    """Yield the readings of these models, and the reason for every value that is refused."""
     keys = [(info.model, info.version) for info in models]
     for signal, names in HISTOGRAMS:
         histograms = _newest([metrics.distributions(name) for name in names])
         yield from _readings(signal, "vllm_histogram", keys, histograms)
+    yield from _tpot(metrics, keys)
     for signal, name in COUNTERS:
         yield from _readings(signal, "vllm_counter", keys, metrics.total(name))
     for signal, names in GAUGES:
         series = _newest([metrics.values(name) for name in names])
-        combine = _mean if signal == "kv_utilization" else sum
-        gauges = {model: float(combine(values)) for model, values in series.items()}
-        yield from _readings(signal, "vllm_gauge", keys, gauges)
+        if signal == "kv_utilization":
+            yield from _cache(metrics, keys, series)
+        else:
+            gauges = {model: float(sum(values)) for model, values in series.items()}
+            yield from _readings(signal, "vllm_gauge", keys, gauges)
     yield from _requests(metrics, keys)
+
+
+def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
+    """Take requests of one output token off: vLLM observes 0 s for each of them.
+
+    vLLM observes both histograms once per finished request (vllm/v1/metrics/loggers.py), so the
+    number of these requests is the bucket of at most one output token.
+    """
+    lengths = metrics.distributions(OUTPUT_TOKENS)
+    for key, tpot in metrics.distributions(TPOT).items():
+        short = _at_most_one(lengths.get(key))
+        if short is None:
+            yield from _readings("tpot", "vllm_tpot_with_zeros", keys, {key: tpot})
+            continue
+        counts = tuple(max(0.0, count - short) for count in tpot.counts)
+        counts = metrics.parts.derived(("tpot", key, tpot.edges), counts, tpot.counts)
+        corrected = Distribution(tpot.edges, counts, tpot.sum)
+        yield from _readings("tpot", "vllm_tpot", keys, {key: corrected})
+
+
+def _at_most_one(lengths: Distribution | None) -> float | None:
+    """Return how many requests had at most one output token, None if no bucket shows it."""
+    for edge, count in zip(lengths.edges, lengths.counts, strict=True) if lengths else ():
+        if 1 <= edge < 2:
+            return count
+    return None
+
+
+def _cache(
+    metrics: ByModel, keys: Sequence[Model], utilizations: Mapping[Model, Sequence[float]]
+) -> Iterator[Reading | Missing]:
+    """Yield the utilization of the KV cache, and its blocks where vLLM publishes their number.
+
+    ``cache_config_info`` names no model, so it is used only if the server has a single one.
+    """
+    sizes = _cache_sizes(metrics) if len(keys) == 1 else None
+    for key in keys:
+        if sizes:
+            most, tokens = sizes
+            yield from _readings("kv_blocks_max", "vllm_cache_config", keys, {key: most})
+            if tokens:
+                yield from _readings("kv_block_tokens", "vllm_cache_config", keys, {key: tokens})
+        values = utilizations.get(key)
+        if not values:
+            continue
+        if max(values) > 1:
+            reason = f"vLLM reports a KV-cache utilization of {max(values):g}, more than 1"
+            yield Missing("kv_utilization", *key, reason, "report it to vLLM")
+            continue
+        mean = sum(values) / len(values)
+        yield from _readings("kv_utilization", "vllm_gauge", keys, {key: mean})
+        if sizes:
+            used = round(mean * sizes[0])
+            for signal, blocks in (("kv_blocks_used", used), ("kv_blocks_free", sizes[0] - used)):
+                yield from _readings(signal, "vllm_cache_blocks", keys, {key: float(blocks)})
+
+
+def _cache_sizes(metrics: ByModel) -> tuple[float, float] | None:
+    """Return the blocks of all engines and the tokens per block, 0 if engines differ in it."""
+    blocks, tokens = 0.0, set()
+    for labels in metrics.labels(CACHE_CONFIG):
+        number, size = (labels.get(name, "") for name in ("num_gpu_blocks", "block_size"))
+        if not (number.isdecimal() and len(number) < MAX_DIGITS):
+            return None
+        blocks += float(number)
+        if size.isdecimal() and len(size) < MAX_DIGITS:
+            tokens.add(float(size))
+    if not blocks:
+        return None
+    return blocks, tokens.pop() if len(tokens) == 1 else 0.0
 
 
 def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
     """Merge tables by model; the first one that has a model wins."""
     return {model: value for table in reversed(tables) for model, value in table.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the utilization of several engines with equal caches."""
-    return sum(values) / len(values)
 
 
 def _readings(
