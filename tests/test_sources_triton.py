@@ -214,7 +214,7 @@ class TestAddresses:
             "1",
             "what Triton counts means something else for every backend, and this model's backend "
             "is not known",
-            "give --triton, the address of Triton's HTTP API",
+            "give the sidecar --triton URL, the address of Triton's HTTP API",
         )
         assert {info.model: info.excluded for info in survey.models} == {
             "chat": "",
