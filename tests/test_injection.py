@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.wire.injection import MAX_ANSWER, MAX_HEAD, OUTPUTS, Injection
+from exporter.wire.framing import HEAD_BYTES
+from exporter.wire.injection import MAX_ANSWER, OUTPUTS, Injection
 
 TIMES = {
     "arrival_time_ns": 1_000_000_000,
@@ -194,7 +196,7 @@ def test_an_answer_until_the_close_is_changed_too() -> None:
 
 
 def test_what_is_no_http_goes_through() -> None:
-    noise = b"x" * (MAX_HEAD + 1)
+    noise = b"x" * (HEAD_BYTES + 1)
     injection = Injection(input_of)
     assert injection.from_client(noise) == noise
     assert injection.from_client(b"more") == b"more"
@@ -256,6 +258,52 @@ def test_noise_never_raises(parts: list[bytes]) -> None:
     for part in parts:
         injection.from_client(ASK[: len(part)] + part)
         injection.from_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + part)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8), st.sampled_from(
+    [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+     b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"\r\n\r",
+     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"]
+))  # fmt: skip
+def test_what_is_no_http_comes_out_as_it_went_in(parts: list[bytes], begin: bytes) -> None:
+    for ask in (request("/v2/models/other/generate", b"{}"), ASK):
+        injection = Injection(input_of)
+        injection.from_client(ask)
+        sent = b"".join(map(injection.from_server, [begin, *parts])) + injection.server_ended()
+        assert sent == begin + b"".join(parts)
+        injection = Injection(input_of)
+        sent = b"".join(map(injection.from_client, parts)) + injection.client_ended()
+        assert sent == b"".join(parts)
+
+
+def test_after_an_upgrade_both_directions_go_through() -> None:
+    ask = b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    injection = Injection(input_of)
+    assert injection.from_client(ask) == ask
+    switch = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
+    assert injection.from_server(switch) == switch
+    for frames in (b"\x81\x05hello", ASK):
+        assert injection.from_client(frames) == frames
+        assert injection.from_server(frames) == frames
+
+
+@pytest.mark.parametrize("ask", [ASK, request("/v1/completions", b"{}")], ids=["kserve", "openai"])
+def test_the_cost_of_an_event_grows_with_its_size_alone(ask: bytes) -> None:
+    def cost(size: int) -> float:
+        long = event(text_output="x" * size)
+        parts = [long[at : at + 4096] for at in range(0, len(long), 4096)]
+        injection = Injection(input_of)
+        injection.from_client(ask)
+        begun = time.process_time()
+        answer = chunked(*parts)
+        sent = [injection.from_server(answer[at : at + 8192]) for at in range(0, len(answer), 8192)]
+        spent = time.process_time() - begun
+        assert dechunked(b"".join(sent).partition(b"\r\n\r\n")[2]) == long
+        return spent
+
+    small, large = (min(cost(size) for _ in range(3)) for size in (2**19, 2**22))
+    assert large < 24 * small  # 8 times the size; its square would be 64 times the cost
 
 
 def test_a_request_cut_off_in_its_body_is_that_and_no_other() -> None:

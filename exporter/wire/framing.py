@@ -124,6 +124,26 @@ def body_of(version: bytes, fields: Fields) -> Framing | None:
     return Framing(Body.LENGTH, int(length)) if int(length) else Framing(Body.NONE)
 
 
+def body_of_request(found: Request) -> Framing:
+    """Return how the body of a request ends."""
+    return body_of(found.version, found.fields) or Framing(Body.NONE)
+
+
+def body_of_response(found: Response, method: bytes) -> Framing | None:
+    """Return how the body of a response to such a request ends.
+
+    None if there are no more messages: from here on the connection speaks something else.
+    """
+    if found.status == 101 or (method == b"CONNECT" and 200 <= found.status < 300):
+        return None
+    if found.status < 200:
+        return Framing(Body.NONE, interim=True)
+    framing = body_of(found.version, found.fields) or Framing(Body.UNTIL_CLOSE)
+    if method == b"HEAD" or found.status in (204, 304):
+        return Framing(Body.NONE)
+    return framing
+
+
 TakeHead = Callable[[bytes, float, float], Framing]
 """Takes a head without the empty line that ends it, when it began and the time."""
 TakeBody = Callable[[bytes, float], None]
@@ -143,15 +163,24 @@ class _Awaits(Enum):
 class Messages:
     """Takes the bytes of a direction; tells heads, pieces of bodies and ends of messages.
 
-    ``take_body`` may be set anew with every head.  ``feed`` raises Malformed, and whatever the
-    functions it calls raise, and is of no more use then.
+    ``take_body`` may be set anew with every head.  ``framing`` takes what frames bodies, each part
+    of it whole: lines of chunk sizes, ends of chunks, trailers, and empty lines before a message.
+    With it every byte is handed out exactly once, in order; a head comes without its last four.
+    ``feed`` raises Malformed and whatever the functions it calls raise, and is of no more use then.
     """
 
-    __slots__ = ("_awaits", "_began", "_end", "_head", "_held", "_left", "take_body")
+    __slots__ = ("_awaits", "_began", "_end", "_framing", "_head", "_held", "_left", "take_body")
 
-    def __init__(self, head: TakeHead, body: TakeBody, end: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        head: TakeHead,
+        body: TakeBody,
+        end: Callable[[float], None],
+        framing: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._head = head
         self._end = end
+        self._framing = framing
         self.take_body = body
         self._awaits = _Awaits.HEAD
         self._held = bytearray()
@@ -164,6 +193,11 @@ class Messages:
         return len(self._held)
 
     @property
+    def pending(self) -> bytes:
+        """The bytes that are held."""
+        return bytes(self._held)
+
+    @property
     def between(self) -> bool:
         """Whether no message has begun that has not ended."""
         return self._awaits is _Awaits.HEAD and not self._held
@@ -173,12 +207,17 @@ class Messages:
         at, end = 0, len(data)
         if self._awaits is _Awaits.CHUNK_LINE and not self._held:
             # Mostly a segment is one chunk, or a few, and not large.
-            take_body = self.take_body
+            take_body, framing = self.take_body, self._framing
             while size := _SIZES.get(data[at : (start := data.find(b"\n", at) + 1)]):
                 after = start + size
                 if not data.startswith(b"\r\n", after):
                     break
-                take_body(data[start:after], time)
+                if framing:
+                    framing(data[at:start])
+                    take_body(data[start:after], time)
+                    framing(b"\r\n")
+                else:
+                    take_body(data[start:after], time)
                 at = after + 2
         while at < end:
             at = self._step(data, at, time)
@@ -217,6 +256,7 @@ class Messages:
             # Empty lines before a message are passed over (RFC 9112, section 2.2).
             while data.startswith(b"\r\n", at):
                 at += 2
+                self._frame(b"\r\n")
             if at == len(data):
                 return at
             self._began = time
@@ -225,6 +265,7 @@ class Messages:
             if not data.startswith(b"\n", at):
                 raise Malformed("bare_newline")
             self._held.clear()
+            self._frame(b"\r\n")
             return at + 1
         head, at = self._until(b"\r\n\r\n", data, at, HEAD_BYTES)
         if head is not None:
@@ -245,6 +286,7 @@ class Messages:
         found = _CHUNK_LINE.fullmatch(line)
         if not found:
             raise Malformed("chunk")
+        self._frame(line)
         self._left = int(found[1], 16)
         self._awaits = _Awaits.CHUNK if self._left else _Awaits.TRAILERS
         return at
@@ -257,6 +299,7 @@ class Messages:
         self._held += piece
         if piece == missing:
             self._held.clear()
+            self._frame(b"\r\n")
             self._awaits = _Awaits.CHUNK_LINE
         return at + len(piece)
 
@@ -266,6 +309,7 @@ class Messages:
             if rest.startswith(b"\r\n"):
                 at += 2 - len(self._held)
                 self._held.clear()
+                self._frame(b"\r\n")
                 self._finish(time)
                 return at
         trailers, at = self._until(b"\r\n\r\n", data, at, HEAD_BYTES)
@@ -273,8 +317,13 @@ class Messages:
             fields = _fields(trailers[:-4].split(b"\r\n"))
             if values(fields, b"content-length") or values(fields, b"transfer-encoding"):
                 raise Malformed("length")
+            self._frame(trailers)
             self._finish(time)
         return at
+
+    def _frame(self, data: bytes) -> None:
+        if self._framing:
+            self._framing(data)
 
     def _finish(self, time: float) -> None:
         self._awaits = _Awaits.HEAD

@@ -26,11 +26,11 @@ from typing import Final
 from exporter.wire.events import CLIENT, SERVER, Direction, Listener, Settings
 from exporter.wire.exchange import Exchange
 from exporter.wire.framing import (
-    Body,
     Framing,
     Malformed,
     Messages,
-    body_of,
+    body_of_request,
+    body_of_response,
     has_token,
     request,
     response,
@@ -41,7 +41,6 @@ PIPELINED: Final = 64
 HELD_BYTES: Final = 512 * 1024
 """No observer holds more of what passed by: two heads, parts of an event, names of requests."""
 
-_NO_BODY: Final = Framing(Body.NONE)
 REQUEST_LINE: Final = re.compile(
     rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) [!-~\x80-\xff]+ HTTP/1\.[01]\r\n"
 )
@@ -147,7 +146,7 @@ class Http1Observer:
 
     def _request_head(self, head: bytes, began: float, time: float) -> Framing:
         found = request(head)
-        framing = body_of(found.version, found.fields) or _NO_BODY
+        framing = body_of_request(found)
         if self._last:
             raise Malformed("closed")
         if len(self._waiting) >= PIPELINED:
@@ -171,15 +170,11 @@ class Http1Observer:
         if not self._waiting:
             raise Malformed("unasked")
         exchange = self._waiting[0]
-        if found.status == 101:
-            raise _Switched("upgrade")
-        if found.status < 200:
-            return Framing(Body.NONE, interim=True)
-        if exchange.method == b"CONNECT" and found.status < 300:
-            raise _Switched("connect")
-        framing = body_of(found.version, found.fields) or Framing(Body.UNTIL_CLOSE)
-        if exchange.method == b"HEAD" or found.status in (204, 304):
-            framing = _NO_BODY
+        framing = body_of_response(found, exchange.method)
+        if framing is None:
+            raise _Switched("upgrade" if found.status == 101 else "connect")
+        if framing.interim:
+            return framing
         self._answers.take_body = _ignore
         if exchange.stream:
             self._answers.take_body = exchange.answers(found, framing.body, began, time) or _ignore

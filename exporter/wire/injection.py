@@ -12,7 +12,7 @@ This is the only place where bytes of clients are changed, and only where that w
 
 HTTP/1 only, and only what is plain: a request that is not (chunked, ``Expect``, too large, not
 JSON) goes through as it is, and so does its answer.  Whoever asks for the timing by itself keeps
-it.  Ambiguous framing is not dealt with here: observers refuse it before.
+it.  What is no HTTP/1 goes through as it is, with all that follows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,24 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Container, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 from urllib.parse import unquote
 
 from exporter.wire import kserve, openai
+from exporter.wire.framing import (
+    Body,
+    Framing,
+    Malformed,
+    Messages,
+    body_of_request,
+    body_of_response,
+    request,
+    response,
+    values,
+)
 
 INPUTS = ("return_perf_metrics", "sampling_param_return_perf_metrics")
 """The inputs by which a model can be asked; it has at most one of them."""
@@ -59,25 +70,24 @@ HEADERS = frozenset(
 """What trtllm-serve adds to the head of an answer when asked; a stream has them in EVENT."""
 EVENT = b"event: " + openai.TIMING_EVENT
 
-MAX_HEAD = 64 * 1024
 MAX_REQUEST = 1024 * 1024
 MAX_ANSWER = 8 * 1024 * 1024
 
-Waiting = Generator[None, None, None]
 Kind = Literal["as_it_is", "kserve", "openai"]
 
 _KSERVE = re.compile(rb"POST /v2/models/([^/ ?]+)(?:/versions/[^/ ?]+)?/generate(?:_stream)? ")
 _OPENAI = re.compile(rb"POST [^ ?]*/v1/(?:chat/)?completions[ ?]")
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
+_EVENT_END_BYTES = 4
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a request's answer is to be treated like; ``bodiless`` is one to HEAD."""
+    """What a request's answer is to be treated like; ``method`` is the request's."""
 
     kind: Kind
-    bodiless: bool = False
+    method: bytes
 
 
 class Injection:
@@ -89,8 +99,8 @@ class Injection:
 
     def __init__(self, input_of: Callable[[str], str]) -> None:
         self._asked: deque[_Asked] = deque()
-        self._requests = _Messages(_Requests(input_of, self._asked))
-        self._answers = _Messages(_Answers(self._asked))
+        self._requests = _Rewriter(_Requests(input_of, self._asked))
+        self._answers = _Rewriter(_Answers(self._asked))
 
     def from_client(self, data: bytes) -> bytes:
         """Return what to send to the server."""
@@ -98,7 +108,10 @@ class Injection:
 
     def from_server(self, data: bytes) -> bytes:
         """Return what to send to the client."""
-        return self._answers.feed(data)
+        sent = self._answers.feed(data)
+        if self._answers.raw:
+            self._requests.raw = True
+        return sent
 
     def client_ended(self) -> bytes:
         """Return what is still held of a direction that has ended."""
@@ -109,7 +122,8 @@ class Injection:
         return self._answers.ended()
 
 
-Body = Literal["none", "length", "chunked", "rest"]
+class _Opaque(Exception):  # noqa: N818 - no error
+    """What follows is not HTTP/1, or has no request that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +136,7 @@ class _Plan:
     """
 
     head: bytes
-    body: Body
-    length: int = 0
+    framing: Framing
     whole: Callable[[bytes], bytes] | None = None
     changing: _Events | _Document | None = None
 
@@ -134,25 +147,25 @@ class _Requests:
         self._asked = asked
 
     def plan(self, head: bytes) -> _Plan:
-        fields = _fields(head)
-        body, length = _framing(fields)
+        found = request(head)
+        framing = body_of_request(found)
+        names = {name for name, _ in found.fields}
         whole = None
         kind: Kind = "as_it_is"
         if match := _KSERVE.match(head):
             name = self._input_of(unquote(match[1].decode("latin-1")))
-            if name and body == "length" and length <= MAX_REQUEST and b"expect" not in fields:
+            held = framing.body is Body.LENGTH and framing.length <= MAX_REQUEST
+            if name and held and b"expect" not in names:
                 kind, whole = "kserve", partial(_asking, name=name)
-        elif _OPENAI.match(head) and b"x-trtllm-return-metrics" not in fields:
+        elif _OPENAI.match(head) and b"x-trtllm-return-metrics" not in names:
             kind, head = "openai", b"%b\r\n%b" % (head, ASK)
-        self._asked.append(_Asked(kind, head.startswith(b"HEAD ")))
-        if b"upgrade" in fields or head.startswith(b"CONNECT "):
-            body = "rest"
-        return _Plan(head, body, length, whole)
+        self._asked.append(_Asked(kind, found.method))
+        return _Plan(head, framing, whole)
 
     def done(self, changed: bool) -> None:
         """Note whether the body of the last request asks now."""
         if not changed:
-            self._asked[-1] = _Asked("as_it_is")
+            self._asked[-1] = replace(self._asked[-1], kind="as_it_is")
 
 
 class _Answers:
@@ -160,156 +173,139 @@ class _Answers:
         self._asked = asked
 
     def plan(self, head: bytes) -> _Plan:
-        status = head[9:12]
-        if not self._asked or status == b"101":
-            return _Plan(head, "rest")
-        if status.startswith(b"1"):
-            return _Plan(head, "none")
+        found = response(head)
+        framing = body_of_response(found, self._asked[0].method) if self._asked else None
+        if framing is None:
+            raise _Opaque
+        if framing.interim:
+            return _Plan(head, framing)
         asked = self._asked.popleft()
-        fields = _fields(head)
-        body, length = _framing(fields, until_close=True)
-        if asked.bodiless or status in (b"204", b"304"):
-            return _Plan(head, "none")
-        events = fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        if framing.body is Body.NONE and asked.kind == "kserve":
+            return _Plan(head, framing)
+        kind = b",".join(values(found.fields, b"content-type"))
+        events = kind.startswith(b"text/event-stream")
+        is_sized = framing.body is Body.LENGTH
         whole: Callable[[bytes], bytes] | None = None
         changing: _Events | _Document | None = None
         if asked.kind == "openai":
             head = _without(head, HEADERS)
-            changing = _Events(_without_timing) if events and body != "length" else None
-        elif asked.kind == "kserve" and body == "length":
-            whole = _untimed_document if length <= MAX_ANSWER else None
+            changing = _Events(_without_timing) if events and not is_sized else None
+        elif asked.kind == "kserve" and is_sized:
+            whole = _untimed_document if framing.length <= MAX_ANSWER else None
         elif asked.kind == "kserve":
             changing = _Events(_untimed_event) if events else _Document(_untimed_document)
-        return _Plan(head, body, length, whole, changing)
+        return _Plan(head, framing, whole, changing)
 
     def done(self, changed: bool) -> None:
         """Take note of nothing: no direction follows this one."""
 
 
-class _Messages:
-    """One direction: heads and bodies one after the other.
+class _Rewriter:
+    """One direction: the messages of the parser, with some of their bodies changed.
 
-    The work runs as far as the bytes reach, and waits for more of them at each ``yield``.
-    ``_begun`` is what it has taken and will pass on once more is there: a head whose body is to be
-    changed, or the line before a chunk.
+    ``raw`` says that everything passes as it is, as what came is not HTTP/1.  ``_begun`` and
+    ``_pieces`` are held until the rest of them is there: a head whose body is to be changed, or the
+    line before a chunk, and what follows.
     """
 
     def __init__(self, side: _Requests | _Answers) -> None:
+        self.raw = False
         self._side = side
-        self._held = bytearray()
-        self._begun = b""
+        self._messages = Messages(self._head, self._pass, self._end, self._framed)
+        self._plan: _Plan | None = None
         self._changing: _Events | _Document | None = None
-        self._changing_chunks: _Events | _Document | None = None
+        self._chunked = False
+        self._begun = b""
+        self._pieces: list[bytes] = []
         self._out: list[bytes] = []
-        self._work = self._run()
-        next(self._work)
+        self._unparsed = 0
 
     def feed(self, data: bytes) -> bytes:
-        self._held += data
-        next(self._work)
+        if self.raw:
+            return self.ended() + data
+        before = self._messages.pending
+        self._unparsed += len(data)
+        try:
+            self._messages.feed(data, 0.0)
+        except (Malformed, _Opaque):
+            self.raw = True
+            self._flush()
+            both = before + data
+            self._out.append(both[len(both) - self._unparsed :])
+            self._messages = Messages(self._head, self._pass, self._end)
+        return self._taken()
+
+    def ended(self) -> bytes:
+        """Give back what is held, as it came: cut off, but not to be read as anything else."""
+        self._flush()
+        self._out.append(self._messages.pending)
+        self._messages = Messages(self._head, self._pass, self._end)
+        return self._taken()
+
+    def _taken(self) -> bytes:
         out = b"".join(self._out)
         self._out.clear()
         return out
 
-    def ended(self) -> bytes:
-        """Give back what is held, as it came: cut off, but not to be read as anything else."""
-        if self._changing_chunks:
-            self._chunk(self._changing_chunks.end())
-        elif self._changing:
-            self._out.append(self._changing.end())
-        return b"".join((*self._out, self._begun, self._take(len(self._held))))
-
-    def _take(self, size: int) -> bytes:
-        taken = bytes(self._held[:size])
-        del self._held[:size]
-        return taken
-
-    def _run(self) -> Waiting:
-        while True:
-            while (end := self._head_end()) < 0:
-                if len(self._held) > MAX_HEAD:
-                    yield from self._rest()
-                yield
-            plan = self._side.plan(self._take(end + 4)[:-4])
-            if plan.whole:
-                yield from self._whole(plan, plan.whole)
-                continue
+    def _head(self, head: bytes, began: float, time: float) -> Framing:
+        plan = self._side.plan(head)
+        self._unparsed -= len(head) + 4
+        self._plan, self._changing = plan, plan.changing
+        self._chunked = plan.framing.body is Body.CHUNKED
+        if plan.whole:
+            self._begun = plan.head + b"\r\n\r\n"
+        else:
             self._out.append(plan.head + b"\r\n\r\n")
-            if plan.body == "length":
-                yield from self._passed(plan.length)
-            elif plan.body == "chunked":
-                yield from self._chunks(plan.changing)
-            elif plan.body == "rest":
-                self._changing = plan.changing
-                yield from self._rest()
+        held = plan.whole or (plan.changing and self._chunked)
+        self._messages.take_body = self._hold if held else self._pass
+        return plan.framing
 
-    def _head_end(self) -> int:
-        """Return where the head ends that comes next, -1 if it is not whole."""
-        while self._held.startswith(b"\r\n"):  # empty lines before it (RFC 9112, section 2.2)
-            self._out.append(self._take(2))
-        return self._held.find(b"\r\n\r\n")
+    def _pass(self, piece: bytes, time: float) -> None:
+        self._unparsed -= len(piece)
+        self._out.append(self._changing.feed(piece) if self._changing else piece)
 
-    def _rest(self) -> Waiting:
-        while True:
-            held = self._take(len(self._held))
-            self._out.append(self._changing.feed(held) if self._changing else held)
-            yield
+    def _hold(self, piece: bytes, time: float) -> None:
+        self._unparsed -= len(piece)
+        self._pieces.append(piece)
 
-    def _whole(self, plan: _Plan, change: Callable[[bytes], bytes]) -> Waiting:
-        self._begun = plan.head + b"\r\n\r\n"
-        while len(self._held) < plan.length:
-            yield
-        self._begun = b""
-        before = self._take(plan.length)
-        after = change(before)
-        self._side.done(before != after)
-        self._out.append(_with_length(plan.head, len(after)) + b"\r\n\r\n" + after)
+    def _framed(self, data: bytes) -> None:
+        """Take a line of a chunk's size, the end of a chunk, or what is about no chunk."""
+        self._unparsed -= len(data)
+        changing = self._changing if self._chunked else None
+        if changing is None:
+            self._out.append(data)
+        elif self._begun:
+            self._chunk(changing.feed(b"".join(self._pieces)))
+            self._begun = b""
+            self._pieces.clear()
+        elif 0 < int(data.partition(b";")[0], 16) <= MAX_ANSWER:
+            self._begun = data
+        else:  # the last chunk, or one that is too large: as it is, with all that follows
+            self._flush()
+            self._changing = None
+            self._messages.take_body = self._pass
+            self._out.append(data)
 
-    def _passed(self, length: int) -> Waiting:
-        while length:
-            part = self._take(length)
-            self._out.append(part)
-            length -= len(part)
-            if length:
-                yield
+    def _end(self, time: float) -> None:
+        if self._plan and self._plan.whole:
+            before = b"".join(self._pieces)
+            after = self._plan.whole(before)
+            self._side.done(before != after)
+            self._out.append(_with_length(self._plan.head, len(after)) + b"\r\n\r\n" + after)
+            self._begun = b""
+            self._pieces.clear()
+        self._plan = self._changing = None
 
-    def _line(self) -> Generator[None, None, bytes]:
-        while (end := self._held.find(b"\r\n")) < 0:
-            if len(self._held) > MAX_HEAD:
-                yield from self._rest()
-            yield
-        return self._take(end + 2)
-
-    def _chunks(self, changing: _Events | _Document | None) -> Waiting:
-        self._changing_chunks = changing
-        while True:
-            line = yield from self._line()
-            try:
-                size = int(line.split(b";")[0], 16)
-            except ValueError:  # not for us to judge: whoever reads it will
-                if changing:
-                    self._chunk(changing.end())
-                self._out.append(line)
-                yield from self._rest()
-            if not size:
-                break
-            if changing and size <= MAX_ANSWER:
-                self._begun = line
-                while len(self._held) < size + 2:
-                    yield
-                self._begun = b""
-                self._chunk(changing.feed(self._take(size + 2)[:-2]))
+    def _flush(self) -> None:
+        """Pass on what is held."""
+        if self._changing and (rest := self._changing.end()):
+            if self._chunked:
+                self._chunk(rest)
             else:
-                self._out.append(line)
-                yield from self._passed(size + 2)
-        if changing:
-            self._chunk(changing.end())
-        self._changing_chunks = None
-        while True:
-            self._out.append(line)
-            if line == b"\r\n":
-                return
-            line = yield from self._line()
+                self._out.append(rest)
+        self._out += (self._begun, *self._pieces)
+        self._begun = b""
+        self._pieces.clear()
 
     def _chunk(self, data: bytes) -> None:
         if data:
@@ -321,21 +317,26 @@ class _Events:
 
     def __init__(self, change: Callable[[bytes], bytes]) -> None:
         self._change = change
-        self._held = b""
+        self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        held, out, at = self._held + data, [], 0
-        for match in _EVENT_END.finditer(held):
-            out.append(self._change(held[at : match.end()]))
-            at = match.end()
-        self._held = held[at:]
-        if len(self._held) > MAX_ANSWER:
+        held, out = self._held, []
+        if not held and data.find(b"\n\n") == len(data) - 2 >= 0 and b"\r" not in data:
+            return self._change(data)  # a whole event, as most pieces are
+        searched = max(0, len(held) - _EVENT_END_BYTES + 1)
+        held += data
+        at = 0
+        while match := _EVENT_END.search(held, searched):
+            out.append(self._change(bytes(held[at : match.end()])))
+            at = searched = match.end()
+        del held[:at]
+        if len(held) > MAX_ANSWER:
             out.append(self.end())
         return b"".join(out)
 
     def end(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
+        held, self._held = self._held, bytearray()
+        return bytes(held)
 
 
 class _Document:
@@ -343,40 +344,21 @@ class _Document:
 
     def __init__(self, change: Callable[[bytes], bytes]) -> None:
         self._change: Callable[[bytes], bytes] | None = change
-        self._held = b""
+        self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        held, self._held = self._held + data, b""
-        if self._change and len(held) <= MAX_ANSWER:
-            self._held = held
+        self._held += data
+        if self._change and len(self._held) <= MAX_ANSWER:
             return b""
         self._change = None  # too large: as it is, with all that follows
-        return held
+        return self.end()
 
     def end(self) -> bytes:
-        held, self._held = self._held, b""
+        held, self._held = bytes(self._held), bytearray()
         return self._change(held) if self._change else held
 
 
 # Heads
-
-
-def _fields(head: bytes) -> dict[bytes, bytes]:
-    """Return the header fields by lower-case name; of several the first."""
-    fields: dict[bytes, bytes] = {}
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        fields.setdefault(name.strip().lower(), value.strip())
-    return fields
-
-
-def _framing(fields: dict[bytes, bytes], *, until_close: bool = False) -> tuple[Body, int]:
-    if fields.get(b"transfer-encoding", b"").lower() == b"chunked":
-        return "chunked", 0
-    length = fields.get(b"content-length", b"")
-    if length.isdigit():
-        return "length", int(length)
-    return ("rest" if until_close else "none"), 0
 
 
 def _without(head: bytes, names: Container[bytes]) -> bytes:
