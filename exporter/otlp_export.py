@@ -76,14 +76,32 @@ class Starts:
     """When each cumulative series began, by which receivers tell a restart from a gap.
 
     A series that is new, or lower than before, counts what came in since the previous export.
+    Times are in Unix nanoseconds, and ``clock`` is one in nanoseconds that never goes back.
     """
 
-    def __init__(self, began: int) -> None:
+    def __init__(self, began: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._before = began
+        self._clock = clock
+        self._ticks = clock()
         self._known: dict[object, tuple[int, float, int]] = {}
 
+    def begin(self, now: int) -> None:
+        """Begin an export at ``now``; after a backward step of the clock, move all times with it.
+
+        A point must not end before it starts.
+        """
+        ticks = self._clock()
+        if now <= self._before:
+            step = now - self._before - max(1, ticks - self._ticks)
+            self._before += step
+            self._known = {
+                key: (start + step, count, seen + step)
+                for key, (start, count, seen) in self._known.items()
+            }
+        self._ticks = ticks
+
     def of(self, series: object, count: float, now: int) -> int:
-        """Return the start of a series that is at ``count``; times are in Unix nanoseconds."""
+        """Return the start of a series that is at ``count``."""
         start, last, _ = self._known.get(series, (self._before, 0.0, now))
         if count < last:
             start = self._before
@@ -117,6 +135,7 @@ def metrics(
     families: Iterable[Family], models: Models, server: Attributes, starts: Starts, now: int
 ) -> list[Metric]:
     """Return the families as OTLP metrics of the time ``now`` (Unix nanoseconds)."""
+    starts.begin(now)
     providers = {(one.model, one.version): _provider(one) for one in models}
     found = []
     for family in families:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from aiohttp import web
+from aiohttp import web, web_response
 
 from exporter import connection_limit
 from exporter.collector import Exposition, expose
@@ -40,6 +40,9 @@ EXPLANATIONS = {
     404: "Nothing is here. There are /, /metrics, /healthz and /readyz.",
     405: "Only GET and HEAD are allowed.",
 }
+SERVER = "tokenslo"
+# Answers to what is not HTTP are aiohttp's own; they would name its version and Python's.
+web_response.SERVER_SOFTWARE = SERVER  # type: ignore[attr-defined]
 SHUTDOWN_SECONDS = 0.5
 KEEPALIVE_SECONDS = 75.0
 """Longer than the usual scrape interval of a minute, so that scrapes keep their connection."""
@@ -164,7 +167,7 @@ async def _explain_errors(
 
 async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Add what every response has; a signal handler for ``on_response_prepare``."""
-    response.headers["Server"] = "tokenslo"  # aiohttp would tell its version and Python's
+    response.headers["Server"] = SERVER
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
 

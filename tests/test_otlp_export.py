@@ -213,6 +213,27 @@ def test_a_series_that_only_grows_keeps_its_start() -> None:
     ]  # fmt: skip
 
 
+def test_after_a_backward_clock_step_points_still_end_after_they_start() -> None:
+    second, hour = 10**9, 3600 * 10**9
+    ticks = iter(range(0, 10 * second, second))
+    starts = Starts(10 * hour, clock=lambda: next(ticks))
+    assert starts_of(starts, 5, 10 * hour + second) == 10 * hour
+    assert starts_of(starts, 7, 9 * hour + 2 * second) == 9 * hour, "an hour back, and a second on"
+    assert starts_of(starts, 9, 9 * hour + 3 * second) == 9 * hour, "the start stays"
+    assert starts_of(starts, 1, 9 * hour + 4 * second) == 9 * hour + 3 * second, "a reset"
+    assert starts_of(starts, 2, 8 * hour) < 8 * hour
+
+
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=20))
+def test_no_clock_makes_a_point_end_before_it_starts(steps: list[int]) -> None:
+    now, ticks = 10**18, 0
+    starts = Starts(now, clock=lambda: ticks)
+    for count, step in enumerate(steps):
+        ticks += 10**9
+        now += step
+        assert starts_of(starts, count % 3, now) < now
+
+
 def test_a_series_that_fell_starts_after_the_export_before() -> None:
     starts = Starts(100)
     assert [starts_of(starts, count, at) for count, at in ((9, 200), (2, 300), (3, 400))] == [

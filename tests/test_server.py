@@ -195,6 +195,25 @@ async def test_a_head_that_does_not_come_ends_the_connection(
     await stop()
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+    ],
+)
+async def test_answers_to_what_is_not_http_name_no_versions(opened: Opened, sent: bytes) -> None:
+    url, stop = await start(application(facts()), LOOPBACK)
+    [client] = opened(url, 1, sent)
+    answer = await received(client)
+    assert answer.startswith(b"HTTP/1.0 400 ")
+    assert b"\r\nServer: tokenslo\r\n" in answer
+    assert b"aiohttp" not in answer
+    await stop()
+
+
 async def test_ipv6() -> None:
     url, close = await start(application(facts()), Listen("::1", 0))
     async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz") as health:
