@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from slos.yaml_text import block, entry, indented
+from slos.yaml_text import block, entry
 
 HEADER = "# Made by tokenslo "
 """How the line begins that tells generated files from those of people."""
@@ -31,6 +31,6 @@ def document(
 
 def _part(key: str, value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        items = ("\n".join(indented(block([item]))) for item in value)
+        items = ("\n".join(block([item], "  ")) for item in value)
         return f"{key}:\n" + "\n\n".join(items)
     return "\n".join(entry(key, value))

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal
 
 __all__ = [
@@ -52,11 +53,17 @@ _ATOM = 7
 _REGEX_META = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
+# Few texts and numbers stand in the many queries of a rule file.
+_remembered = lru_cache(maxsize=1 << 14)
+
+
+@_remembered
 def quote(text: str) -> str:
     """Render ``text`` as a double-quoted PromQL string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
+@_remembered
 def decimal_text(value: Decimal | int | str) -> str:
     """Return the shortest plain decimal: no exponent, no trailing zeros."""
     value = Decimal(value)
@@ -79,7 +86,7 @@ class Matcher:
     value: str
 
     def __str__(self) -> str:
-        return f"{self.label}{self.op}{quote(self.value)}"
+        return self.label + self.op + quote(self.value)
 
     def accepts(self, value: str) -> bool:
         """Whether a label of this value is selected; regular expressions are Python's here."""
@@ -104,7 +111,7 @@ def one_of(label: str, values: Iterable[str]) -> Matcher:
 
 def selector_text(metric: str, matchers: Iterable[Matcher]) -> str:
     """Render an instant vector selector."""
-    inside = ",".join(map(str, matchers))
+    inside = ",".join([str(matcher) for matcher in matchers])
     return f"{metric}{{{inside}}}" if inside else metric
 
 
@@ -254,7 +261,8 @@ class Binary(Expr):
     @property
     def operator(self) -> str:
         """What stands between the operands."""
-        return " ".join(filter(None, (self.op, "bool" if self.bool_ else "", self.matching)))
+        text = f"{self.op} bool" if self.bool_ else self.op
+        return f"{text} {self.matching}" if self.matching else text
 
     @property
     def needs(self) -> tuple[int, int]:

@@ -46,7 +46,7 @@ class Query:
         return aggregate("sum", self.selector or Text(self.text))
 
 
-@lru_cache(maxsize=1024)  # each output asks again what a query is
+@lru_cache(maxsize=1 << 16)  # each output reads the queries of all objectives again
 def read_query(text: str) -> Query:
     """Check a query as Prometheus 3 would; raises :class:`InvalidQuery`."""
     if len(text) > MAX_LENGTH:

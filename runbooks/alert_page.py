@@ -310,16 +310,13 @@ def _escalate(subject: Subject, alert: PlannedAlert) -> str:
 def _related(subject: Subject, alert: PlannedAlert) -> str:
     plan, planned = subject.plan, subject.planned
     same = [other for other in planned.alerts if other != alert]
-    others = (other for other in plan.objectives if other is not planned)
-    elsewhere = [other.burn for other in others if other.burn in other.alerts]
     return "\n".join(
         [
             f"- [Dashboard of {plan.service.service}]({dashboard(plan)})",
-            *(f"- {page_link(other)}" for other in (*same, *elsewhere)),
+            *(f"- {page_link(other)}" for other in same),
             *(
                 f"- May be why: {page_link(cause.alert)} ({cause.cause.summary})"
-                for cause in plan.causes
-                if planned in cause.explains and alert.kind in ("burn", "trickle")
+                for cause in (subject.causes if alert.kind in ("burn", "trickle") else ())
             ),
             f"- [All pages of {plan.service.service}]({INDEX})",
         ]

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 
 from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number
 from slos import names
 from slos.events import edge_matcher
 from slos.generic import bad_share
 from slos.indicators import FAILED, among
-from slos.plan import Plan, PlannedObjective
+from slos.plan import Plan, PlannedCause, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 from slos.signals import SIGNALS
 
@@ -23,14 +24,18 @@ BEFORE = "1d"
 _STUCK_SECONDS = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
-    """The objective that a page is about, within its service's plan."""
+    """The objective that a page is about, within its service's plan.
+
+    ``causes`` are the cause alerts that explain it.
+    """
 
     plan: Plan
     planned: PlannedObjective
+    causes: tuple[PlannedCause, ...] = ()
 
-    @property
+    @cached_property
     def scope(self) -> Scope:
         """The signals of what the objective is about."""
         service, objective = self.plan.service, self.planned.objective

@@ -9,7 +9,7 @@ from runbooks.cause_page import cause_page, explained
 from runbooks.markdown import INDEX, dashboard, document, page_link, plain
 from runbooks.questions import Subject
 from slos import names
-from slos.plan import Plan
+from slos.plan import Plan, PlannedCause
 
 HEADER = "<!-- Made by tokenslo "
 """How every generated page begins; one that begins otherwise was written by somebody."""
@@ -23,10 +23,15 @@ def folder(service: str) -> str:
 def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
     """Return every page of a service under its path below the output folder."""
     header = f"{HEADER}{version} from {source}. Do not edit. -->"
-    pages = {INDEX: _index(plan)} | {
-        names.runbook_file(alert.name): alert_page(Subject(plan, planned), alert)
-        for planned, alert in plan.alerts()
-    }
+    causes: dict[str, list[PlannedCause]] = {}
+    for cause in plan.causes:
+        for planned in cause.explains:
+            causes.setdefault(planned.objective.name, []).append(cause)
+    pages = {INDEX: _index(plan)}
+    for planned in plan.objectives:
+        subject = Subject(plan, planned, tuple(causes.get(planned.objective.name, ())))
+        for alert in planned.alerts:
+            pages[names.runbook_file(alert.name)] = alert_page(subject, alert)
     pages |= {
         names.runbook_file(planned.alert.name): cause_page(plan, planned) for planned in plan.causes
     }

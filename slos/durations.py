@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from itertools import pairwise
 
 from promql.expr import decimal_text
@@ -38,6 +39,7 @@ SHARE_PATTERN = rf"^{_NUMBER}%$"
 """What durations and shares look like, as regular expressions that editors understand."""
 
 
+@lru_cache(maxsize=1 << 12)
 def parse_duration(text: str) -> Decimal:
     """Read a duration such as ``800ms``, ``28d`` or ``1h30m``; return seconds.
 
@@ -56,6 +58,7 @@ def parse_duration(text: str) -> Decimal:
     return sum((Decimal(count) * _UNITS[unit] for count, unit in parts), Decimal(0))
 
 
+@lru_cache(maxsize=1 << 12)
 def format_duration(seconds: Decimal) -> str:
     """Write ``seconds`` (not negative) the short way, exact to the nanosecond.
 

@@ -186,9 +186,9 @@ def native_signals(service: Service, objective: Objective | None = None) -> froz
         for key, signal in SIGNALS.items()
         if signal.kind == "histogram" and service.histograms == "native"
     }
-    for each in (*service.objectives, *((objective,) if objective else ())):
-        if each.histograms:
-            (native.add if service.native(each) else native.discard)(each.indicator)
+    said = [each for each in service.objectives if each.histograms]
+    for each in (*said, *((objective,) if objective and objective.histograms else ())):
+        (native.add if service.native(each) else native.discard)(each.indicator)
     return frozenset(native)
 
 

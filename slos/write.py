@@ -58,7 +58,7 @@ def _document(service: Service, notes: list[Note]) -> Iterator[str]:
         yield "objectives:"
         for objective in service.objectives:
             yield from indented(_comments(notes, service.service, objective.name))
-            yield from indented(block([_objective(objective)]))
+            yield from block([_objective(objective)], "  ")
 
 
 def _comments(notes: Iterable[Note], service: str, objective: str) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 
 from promql.expr import decimal_text
 
@@ -19,36 +20,36 @@ _PLAIN = re.compile(
     r"|(?:[0-9]+(?:ms|[smhdw]))+",
     re.IGNORECASE,
 )
+# What is plain between the braces of a mapping on one line as well.
+_FLOW = re.compile(r"[^,\[\]{}?]+")
 # Lines that can stand as a literal block.
 _LINES = re.compile(r"\S[^\n]*(?:\n[^\n]*\S)+")
 
 
-def block(value: object) -> Iterator[str]:
-    """Yield the lines of a mapping or a list."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from entry(key, part)
-    elif isinstance(value, Sequence):
-        for item in value:
-            first, *rest = [_scalar(item)] if isinstance(item, str | int) else block(item)
-            yield f"- {first}"
-            yield from indented(rest)
+class Inline(dict[str, str]):
+    """A mapping that is written on one line: ``{service: chat, slo: first-token}``."""
 
 
-def entry(key: str, value: object) -> Iterator[str]:
-    """Yield the lines of one key of a mapping."""
-    name = _scalar(key)
-    match value:
-        case str() if _LINES.fullmatch(value):
-            yield f"{name}: |-"
-            yield from indented(value.split("\n"))
-        case str() | int() | Decimal():
-            yield f"{name}: {_scalar(value)}"
-        case []:
-            yield f"{name}: []"
-        case _:
-            yield f"{name}:"
-            yield from indented(block(value))
+class Commented(dict[str, object]):
+    """A mapping with a comment on the line before it, where it is an item of a list."""
+
+    def __init__(self, comment: str, items: Mapping[str, object]) -> None:
+        super().__init__(items)
+        self.comment = " ".join(comment.split())
+
+
+def block(value: object, indent: str = "") -> list[str]:
+    """Return the lines of a mapping or a list, each after ``indent``."""
+    lines: list[str] = []
+    _write(lines, value, indent)
+    return lines
+
+
+def entry(key: str, value: object, indent: str = "") -> list[str]:
+    """Return the lines of one key of a mapping."""
+    lines: list[str] = []
+    _write_entry(lines, key, value, indent)
+    return lines
 
 
 def indented(lines: Iterable[str]) -> Iterator[str]:
@@ -56,14 +57,67 @@ def indented(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" for line in lines)
 
 
-def _scalar(value: str | int | Decimal) -> str:
-    """Write text, which is printable but for line breaks, a number, or true or false."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | Decimal):
-        return decimal_text(value)
+def _write(lines: list[str], value: object, indent: str) -> None:
+    """Append the lines of a mapping or a list."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _write_entry(lines, key, part, indent)
+    elif isinstance(value, Mapping):
+        _write(lines, dict(value), indent)
+    elif isinstance(value, Sequence):
+        deeper = indent + "  "
+        for item in value:
+            if isinstance(item, str):
+                lines.append(f"{indent}- {_text(item)}")
+            elif isinstance(item, int):
+                lines.append(f"{indent}- {_number(item)}")
+            else:
+                if isinstance(item, Commented):
+                    lines.append(f"{indent}# {item.comment}")
+                first = len(lines)
+                _write(lines, item, deeper)
+                lines[first] = f"{indent}- {lines[first].removeprefix(deeper)}"
+
+
+def _write_entry(lines: list[str], key: str, value: object, indent: str) -> None:
+    name = _text(key)
+    if isinstance(value, str):
+        if "\n" in value and _LINES.fullmatch(value):
+            lines.append(f"{indent}{name}: |-")
+            lines += [f"{indent}  {line}" for line in value.split("\n")]
+        else:
+            lines.append(f"{indent}{name}: {_text(value)}")
+    elif isinstance(value, int | Decimal):
+        lines.append(f"{indent}{name}: {_number(value)}")
+    elif isinstance(value, Inline):
+        pairs = (f"{_inline(key)}: {_inline(text)}" for key, text in value.items())
+        lines.append(f"{indent}{name}: {{{', '.join(pairs)}}}")
+    elif value == []:
+        lines.append(f"{indent}{name}: []")
+    else:
+        lines.append(f"{indent}{name}:")
+        _write(lines, value, indent + "  ")
+
+
+@lru_cache(maxsize=4096)  # keys, labels and names come again and again
+def _text(value: str) -> str:
+    """Write text, which is printable but for line breaks."""
     if _PLAIN.fullmatch(value):
         return value
     if "\n" in value:
         return json.dumps(value, ensure_ascii=False)
-    return "'" + value.replace("'", "''") + "'"
+    return _single_quoted(value)
+
+
+def _inline(text: str) -> str:
+    written = _text(text)
+    return written if written != text or _FLOW.fullmatch(text) else _single_quoted(text)
+
+
+def _single_quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _number(value: int | Decimal) -> str:
+    """Write a number, or true or false."""
+    return str(value).lower() if isinstance(value, bool) else decimal_text(value)

@@ -140,6 +140,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_process():
     ("only", "folders"),
     [
         ("alerts", {"alerts"}),
+        ("tests", {"alerts"}),
         ("dashboards", {"dashboards"}),
         ("runbooks,alerts", {"alerts", "runbooks"}),
     ],
@@ -149,9 +150,20 @@ def test_only_what_was_asked_for_is_written(only, folders):
     assert {path.name for path in Path("out").iterdir()} == folders
 
 
+def test_tests_are_a_kind_of_their_own():
+    assert run("chat.yaml", "-o", "rules", "--only", "alerts") == 0
+    assert run("chat.yaml", "-o", "tests", "--only", "tests") == 0
+    rules, tests = tree("rules"), tree("tests")
+    assert "alerts/chat.rules.yaml" in rules
+    assert not [path for path in rules if path.endswith(".test.yaml")]
+    assert all(path.endswith(".test.yaml") for path in tests)
+    assert run("chat.yaml", "-o", "both", "--only", "alerts,tests") == 0
+    assert tree("both") == rules | tests
+
+
 def test_an_unknown_kind_is_refused(capsys):
     assert run("chat.yaml", "-o", "out", "--only", "alerts,charts") == 2
-    assert "'charts' is not one of alerts, dashboards, runbooks" in capsys.readouterr().err
+    assert "'charts' is not one of alerts, tests, dashboards, runbooks" in capsys.readouterr().err
     assert not Path("out").exists()
 
 

@@ -21,10 +21,15 @@ from tokenslo import output
 from tokenslo.files import libraries_option, load_all
 from tokenslo.scraped import check_served, metrics_option, series
 
-# What can be generated: each is a package with a function `files`, and its libraries are loaded
-# only when it is asked for.
-KINDS = ("alerts", "dashboards", "runbooks")
-
+# What can be generated, and the function of which package makes it: its libraries are loaded only
+# when it is asked for.
+_MAKERS = {
+    "alerts": ("alerts", "rule_files"),
+    "tests": ("alerts", "promtool_test_files"),
+    "dashboards": ("dashboards", "files"),
+    "runbooks": ("runbooks", "files"),
+}
+KINDS = tuple(_MAKERS)
 
 Name = TypeVar("Name", bound=str)
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -93,7 +98,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     show_default=True,
     metavar="KINDS",
     callback=_some_of(KINDS),
-    help="What to generate, separated by commas.",
+    help="What to generate, separated by commas; tests are for promtool.",
 )
 @click.option(
     "--format",
@@ -173,8 +178,10 @@ def generate(
 def _files(plan: Plan, kinds: Iterable[str], options: Options) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
-        more = {"options": options} if kind == "alerts" else {}
-        yield from importlib.import_module(kind).files(plan, **about, **more).items()
+        package, function = _MAKERS[kind]
+        more = {"options": options} if package == "alerts" else {}
+        make = getattr(importlib.import_module(package), function)
+        yield from make(plan, **about, **more).items()
 
 
 def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
@@ -200,7 +207,7 @@ def _check_mixin(kinds: tuple[str, ...], formats: tuple[Format, ...]) -> None:
         raise click.UsageError(
             "--mixin imports the rules in Prometheus's own format. Fix: add prometheus to --format."
         )
-    if kinds == ("runbooks",):
+    if not {"alerts", "dashboards"} & {*kinds}:
         raise click.UsageError(
             "--mixin is made of rules and dashboards. Fix: add alerts or dashboards to --only."
         )

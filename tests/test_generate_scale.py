@@ -1,0 +1,81 @@
+"""Outputs of a service with many objectives cost and weigh as much for each as for one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from service_example import objective, service
+
+import alerts
+import dashboards
+import runbooks
+from slos.indicators import INDICATORS
+from slos.model import Objective
+from slos.plan import Plan, plan
+
+Made = Mapping[str, str]
+OUTPUTS: Mapping[str, Callable[..., Made]] = {
+    "rules": alerts.files,
+    "dashboards": dashboards.files,
+    "runbooks": runbooks.files,
+}
+
+
+def many(count: int) -> Plan:
+    kinds = [each for each in INDICATORS.values() if each.key != "goodput"]
+    objectives = [
+        replace(objective(kinds[index % len(kinds)].key), name=f"objective-{index}")
+        for index in range(count)
+    ]
+    return plan(service(*objectives))
+
+
+def generic(count: int) -> Plan:
+    return plan(
+        service(
+            *(
+                Objective(
+                    f"objective-{index}",
+                    "bad_events",
+                    Decimal("0.99"),
+                    queries={"bad": f"bad{index}_total", "total": f"all{index}_total"},
+                )
+                for index in range(count)
+            )
+        )
+    )
+
+
+def cost(make: Callable[[], Made]) -> tuple[int, int]:
+    """Return how many functions are called, and how many bytes come of it."""
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        made = make()
+    finally:
+        sys.setprofile(before)
+    return calls, sum(len(text.encode()) for text in made.values())
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("made", [many, generic])
+def test_twice_the_objectives_cost_and_weigh_twice_as_much(
+    made: Callable[[int], Plan], output: str
+) -> None:
+    few, most = made(26), made(52)
+    for each in (few, most):
+        OUTPUTS[output](each, source="slo.yaml", version="0.1.0")  # what is remembered is there
+    one = cost(lambda: OUTPUTS[output](few, source="slo.yaml", version="0.1.0"))
+    two = cost(lambda: OUTPUTS[output](most, source="slo.yaml", version="0.1.0"))
+    assert two[0] < 2.1 * one[0]
+    assert two[1] < 2.1 * one[1]
