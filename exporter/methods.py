@@ -199,6 +199,20 @@ METHODS: Mapping[str, Method] = {
         "this engine reports its host-offload pool as used blocks: what stays used with no active "
         "sequence is taken off used and maximum",
     ),
+    "trtllm_kv_unverified": Method(
+        DERIVED,
+        "estimate",
+        "TensorRT-LLM's KV-cache blocks of its last iteration",
+        "releases before 1.3 count a host-offload pool as used; whether there is one shows when "
+        "the engine was idle once, or with kv_cache_config.iteration_stats_interval",
+    ),
+    "trtllm_kv_interval": Method(
+        DERIVED,
+        "estimate",
+        "the pools of TensorRT-LLM's KV cache at an earlier iteration",
+        "as of the last iteration that reported them: kv_cache_config.iteration_stats_interval is "
+        "more than 1",
+    ),
     "trtllm_reused": Method(
         ENGINE,
         "exact",

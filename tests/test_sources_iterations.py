@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.methods import METHODS
 from exporter.readings import Distribution, Missing, Reading
 from exporter.sources.iterations.continuity import Continuity
 from exporter.sources.iterations.engine import Engine
@@ -265,6 +266,82 @@ class TestBlocks:
             cpp(9, 0.0, kvCacheStats=live),
         )
         assert said(engine)["kv_utilization"] == 100 / 400
+
+    @staticmethod
+    def pool(used: float, most: float = 1000, host: float = 0) -> Json:
+        return {
+            "primaryMaxNumBlocks": most,
+            "primaryFreeNumBlocks": most - used,
+            "primaryUsedNumBlocks": used,
+            "secondaryMaxNumBlocks": host,
+            "secondaryFreeNumBlocks": host,
+            "secondaryUsedNumBlocks": 0,
+        }
+
+    @staticmethod
+    def cache(engine: Engine) -> tuple[dict[str, object], str]:
+        """Return the gauges of the cache and the quality of their method."""
+        told = said(engine)
+        reading = one(engine, "kv_utilization")
+        assert isinstance(reading, Reading)
+        names = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
+        return {name: told[name] for name in names}, METHODS[reading.method].quality
+
+    def test_the_second_manager_reports_pools_only(self) -> None:
+        zero = dict.fromkeys(BLOCKS, 0)
+        windows = {"4096": self.pool(0, most=0), "32768": self.pool(0, most=0)}
+        record = pytorch(
+            7,
+            kvCacheStats=zero,
+            kvCacheIterationStats=windows,
+            kvCacheIterationStatsByPoolGroup={"0": {"poolGroupId": 0, **self.pool(620)}},
+        )
+        values = {
+            "kv_utilization": 0.62,
+            "kv_blocks_used": 620,
+            "kv_blocks_free": 380,
+            "kv_blocks_max": 1000,
+        }
+        assert self.cache(fed(record)) == (values, "exact")
+        record["kvCacheIterationStats"] = {"32768": self.pool(620)}
+        del record["kvCacheIterationStatsByPoolGroup"]
+        assert self.cache(fed(record)) == (values, "exact")
+        # With an interval the last known pools are those of an earlier iteration.
+        assert self.cache(fed(record, pytorch(8, kvCacheStats=zero))) == (values, "estimate")
+
+    def test_an_engine_with_host_offload_that_is_never_idle(self) -> None:
+        """KvCacheStats counts 4,000 blocks of the host: 4,620 of 5,000 used are 620 of 1,000."""
+        host = BLOCKS | {
+            "maxNumBlocks": 5000, "freeNumBlocks": 380, "usedNumBlocks": 4620,
+            "allocTotalBlocks": 90_000,
+        }  # fmt: skip
+        values, quality = self.cache(fed(pytorch(7, kvCacheStats=host)))
+        assert (values["kv_utilization"], quality) == (0.924, "estimate")
+        pools = {"32768": self.pool(620, host=4000)}
+        told = pytorch(7, kvCacheStats=host, kvCacheIterationStats=pools)
+        values, quality = self.cache(fed(told))
+        assert (values["kv_utilization"], quality) == (0.62, "exact")
+        # The size of the host's pool holds for records without pools, too.
+        later = host | {"freeNumBlocks": 300, "usedNumBlocks": 4700}
+        values, quality = self.cache(fed(told, pytorch(8, kvCacheStats=later)))
+        assert (values["kv_utilization"], quality) == (0.7, "exact")
+
+    def test_an_engine_that_was_idle_without_used_blocks_has_no_host_pool(self) -> None:
+        assert self.cache(fed(cpp(8)))[1] == "estimate"
+        idle = BLOCKS | {"usedNumBlocks": 0, "freeNumBlocks": 1000}
+        engine = fed(cpp(7, 0.0, gen=0, numActiveRequests=0, kvCacheStats=idle), cpp(8))
+        assert self.cache(engine)[1] == "exact"
+
+    def test_of_several_pools_the_fullest_counts(self) -> None:
+        pools = {"0": self.pool(100), "1": self.pool(90, most=100)}
+        told = said(fed(pytorch(7, kvCacheIterationStatsByPoolGroup=pools)))
+        assert told["kv_utilization"] == 0.9
+        assert str(told["kv_blocks_used"]).startswith("the KV cache has several pools")
+
+    @pytest.mark.parametrize("bad", [{"primaryUsedNumBlocks": 1001}, {"primaryUsedNumBlocks": "x"}])
+    def test_pools_that_cannot_be_are_not_used(self, bad: Json) -> None:
+        pools = {"1": self.pool(500) | bad}
+        assert said(fed(pytorch(7, kvCacheIterationStats=pools)))["kv_utilization"] == 0.1
 
     def test_a_few_blocks_left_over_are_no_host_pool(self) -> None:
         idle = BLOCKS | {"usedNumBlocks": 3, "freeNumBlocks": 997}
@@ -528,7 +605,9 @@ junk = st.recursive(
     | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=4,
 )  # fmt: skip
-KEYS = sorted({*cpp(1), "attentionDpRank", "rank", "hostStepTimeMS", "schedulerMode"})
+KEYS = sorted(
+    {*cpp(1), "kvCacheIterationStats", "attentionDpRank", "rank", "hostStepTimeMS", "schedulerMode"}
+)
 BATCH_KEYS = sorted(cpp(1)["inflightBatchingStats"])
 
 

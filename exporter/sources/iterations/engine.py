@@ -36,7 +36,8 @@ class Lane:
     """One sequence of records: what came last, and what it takes to go on.
 
     ``batches`` are the last records by micro-batch; ``left`` are the sequences that remained after
-    the last iteration, None if it does not say.
+    the last iteration, None if it does not say.  ``pooled`` is the last record with KV-cache pools:
+    the engine may report them less often.
     """
 
     continuity: Continuity = field(default_factory=Continuity)
@@ -44,6 +45,7 @@ class Lane:
     batches: dict[int, Record] = field(default_factory=dict)
     latest: Record | None = None
     left: float | None = None
+    pooled: Record | None = None
 
     def scheduled(self) -> list[Record]:
         """Return the last record of every micro-batch that still takes its turn."""
@@ -144,7 +146,7 @@ class Engine:
         rested = self.dialect == "pytorch" and lane.gaps.rested(record, alone=alone)
         stride = lane.continuity.follow(record.iteration, rested=rested)
         if stride is None and lane.latest is not None:
-            lane.gaps, lane.left = TokenGaps(), None
+            lane.gaps, lane.left, lane.pooled = TokenGaps(), None, None
             lane.batches.clear()
             if speaks:
                 self.queue.last, self.host_pool = None, HostPool()
@@ -156,6 +158,8 @@ class Engine:
         self._count_tokens(record, speaks=speaks)
         lane.left = _left(record, before, overlaps=overlaps, dialect=self.dialect)
         lane.latest = record
+        if record.kv_pools:
+            lane.pooled = record
         lane.batches[record.micro_batch] = record
         if speaks:
             # An idle loop has an iteration number and no record.

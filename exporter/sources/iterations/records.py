@@ -16,6 +16,8 @@ from exporter.sources.json_numbers import amount
 
 Dialect = Literal["cpp", "pytorch"]
 
+MAX_POOLS = 64
+
 TIMESTAMP = "%m-%d-%Y %H:%M:%S.%f"
 
 _ONLY_PYTORCH = (
@@ -49,6 +51,15 @@ class KvCache:
     allocated: float | None
     reused: float | None
     missed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KvPool:
+    """One pool of the KV cache in GPU memory, and the blocks of its pool on the host."""
+
+    most: float
+    used: float
+    host: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,7 @@ class Record:
     decoded_per_iteration: float | None
     suspended: float | None
     kv_cache: KvCache | None
+    kv_pools: tuple[KvPool, ...]
     gpu_memory: float | None
     cpu_memory: float | None
     pinned_memory: float | None
@@ -133,6 +145,7 @@ def read_record(value: object) -> Record | None:
         decoded_per_iteration=amount(batch.get("avgNumDecodedTokensPerIter")),
         suspended=amount(value.get("iterSuspendedRequests")),
         kv_cache=_kv_cache(value.get("kvCacheStats")),
+        kv_pools=_kv_pools(value),
         gpu_memory=amount(value.get("gpuMemUsage")),
         cpu_memory=amount(value.get("cpuMemUsage")),
         pinned_memory=amount(value.get("pinnedMemUsage")),
@@ -165,6 +178,28 @@ def _kv_cache(value: object) -> KvCache | None:
         reused=amount(cache.get("reusedBlocks")),
         missed=amount(cache.get("missedBlocks")),
     )
+
+
+def _kv_pools(record: Mapping[str, object]) -> tuple[KvPool, ...]:
+    """Return the pools in kvCacheIterationStats, empty if there are none or one is unusable.
+
+    With the second KV-cache manager windows may share a pool and then show none; the pools are
+    those of ``...ByPoolGroup``.  Without it each window has its own.
+    """
+    for key in ("kvCacheIterationStatsByPoolGroup", "kvCacheIterationStats"):
+        found = [_kv_pool(_mapping(stats)) for stats in _mapping(record.get(key)).values()]
+        pools = [pool for pool in found if pool and pool.most > 0]
+        if pools:
+            usable = None not in found and all(pool.used <= pool.most for pool in pools)
+            return tuple(pools) if usable and len(pools) <= MAX_POOLS else ()
+    return ()
+
+
+def _kv_pool(stats: Mapping[str, object]) -> KvPool | None:
+    most, used = amount(stats.get("primaryMaxNumBlocks")), amount(stats.get("primaryUsedNumBlocks"))
+    if most is None or used is None:
+        return None
+    return KvPool(most, used, amount(stats.get("secondaryMaxNumBlocks")) or 0.0)
 
 
 def _drafts(value: object) -> Drafts | None:

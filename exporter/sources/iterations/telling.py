@@ -156,6 +156,42 @@ def _limits(engine: Engine) -> Iterator[Reading | Missing]:
 
 
 def _blocks(engine: Engine) -> Iterator[Reading | Missing]:
+    """Yield the gauges of the KV cache, from its pools where the engine reports them."""
+    rank = "of attention-DP rank 0" if engine.copied else ""
+    speakers = _speakers(engine)
+    current = all(lane.pooled is lane.latest for lane in speakers)
+    if current and all(lane.pooled for lane in speakers):
+        yield from _pools(speakers, "trtllm_iteration", rank)
+        return
+    found = list(_totals(engine, rank))
+    if any(isinstance(one, Reading) for one in found) or not all(lane.pooled for lane in speakers):
+        yield from found
+    else:
+        yield from _pools(speakers, "trtllm_kv_interval", rank)
+
+
+def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Reading | Missing]:
+    """Yield the gauges of pools; those of one engine have blocks of different sizes."""
+    by_lane = [lane.pooled.kv_pools for lane in lanes if lane.pooled]
+    if any(len(pools) > 1 for pools in by_lane):
+        fullest = max(pool.used / pool.most for pools in by_lane for pool in pools)
+        text = "; ".join(filter(None, ("of the fullest of several pools", note)))
+        yield _gauge("kv_utilization", fullest, method, text)
+        yield from _refuse(
+            ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max"),
+            "the KV cache has several pools, with blocks of different sizes",
+            "none needed: the utilization is that of the fullest pool",
+        )
+        return
+    most = sum(pools[0].most for pools in by_lane)
+    used = sum(pools[0].used for pools in by_lane)
+    values = (used / most, used, most - used, most)
+    for signal, value in zip(KV_GAUGES, values, strict=True):
+        yield _gauge(signal, value, method, note)
+
+
+def _totals(engine: Engine, rank: str) -> Iterator[Reading | Missing]:
+    """Yield the gauges of kvCacheStats, which has the host's blocks in it before 1.3."""
     caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
     if not caches:
         return
@@ -167,8 +203,9 @@ def _blocks(engine: Engine) -> Iterator[Reading | Missing]:
     if not most:
         yield from _refuse(
             KV_GAUGES,
-            "the engine reports a KV cache of 0 blocks: its KV-cache manager reports none",
-            "none known: the second version of the KV-cache manager does not fill them in",
+            "the engine reports a KV cache of 0 blocks: the second KV-cache manager reports its "
+            "blocks only in kvCacheIterationStats",
+            "set kv_cache_config.iteration_stats_interval: 1 (TensorRT-LLM 1.3 or newer)",
         )
         return
     if used is None or contradict(used, free, most):
@@ -178,21 +215,34 @@ def _blocks(engine: Engine) -> Iterator[Reading | Missing]:
             "upgrade TensorRT-LLM",
         )
         return
-    pool = _host_pool(engine, caches)
-    told = blocks(used, free, most, pool=pool, method="trtllm_iteration")
-    note = "; ".join(filter(None, (told.note, "of attention-DP rank 0" if engine.copied else "")))
+    pool, method = _host_pool(engine, caches, most)
+    told = blocks(used, free, most, pool=pool, method=method)
+    note = "; ".join(filter(None, (told.note, rank)))
     for signal, value in told.gauges.items():
         if value is not None:
-            yield _gauge(signal, value, told.method, note)
+            yield _gauge(signal, value, method, note)
 
 
-def _host_pool(engine: Engine, caches: list[KvCache]) -> float:
-    """Return the blocks to take off; those of several ranks cannot be told apart."""
+def _host_pool(engine: Engine, caches: list[KvCache], most: float) -> tuple[float, str]:
+    """Return the host's blocks to take off, and the method that this makes.
+
+    Their number is known from the pools, or from what stays used when the engine is idle.  Before
+    that, whether there are any is unknown.
+    """
+    pools = [pool for lane in _speakers(engine) if lane.pooled for pool in lane.pooled.kv_pools]
+    if pools:
+        own, host = sum(pool.most for pool in pools), sum(pool.host for pool in pools)
+        if most == own:
+            return 0.0, "trtllm_iteration"
+        if host and most == own + host:
+            return host, "trtllm_iteration"
     pool = engine.host_pool
     if len(caches) > 1 or not pool.most:
-        return 0.0
+        return 0.0, "trtllm_kv_unverified"
     blocks = pool.surplus if pool.idle is None else pool.idle
-    return blocks if blocks >= HOST_POOL_SHARE * pool.most else 0.0
+    if blocks >= HOST_POOL_SHARE * pool.most:
+        return blocks, "trtllm_without_host_pool"
+    return 0.0, "trtllm_kv_unverified" if pool.idle is None else "trtllm_iteration"
 
 
 def _memory(engine: Engine) -> Iterator[Reading | Missing]:
