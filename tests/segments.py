@@ -85,3 +85,25 @@ def ipv6(
         ip_address(destination).packed,
     )
     return header + after
+
+
+def with_checksums(packet: bytes) -> bytes:
+    """Fill in the checksums of a packet without IPv6 extension headers, by RFC 1071."""
+    if packet[0] >> 4 == 4:
+        size = (packet[0] & 0x0F) * 4
+        head = packet[:10] + bytes(2) + packet[12:size]
+        head = head[:10] + _checksum(head) + head[12:]
+        addresses = packet[12:20]
+    else:
+        head, addresses = packet[:40], packet[8:40]
+    segment = packet[len(head) :]
+    segment = segment[:16] + bytes(2) + segment[18:]
+    pseudo = addresses + struct.pack("!HH", 6, len(segment) & 0xFFFF)
+    return head + segment[:16] + _checksum(pseudo + segment) + segment[18:]
+
+
+def _checksum(data: bytes) -> bytes:
+    total = sum(int.from_bytes(data[at : at + 2].ljust(2, b"\0")) for at in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return (~total & 0xFFFF).to_bytes(2)

@@ -153,7 +153,7 @@ def test_on_loopback_each_packet_is_read_once() -> None:
         flags = []
         while select.select([ring], [], [], 0.2)[0]:
             packets, _ = ring.read(100)
-            for *_, start, end in packets:
+            for _, _, start, end, _ in packets:
                 found = segment(ring.buffer, start, end)
                 assert isinstance(found, Segment)
                 flags.append(found.flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address
 from mmap import mmap
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.taps.packets import Segment, ports, reverse, segment
-from tests.segments import ACK, PSH, ipv4, ipv6, tcp
+from exporter.taps.packets import Segment, is_intact, ports, reverse, segment
+from tests.segments import ACK, PSH, ipv4, ipv6, tcp, with_checksums
 
 HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, AUTHENTICATION = 0, 43, 44, 60, 51
 NOTHING = bytes(6)
@@ -173,3 +174,28 @@ def in_bounds(packet: bytes) -> None:
         assert len(found.key) in (12, 36)
     else:
         assert found in (None, "fragment")
+
+
+@pytest.mark.parametrize("wrap", [ipv4, ipv6])
+@given(data=st.binary(max_size=9), options=st.sampled_from([b"", bytes(8)]), bit=st.integers(0))
+def test_a_checksum_holds_for_what_was_sent_and_for_nothing_else(
+    wrap: Callable[[bytes], bytes], data: bytes, options: bytes, bit: int
+) -> None:
+    packet = with_checksums(wrap(tcp(seq=7, data=data, options=options)))
+    buffer = b"before" + packet + b"after"
+    end = 6 + len(packet)
+    found = segment(buffer, 6, end)
+    assert isinstance(found, Segment)
+    assert is_intact(buffer, 6, found)
+    start = found.header
+    at = start + bit // 8 % (end - start)
+    broken = buffer[:at] + bytes((buffer[at] ^ 1 << bit % 8,)) + buffer[at + 1 :]
+    assert not is_intact(broken, 6, found)
+
+
+def test_a_broken_ip_header_is_not_intact() -> None:
+    packet = with_checksums(ipv4(tcp()))
+    broken = packet[:8] + b"\x01" + packet[9:]  # time to live
+    found = segment(broken, 0, len(broken))
+    assert isinstance(found, Segment)
+    assert not is_intact(broken, 0, found)

@@ -134,6 +134,67 @@ def test_data_after_a_fin_is_none() -> None:
     assert wire.watcher.events == [("closed", CLIENT, 1.0), ("data", SERVER, b"data", 3.0)]
 
 
+@pytest.mark.parametrize("direction", [CLIENT, SERVER])
+@pytest.mark.parametrize("away", [-5, -1, 1, 2, 1000, 1 << 16, 1 << 29, 1 << 31])
+def test_a_reset_with_another_sequence_number_is_forged(direction: Direction, away: int) -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.answer(0, b"data")
+    for flags in (RST, RST | ACK):
+        wire.send(direction, 4 + away, flags=flags, window=0, ack=1000)
+    wire.ask(4, b"more")
+    wire.answer(4, b"more")
+    assert wire.watcher.carried(CLIENT) == [b"POSTmore"]
+    assert wire.watcher.carried(SERVER) == [b"datamore"]
+    wire.send(direction, 8, flags=RST, window=0)
+    assert wire.connection.closed
+
+
+def test_the_reset_that_answers_a_challenge_ends_the_connection() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.ask(400, flags=RST, window=0)
+    assert not wire.connection.closed
+    wire.ask(4, flags=RST, window=0)
+    assert wire.watcher.events[-1] == ("aborted", 3.0)
+
+
+@pytest.mark.parametrize("place", [4, 5])
+def test_a_reset_beside_a_fin_is_exact(place: int) -> None:
+    wire = Wire()
+    wire.ask(0, b"POST", flags=ACK | FIN)
+    wire.ask(place, flags=RST, window=0)
+    assert wire.watcher.events[-1] == ("aborted", 2.0)
+
+
+def test_a_reset_at_the_end_of_what_is_held_is_exact() -> None:
+    wire = Wire()
+    wire.answer(0, b"data")
+    wire.answer(8, b"held")
+    wire.answer(12, flags=RST, window=0)
+    assert wire.connection.closed
+    assert wire.watcher.gaps(SERVER) == 1
+
+
+@pytest.mark.parametrize(("ack", "closes"), [(0, True), (1, False), (None, False)])
+def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> None:
+    watcher = Watcher()
+    connection = Connection(watcher, Circumstances())
+    connection.client.begin(1000, 0.0)
+    flags = RST if ack is None else RST | ACK
+    connection.server.take(0, 1000 + (ack or 0), flags, 0, b"", 1.0)
+    assert connection.closed is closes
+
+
+def test_a_reset_after_dropped_packets_loses_what_is_under_way() -> None:
+    wire = Wire()
+    wire.ask(0, b"POST")
+    wire.circumstances.dropped_at = 1.5
+    wire.answer(400, flags=RST, window=0)
+    assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)]
+    assert wire.connection.closed
+
+
 def test_a_reset_from_the_past_is_none() -> None:
     wire = Wire()
     wire.ask(0, b"POST")

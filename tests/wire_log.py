@@ -72,7 +72,8 @@ class WireLog:
 
     ``events`` hold ``(kind, stream number, time, ...)``; ``passed_over`` has neither number nor
     time.  ``streams`` are the observer's own objects, so they show what it knew in the end.
-    ``at_start`` are copies of what it knew when they started.
+    ``at_start`` are copies of what it knew when they started.  A stream that is lost before its
+    start has the number -1.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -96,7 +97,8 @@ class WireLog:
         self.events.append(("ended", self._number(stream), time, outcome, reason, stopped))
 
     def lost(self, stream: Stream) -> None:
-        self.events.append(("lost", self._number(stream)))
+        started = any(known is stream for known in self.streams)
+        self.events.append(("lost", self._number(stream) if started else -1))
 
     def blocked(self, stream: Stream) -> None:
         self.events.append(("blocked", self._number(stream)))

@@ -8,9 +8,17 @@ from math import ceil
 
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.packets import ACK, SYN, Segment, ports, reverse
-from exporter.taps.reassembly import HOLE_SECONDS, MASK, UNKNOWN, Circumstances, Connection, Half
+from exporter.taps.reassembly import (
+    DOUBT_SECONDS,
+    HOLE_SECONDS,
+    MASK,
+    UNKNOWN,
+    Circumstances,
+    Connection,
+    Half,
+)
 from exporter.taps.tap import NewObserver
-from exporter.wire.events import CLIENT
+from exporter.wire.events import CLIENT, SERVER
 from exporter.wire.http1 import REQUEST_LINE
 from exporter.wire.http2 import PREFACE
 
@@ -69,7 +77,7 @@ class Connections:
 
     def take(self, segment: Segment, data: bytes, time: float) -> None:
         """Take in a segment and its payload, at a time in seconds."""
-        key, seq, ack, flags, window, _, _ = segment
+        key, seq, ack, flags, window, _, _, _ = segment
         half = self._halves.get(key)
         if flags & SYN:
             self._open(segment, half, time)
@@ -92,8 +100,13 @@ class Connections:
             seen = connection.seen
             if seen < time - (CLOSED_SECONDS if connection.closed else IDLE_SECONDS):
                 self._forget(key, time)
-            elif not connection.closed and self._expired(connection, time):
+            elif connection.closed:
+                pass
+            elif self._expired(connection, time):
                 self._pass_over(key, time)
+            elif connection.unused and connection.in_doubt(time - DOUBT_SECONDS):
+                self.circumstances.unseen += 1
+                self._forget(key, time)
         for key in [key for key, seen in self._waiting.items() if seen < time - IDLE_SECONDS]:
             del self._waiting[key]
 
@@ -138,6 +151,8 @@ class Connections:
         key = segment.key if from_client else reverse(segment.key)
         if key not in self._waiting:
             self._passed_over("joined")
+            if self.circumstances.dropped_at > time - IDLE_SECONDS:
+                self.circumstances.unseen += 1  # its opening may be among what was dropped
         self._wait(key, time)
         return None
 
@@ -202,6 +217,8 @@ class Connections:
         """Do what is due by ``time`` on a connection; return whether its observer is blind."""
         try:
             connection.give_up_holes(time - HOLE_SECONDS)
+            if connection.in_doubt(time - DOUBT_SECONDS) and connection.observer.live:
+                connection.observer.gap(SERVER, time)
             connection.observer.expire(time)
         except Exception as error:
             self._isolate(connection, error, time)

@@ -22,14 +22,15 @@ from exporter.log import Episodes
 from exporter.taps.attach import Connections
 from exporter.taps.packet_clock import PacketClock
 from exporter.taps.packet_filter import MOST_PORTS, packet_filter
-from exporter.taps.packets import Segment, segment
-from exporter.taps.ring import ANY, BLOCK_MILLISECONDS, Ring
+from exporter.taps.packets import FIN, RST, SYN, Segment, is_intact, segment
+from exporter.taps.ring import ANY, BLOCK_MILLISECONDS, CHECKSUM_PENDING, CHECKSUM_VALID, Ring
 from exporter.taps.tap import CaptureSpec, NewObserver, Traffic
 from slos.errors import InvalidFile, Problem
 
 PACKETS_AT_ONCE = 128
 """Packets after which others on the event loop have their turn: about a millisecond."""
 SWEEP_SECONDS = 1.0
+ENDS = SYN | FIN | RST
 LAG = 2 * BLOCK_MILLISECONDS / 1000
 """Seconds that a packet may wait before it is handed over, amply."""
 
@@ -38,7 +39,11 @@ class CaptureTap:
     """Watches the connections to the ports of servers on one interface, or on ``any``.
 
     ``passed_over`` gets one word for each connection or packet that is left out: ``joined`` and
-    ``forgotten`` (see Connections), ``fragment``, ``malformed``.
+    ``forgotten`` (see Connections), ``fragment``, ``malformed``, ``checksum``.
+
+    The kernel hands packets over before it verifies them, and devices may vouch for checksums that
+    they did not compare.  So checksums that are not marked as valid are verified, and always those
+    of segments that begin or end a connection; what is sent by this machine has none yet.
     """
 
     def __init__(
@@ -93,7 +98,13 @@ class CaptureTap:
     def traffic(self) -> Traffic:
         """Return what it has counted so far."""
         dropped = self._ring.dropped if self._ring else 0
-        return Traffic(self._connections.watched, self._connections.opened, dropped=dropped)
+        connections = self._connections
+        return Traffic(
+            connections.watched,
+            connections.opened,
+            dropped=dropped,
+            unseen=connections.circumstances.unseen,
+        )
 
     def _listen(self, ring: Ring) -> None:
         asyncio.get_running_loop().add_reader(ring.fileno(), self._read, ring)
@@ -111,13 +122,19 @@ class CaptureTap:
             clock.synchronize()
             if losing:
                 connections.circumstances.dropped_at = clock.convert(*packets[0][:2])
-            for seconds, nanoseconds, start, end in packets:
+            for seconds, nanoseconds, start, end, status in packets:
                 time = clock.convert(seconds, nanoseconds)
                 read = segment(buffer, start, end)
-                if isinstance(read, Segment):
-                    connections.take(read, buffer[read.start : read.end], time)
-                else:
+                if not isinstance(read, Segment):
                     self._passed_over(read or "malformed")
+                elif (
+                    not status & CHECKSUM_PENDING
+                    and (not status & CHECKSUM_VALID or read.flags & ENDS)
+                    and not is_intact(buffer, start, read)
+                ):
+                    self._passed_over("checksum")
+                else:
+                    connections.take(read, buffer[read.start : read.end], time)
         return False
 
     def _look_after(self, ring: Ring) -> None:

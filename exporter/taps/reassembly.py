@@ -30,6 +30,8 @@ OVERHEAD = 256
 """Bytes that a held segment takes beside its payload, roughly."""
 HOLE_SECONDS = 3.0
 """Time in which TCP has sent again what was lost on its way, some times over."""
+DOUBT_SECONDS = 5.0
+"""How long a connection may be silent after dropped packets before its streams count as lossy."""
 
 
 @dataclass(slots=True)
@@ -38,10 +40,12 @@ class Circumstances:
 
     ``held`` is how many bytes they hold together.  ``dropped_at`` is when the kernel last dropped
     packets, or the first after them came: what is missing since then will not come again.
+    ``unseen`` counts requests of which not even the beginning was seen, because of drops.
     """
 
     held: int = 0
     dropped_at: float = float("-inf")
+    unseen: int = 0
 
 
 class Piece(NamedTuple):
@@ -111,18 +115,46 @@ class Half:
 
     def _take(self, seq: int, ack: int, flags: int, window: int, data: bytes, time: float) -> None:
         connection = self.connection
+        if flags & RST:
+            self._reset(seq, ack, flags, time)
+            return
         if flags & ACK:
             self.peer._acknowledged(ack, time)
         if self.expected == UNKNOWN:
             self.begin(seq, time)
-        if not flags & RST:
-            if self.direction == CLIENT:
-                connection.announced(window, time)
-            self._arrived(seq, data, bool(flags & FIN), time)
-        elif (seq - self.expected) & MASK < MOST_AHEAD:
-            connection.reset(self.direction, time)
+        if self.direction == CLIENT:
+            connection.announced(window, time)
+        self._arrived(seq, data, bool(flags & FIN), time)
         if not self.held:
             self.seen = time
+
+    def _reset(self, seq: int, ack: int, flags: int, time: float) -> None:
+        """Take in a RST by the rule of RFC 5961: only its exact sequence number ends a connection.
+
+        To any other in the window the receiver sends a challenge, and a sender that is genuine
+        repeats the RST with the number that was asked for.
+        """
+        connection = self.connection
+        if self._is_exact(seq, ack, flags):
+            if flags & ACK:
+                self.peer._acknowledged(ack, time)
+            connection.reset(self.direction, time)
+        elif (
+            self.expected != UNKNOWN
+            and self.seen < self.circumstances.dropped_at
+            and (seq - self.expected) & MASK < MOST_AHEAD
+        ):
+            # Which number is exact was among the packets that the kernel dropped.
+            connection.forget(time)
+
+    def _is_exact(self, seq: int, ack: int, flags: int) -> bool:
+        if self.expected == UNKNOWN:
+            # Nothing has come from this side yet; RFC 9293 asks for an answer to the SYN.
+            return bool(flags & ACK) and ack == self.peer.expected
+        if self.held and seq == _end(self.held[-1]):
+            return True  # Linux takes the end of what it has beyond a hole for exact as well
+        ahead = (seq - self.expected) & MASK
+        return ahead == 0 or (self.finished and ahead == 1)
 
     def _acknowledged(self, ack: int, time: float) -> None:
         """Take in that the other side has everything before ``ack``, whether it was seen or not."""
@@ -206,6 +238,9 @@ class Half:
         self._drain(time)
 
     def _lost(self, seq: int, time: float) -> None:
+        dropped = self.seen < self.circumstances.dropped_at
+        if dropped and self.direction == CLIENT and not self.connection.observer.live:
+            self.circumstances.unseen += 1
         self.expected, self.seen = seq, time
         self.connection.observer.gap(self.direction, time)
 
@@ -216,16 +251,29 @@ class Half:
         self.held.clear()
 
 
+def _end(piece: Piece) -> int:
+    return (piece.seq + len(piece.data) + piece.fin) & MASK
+
+
 class Connection:
     """Both directions of a TCP connection, telling ``observer`` what they carry.
 
     ``calm`` is whether all is as it mostly is, so that most need not be looked at.
     """
 
-    __slots__ = ("blocked_since", "calm", "client", "closed", "observer", "server")
+    __slots__ = (
+        "blocked_since",
+        "calm",
+        "circumstances",
+        "client",
+        "closed",
+        "observer",
+        "server",
+    )
 
     def __init__(self, observer: Observer, circumstances: Circumstances) -> None:
         self.observer = observer
+        self.circumstances = circumstances
         self.client = Half(self, CLIENT, circumstances)
         self.server = Half(self, SERVER, circumstances)
         self.client.peer, self.server.peer = self.server, self.client
@@ -283,6 +331,18 @@ class Connection:
         else:
             self.observer.server_lost(time)
         self._close(time)
+
+    def in_doubt(self, before: float) -> bool:
+        """Return whether packets of it may have been dropped and it was silent since ``before``.
+
+        A segment that continues where the last one ended would show that none are missing.
+        """
+        return self.seen < self.circumstances.dropped_at and self.seen < before
+
+    @property
+    def unused(self) -> bool:
+        """Whether the client has sent nothing that was seen."""
+        return self.client.expected == self.client.first
 
     def give_up_holes(self, before: float) -> None:
         """Count holes as lost behind which something waits since ``before``."""

@@ -35,11 +35,13 @@ FRAME = 2048
 _STATUS = struct.Struct("=I")
 _STATUS_AT = 8
 _BLOCK_HEADER = struct.Struct("=8xIII")
-_PACKET_HEADER = struct.Struct("=IIII8xH")
+_PACKET_HEADER = struct.Struct("=IIIIIIH")
+CHECKSUM_PENDING, CHECKSUM_VALID = 8, 128
+"""Of a packet's status: its checksum is filled in later, or was verified by kernel or device."""
 
-Packet = tuple[int, int, int, int]
-"""Seconds and nanoseconds of the wall clock, and where in the buffer it starts and ends: at its IP
-header, whatever the link, its outer VLAN tag taken off."""
+Packet = tuple[int, int, int, int, int]
+"""Seconds and nanoseconds of the wall clock, where in the buffer it starts and ends: at its IP
+header, whatever the link, its outer VLAN tag taken off; and the status."""
 
 
 class Ring:
@@ -105,8 +107,10 @@ class Ring:
         packets = []
         buffer, place, unpack = self.buffer, self._place, _PACKET_HEADER.unpack_from
         for _ in range(min(most, self._left)):
-            following, seconds, nanoseconds, size, at = unpack(buffer, place)
-            packets.append((seconds, nanoseconds, place + at, place + at + size))
+            following, seconds, nanoseconds, size, full, status, at = unpack(buffer, place)
+            if size < full:
+                status |= CHECKSUM_PENDING  # it cannot be verified without the packet's end
+            packets.append((seconds, nanoseconds, place + at, place + at + size, status))
             place += following
         self._place = place
         self._left -= len(packets)

@@ -51,12 +51,16 @@ Spec = ProxySpec | CaptureSpec
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a tap counts beside streams; ``dropped`` (packets) is None where none can be."""
+    """What a tap counts beside streams; ``dropped`` (packets) is None where none can be.
+
+    ``unseen`` are requests of which not even the beginning was seen.
+    """
 
     connections: int = 0
     opened: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
     dropped: int | None = None
+    unseen: int = 0
 
 
 class Tap(Protocol):

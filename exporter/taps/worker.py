@@ -61,9 +61,9 @@ class _Watched:
 
     def state(self) -> TapState:
         """Return what it has counted."""
-        return TapState(
-            self.name(), self.tap.traffic(), dict(self.recorder.passed), self.recorder.lossy
-        )
+        traffic = self.tap.traffic()
+        lossy = self.recorder.lossy + traffic.unseen
+        return TapState(self.name(), traffic, dict(self.recorder.passed), lossy)
 
 
 def main(descriptor: int) -> None:

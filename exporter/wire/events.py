@@ -113,9 +113,9 @@ class Listener(Protocol):
         """
 
     def lost(self, stream: Stream) -> None:
-        """Take in that bytes of a started stream were not seen: forget it, and count it as lossy.
+        """Forget a stream of which bytes were not seen, and count it as lossy.
 
-        The last event of that stream.
+        The last event of that stream, and the only one if its request was not seen whole.
         """
 
     def blocked(self, stream: Stream) -> None:

@@ -174,9 +174,9 @@ class Exchange:
         else:
             self._end(time, "disconnected", "", stopped)
 
-    def lose(self) -> None:
-        """Take in that some of it was not seen."""
-        if self.stream and self.live:
+    def lose(self, *, gap: bool) -> None:
+        """Take in that it cannot be followed, after a ``gap`` even if it has not started."""
+        if self.stream and not self._ended and (self._started or gap):
             self._ended = True
             self._listener.lost(self.stream)
 
@@ -211,7 +211,7 @@ class Exchange:
         """Leave out a stream that is compressed; of other answers only the numbers are missed."""
         self._listener.passed_over("compressed")
         if self.stream and self.stream.streaming:
-            self.lose()
+            self.lose(gap=False)
 
 
 def _tenant(request: Request, settings: Settings) -> str:

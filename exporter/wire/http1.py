@@ -196,7 +196,7 @@ class Http1Observer:
     def _give_up(self, direction: Direction, word: str) -> None:
         """Lose track of the connection: for good, or until a request after a gap."""
         for exchange in self._waiting:
-            exchange.lose()
+            exchange.lose(gap=self._had_gap)
         self._forget()
         if self._had_gap:
             self._adrift = True
