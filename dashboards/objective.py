@@ -221,7 +221,7 @@ def _events(planned: PlannedObjective, service: str, scope: Scope) -> core.Panel
         case "goodput":
             return grafana.time_series(
                 "Failing clause",
-                "Requests that were bad, by the clause that they failed first in the file's order; "
+                "Requests that were bad, by the clause that they broke first; "
                 "outcome is a request that the server failed. Unknown ones could not be judged, "
                 "as the server did not tell what a clause asks for, and do not count.",
                 [

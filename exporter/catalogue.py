@@ -43,10 +43,28 @@ sidecar where a selector names the tenant; `reason` begins with its first failur
 
 `llm_slo_events_total` has one event per observation of the signal's histogram, good if it is within
 `threshold` (seconds, plain decimals: `0.8`, `1`, `0.06`), otherwise bad. For `ttft` a stream that
-ended before its first token is bad too, unless the request itself was invalid. Start the sidecar
-with `--slo FILE`; without it there are no thresholds and no such series. Where the method is an
-engine's histogram, the threshold must be one of its bucket boundaries; otherwise the events are
-unavailable, and `tokenslo_signal_info` and the status page give the reason.
+ended before its first token is bad too, unless the request itself was invalid.
+
+Taps judge requests in flight. A request becomes a bad event of `ttft`, `e2e` or `max_gap`, and bad
+for a goodput objective with such a clause, when it crosses the threshold, not when it ends. The
+event is counted at the next scrape of the taps, once: the end of the request does not count it
+again. So a hang in which nothing ends is visible. It follows that
+
+- the outcome does not matter once the threshold is crossed: a request that is then cancelled, or
+  turns out to be invalid, was late;
+- the wait for the next token is a gap, also the wait between the last token and the end of the
+  answer; for `itl` such a wait is one bad event while it lasts, and stays one if no token ends it;
+- the clause of a bad goodput request is the one that it broke first in time; `tpot` and `queue` are
+  judged at the end;
+- histograms still have only what was observed, so they have fewer events than these counters;
+- a stream whose end may leave no trace on the wire (gRPC without an empty final response) is not
+  judged while it waits for a further token.
+
+Start the sidecar with `--slo FILE`; without it there are no thresholds and no such series.
+
+Where the method is an engine's histogram, the threshold must be one of its bucket boundaries;
+otherwise the events are unavailable, and `tokenslo_signal_info` and the status page give the
+reason. An engine counts requests when they end, so nothing in flight is judged.
 """
 _METHODS = """\
 One method at a time gives a signal of a model: the one with the lowest rank of those that answer.

@@ -82,7 +82,7 @@ def test_first_tokens_are_judged_by_every_threshold() -> None:
 
 def test_gaps_are_judged_as_the_histogram_counts_them() -> None:
     recorder = StreamRecorder({"itl": (0.0625,)})
-    play(recorder, stream(), *chunks(100.0, 100.0625, 100.5, 100.51), ended(102.0))
+    play(recorder, stream(), *chunks(100.0, 100.0625, 100.5, 100.51), ended(100.52))
     judged = counter(recorder, "itl_slo_events")
     assert {dict(key)["result"]: n for key, n in judged.items()} == {"good": 2, "bad": 1}
 

@@ -124,7 +124,7 @@ llm_request_decode_seconds_count{model="llama",version="1"} 1.0
 llm_request_decode_seconds_sum{model="llama",version="1"} 0.5
 llm_stream_max_gap_seconds_count{model="llama",version="1"} 1.0
 llm_stream_max_gap_seconds_sum{model="llama",version="1"} 0.25
-llm_slo_events_total{model="llama",result="bad",signal="itl",threshold="0.06",version="1"} 2.0
+llm_slo_events_total{model="llama",result="bad",signal="itl",threshold="0.06",version="1"} 3.0
 llm_requests_total{model="llama",outcome="ok",version="1"} 1.0
 llm_tenant_requests_total{model="llama",outcome="ok",tenant="acme",version="1"} 1.0
 llm_tokens_total{direction="cached_input",model="llama",version="1"} 2.0
@@ -543,14 +543,16 @@ one_each = partial(chunks, tokens=1)
         (COUNTED, (*one_each(100.5, 102.5), ended(103.0)), ("good", "")),
         (COUNTED, (*one_each(100.75, 102.5), ended(103.0)), ("bad", "ttft")),
         (COUNTED, (*one_each(100.5, 101.5, 102.75), ended(103.0)), ("bad", "tpot")),
-        (COUNTED, (*one_each(100.5, 103.0), ended(103.0)), ("bad", "tpot")),
+        (COUNTED, (*one_each(100.5, 103.0), ended(103.0)), ("bad", "max_gap")),
         (
             {"counted": True, "output_tokens": 99},
             (*one_each(100.5, 103.0), ended(103.0)),
             ("bad", "max_gap"),
         ),
-        (COUNTED, (*one_each(100.5, 102.5), ended(110.5)), ("bad", "e2e")),
-        ({}, (*chunks(100.5), ended(103.0)), ("good", "")),
+        (COUNTED, (*one_each(100.5, 102.5), ended(110.5)), ("bad", "max_gap")),
+        (COUNTED, (*one_each(100.5, *range(102, 111)), ended(110.5)), ("bad", "e2e")),
+        ({}, (*chunks(100.5), ended(102.5)), ("good", "")),
+        ({}, (*chunks(100.5), ended(103.0)), ("bad", "max_gap")),
         ({}, (ended(100.1),), ("unknown", "")),
         ({"choices": 2}, (*chunks(100.5, 101.0), ended(103.0)), ("unknown", "")),
         ({"streaming": False}, (ended(101.0),), ("unknown", "")),
@@ -558,8 +560,11 @@ one_each = partial(chunks, tokens=1)
         ({}, (ended(100.1, "error", "500"),), ("bad", "outcome")),
         ({}, (*chunks(100.1), ended(100.2, "timeout", "")), ("bad", "outcome")),
         ({}, (ended(100.1, "rejected", "429"),), ("bad", "outcome")),
-        ({}, (ended(120.1, "invalid", "400"),), None),
-        ({}, (ended(120.1, "cancelled", ""),), None),
+        ({}, (ended(100.1, "invalid", "400"),), None),
+        ({}, (ended(100.1, "cancelled", ""),), None),
+        ({}, (ended(120.1, "invalid", "400"),), ("bad", "ttft")),
+        ({}, (ended(120.1, "cancelled", ""),), ("bad", "ttft")),
+        ({}, (*chunks(100.1), ended(103.0, "error", "500")), ("bad", "max_gap")),
         ({}, (ended(100.25, "disconnected", ""),), None),
         ({}, (ended(100.75, "disconnected", ""),), ("bad", "ttft")),
         ({}, (("closing", 100.25), ended(105.0, "disconnected", "")), None),
@@ -585,8 +590,8 @@ def test_goodput(
 
 
 def test_an_answer_without_any_token_has_no_first_one() -> None:
-    for end in (100.25, 101.0):
-        assert judged(stream(), ended(end), ttft=0.5) == {("unknown", ""): 1.0}
+    assert judged(stream(), ended(100.5), ttft=0.5) == {("unknown", ""): 1.0}
+    assert judged(stream(), ended(101.0), ttft=0.5) == {("bad", "ttft"): 1.0}
 
 
 def test_a_clause_about_the_queue_needs_the_engines_word() -> None:

@@ -248,6 +248,33 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
         }
 
 
+async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upstream) -> None:
+    upstream.go.clear()
+    goal = Goal("chat/good", "", {"max_gap": 0.1})
+    async with source(upstream, thresholds={"max_gap": [0.1]}, goals=[goal]) as (one, port):
+
+        async def bad(signal: str) -> float:
+            survey = await one.survey(0.0)
+            return sum(
+                value
+                for reading in survey.readings
+                if reading.signal == signal
+                for labels, value in reading.samples.items()
+                if ("result", "bad") in labels and isinstance(value, float)
+            )
+
+        async def is_counted() -> bool:
+            return await bad("max_gap_slo_events") == await bad("goodput") == 1
+
+        async with streaming(port) as answer:
+            await eventually(is_counted)
+            assert total(await one.survey(0.0), "requests") == 0, "it has not ended"
+            upstream.go.set()
+            await answer.read()
+        await until_streams(one, 1)
+        assert await is_counted()
+
+
 async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: Upstream) -> None:
     async with TapsSource(TapsProcess(Settings([tap(upstream)])), alone=False) as one:
         await stream(port_of(one.where))

@@ -55,7 +55,7 @@ _NOT_ON_THE_WIRE = ("bytes on the wire do not show it", _READ_MORE)
 _NOTES: Mapping[str, str] = {
     **dict.fromkeys(("e2e", "decode", "tpot"), "of requests that ended well"),
     "output_tokens": "what was sent after a client had left is among the wasted tokens instead",
-    "goodput": "a request whose client left counts only if a clause was broken by then",
+    "goodput": "a request whose client disconnected counts only if it had broken a clause",
 }
 """What to keep in mind beside a method's own note."""
 

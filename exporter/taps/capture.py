@@ -56,6 +56,7 @@ class CaptureTap:
         self._ring: Ring | None = None
         self._supervisor = Supervisor()
         self._away = False
+        self._caught_up = 0.0
         self._troubles = Episodes()
 
     async def start(self) -> None:
@@ -95,6 +96,10 @@ class CaptureTap:
         """The task that expires connections."""
         return self._supervisor.states
 
+    def seen_until(self) -> float:
+        """Return up to when all packets have been read."""
+        return self._caught_up - LAG
+
     def traffic(self) -> Traffic:
         """Return what it has counted so far."""
         dropped = self._ring.dropped if self._ring else 0
@@ -114,8 +119,10 @@ class CaptureTap:
         clock, connections, buffer = self._clock, self._connections, ring.buffer
         left = PACKETS_AT_ONCE
         while left > 0:
+            now = monotonic()
             packets, losing = ring.read(left)
             if not packets:
+                self._caught_up = now
                 self._look_after(ring)
                 return True
             left -= len(packets)

@@ -1,8 +1,9 @@
-"""Whether single requests met every clause of an objective.
+"""Goodput objectives, and the verdict on a request when it has ended.
 
-A request that the server failed is bad, whatever its times.  One whose client left is bad if a
-clause was broken by then: the wait for a first token or for the next one counts as far as it went.
-If none was, nobody can say what would have come, and it is not counted.
+A request that breaks a clause is bad at that moment, whatever its outcome then is
+(:mod:`exporter.taps.judgement`).  One that ends without that is bad if the server failed it.  If
+its client disconnected, cancelled or sent an invalid request, it is not counted: the wire does not
+show how it would have gone on.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ def goals(services: Iterable[Service]) -> Iterator[Goal]:
                 )
 
 
-def times(stream: Stream, end: float, tpot: float | None, *, complete: bool) -> dict[str, float]:
+def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
     """Return what is known of a request's times, in seconds by signal.
 
-    ``stream`` is as it was at ``end``, when the answer was complete or the client left; then its
-    times are the least that they would have become.  ``tpot`` is None where it is not known.
+    ``stream`` is as it was at ``end``, when the answer was complete or the client disconnected.
+    ``tpot`` is None where it is not known.
     """
     known = {"e2e": end - stream.arrived}
     if stream.stages and stream.stages.queue is not None:
@@ -64,16 +65,18 @@ def times(stream: Stream, end: float, tpot: float | None, *, complete: bool) -> 
         return known
     if stream.chunks:
         known["ttft"] = stream.first - stream.arrived
-        known["max_gap"] = stream.max_gap if complete else max(stream.max_gap, end - stream.last)
-    elif not complete:
-        known["ttft"] = end - stream.arrived
+        known["max_gap"] = stream.max_gap
     if tpot is not None:
         known["tpot"] = tpot
     return known
 
 
-def judge(goal: Goal, outcome: Outcome, known: Mapping[str, float]) -> Verdict | None:
-    """Return what a request was, None if it does not count."""
+def verdict_at_end(goal: Goal, outcome: Outcome, known: Mapping[str, float]) -> Verdict | None:
+    """Return the verdict on a request that had broken no clause before it ended.
+
+    None if it does not count.  The first clause in the file's order is named of those that show
+    only at the end (``tpot``, ``queue``).
+    """
     if outcome in FAILED:
         return Verdict("bad", OUTCOME)
     if outcome not in ("ok", "disconnected"):

@@ -61,6 +61,8 @@ _WITH_STREAMS = (
 _TOKENS = ("input_tokens", "cached_input_tokens", "output_tokens")
 _BEFORE_FIRST_USE = (*_WITH_STREAMS, "tpot", slo_events("itl"), slo_events("tpot"), *_TOKENS)
 """Signals of which the wire has nothing to say until a first request shows them."""
+_JUDGED_APART = frozenset({"ttft", "itl", "e2e", "max_gap"})
+"""Latencies that are judged while a request is under way (:mod:`exporter.taps.judgement`)."""
 _PER_TOKEN = ("itl", "itl_normalized")
 """Latencies whose events are counted from the histogram: there are too many to judge one by one."""
 UNUSED = "wire_unused"
@@ -98,7 +100,9 @@ class Model:
     """Counts what happens to the requests for one version of a model.
 
     ``proven`` says that the server has shown that it knows the model, ``live`` how many requests
-    are under way.  ``thresholds`` are SLO thresholds in seconds by signal.
+    are under way.  ``thresholds`` are SLO thresholds in seconds by signal, ``gap_limits`` those of
+    the longest gap of a stream, clauses of goodput among them.  ``late_gaps`` counts waits for a
+    token that no histogram has yet, or never will, by threshold of ``itl``.
     """
 
     def __init__(
@@ -117,10 +121,13 @@ class Model:
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
         self._reasons = LabelLimiter(MAX_REASONS)
-        self._thresholds = {
+        self.thresholds = {
             signal: tuple(thresholds[signal]) for signal in LATENCIES if thresholds.get(signal)
         }
-        self._recorder = Recorder(self._thresholds)
+        clauses = (goal.clauses.get("max_gap") for goal in self.goals)
+        self.gap_limits = sorted({*self.thresholds.get("max_gap", ()), *filter(None, clauses)})
+        self.late_gaps = dict.fromkeys(self.thresholds.get("itl", ()), 0)
+        self._recorder = Recorder(self.thresholds)
         self._tenants: set[str] = set()
         self._unused = set(_BEFORE_FIRST_USE)
         for signal in _AT_ONCE:
@@ -137,12 +144,15 @@ class Model:
         return self._pace
 
     def observe(self, signal: str, seconds: float) -> None:
-        """Count an observation, and judge it by every threshold of its signal."""
+        """Count an observation, and judge it by its thresholds if that is done at the end."""
         self._observe(self._series(signal), seconds)
 
-    def judge(self, signal: str, seconds: float) -> None:
-        """Judge an event of a latency signal by every threshold, without observing it."""
-        self._judge(self._series(slo_events(signal)), seconds)
+    def event(self, signal: str, threshold: float, *, good: bool) -> None:
+        """Count a good or bad event of a latency signal."""
+        series = self._series(slo_events(signal))
+        if series not in self._recorder:
+            self._begin(series)
+        self._recorder.count(series, _event(threshold, RESULTS[not good]))
 
     def count(
         self,
@@ -214,7 +224,7 @@ class Model:
             if reading.signal != "itl_normalized" or _observed(reading):
                 shown.add(reading.signal)
                 yield self._named(reading)
-                if reading.signal in _PER_TOKEN and reading.signal in self._thresholds:
+                if reading.signal in _PER_TOKEN and reading.signal in self.thresholds:
                     shown.add(slo_events(reading.signal))
                     yield self._named(self._per_token(reading))
         for signal in sorted(self._unused - shown):
@@ -226,9 +236,12 @@ class Model:
         distribution = reading.samples[UNLABELLED]
         assert isinstance(distribution, Distribution)  # noqa: S101  (the recorder's histogram)
         samples: dict[Labels, Value] = {}
-        for threshold in self._thresholds[reading.signal]:
+        for threshold in self.thresholds[reading.signal]:
             good = distribution.counts[distribution.edges.index(threshold)]
-            for result, count in zip(RESULTS, (good, distribution.count - good), strict=True):
+            bad = distribution.count - good
+            if reading.signal == "itl":
+                bad += self.late_gaps[threshold]
+            for result, count in zip(RESULTS, (good, bad), strict=True):
                 samples[_event(threshold, result)] = count
         return replace(reading, signal=slo_events(reading.signal), samples=samples)
 
@@ -241,7 +254,7 @@ class Model:
 
     def _zero(self, signal: str) -> dict[Labels, Value]:
         if SIGNALS[signal].kind == "histogram":
-            edges = (*bucket_edges(SIGNALS[signal], self._thresholds.get(signal, ())), inf)
+            edges = (*bucket_edges(SIGNALS[signal], self.thresholds.get(signal, ())), inf)
             return {UNLABELLED: Distribution(edges, (0.0,) * len(edges), 0.0)}
         return dict.fromkeys(self._known_labels(signal), 0.0)
 
@@ -252,22 +265,19 @@ class Model:
             every = self._known_labels(_MAIN[signal])
             return tuple(_of_tenant(one, tenant) for one in every for tenant in self._tenants)
         latency = SIGNALS[signal].fixed.get("signal", "")
-        thresholds = self._thresholds.get(latency, ())
+        thresholds = self.thresholds.get(latency, ())
         return known_labels(signal, thresholds=thresholds, goals=self.goals)
 
     def _observe(self, series: Series, seconds: float) -> None:
         self._recorder.observe(series, seconds)
         signal, model, version, method = series
-        if signal in self._thresholds:
-            self._judge((slo_events(signal), model, version, method), seconds)
-
-    def _judge(self, series: Series, seconds: float) -> None:
-        thresholds = self._thresholds.get(SIGNALS[series[0]].fixed["signal"], ())
-        if thresholds and series not in self._recorder:
-            self._begin(series)
-        for threshold in thresholds:
-            result = RESULTS[seconds > threshold]
-            self._recorder.count(series, _event(threshold, result))
+        if signal not in _JUDGED_APART and signal in self.thresholds:
+            events = (slo_events(signal), model, version, method)
+            if events not in self._recorder:
+                self._begin(events)
+            for threshold in self.thresholds[signal]:
+                result = RESULTS[seconds > threshold]
+                self._recorder.count(events, _event(threshold, result))
 
     def _named(self, reading: Reading) -> Reading:
         return replace(reading, model=self.name, version=self.version)

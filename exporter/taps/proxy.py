@@ -155,6 +155,10 @@ class ProxyTap:
         """The task that enforces deadlines and renews TLS files."""
         return self._supervisor.states
 
+    def seen_until(self) -> float:
+        """Return now: bytes that have not been read have not passed."""
+        return monotonic()
+
     def traffic(self) -> Traffic:
         """Return what it has counted so far; connections that sent nothing count for nothing."""
         shared = self._shared

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 
 from exporter.readings import Reading
-from exporter.taps.goodput import Goal, judge, times
+from exporter.taps.goodput import Goal, times
+from exporter.taps.judgement import Judgement, judge_ended, judge_first_token, judge_under_way
 from exporter.taps.label_limiter import OTHER, LabelLimiter
 from exporter.taps.model import Model, Pace
 from exporter.taps.retries import Retries
@@ -32,6 +32,8 @@ from exporter.wire.events import Outcome, Stream
 MAX_TENANTS = 100
 MAX_PROVISIONAL_TENANTS = 20
 """Tenants without any valid request so far: an invalid one takes no place among MAX_TENANTS."""
+AT_ONCE = 500
+"""Requests under way that are judged before other events have their turn."""
 MAX_TENANT = 64
 """Characters of a tenant's name."""
 
@@ -53,12 +55,16 @@ class _Live:
 
     ``pace`` is where its tokens go: to its model's or, once its client may have left, apart.
     ``left`` is what the stream was like then.  ``blocked`` says that its client does not read.
+    ``seen_until`` is up to when its tap has seen everything.
     """
 
     model: Model
     pace: Pace | None
     left: Stream | None = None
     blocked: bool = False
+    tenant: str = ""
+    seen_until: Callable[[], float] | None = None
+    judgement: Judgement = field(default_factory=Judgement)
 
 
 class StreamRecorder:
@@ -83,16 +89,35 @@ class StreamRecorder:
         self._models = Roster(
             lambda name, version: Model(name, version, thresholds, goals), expected
         )
+        self.seen_until: Callable[[], float] | None = None
         self._probe = probe
         self._live: dict[Stream, _Live] = {}
         self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
         self._retries = Retries()
 
     def beside(self) -> StreamRecorder:
-        """Return a listener for another tap: with ``lossy`` and ``passed`` of its own, only."""
+        """Return a listener for another tap: with ``lossy`` and ``passed`` of its own, only.
+
+        Set its ``seen_until`` where the tap sees bytes later than they pass.
+        """
         other = copy(self)
         other.lossy, other.passed = 0, Counter()
         return other
+
+    def judge_under_way(self, now: float) -> Iterator[None]:
+        """Count requests under way that have crossed a threshold; stops after every few of them.
+
+        Events may come in between.
+        """
+        for number, (stream, live) in enumerate(tuple(self._live.items()), 1):
+            if stream in self._live:
+                until = min(now, live.seen_until()) if live.seen_until else now
+                there = live.left or stream
+                if live.left:
+                    until = min(until, live.left.closing_at)
+                judge_under_way(live.model, there, live.judgement, until, live.tenant)
+            if number % AT_ONCE == 0:
+                yield
 
     @property
     def live(self) -> int:
@@ -127,8 +152,14 @@ class StreamRecorder:
             self.passed["models"] += 1
             return
         model.live += 1
-        model.met(self._tenant(stream.tenant, self._tenants.begin))
-        self._live[stream] = _Live(model, model.pace if stream.streaming else None)
+        tenant = self._tenant(stream.tenant, self._tenants.begin)
+        model.met(tenant)
+        self._live[stream] = _Live(
+            model,
+            model.pace if stream.streaming else None,
+            tenant=tenant,
+            seen_until=self.seen_until,
+        )
         if self._retries.suspected(stream.prompt, time):
             model.count("suspected_retries")
 
@@ -144,8 +175,11 @@ class StreamRecorder:
         else:
             gap = time - stream.last
             pace.itl.observe(gap)
+            if live.judgement.pending and live.left is None:
+                live.judgement.token_came(live.model)
             if gap > stream.max_gap:
                 stream.max_gap = gap
+                live.judgement.note_gap(live.model, stream.last, gap)
             if tokens and stream.choices == 1:
                 pace.itl_normalized.observe(gap / tokens, tokens)
         stream.last = time
@@ -157,7 +191,7 @@ class StreamRecorder:
         live = self._live.get(stream)
         if live is None:
             return
-        _rejoin(live)
+        _rejoin(stream, live)
         stream.closing_at = time
         live.left = copy(stream)
         live.pace = live.pace and live.pace.empty()
@@ -185,7 +219,7 @@ class StreamRecorder:
             if (wasted := _chunk_tokens(stream) - _chunk_tokens(delivered)) > 0:
                 model.count("wasted_tokens", amount=wasted)
         else:
-            _rejoin(live)
+            _rejoin(stream, live)
         model.met(tenant)
         model.count("requests", {"outcome": outcome}, tenant=tenant)
         if outcome != "ok":
@@ -198,7 +232,11 @@ class StreamRecorder:
         if stream.streaming:
             _count_stream(model, delivered, outcome, tenant)
         _count_tokens(model, delivered, outcome, tenant)
-        _judge(model, delivered, end, outcome, tenant)
+        tpot = _tpot(delivered) if outcome == "ok" else None
+        if tpot and not _is_tpot_exact(delivered) and any("tpot" in g.clauses for g in model.goals):
+            model.not_told("goodput")
+        known = times(delivered, end, tpot)
+        judge_ended(model, delivered, live.judgement, end, outcome, tenant, known)
 
     def lost(self, stream: Stream) -> None:
         """Forget a stream of which something was not seen."""
@@ -229,10 +267,10 @@ class StreamRecorder:
     def _first(self, stream: Stream, live: _Live, time: float) -> None:
         self._answered(stream, live)
         live.pace = live.pace or live.model.pace
-        seconds = max(0.0, time - stream.arrived)
-        live.pace.ttft.observe(seconds)
-        live.model.judge("ttft", seconds)
+        live.pace.ttft.observe(max(0.0, time - stream.arrived))
         stream.first = time
+        if live.left is None:
+            judge_first_token(live.model, stream, live.judgement)
 
     def _answered(self, stream: Stream, live: _Live) -> None:
         """Take in that the server knows the model, and perhaps only now tells its version."""
@@ -264,11 +302,13 @@ class StreamRecorder:
         return limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
 
 
-def _rejoin(live: _Live) -> None:
+def _rejoin(stream: Stream, live: _Live) -> None:
     """Count what came after the client had closed its half as all the rest."""
     if live.left is not None and live.pace:
         live.model.pace.add(live.pace)
         live.pace = live.model.pace
+        if live.left.chunks < stream.chunks:
+            live.judgement.token_came(live.model)
     live.left = None
 
 
@@ -283,8 +323,6 @@ def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -
     model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
     if phase == "before_first_token":
         model.count("requests_without_first_token", {"outcome": outcome})
-        if outcome != "invalid":
-            model.judge("ttft", inf)
     if stream.chunks < 2:
         return
     model.observe("max_gap", stream.max_gap)
@@ -327,17 +365,6 @@ def _count_tokens(model: Model, stream: Stream, outcome: Outcome, tenant: str) -
         elif outcome == "ok":
             model.not_told(signal)
             model.used(signal)
-
-
-def _judge(model: Model, stream: Stream, end: float, outcome: Outcome, tenant: str) -> None:
-    complete = outcome == "ok"
-    for goal in model.goals:
-        tpot = _tpot(stream) if complete else None
-        verdict = judge(goal, outcome, times(stream, end, tpot, complete=complete))
-        if verdict:
-            if "tpot" in goal.clauses and tpot and not _is_tpot_exact(stream):
-                model.not_told("goodput")
-            model.judged(goal, verdict, tenant)
 
 
 def _output_tokens(stream: Stream) -> int:

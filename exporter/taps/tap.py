@@ -88,6 +88,10 @@ class Tap(Protocol):
         """Its background tasks."""
         ...
 
+    def seen_until(self) -> float:
+        """Return up to when all bytes have been seen, in seconds of the monotonic clock."""
+        ...
+
     def traffic(self) -> Traffic:
         """Return what it has counted so far."""
         ...

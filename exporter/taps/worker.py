@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from json import loads
+from time import monotonic
 
 import uvloop
 
@@ -115,7 +116,9 @@ def _watched(settings: Settings, recorder: StreamRecorder) -> Iterator[_Watched]
     wire = WireSettings(settings.tenant_header, os.urandom(SALT_BYTES))
     for text in settings.taps:
         listener = recorder.beside()
-        yield _Watched(_tap(parse(text), settings, listener, wire), listener)
+        tap = _tap(parse(text), settings, listener, wire)
+        listener.seen_until = tap.seen_until
+        yield _Watched(tap, listener)
 
 
 def _tap(spec: Spec, settings: Settings, listener: StreamRecorder, wire: WireSettings) -> Tap:
@@ -162,6 +165,8 @@ async def _answer(
             if "drain" in message:
                 drain.set_result(message["drain"])
                 continue
+            for _ in recorder.judge_under_way(monotonic()):
+                await asyncio.sleep(0)
             for readings in recorder.readings():
                 writer.write(readings_line(readings))
                 await writer.drain()
