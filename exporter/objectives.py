@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import inf
 from typing import Literal
 
+from exporter.compliance import compliance
 from exporter.readings import Distribution
 from exporter.view import SignalState, View
 from promql.expr import decimal_text
@@ -26,11 +27,12 @@ FIRST_RESPONSE = "triton_first_response"
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveState:
-    """Whether one objective can be measured on one model now.
+    """Whether one objective can be measured on one model now, and whether it is met.
 
     ``good`` says when an event is good.  If ``quality`` is ``unavailable``, ``note`` is the reason
     and ``fix`` what would help; otherwise ``note`` is what to keep in mind.  ``model`` is empty
-    where no model is chosen by the file's selector.
+    where no model is chosen by the file's selector.  Events are those of the last minute, or the
+    one that a gauge is now; ``met`` is None without any.
     """
 
     file: str
@@ -44,6 +46,9 @@ class ObjectiveState:
     quality: Quality
     note: str = ""
     fix: str = ""
+    met: bool | None = None
+    good_events: float | None = None
+    bad_events: float | None = None
 
     @property
     def target_text(self) -> str:
@@ -62,7 +67,7 @@ def judge(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]
     """Judge every objective on every model that its selector chooses, in file order."""
     by_model = view.by_model()
     return tuple(
-        _state(service, objective, model, verdict)
+        _state(service, objective, model, verdict, by_model.get(model, {}))
         for service in services
         for objective in service.objectives
         if not objective.queries  # of which only Prometheus can tell
@@ -71,8 +76,14 @@ def judge(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]
 
 
 def _state(
-    service: Service, objective: Objective, model: tuple[str, str], verdict: _Verdict
+    service: Service,
+    objective: Objective,
+    model: tuple[str, str],
+    verdict: _Verdict,
+    signals: Mapping[str, SignalState],
 ) -> ObjectiveState:
+    measured = verdict.quality != "unavailable"
+    events = compliance(service, objective, signals) if measured else None
     return ObjectiveState(
         file=service.file,
         service=service.service,
@@ -85,6 +96,9 @@ def _state(
         quality=verdict.quality,
         note=verdict.note,
         fix=verdict.fix,
+        met=events.meets(objective.target) if events else None,
+        good_events=events.good if events else None,
+        bad_events=events.bad if events else None,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from math import inf
 
+from exporter.increase import since
 from exporter.readings import Distribution, Labels, Value
 from slos.signals import Signal
 
@@ -34,6 +35,13 @@ def in_words(signal: Signal, history: Iterable[Snapshot], latest: Snapshot) -> s
     return _rates(of_all_tenants(earlier), of_all_tenants(values), seconds)
 
 
+def increase(history: Iterable[Snapshot], latest: Snapshot) -> Mapping[Labels, Value]:
+    """Return the increase of every series since the oldest snapshot of the last minute."""
+    at, values = latest
+    _, earlier = next((one for one in history if at - one[0] <= SPAN), latest)
+    return {labels: since(earlier.get(labels), value) for labels, value in values.items()}
+
+
 def of_all_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
     """Add up what tenants have, who may be too many to be read."""
     found: dict[Labels, Value] = {}
@@ -45,6 +53,17 @@ def of_all_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
         else:
             found[key] = before + value
     return found
+
+
+def words(labels: Labels) -> list[str]:
+    """Return the label values for people; a reason that only repeats the outcome is left out."""
+    given = dict(labels)
+    same = given.get("reason", "").lower().replace("canceled", "cancelled")
+    return [
+        text
+        for name, text in labels
+        if text and not (name == "reason" and same == given.get("outcome"))
+    ]
 
 
 def quantile(q: float, distribution: Distribution) -> float:
@@ -66,7 +85,7 @@ def _rates(earlier: Mapping[Labels, Value], values: Mapping[Labels, Value], seco
         if isinstance(value, Distribution) or isinstance(before, Distribution):
             continue
         rate = (value - before) / seconds
-        name = " ".join(word for _, word in labels)
+        name = " ".join(words(labels))
         if rate or not labels:
             rates.append(f"{name} {rate:.3g}/s".strip())
     return ", ".join(rates) or f"none in {seconds:.0f} s"

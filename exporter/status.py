@@ -8,15 +8,16 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
-from math import isfinite
+from math import floor, isfinite
 
 from exporter.background import TaskState
 from exporter.methods import METHODS
 from exporter.objectives import ObjectiveState
 from exporter.readiness import Readiness
 from exporter.readings import Distribution, Labels, ModelInfo, Value
-from exporter.recent import of_all_tenants
+from exporter.recent import of_all_tenants, words
 from exporter.view import SignalState, SourceState, View
+from slos.indicators import INDICATORS
 from slos.signals import SIGNALS, Signal
 
 Json = Mapping[str, object]
@@ -53,7 +54,8 @@ def status_json(status: Status) -> str:
         sources[]            source, up, age_seconds, read_seconds, error, errors{kind: count},
                              server_ready
         objectives[]         file, service, objective, indicator, good, target, model, version,
-                             quality, note, fix
+                             quality, note, fix; of the last minute: met, good_events,
+                             bad_events
         tasks[]              task, restarts, running, error
         models[]             model, version, backend, decoupled, ready, reason, excluded,
                              engine_stats_age_seconds
@@ -249,7 +251,7 @@ def _main(status: Status) -> Iterator[str]:
     )
     yield from _table(
         "Objectives",
-        ("Objective", "Promise", "Model", "Measured"),
+        ("Objective", "Target", "Last minute", "Model", "Measured"),
         map(_objective_row, status.objectives),
     )
     yield from _table(
@@ -262,7 +264,7 @@ def _main(status: Status) -> Iterator[str]:
         if not model.excluded:
             yield from _table(
                 _model_title(view, model),
-                ("Signal", "Now", "Last minute", "Method", "Quality"),
+                ("Signal", "Now", "Since start", "Method", "Quality"),
                 map(_signal_row, sorted(states, key=lambda state: not state.samples)),
             )
     yield from _table(
@@ -336,6 +338,7 @@ def _objective_row(state: ObjectiveState) -> tuple[str, ...]:
     return _row(
         f"{escape(state.service)}/{escape(state.objective)}{_small(state.file)}",
         f"{state.target_text}: {escape(state.good)}",
+        _met(state),
         escape(state.model or "none"),
         _quality(state.quality) + _why(state.note, state.fix),
     )
@@ -347,8 +350,8 @@ def _signal_row(state: SignalState) -> tuple[str, ...]:
     method = METHODS[state.method].description if state.method else ""
     return _row(
         name,
-        escape(_now(signal, state.samples)),
-        escape(state.recent),
+        escape(_now(signal, state)),
+        escape("" if signal.kind == "gauge" else _amounts(signal, state.samples)),
         escape(method) + _why(state.note, state.fix),
         _quality(state.quality),
     )
@@ -388,11 +391,41 @@ def _small(text: str) -> str:
     return f"<small>{escape(text)}</small>" if text else ""
 
 
-def _now(signal: Signal, samples: Mapping[Labels, Value]) -> str:
-    """Say what a signal's samples are now: ``ok 120, error backend 3`` or ``0.62``."""
+def _met(state: ObjectiveState) -> str:
+    """Say whether an objective was met: ``met, 98.5% of 200``."""
+    if state.good_events is None or state.bad_events is None:
+        return ""
+    total = state.good_events + state.bad_events
+    if not total:
+        return '<span class="soft">no events</span>'
+    word = '<span class="good">met</span>' if state.met else '<span class="bad">not met</span>'
+    if state.indicator in GAUGED:
+        return word
+    # Rounded down: 99.96% is not the 100% that it would look like.
+    share = floor(1000 * state.good_events / total) / 10
+    return f"{word}, {share:g}% of {total:,.0f} good"
+
+
+GAUGED = tuple(key for key, indicator in INDICATORS.items() if indicator.in_slices)
+
+
+def _now(signal: Signal, state: SignalState) -> str:
+    """Say what a signal is now: a gauge's value, and the last minute of all else."""
+    if signal.kind == "gauge":
+        return _amounts(signal, state.samples)
+    return state.recent or ("no history yet" if state.samples else "")
+
+
+def _amounts(signal: Signal, samples: Mapping[Labels, Value]) -> str:
+    """Write samples for people: ``ok 120, error 3`` or ``0.62``; zeros only where all are."""
+    shown = of_all_tenants(samples)
+    if len(shown) > 1 and signal.kind != "gauge":
+        shown = {labels: value for labels, value in shown.items() if value}
+        if not shown:
+            return "0"
     return ", ".join(
-        " ".join([*(text for _, text in labels if text), _amount(signal, value)])
-        for labels, value in sorted(of_all_tenants(samples).items())
+        " ".join([*words(labels), _amount(signal, value)])
+        for labels, value in sorted(shown.items())
     )
 
 
@@ -401,9 +434,7 @@ _PREFIXES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1,
 
 def _amount(signal: Signal, value: Value) -> str:
     if isinstance(value, Distribution):
-        if not value.count:
-            return "none yet"
-        return f"{value.count:,.0f} in all, mean {value.sum / value.count:.3g} {signal.unit}"
+        return f"{value.count:,.0f} observed"
     if signal.unit == "ratio":
         return f"{value:.1%}"
     if signal.unit == "B":

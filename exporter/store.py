@@ -319,6 +319,8 @@ class Store:
                 key.signal, key.model, key.version, "", "unavailable", {}, note=reason, fix=fix
             )
         raw, method, signal = track.raws[best], METHODS[best], SIGNALS[key.signal]
+        latest = (track.accounted, track.told)
+        shown = in_words and signal.kind != "gauge"
         return SignalState(
             key.signal,
             key.model,
@@ -327,9 +329,8 @@ class Store:
             method.quality,
             raw.samples if signal.kind == "gauge" else dict(track.told),
             note="; ".join(filter(None, (method.note, raw.note))),
-            recent=recent.in_words(signal, track.history, (track.accounted, track.told))
-            if in_words and signal.kind != "gauge"
-            else "",
+            recent=recent.in_words(signal, track.history, latest) if shown else "",
+            last_minute=recent.increase(track.history, latest) if shown else {},
         )
 
     def _why_unavailable(self, track: _Track, now: float) -> tuple[str, str]:

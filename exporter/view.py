@@ -15,7 +15,8 @@ class SignalState:
 
     ``samples`` is empty when ``quality`` is ``unavailable``; then ``note`` is the reason and
     ``fix`` what would bring it.  Otherwise ``note`` says what to keep in mind about the method.
-    ``recent`` is a short text for people about the last minute ("p50 0.21 s, p95 0.74 s").
+    ``recent`` is a short text for people about the last minute ("p50 0.21 s, p95 0.74 s"), and
+    ``last_minute`` the increase of counters and histograms in it; only the status page has both.
     """
 
     signal: str
@@ -27,6 +28,7 @@ class SignalState:
     note: str = ""
     fix: str = ""
     recent: str = ""
+    last_minute: Mapping[Labels, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from exporter.objectives import judge
 from exporter.readiness import readiness
-from exporter.readings import Distribution, Labels, ModelInfo
+from exporter.readings import Distribution, Labels, ModelInfo, Value
 from exporter.status import (
     CONTENT_SECURITY_POLICY,
     Status,
@@ -73,12 +73,12 @@ def rows(html: str) -> dict[str, list[str]]:
 def test_each_signal_is_shown_with_value_method_and_quality() -> None:
     shown = rows(status_html(status(busy())))
     assert shown["Time to first token"] == [
-        "10 in all, mean 0.65 s",
         "p50 ≈0.58 s",
+        "10 observed",
         "Triton's first-response histogram\nwhole milliseconds",
         "estimate",
     ]
-    assert shown["Requests by outcome"][0] == "error BACKEND 9, ok 981"
+    assert shown["Requests by outcome"][:2] == ["no history yet", "error 9, ok 981"]
     assert shown["KV-cache utilization"][0] == "50.0%"
     assert shown["Active sequences"][3] == "exact"
 
@@ -89,7 +89,7 @@ def test_tenants_are_added_up_for_people_and_told_apart_for_tools() -> None:
 
     streams = measured("streams", {labels(name): 2.0 for name in ("a", "b", "c")})
     shown = status(view(streams))
-    assert rows(status_html(shown))["Streams by outcome"][0] == "ok complete 6"
+    assert rows(status_html(shown))["Streams by outcome"][1] == "ok complete 6"
     document = json.loads(status_json(shown))
     samples = document["models"][0]["signals"][0]["samples"]
     assert [one["labels"]["tenant"] for one in samples] == ["a", "b", "c"]
@@ -116,7 +116,7 @@ def test_sources_objectives_and_excluded_models_are_shown() -> None:
         "llama version 1 · tensorrtllm · streams · engine statistics 0.2 s old",
         "Not reported on",
     ]
-    assert shown["chat/ttft"][:2] == ["99%: its first token comes within 800ms", "llama"]
+    assert shown["chat/ttft"][:3] == ["99%: its first token comes within 800ms", "", "llama"]
     assert shown["tokenizer"] == ["not decoupled"]
     assert any(row[:2] == ["\ntriton/statistics", "down\nanswered 503"] for row in Page(html).rows)
 
@@ -134,12 +134,35 @@ def test_amounts_are_written_for_people() -> None:
             )
         )
     )
-    assert [shown[name][0] for name in ("GPU memory", "CPU memory", "Output tokens")] == [
-        "71.3 GiB",
-        "12 B",
-        "1,234,567",
-    ]
-    assert shown["Time to first token"][0] == "none yet"
+    assert [shown[name][0] for name in ("GPU memory", "CPU memory")] == ["71.3 GiB", "12 B"]
+    assert shown["Output tokens"][1] == "1,234,567"
+    assert shown["Time to first token"][1] == "0 observed"
+
+
+def test_zeros_are_left_out_and_no_outcome_is_written_twice() -> None:
+    def labels(outcome: str, reason: str) -> Labels:
+        return (("outcome", outcome), ("reason", reason))
+
+    outcomes: dict[Labels, Value] = {
+        (("outcome", "ok"),): 3.0,
+        (("outcome", "error"),): 0.0,
+    }
+    failures: dict[Labels, Value] = {
+        labels("cancelled", "canceled"): 2.0,
+        labels("timeout", "TIMEOUT"): 1.0,
+        labels("error", "BACKEND"): 1.0,
+    }
+    shown = rows(
+        status_html(
+            status(view(measured("requests", outcomes), measured("request_failures", failures)))
+        )
+    )
+    assert shown["Requests by outcome"][1] == "ok 3"
+    assert "cancelled 2, error BACKEND 1, timeout 1" in [row[1] for row in shown.values() if row]
+    idle = dict.fromkeys(outcomes, 0.0)
+    assert (
+        rows(status_html(status(view(measured("requests", idle)))))["Requests by outcome"][1] == "0"
+    )
 
 
 def test_what_a_server_says_is_text_and_never_markup() -> None:
