@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,8 @@ from exporter.log import Episodes
 from exporter.readings import Missing, Reading, SourceError, Survey
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
 
-NAME = "tokenslo-probe"
+ID = f"tokenslo-probe-{secrets.token_hex(8)}"
+"""Names the requests of this process: random, so that clients cannot hide behind it."""
 MAX_BYTES = 64 * 1024
 FAILURES = 3
 """So many in a row make the layer not ready: one alone may be a restart or a lost packet."""
@@ -200,7 +202,7 @@ def of_openai(url: str) -> Ask:
 
     async def ask(session: aiohttp.ClientSession, model: str, limits: Limits) -> None:
         where = f"{url.rstrip('/')}/v1/completions"
-        request = {"model": model, "prompt": "Hi", "max_tokens": 1, "user": NAME}
+        request = {"model": model, "prompt": "Hi", "max_tokens": 1, "user": ID}
         answer = await _fetch(session, "POST", where, limits, json.dumps(request).encode())
         _check([_json(answer.body)], "choices", where)
 
@@ -222,7 +224,7 @@ def _triton_request(config: object, model: str) -> tuple[bytes, bool]:
     document = config if isinstance(config, dict) else {}
     policy = document.get("model_transaction_policy")
     streams = isinstance(policy, dict) and policy.get("decoupled") is True
-    request: dict[str, object] = {"id": NAME, "max_tokens": 1}
+    request: dict[str, object] = {"id": ID, "max_tokens": 1}
     inputs = document.get("input")
     needed = []
     for tensor in inputs if isinstance(inputs, list) else ():

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import subprocess
+import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from exporter.collector import expose
 from exporter.config import load_config
-from exporter.probe import Ask, Probe, Probed, families, of_openai, of_triton, without_probes
+from exporter.probe import ID, Ask, Probe, Probed, families, of_openai, of_triton, without_probes
 from exporter.readings import Reading, Survey
+from exporter.sources.configured import configured
 from exporter.sources.fetch import new_session
+from exporter.sources.taps import TapsSource
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
+from tests.listening import listening
 from tests.views import view
 
+ROOT = Path(__file__).parent.parent
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING"}
 STREAM = {"name": "stream", "optional": True}
 TOKEN = b'data: {"text_output":"a"}\n\n'
@@ -71,7 +81,7 @@ async def test_a_streaming_model_is_asked_for_one_token() -> None:
         outcome, text = await probed(of_triton(fake.url))
     assert outcome == Probed(True, "")
     assert model.sent[0] == {
-        "id": "tokenslo-probe",
+        "id": ID,
         "max_tokens": 1,
         "text_input": "Hi",
         "stream": True,
@@ -100,7 +110,7 @@ async def test_a_server_with_openais_api_is_asked_for_a_completion() -> None:
         "model": "chat",
         "prompt": "Hi",
         "max_tokens": 1,
-        "user": "tokenslo-probe",
+        "user": ID,
     }
 
 
@@ -200,3 +210,58 @@ def test_a_probe_needs_a_server_to_send_to() -> None:
     flags = {"triton-metrics": ["http://127.0.0.1:8002/metrics"], "probe": ["chat"]}
     with pytest.raises(InvalidFile, match="--probe: there is no server to send the request to"):
         load_config(flags, {})
+
+
+def test_the_probe_id_is_another_one_after_every_start() -> None:
+    command = [sys.executable, "-c", "from exporter.probe import ID; print(ID)"]
+    ids = {subprocess.check_output(command, cwd=ROOT, text=True).strip() for _ in range(2)}
+    assert len(ids) == 2
+    assert all(re.fullmatch("tokenslo-probe-[0-9a-f]{16}", one) for one in ids)
+
+
+async def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
+    """Neither by the name that every probe's id begins with, nor by any id without --probe."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        body = b'{"choices":[{"text":"a","finish_reason":"stop"}]}'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        await reader.read()
+        writer.close()
+
+    async with listening(serve) as port:
+        address = f"127.0.0.1:{port}"
+        flags = {"vllm": [f"http://{address}"], "tap": [f"proxy=127.0.0.1:0={address}"]}
+        for more, counted in (
+            ({}, ["tokenslo-probe", ID, ""]),
+            ({"probe": ["m"]}, ["tokenslo-probe"]),
+        ):
+            sources = configured(load_config({**flags, **more}, {}))
+            (taps,) = (source for source in sources if isinstance(source, TapsSource))
+            async with taps:
+                (tap,) = re.findall(r"proxy=127.0.0.1:([0-9]+)", taps.where)
+                for user in (*counted, *([ID] if more else [])):
+                    await asyncio.to_thread(_complete, int(tap), user)
+                for _ in range(2):  # series are told from zero
+                    survey = await taps.survey(0.0)
+                    requests = sum(
+                        value
+                        for reading in survey.readings
+                        if reading.signal == "requests"
+                        for value in reading.samples.values()
+                        if isinstance(value, float)
+                    )
+            assert requests == len(counted)
+
+
+def _complete(port: int, user: str) -> None:
+    request = {"model": "m", "prompt": "Hi", "user": user}
+    urllib.request.urlopen(
+        urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions",
+            json.dumps(request).encode(),
+            {"Content-Type": "application/json"},
+        ),
+        timeout=10,
+    ).read()

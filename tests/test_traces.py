@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from exporter.probe import ID
 from exporter.traces import otlp_json, otlp_protobuf, spans
 from exporter.traces.joining import Joiner, Limits, Request
 from exporter.traces.spans import ExportTooLargeError, MalformedExportError, Span
 from exporter.traces.timing import timing
+from tests.traced import RECORDED_PROBE
 
 CAPTURES = Path(__file__).parent / "captures"
 SCENARIOS = sorted(path.stem.removeprefix("traces_") for path in CAPTURES.glob("traces_*.jsonl"))
@@ -30,7 +32,8 @@ START = 1_795_000_000_000 * MS
 
 
 def bodies(scenario: str) -> list[bytes]:
-    return (CAPTURES / f"traces_{scenario}.jsonl").read_bytes().splitlines()
+    recorded = (CAPTURES / f"traces_{scenario}.jsonl").read_bytes()
+    return recorded.replace(b'"%b"' % RECORDED_PROBE.encode(), b'"%b"' % ID.encode()).splitlines()
 
 
 def spans_of(scenario: str) -> list[Span]:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as grpc
 
-from exporter.probe import NAME
 from lab.triton import Triton
 from tests import triton_models
 
@@ -174,6 +173,14 @@ def _tensor(name: str, kind: str, value: bytes | int) -> grpc.InferInput:
 
 TRACE_CONTEXT = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
+RECORDED_PROBE = "tokenslo-probe"
+"""The id of requests in captures that stand for the sidecar's own, whose id is random."""
+
+
+def _probe(model: str) -> Callable[[Triton], object]:
+    return lambda triton: by_http(triton, model, id=RECORDED_PROBE, max_tokens=2)
+
+
 # Name: what is asked, and how many requests that is.
 SCENARIOS: Mapping[str, tuple[Callable[[Triton], object], int]] = {
     "whole": (lambda triton: by_http(triton, "plain"), 1),
@@ -187,8 +194,8 @@ SCENARIOS: Mapping[str, tuple[Callable[[Triton], object], int]] = {
         lambda triton: by_http(triton, "streaming", headers=TRACE_CONTEXT, max_tokens=2),
         1,
     ),
-    "http_probe": (lambda triton: by_http(triton, "streaming", id=NAME, max_tokens=2), 1),
-    "ensemble_probe": (lambda triton: by_http(triton, "chained", id=NAME, max_tokens=2), 1),
+    "http_probe": (_probe("streaming"), 1),
+    "ensemble_probe": (_probe("chained"), 1),
     "ensemble": (lambda triton: by_http(triton, "chained", max_tokens=3), 1),
     "called": (lambda triton: by_http(triton, "calling", max_tokens=3), 1),
     "grpc": (lambda triton: by_grpc(triton, "streaming", 4, requests=2), 2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporter.config import Config
-from exporter.probe import NAME
+from exporter.probe import ID
 from exporter.sources import Source
 from exporter.sources.fetch import Limits
 from exporter.sources.taps import TapsSource
@@ -84,6 +84,6 @@ def _tap_settings(
         thresholds=edges,
         goals=tuple(goals(services)),
         expected=[*named, *(model.name for model in config.expect_model)],
-        probe=NAME,
+        probe=ID if config.probe else "",
         log_level=config.log_level,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exporter.probe import NAME as PROBE
+from exporter.probe import ID as PROBE
 
 T = TypeVar("T")
 
