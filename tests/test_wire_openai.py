@@ -340,19 +340,6 @@ def test_what_is_no_json_is_passed_over_once() -> None:
     ]
 
 
-def test_a_compressed_stream_is_left_out() -> None:
-    log = WireLog()
-    observer = Http1Observer(log, Settings())
-    observer.feed(CLIENT, asking({"model": "m", "stream": True}) * 2, 0.0)
-    head = SSE.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
-    observer.feed(SERVER, head + b"3\r\n\x1f\x8b\x08\r\n0\r\n\r\n" + SSE, 1.0)
-
-    assert [event[:2] for event in log.events] == [
-        ("started", 0), ("started", 1), ("passed_over", "compressed"), ("lost", 0),
-    ]  # fmt: skip
-    assert observer.live == 1
-
-
 def test_timing_of_trtllm_serve_comes_after_the_end_mark() -> None:
     timing = {"Server-Timing": "server_queue;dur=2.5, server_ttft;dur=12.5, server_e2e;dur=112.5"}
     log = streamed([text("a"), DONE, b"event: trtllm.perf_metrics\n" + event(timing)])

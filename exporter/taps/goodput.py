@@ -61,7 +61,7 @@ def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
     known = {"e2e": end - stream.arrived}
     if stream.stages and stream.stages.queue is not None:
         known["queue"] = stream.stages.queue
-    if not stream.streaming:
+    if not stream.streaming or stream.opaque:
         return known
     if stream.chunks:
         known["ttft"] = stream.first - stream.arrived

@@ -133,7 +133,7 @@ class StreamRecorder:
         return Counter(
             (live.model.name, live.model.version)
             for stream, live in self._live.items()
-            if stream.streaming and live.left is None and not live.blocked
+            if stream.streaming and live.left is None and not live.blocked and not stream.opaque
             if not (stream.chunks and stream.end_may_not_show)
         )
 
@@ -315,12 +315,14 @@ def _rejoin(stream: Stream, live: _Live) -> None:
 def _phase(stream: Stream, outcome: Outcome) -> str:
     if outcome == "ok":
         return "complete"
-    return "mid_stream" if stream.chunks else "before_first_token"
+    return "mid_stream" if stream.chunks or stream.unread else "before_first_token"
 
 
 def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
     phase = _phase(stream, outcome)
     model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
+    if stream.opaque:
+        return
     if phase == "before_first_token":
         model.count("requests_without_first_token", {"outcome": outcome})
     if stream.chunks < 2:

@@ -51,6 +51,8 @@ class Stream:
     ``counted`` says that the number of output tokens is the server's own.  ``choices`` is how many
     answers were asked for; only the first one's chunks are timed, ``other_chunks`` counts those of
     the others.  ``end_may_not_show`` says that the answer may end without a trace on the wire.
+    ``opaque`` says that the answer, or the rest of it, cannot be read, so that nothing is known of
+    its tokens; ``unread`` that some of it has come.
 
     Below that is the listener's: it measures by it and nobody else touches it.  ``first_tokens`` is
     how many tokens the first chunk had, 0 where the server does not say.
@@ -65,6 +67,8 @@ class Stream:
     prompt: int = 0
     choices: int = 1
     other_chunks: int = 0
+    opaque: bool = False
+    unread: bool = False
     arrived: float = 0.0
     input_tokens: int | None = None
     cached_tokens: int | None = None

@@ -9,7 +9,8 @@ from exporter.wire import openai
 from exporter.wire.answer import KSERVE, Answer, Api, of_status
 from exporter.wire.endpoints import Target, classify, path_of
 from exporter.wire.events import Listener, Outcome, Settings, Stream
-from exporter.wire.framing import Body, Request, Response, TakeBody, values
+from exporter.wire.framing import Body, Fields, Request, Response, TakeBody, values
+from exporter.wire.inflate import Inflater, supports
 from exporter.wire.json_scan import Scanner, name
 from exporter.wire.sse import Splitter
 
@@ -32,6 +33,7 @@ class Exchange:
         "_ended",
         "_failed_late",
         "_has_body",
+        "_inflater",
         "_listener",
         "_marked",
         "_scanner",
@@ -69,6 +71,7 @@ class Exchange:
         if self.stream:
             self.stream.tenant = _tenant(request, settings)
             self._scanner = Scanner(self._api.request)
+            self._inflater = _inflater(self._scanner, _encoding(request.fields))
 
     @property
     def live(self) -> bool:
@@ -88,7 +91,10 @@ class Exchange:
         if self._scanner and not self._started:
             self._digest.update(piece)
             self._has_body = True
-            self._scanner.feed(piece)
+            if self._inflater:
+                self._inflater.feed(piece, time)
+            else:
+                self._scanner.feed(piece)
 
     def arrived(self, time: float) -> None:
         """Take in that the request has arrived whole."""
@@ -119,15 +125,18 @@ class Exchange:
         self._answer = Answer(self._api, stream, self._listener)
         kind = b",".join(values(head.fields, b"content-type")).lower()
         stream.streaming = kind.startswith(b"text/event-stream")
-        if values(head.fields, b"content-encoding") not in ([], [b"identity"]):
-            self._pass_over_compressed()
-            return None
+        encoding = _encoding(head.fields)
+        if encoding and not supports(encoding):
+            self._read_no_more()
+            return self._skip
+        take: TakeBody = self._scan
         if stream.streaming:
             self._marked = body is Body.UNTIL_CLOSE and self._api.ends
             self._splitter = Splitter(self._answer.event, self._answer.found, self._api.answer)
-            return self._splitter.feed
-        self._scanner = Scanner(self._api.answer, ANSWER_BYTES)
-        return self._scan
+            take = self._splitter.feed
+        else:
+            self._scanner = Scanner(self._api.answer, ANSWER_BYTES)
+        return Inflater(encoding, take, self._cannot_inflate).feed if encoding else take
 
     def leave(self, time: float) -> None:
         """Take in that the client sends no more."""
@@ -207,13 +216,37 @@ class Exchange:
         if self._scanner:
             self._scanner.feed(piece)
 
-    def _pass_over_compressed(self) -> None:
-        """Leave out a stream that is compressed; of other answers only the numbers are missed."""
+    def _skip(self, piece: bytes, time: float) -> None:
+        """Pass over a piece of an answer that cannot be read."""
+        if self.stream:
+            self.stream.unread = True
+
+    def _read_no_more(self) -> None:
+        """Give up on the rest of an answer: its outcome shows, its tokens do not."""
         self._listener.passed_over("compressed")
-        if self.stream and self.stream.streaming:
-            self.lose(gap=False)
+        self._marked = False
+        self._scanner = self._splitter = None
+        if self.stream:
+            self.stream.opaque = True
+
+    def _cannot_inflate(self) -> None:
+        self._read_no_more()
+        self._skip(b"", 0.0)
 
 
 def _tenant(request: Request, settings: Settings) -> str:
     found = values(request.fields, settings.tenant_header.encode())
     return name(found[0].decode("utf-8", "replace")) if found else ""
+
+
+def _inflater(scanner: Scanner, encoding: bytes) -> Inflater | None:
+    """Return what decompresses a request's body for a scanner, None if nothing can or must."""
+    if not supports(encoding):
+        return None
+    return Inflater(encoding, lambda data, _: scanner.feed(data))
+
+
+def _encoding(fields: Fields) -> bytes:
+    """Return how a body is compressed, empty if it is not."""
+    encoding = b",".join(values(fields, b"content-encoding")).strip().lower()
+    return b"" if encoding == b"identity" else encoding
