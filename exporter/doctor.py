@@ -38,6 +38,10 @@ from slos.signals import SIGNALS
 WAIT = 3.0
 """Seconds between the two readings: trtllm-serve may hold back its statistics for 2 s."""
 WIDTH = 100
+COMPRESSED = (
+    "answers at its taps are compressed in a way that it cannot read: no tokens are known of them. "
+    "Fix: have the gateway or the clients send Accept-Encoding: gzip, or identity"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,9 @@ async def diagnose(
         load_config({"triton": [url]}, {})
     limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "doctor")):
-        server = Server(public(urls[0]), "", f"tokenslo exporter {sidecar[0]}")
-        view = sidecar[1]
+        note = f"{sidecar.unreadable} {COMPRESSED}" if sidecar.unreadable else ""
+        server = Server(public(urls[0]), "", f"tokenslo exporter {sidecar.version}", note)
+        view = sidecar.view
         first_response = _first_response(view, services)
         return Diagnosis(version, (server,), {}, view, judge(services, view), first_response)
     servers = await recognised(urls, limits)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import Any
-
-import aiohttp
+from typing import Any, NamedTuple
 
 from exporter import reader
 from exporter.readings import Distribution, Labels, ModelInfo, SourceError, Value
@@ -15,9 +13,19 @@ from exporter.view import SignalState, SourceState, View
 from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
 
+PASSED_OVER = "tokenslo_tap_passed_over_total"
 
-async def read_sidecar(url: str, limits: Limits, command: str) -> tuple[str, View] | None:
-    """Return version and view of the sidecar at ``url``, None if another server answers there.
+
+class Sidecar(NamedTuple):
+    """What a sidecar shows; ``unreadable`` is how many compressed answers its taps cannot read."""
+
+    version: str
+    view: View
+    unreadable: int
+
+
+async def read_sidecar(url: str, limits: Limits, command: str) -> Sidecar | None:
+    """Return what the sidecar at ``url`` shows, None if another server answers there.
 
     Raises InvalidFile, naming ``command``, if its pages are not those of a sidecar.
     """
@@ -31,7 +39,11 @@ async def read_sidecar(url: str, limits: Limits, command: str) -> tuple[str, Vie
         if not isinstance(status, dict) or not isinstance(status.get("tokenslo"), str):
             return None
         try:
-            return status["tokenslo"], await _view(session, base, status, limits)
+            answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
+            wanted = {PASSED_OVER, *(signal.metric for signal in SIGNALS.values())}
+            families = reader.read(answer.body, wanted)
+            view = _view(families, status)
+            return Sidecar(status["tokenslo"], view, _unreadable(families))
         except (SourceError, reader.ExpositionError, KeyError, TypeError, ValueError) as error:
             fix = "look at its status page, and whether it is of this version"
             message = f"is not the status page of a tokenslo exporter: {error}"
@@ -39,11 +51,16 @@ async def read_sidecar(url: str, limits: Limits, command: str) -> tuple[str, Vie
             raise InvalidFile([where]) from None
 
 
-async def _view(
-    session: aiohttp.ClientSession, base: str, status: Mapping[str, Any], limits: Limits
-) -> View:
-    answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
-    families = reader.read(answer.body, {signal.metric for signal in SIGNALS.values()})
+def _unreadable(families: Mapping[str, reader.Family]) -> int:
+    family = families.get(PASSED_OVER)
+    return sum(
+        int(value)
+        for _, labels, value in (family.samples if family else ())
+        if labels.get("reason") == "compressed"
+    )
+
+
+def _view(families: Mapping[str, reader.Family], status: Mapping[str, Any]) -> View:
     models = [_model(one) for one in status["models"]]
     states = [
         SignalState(

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from exporter import doctor, first_look
 from exporter.config import Config, load_config
@@ -109,6 +109,8 @@ def closed_port() -> str:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         return f"http://127.0.0.1:{closed.getsockname()[1]}"
 
+
+COMPRESSED = re.compile(r"tokenslo_tap_passed_over_total\{.*reason=\"compressed\".*\} 1")
 
 TEXT = """\
 {url}          Triton 2.51.0
@@ -401,6 +403,42 @@ async def test_a_sidecars_own_address(tmp_path: Path) -> None:
     assert document["settings"] == {}
     [objective_] = document["objectives"]
     assert (objective_["objective"], objective_["quality"]) == ("first-token", "estimate")
+
+
+async def test_compressed_answers_that_a_tap_cannot_read_have_a_fix() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        headers = {"Content-Encoding": "br", "Content-Type": "application/json"}
+        return web.Response(body=b"\x8b\x00", headers=headers)
+
+    async with triton() as fake, serving_at("/v1/completions", answer) as server:
+        port = closed_port().rpartition(":")[2]
+        tap = f"proxy=127.0.0.1:{port}={server.removeprefix('http://')}"
+        async with sidecar_of(fake, "--tap", tap) as address, ClientSession() as session:
+            assert "Accept-Encoding" not in as_text(await look(address))
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            async with session.post(url, json={}, auto_decompress=False) as got:
+                await got.read()
+            await eventually(
+                f"{address}/metrics", lambda _, text: COMPRESSED.search(text) is not None
+            )
+            said = " ".join(as_text(await look(address)).split()).replace("- ", "-")
+        assert "1 answers at its taps are compressed in a way that it cannot read" in said
+        assert "send Accept-Encoding: gzip, or identity" in said
+
+
+@asynccontextmanager
+async def serving_at(path: str, handler: Handler) -> AsyncIterator[str]:
+    """Serve one path; yield the address."""
+    app = web.Application()
+    app.router.add_post(path, handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 async def test_with_a_tap_nothing_advises_a_tap() -> None:
