@@ -13,6 +13,7 @@ from exporter.taps.recording import StreamRecorder
 from exporter.wire.events import CLIENT, SERVER, Listener, Settings
 from exporter.wire.http1 import Http1Observer
 from exporter.wire.inflate import READ_BYTES
+from slos.signals import slo_events
 from tests.http_streams import STREAM_HEAD, chunk, chunks, event, passed, request
 from tests.test_stream_recorder import spread, value
 from tests.wire_log import WireLog
@@ -113,10 +114,13 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
     encoding: str, body: bytes
 ) -> None:
     log = WireLog()
-    recorder = StreamRecorder({}, [Goal("a/b", "", {"ttft": 0.1})], expected=["m"])
+    limits = {"ttft": [0.1, 3.5], "max_gap": [0.1], "itl": [0.1], "e2e": [9.0]}
+    recorder = StreamRecorder(limits, [Goal("a/b", "", {"ttft": 3.5})], expected=["m"])
     for listener in (log, recorder):
         observer = begun(listener, encoding)
+        list(recorder.judge_under_way(3.0))
         observer.feed(SERVER, chunk(body), 3.0)
+        list(recorder.judge_under_way(3.9))
         observer.feed(SERVER, chunk(body) + b"0\r\n\r\n", 4.0)
 
     assert log.of(0) == [("started", 0.0), ("ended", 4.0, "ok", "", None)]
@@ -129,11 +133,15 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
     assert value(recorder, "requests_without_first_token") == 0
     assert value(recorder, "goodput", result="unknown") == 1
     assert value(recorder, "goodput", result="bad") == 0
+    # Its first token is later than 0.1 s, because nothing had come by then.
+    late = [value(recorder, slo_events(signal), result="bad") for signal in limits]
+    assert late == [1, 0, 0, 0]
+    assert value(recorder, slo_events("e2e"), result="good") == 1
 
 
 @pytest.mark.parametrize(("body", "phase"), [(b"", "before_first_token"), (b"x", "mid_stream")])
 def test_where_a_stream_cannot_be_read_disconnects_count(body: bytes, phase: str) -> None:
-    recorder = StreamRecorder({}, [Goal("a/b", "", {"ttft": 0.1})], expected=["m"])
+    recorder = StreamRecorder({}, [Goal("a/b", "", {"ttft": 9.5})], expected=["m"])
     observer = begun(recorder, "br")
     if body:
         observer.feed(SERVER, chunk(body), 1.0)
@@ -142,7 +150,7 @@ def test_where_a_stream_cannot_be_read_disconnects_count(body: bytes, phase: str
 
     assert value(recorder, "disconnects", phase=phase) == 1
     assert value(recorder, "requests", outcome="disconnected") == 1
-    assert value(recorder, "requests_without_first_token") == 0
+    assert value(recorder, "requests_without_first_token") == (phase == "before_first_token")
     assert value(recorder, "goodput") == 0
 
 

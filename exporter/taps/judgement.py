@@ -6,7 +6,8 @@ once: at the scrape after that moment, or at its end if that comes first.  The o
 that was late does not matter, so the totals do not depend on when scrapes happen.
 
 The wait for the next token counts as a gap, also the wait between the last token and the end.  What
-happens after a client has disconnected does not count.
+happens after a client has disconnected does not count.  Of an answer that cannot be read nothing is
+judged but ``e2e`` and the wait until it begins.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def judge_ended(
     if stream.streaming:
         if stream.chunks:
             judge_first_token(model, stream, done)
-        elif outcome not in ("ok", "invalid"):
+        elif outcome not in ("ok", "invalid") and not stream.unread:
             # It died before its first token: no latency histogram has it.
             _remaining(model, "ttft", done, good=False)
-        if stream.chunks > 1:
+        if stream.chunks > 1 and not stream.opaque:
             _remaining(model, "max_gap", done, good=True)
     if ok:
         _remaining(model, "e2e", done, good=True)
@@ -112,7 +113,7 @@ def _late(model: Model, stream: Stream, done: Judgement, until: float) -> None:
             if _broken_at(signal, threshold, stream, done, until) is not None:
                 done.late |= {(signal, threshold)}
                 model.event(signal, threshold, good=False)
-    if stream.chunks and not stream.end_may_not_show:
+    if stream.chunks and not (stream.end_may_not_show or stream.opaque):
         for threshold in model.thresholds.get("itl", ()):
             if until - stream.last > threshold and threshold not in done.pending:
                 done.pending |= {threshold}
@@ -140,12 +141,12 @@ def _broken_at(
 ) -> float | None:
     """Return when a request crossed a limit in seconds; None if it did not by ``until``."""
     match signal:
-        case "ttft" if stream.streaming:
+        case "ttft" if stream.streaming and (stream.chunks or not stream.unread):
             waited = (min(stream.first, until) if stream.chunks else until) - stream.arrived
             return stream.arrived + limit if waited > limit else None
         case "e2e":
             return stream.arrived + limit if until - stream.arrived > limit else None
-        case "max_gap" if stream.chunks:
+        case "max_gap" if stream.chunks and not stream.opaque:
             if limit in done.gaps and done.gaps[limit] < until:
                 return done.gaps[limit]
             waiting = until - stream.last > limit and not stream.end_may_not_show

@@ -321,11 +321,9 @@ def _phase(stream: Stream, outcome: Outcome) -> str:
 def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
     phase = _phase(stream, outcome)
     model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
-    if stream.opaque:
-        return
     if phase == "before_first_token":
         model.count("requests_without_first_token", {"outcome": outcome})
-    if stream.chunks < 2:
+    if stream.chunks < 2 or stream.opaque:
         return
     model.observe("max_gap", stream.max_gap)
     if outcome != "ok":
