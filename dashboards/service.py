@@ -13,6 +13,7 @@ from dashboards.stored import render
 from promql.expr import Expr, Matcher, aggregate, number, vector
 from slos import names
 from slos.durations import format_duration
+from slos.model import Service
 from slos.plan import Plan
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 
@@ -54,7 +55,7 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
             ),
         ],
         annotations=[_alerts(service.service)],
-        links=_runbooks(service.runbooks),
+        links=_runbooks(service),
         rows=[
             Row("Objectives", [_overview(plan)], height=3 + len(plan.objectives)),
             *(objective_row(planned, plan, scope) for planned in plan.objectives),
@@ -63,9 +64,12 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
     )
 
 
-def _runbooks(base: str) -> list[tuple[str, str]]:
+def _runbooks(service: Service) -> list[tuple[str, str]]:
     """Link to the index of the pages, if they are where ``tokenslo generate`` puts them."""
-    return [("Runbooks", names.runbook_url(base, "README"))] if base and "{" not in base else []
+    base = service.runbooks
+    if not base or "{alert}" in base:
+        return []
+    return [("Runbooks", names.runbook_url(base, service.service, "README"))]
 
 
 def _alerts(service: str) -> grafana.Json:

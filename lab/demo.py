@@ -43,8 +43,9 @@ class _Moment:
 def run(settings: StackSettings, *, seconds: float | None, console: Console) -> None:
     """Show everything at work for `seconds`, or until Ctrl-C, then sum up.
 
-    On a terminal the view is live; in a pipe only the summary is printed.  What is done before the
-    view is told on the terminal, be it that of standard error.  Raises lab.parts.MissingPart,
+    On a terminal the view is live; in a pipe the addresses are printed at once, and then the
+    summary.  What is done before the view is told on the terminal, be it that of standard error.
+    Raises lab.parts.MissingPart,
     lab.parts.PartError or lab.process.ServerError.
     """
     terminal = console if console.is_terminal else Console(stderr=True)
@@ -55,6 +56,9 @@ def run(settings: StackSettings, *, seconds: float | None, console: Console) -> 
 
     with suppress(KeyboardInterrupt):
         with running(settings, say) as stack:
+            if not console.is_terminal:
+                console.print(_urls(stack))
+                console.file.flush()
             end = math.inf if seconds is None else time.monotonic() + seconds
             moment = _watch(stack, settings, end, console)
             moment = _look(stack, settings.service) or moment

@@ -18,6 +18,7 @@ import os
 import re
 import select
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ import yaml
 from slos.errors import InvalidFile, Problem, in_order, quoted
 from slos.jsonnet import JsonnetError, evaluate
 
+STDIN = "standard input"
+"""The name of the file that is read from standard input."""
 MAX_BYTES = 1 << 20
 WRITER_SECONDS = 1.0
 MAX_DEPTH = 32
@@ -174,9 +177,12 @@ def _refuse(file: str, line: int, message: str, fix: str) -> NoReturn:
 
 def _read_text(path: Path, file: str) -> str:
     try:
-        with open(path, "rb", opener=_open) as stream:
-            content = stream.read(MAX_BYTES + 1)
-            piped = stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+        if file == STDIN:
+            content, piped = _standard_input(), False
+        else:
+            with open(path, "rb", opener=_open) as stream:
+                content = stream.read(MAX_BYTES + 1)
+                piped = stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         _refuse(file, 0, f"cannot be read: {reason}", "give the path of a file you may read")
@@ -189,6 +195,12 @@ def _read_text(path: Path, file: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         _refuse(file, line, "is not UTF-8 text", "save the file as UTF-8")
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise ValueError("it is closed")
+    return sys.stdin.buffer.read(MAX_BYTES + 1)
 
 
 def _open(path: str, flags: int) -> int:

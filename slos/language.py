@@ -71,6 +71,7 @@ _CLAUSES = "{ttft: 800ms, tpot: 60ms}"
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NAME_FORM = 'in lower-case letters, digits and "-", at most 63, a letter first'
 _URL_TEXT = re.compile(r"[!#-;=?-\[\]_a-z~]+")
+_SHARED_FOLDER = re.compile(r"[^{}]+")
 _CALENDAR = re.compile(
     r"[0-9]*[MQY]|(?i:(?=[a-z -]*?(?:calendar|month|quarter|week|year))[a-z -]*)"
 )
@@ -127,6 +128,10 @@ def read_services(value: object, place: Place) -> list[tuple[dict[str, Any], Pla
 def _whole(shared: Mapping[str, Any], own: Mapping[str, Any], place: Place) -> dict[str, Any]:
     """Put together what a service says and what its file says for it, and check what fits."""
     read = {"window": parse_duration(DEFAULT_WINDOW), **shared, **own}
+    if "runbooks" not in own and _SHARED_FOLDER.fullmatch(shared.get("runbooks") or ""):
+        read["runbooks"] = (
+            f"{shared['runbooks'].rstrip('/')}/{{service}}"  # as generate writes them
+        )
     for key in ("selector", "labels"):
         read[key] = {**(shared.get(key) or {}), **(own.get(key) or {})}
     read.pop("apiVersion", None)
@@ -273,9 +278,9 @@ def _histograms(value: object, _: Place) -> str:
 
 
 def _runbooks(value: object, place: Place) -> str:
-    """Read the URL below which runbook pages are; ``{alert}`` stands for an alert's name."""
+    """Read the URL below which runbook pages are; it may hold ``{service}`` and ``{alert}``."""
     if isinstance(value, str):
-        _url(value.replace("{alert}", "alert"), place)
+        _url(value.replace("{alert}", "alert").replace("{service}", "service"), place)
         return value
     return _url(value, place)
 
@@ -764,7 +769,7 @@ SERVICE = (
     Field(
         "runbooks",
         _runbooks,
-        about="URL below which runbook pages are; {alert} in it stands for an alert's name.",
+        about="URL below which runbook pages are; {service} and {alert} in it are replaced.",
         shape={**_HTTP, "maxLength": MAX_TEXT + MAX_TEXT},
     ),
     Field("dashboards", _url, about="URL of Grafana.", shape=_HTTP),

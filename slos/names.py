@@ -104,13 +104,14 @@ def dashboard_url(base: str, service: str) -> str:
     return f"{base.rstrip('/')}/d/{dashboard_uid(service)}" if base else ""
 
 
-def runbook_url(base: str, alert: str) -> str:
-    """Return where the page of ``alert`` is; ``{alert}`` in ``base`` says where its name goes.
+def runbook_url(base: str, service: str, alert: str) -> str:
+    """Return the URL of an alert's page; ``base`` may hold ``{service}`` and ``{alert}``.
 
-    Without that placeholder it is the Markdown file as ``tokenslo generate`` writes it.
+    Without ``{alert}`` it is the Markdown file as ``tokenslo generate`` writes it.
     """
     if not base:
         return ""
+    base = base.replace("{service}", service)
     if "{alert}" in base:
         return base.replace("{alert}", alert)
     return f"{base.rstrip('/')}/{runbook_file(alert)}"

@@ -163,13 +163,13 @@ def _causes(service: Service, objectives: tuple[PlannedObjective, ...]) -> Itera
         )
         if explains and conditions(cause, service.selector):
             name = names.cause_alert(service.service, cause.name)
-            url = names.runbook_url(service.runbooks, name)
+            url = names.runbook_url(service.runbooks, service.service, name)
             yield PlannedCause(cause, PlannedAlert(name, "cause", url), explains)
 
 
 def _objective(service: Service, objective: Objective) -> PlannedObjective:
     def alert(kind: str, name: str) -> PlannedAlert:
-        return PlannedAlert(name, kind, names.runbook_url(service.runbooks, name))
+        return PlannedAlert(name, kind, names.runbook_url(service.runbooks, service.service, name))
 
     of = (service.service, objective.name)
     indicator = indicator_of(objective)

@@ -79,7 +79,16 @@ def test_every_command_exists_and_has_help(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("exprter",), "tokenslo: No such command 'exprter'. "),
+        (("exprter",), "tokenslo: No such command 'exprter'. Did you mean 'exporter'? "),
+        (("x" * 100_000,), "tokenslo: No such command 'xxx"),
+        (
+            ("generate", "--outptu", "x"),
+            "tokenslo generate: No such option '--outptu'. Did you mea",
+        ),
+        (
+            ("generate", "a", "-o", "b", "--only", "alert"),
+            "tokenslo generate: Invalid value for '--",
+        ),
         (("server-config", "--nope"), "tokenslo server-config: No such option '--nope'. "),
         (("server-config",), "tokenslo server-config: Missing argument 'FILE...'. "),
         (("exporter",), "command line: there is nothing to read from. Fix: "),

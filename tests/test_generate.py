@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tokenslo.cli import main
 
@@ -103,6 +105,106 @@ def test_what_is_written_does_not_tell_where_this_machine_keeps_things(folder, m
     for text in tree().values():
         assert f"Made by tokenslo {version('tokenslo')} from chat.yaml." in text
         assert str(folder) not in text
+
+
+def test_outputs_are_the_same_from_every_working_directory(folder, monkeypatch):
+    assert run("chat.yaml", "-o", "out") == 0
+    (folder / "work").mkdir()
+    for cwd, path in (("work", "../chat.yaml"), ("/", folder / "chat.yaml")):
+        monkeypatch.chdir(folder / cwd)
+        assert run(path, "-o", folder / "out", "--check") == 0
+
+
+def test_a_file_name_is_no_markup():
+    name = "a--><script>x.yaml"
+    Path(name).write_text(Path("chat.yaml").read_text())
+    assert run(name, "-o", "out") == 0
+    assert not [path for path, text in tree().items() if "<script>" in text]
+
+
+def test_standard_input_is_a_file(folder):
+    command = [sys.executable, "-m", "tokenslo", "generate", "-", "-o", "out"]
+    path = os.pathsep.join(filter(None, sys.path))
+    text = (folder / "chat.yaml").read_text()
+    done = subprocess.run(
+        command, input=text, text=True, capture_output=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "from standard input." in tree()["alerts/chat.rules.yaml"]
+
+
+def test_a_folder_stands_for_its_files(folder, capsys):
+    (folder / "slos/deeper").mkdir(parents=True)
+    (folder / "slos/README.md").write_text("no SLO file")
+    (folder / "slos/shared.libsonnet").write_text("{}")
+    (folder / "slos/deeper/not.yaml").write_text("no")
+    write("slos/chat")
+    (folder / "slos/chat.yaml").write_text(SLO.format(service="chat"))
+    (folder / "slos/voice.yml").write_text(SLO.format(service="voice"))
+    assert run("slos", "-o", "out") == 0
+    assert {"alerts/chat.rules.yaml", "alerts/voice.rules.yaml"} <= set(tree())
+    capsys.readouterr()
+    (folder / "empty").mkdir()
+    assert run("empty", "-o", "out") == 2
+    assert capsys.readouterr().err == (
+        "empty: is a folder without a file that ends in .json, .jsonnet, .yaml, .yml. "
+        "Fix: give the path of an SLO file.\n"
+    )
+
+
+def test_rules_are_printed_as_yaml(capsys):
+    assert run("chat.yaml", "--only", "alerts", "-o", "-") == 0
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert run("chat.yaml", "--only", "alerts", "-o", "out") == 0
+    written = [yaml.safe_load(text) for text in tree().values()]
+    assert sorted(map(str, documents)) == sorted(map(str, written))
+    assert not Path("-").exists()
+    capsys.readouterr()
+    for more in ((), ("--only", "runbooks"), ("--only", "alerts", "--check")):
+        assert run("chat.yaml", "-o", "-", *more) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Fix: give --only alerts or tests, without --check and --mixin." in err
+
+
+def test_quiet_prints_only_differences(capsys):
+    assert run("chat.yaml", "-o", "out", "--quiet") == 0
+    assert run("chat.yaml", "-o", "out", "-q", "--check") == 0
+    assert capsys.readouterr() == ("", "")
+    Path("out/dashboards/chat.json").write_text("{}\n")
+    assert run("chat.yaml", "-o", "out", "-q", "--check") == 1
+    assert capsys.readouterr().out.startswith("--- out/dashboards/chat.json\n")
+
+
+def test_a_terminal_is_shown_the_next_step(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run("chat.yaml", "-o", "out") == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "Next:",
+        "  - check the rules: promtool test rules out/alerts/*.test.yaml",
+        "  - load them: rule_files: [out/alerts/*.rules.yaml] in prometheus.yml",
+        "  - import the dashboards into Grafana: out/dashboards/*.json",
+    ]
+    assert run("chat.yaml", "-o", "out") == 0
+    assert "Next" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "base", ["https://runbooks.example.com", "https://runbooks.example.com/{service}/"]
+)
+def test_runbook_urls_of_several_services_are_paths_of_the_output(base):
+    shared = f"apiVersion: tokenslo/v1\nrunbooks: {base}\nservices:\n"
+    one = "  - {{service: {}, objectives: [{{name: up, indicator: availability, target: 99%}}]}}\n"
+    Path("both.yaml").write_text(shared + one.format("chat") + one.format("voice"))
+    assert run("both.yaml", "-o", "out") == 0
+    made = tree()
+    for service in ("chat", "voice"):
+        urls = set(re.findall(r"https://runbooks\S*?\.md", made[f"alerts/{service}.rules.yaml"]))
+        assert urls
+        paths = {url.replace("https://runbooks.example.com", "runbooks") for url in urls}
+        assert paths <= made.keys()
+        index = f"https://runbooks.example.com/{service}/README.md"
+        assert index in made[f"dashboards/{service}.json"]
 
 
 def test_a_second_run_writes_nothing(capsys):

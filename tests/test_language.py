@@ -170,7 +170,7 @@ def test_what_a_service_does_not_say_its_file_says_for_it(tmp_path: Path) -> Non
     # One alerting replaces the other, so that nobody has to add them up.
     assert (chat.alerting.min_bad_events, search.alerting.min_bad_events) == (10, 3)
     assert search.alerting.page == Alerting().page
-    assert {each.runbooks for each in (chat, search)} == {"https://wiki.example.com"}
+    assert {each.runbooks for each in (chat, search)} == {"https://wiki.example.com/{service}"}
 
 
 def test_jsonnet_shares_in_the_same_way(tmp_path: Path) -> None:

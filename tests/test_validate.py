@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,56 @@ def test_every_file_is_checked_whatever_is_wrong_with_the_others(folder):
         "gone.yaml: cannot be read: No such file or directory. "
         "Fix: give the path of a file you may read.\n",
     )
+
+
+def test_json_holds_services_and_problems(folder):
+    (folder / "a.yaml").write_text(GOOD.format(service="a"))
+    (folder / "b.yaml").write_text(GOOD.format(service="B"))
+    code, out, err = run("a.yaml", "b.yaml", "--json")
+    assert (code, err) == (2, "")
+    assert json.loads(out) == {
+        "files": [
+            {
+                "file": "a.yaml",
+                "services": [{"service": "a", "objectives": 1}],
+                "problems": [],
+                "warnings": [],
+            },
+            {
+                "file": "b.yaml",
+                "services": [],
+                "problems": [
+                    {
+                        "file": "b.yaml",
+                        "line": 2,
+                        "field": "service",
+                        "message": '"B" is not a name',
+                        "fix": "write b",
+                    }
+                ],
+                "warnings": [],
+            },
+        ]
+    }
+
+
+def test_quiet_reports_problems_only(folder):
+    (folder / "a.yaml").write_text(GOOD.format(service="a"))
+    assert run("a.yaml", "-q") == (0, "", "")
+    (folder / "a.yaml").write_text(GOOD.format(service="A"))
+    assert run("a.yaml", "-q")[1:] == ("", 'a.yaml:2: service: "A" is not a name. Fix: write a.\n')
+
+
+def test_standard_input_and_folders_are_checked(folder):
+    result = CliRunner().invoke(validate, ["-"], input=GOOD.format(service="A"))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        'standard input:2: service: "A" is not a name. Fix: write a.\n',
+    )
+    (folder / "slos").mkdir()
+    for name in "ab":
+        (folder / f"slos/{name}.yaml").write_text(GOOD.format(service=name))
+    assert run("slos")[:2] == (0, "ok: a: 1 objective\nok: b: 1 objective\n")
 
 
 def test_without_a_file_there_is_nothing_to_say():

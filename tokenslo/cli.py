@@ -69,6 +69,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Name: where it is, and its help, so that listing the commands imports none of them."""
 
 
+_LONGEST_NAME = 100  # difflib's time grows with the square of a word
+
+
 class LazyGroup(click.Group):
     """A group whose commands are those of :data:`COMMANDS`."""
 
@@ -83,6 +86,19 @@ class LazyGroup(click.Group):
         module, _, function = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), function)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of an unknown one say what was probably meant."""
+        unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        if unknown:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0][:_LONGEST_NAME].lower(), COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""

@@ -1,15 +1,28 @@
-"""What commands do with the SLO files they are given."""
+"""The SLO files that commands are given: paths, folders, and standard input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from slos.document import JSONNET, STDIN
 from slos.errors import InvalidFile, Problem
 from slos.load import load_file
 from slos.model import Service
+
+SUFFIXES = frozenset({".yaml", ".yml", ".json", ".jsonnet"})
+"""How SLO files in a folder end; what they import is no SLO file."""
+
+files_argument = click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    callback=lambda _, __, given: tuple(inputs(given)),
+)
+"""SLO files; a folder stands for those in it, ``-`` for standard input."""
 
 libraries_option = click.option(
     "-J",
@@ -22,13 +35,46 @@ libraries_option = click.option(
 )
 
 
+def inputs(given: Iterable[str]) -> Iterator[str]:
+    """Yield the files that arguments stand for, in order; subfolders are not searched.
+
+    Raises InvalidFile for a folder without SLO files.
+    """
+    for name in given:
+        if name == "-":
+            yield STDIN
+        elif Path(name).is_dir():
+            yield from _in_folder(name)
+        else:
+            yield name
+
+
+def _in_folder(name: str) -> list[str]:
+    try:
+        files = sorted(
+            str(path)
+            for path in Path(name).iterdir()
+            if path.suffix in SUFFIXES and path.is_file() and not path.name.startswith(".")
+        )
+    except OSError as error:
+        fix = "give a folder you may read"
+        raise InvalidFile(
+            [Problem(name, 0, "", f"cannot be read: {error.strerror}", fix)]
+        ) from None
+    if not files:
+        endings = ", ".join(sorted(SUFFIXES - JSONNET | {".jsonnet"}))
+        message = f"is a folder without a file that ends in {endings}"
+        raise InvalidFile([Problem(name, 0, "", message, "give the path of an SLO file")])
+    return files
+
+
 def load_all(files: Iterable[str], libraries: Sequence[Path] = ()) -> tuple[Service, ...]:
     """Load every file; no two services may have the same name.
 
     ``libraries`` are further folders for imports of Jsonnet files.
 
-    What another tool's file says in vain is told on standard error.  Raises InvalidFile with the
-    problems of all of them.
+    Notes on what is left out of another tool's file go to standard error.  Raises InvalidFile with
+    the problems of all of them.
     """
     services: dict[str, Service] = {}
     problems: list[Problem] = []

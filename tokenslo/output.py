@@ -21,6 +21,9 @@ target_option = click.option(
     callback=lambda _, __, target: None if target == Path("-") else target,
     help="File to write; - is standard output, the default.",
 )
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Print nothing but problems and what is asked for."
+)
 force_option = click.option("--force", is_flag=True, help="Replace the file if it exists.")
 
 

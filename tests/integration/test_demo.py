@@ -13,12 +13,14 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from lab import stack
 from lab.load import LoadSettings
+from lab.process import get
 from lab.repository import ModelSettings
 from lab.stack import Stack, StackSettings
 from promql.client import query
@@ -127,7 +129,11 @@ def test_the_signals_agree_with_what_the_clients_saw(demo: Stack) -> None:
 
 def test_ctrl_c_stops_everything_and_sums_up(tmp_path: Path) -> None:
     with started(tmp_path, "--no-prometheus") as process:
-        wait_for(tmp_path / "run/sidecar.log", "metrics http://")
+        assert process.stdout
+        name, url = next(filter(None, map(str.split, process.stdout)))[-2:]
+        assert name == "page"
+        status, _ = get(urlsplit(url).port or 0, "/healthz")  # lives while it is printed
+        assert status == 200
         time.sleep(3)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
@@ -147,12 +153,13 @@ def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
     assert children(tmp_path) == []
 
 
-def test_in_a_pipe_only_the_summary_is_printed(tmp_path: Path) -> None:
+def test_in_a_pipe_the_addresses_and_the_summary_are_printed(tmp_path: Path) -> None:
     with started(tmp_path, "--for", "5s", "--no-prometheus") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     lines = [line.strip() for line in out.splitlines() if line.strip()]
-    assert lines[0] == "tensorrt_llm version 1, backend python"
+    assert [line.split()[0] for line in lines[:3]] == ["status", "metrics", "Triton"]
+    assert lines[3] == "tensorrt_llm version 1, backend python"
     rows = {line.split()[0]: line for line in lines}
     assert re.search(r"exact +wire$", rows["ttft"])
     assert re.search(r"exact +trtllm_iteration$", rows["kv_utilization"])

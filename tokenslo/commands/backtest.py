@@ -16,12 +16,12 @@ from alerts.backtest_report import as_json, as_text
 from alerts.history import Archive
 from promql.client import Headers, PrometheusError, query_range
 from slos.plan import Plan, plan
-from tokenslo.files import libraries_option, load_all
+from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.prometheus import headers_option, prometheus_option
 
 
 @click.command("backtest")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@files_argument
 @libraries_option
 @prometheus_option
 @headers_option

@@ -11,11 +11,11 @@ import click
 from slos.explain import as_json, as_text
 from slos.explain import explain as explained
 from slos.plan import plan
-from tokenslo.files import libraries_option, load_all
+from tokenslo.files import files_argument, libraries_option, load_all
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@files_argument
 @libraries_option
 @click.option(
     "--traffic",

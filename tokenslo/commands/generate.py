@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from itertools import islice
@@ -15,10 +16,12 @@ import click
 from alerts import mixin as mixins
 from alerts.formats import FORMATS, RELEASES, Format, Options, Release, further, unsupported
 from alerts.layout import HEADER
+from slos.document import STDIN
 from slos.errors import InvalidFile
 from slos.plan import Plan, plan
+from slos.schema import nearest
 from tokenslo import output
-from tokenslo.files import libraries_option, load_all
+from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.scraped import check_served, metrics_option, series
 
 # What can be generated, and the function of which package makes it: its libraries are loaded only
@@ -47,7 +50,9 @@ def _some_of(
         asked = [name.strip() for name in text.split(",")]
         for name in asked:
             if name not in known:
-                raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+                near = nearest(name, known)
+                hint = f" Did you mean {near}?" if near else ""
+                raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}.{hint}")
         return tuple(name for name in known if name in asked)
 
     return chosen
@@ -80,7 +85,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@files_argument
 @libraries_option
 @click.option(
     "-o",
@@ -89,7 +94,8 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder for alerts/, dashboards/ and runbooks/.",
+    help="Folder for alerts/, dashboards/ and runbooks/; - prints the YAML of --only alerts or "
+    "tests, one document for each file.",
 )
 @click.option(
     "--only",
@@ -137,6 +143,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 with a diff if files are not current."
 )
+@output.quiet_option
 def generate(
     files: tuple[str, ...],
     libraries: tuple[Path, ...],
@@ -149,8 +156,11 @@ def generate(
     mixin: bool,
     metrics: tuple[str, ...],
     check: bool,
+    quiet: bool,
 ) -> None:
     """Generate Prometheus rules, a Grafana dashboard and runbooks from SLO files.
+
+    A FILE may be a folder, whose YAML, JSON and Jsonnet files are read, or - for standard input.
 
     Nothing is written unless all files are right. Only what changed is written, each file whole or
     not at all. Runbook pages of alerts that no longer exist are removed, if tokenslo wrote them,
@@ -158,6 +168,11 @@ def generate(
     """
     if mixin:
         _check_mixin(kinds, formats)
+    if (printed := folder == Path("-")) and (check or mixin or {*kinds} - {"alerts", "tests"}):
+        raise click.UsageError(
+            "-o - prints YAML only, and compares nothing. "
+            "Fix: give --only alerts or tests, without --check and --mixin."
+        )
     services = load_all(files, libraries)
     check_served(services, series(metrics))
     plans = [plan(service) for service in services]
@@ -167,12 +182,17 @@ def generate(
     wanted = {path: text for each in plans for path, text in _files(each, kinds, options)}
     if mixin:
         wanted[mixins.PATH] = _mixin(plans, wanted)
+    if printed:
+        click.echo("---\n".join(f"# {path}\n{text}" for path, text in wanted.items()), nl=False)
+        return
     with output.reporting(folder):
         changes = output.changes(folder, wanted, _stale(folder, plans, kinds, formats))
     if check:
-        _show(changes, len(wanted))
-    else:
-        _write(changes, len(wanted))
+        _show(changes, len(wanted), quiet=quiet)
+        return
+    _write(changes, len(wanted), quiet=quiet)
+    if changes and not quiet and sys.stdout.isatty():
+        click.echo(_next_step(folder, wanted))
 
 
 def _files(plan: Plan, kinds: Iterable[str], options: Options) -> Iterator[tuple[str, str]]:
@@ -195,10 +215,9 @@ def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
 
 
 def _source(file: str) -> str:
-    """Name an SLO file in what is made from it, without telling where this machine keeps it."""
-    path = Path(file).absolute()
-    here = Path.cwd()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
+    """Name an SLO file in generated files: the same from every working directory."""
+    name = file if file == STDIN else Path(file).name
+    return "".join(c if c.isprintable() and c not in "<>" else "?" for c in name)
 
 
 def _check_mixin(kinds: tuple[str, ...], formats: tuple[Format, ...]) -> None:
@@ -240,20 +259,37 @@ def _begins(path: Path, header: str) -> bool:
         return any(line.startswith(header) for line in islice(file, 2))
 
 
-def _show(changes: list[output.Change], total: int) -> None:
+def _show(changes: list[output.Change], total: int, *, quiet: bool) -> None:
     for change in changes:
         click.echo("".join(output.difference(change)), nl=False)
-    click.echo(_summary(changes, total, "to write", "to remove"), err=bool(changes))
+    if changes or not quiet:
+        click.echo(_summary(changes, total, "to write", "to remove"), err=bool(changes))
     if changes:
         raise click.exceptions.Exit(1)
 
 
-def _write(changes: list[output.Change], total: int) -> None:
+def _write(changes: list[output.Change], total: int, *, quiet: bool) -> None:
     for change in changes:
         with output.reporting(change.path):
             output.apply(change)
-        click.echo(f"{'removed' if change.new is None else 'wrote'} {change.path}")
-    click.echo(_summary(changes, total, "written", "removed"))
+        if not quiet:
+            click.echo(f"{'removed' if change.new is None else 'wrote'} {change.path}")
+    if not quiet:
+        click.echo(_summary(changes, total, "written", "removed"))
+
+
+def _next_step(folder: Path, files: Iterable[str]) -> str:
+    """Say what to do with what was written."""
+    endings = {
+        ".test.yaml": "check the rules: promtool test rules {}",
+        ".rules.yaml": "load them: rule_files: [{}] in prometheus.yml",
+        ".json": "import the dashboards into Grafana: {}",
+    }
+    steps = []
+    for ending, step in endings.items():
+        folders = {str(Path(name).parent) for name in files if name.endswith(ending)}
+        steps += [step.format(folder / each / f"*{ending}") for each in sorted(folders)]
+    return "\n".join(["Next:", *(f"  - {step}" for step in steps)]) if steps else ""
 
 
 def _summary(changes: list[output.Change], total: int, written: str, removed: str) -> str:

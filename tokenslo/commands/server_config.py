@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from exporter.server_config import server_config as settings
-from tokenslo.files import libraries_option, load_all
+from tokenslo.files import files_argument, libraries_option, load_all
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@files_argument
 @libraries_option
 def server_config(files: tuple[str, ...], libraries: tuple[Path, ...]) -> None:
     """Print the Triton flags and the config.pbtxt stanzas that SLO files need.
