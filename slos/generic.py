@@ -254,9 +254,10 @@ class _Asked:
         return self.counting.sum(self.counting.counted(some, every, _ONE_TARGET))
 
     def missing(self, total: Query) -> Expr:
-        """Say that nobody counts."""
+        """Return when no event is counted: by the counter where all queries are counters."""
         counter = _counter(total)
-        return absent(counter) if counter else self.unmeasured
+        plain = all(map(_counter, self.queries.values()))
+        return absent(counter) if counter and plain else self.unmeasured
 
 
 def _bad_events(of: _Asked) -> Events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from textwrap import dedent
 
 import pytest
 from foreign import Folder
@@ -438,3 +439,10 @@ def test_a_file_without_an_slo_is_refused(folder: Folder, kind: str) -> None:
     assert folder.refusal(text) == [
         "slo.yaml: holds no SLO. Fix: give a file that says what is promised."
     ]
+
+
+def test_version_1_has_two_spellings(folder: Folder) -> None:
+    text = dedent(SEARCH)
+    assert "apiVersion: openslo/v1\n" in text
+    services = folder.services(text)
+    assert folder.services(text.replace("openslo/v1\n", "openslo.com/v1\n")) == services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from textwrap import dedent
 
 import pytest
@@ -171,7 +172,6 @@ def test_kubernetes_resources_may_stand_together(folder: Folder) -> None:
         ("( sum(rate(b[5m]))\n/ (sum(rate(t[5m]))) )", {"bad": "sum(rate(b[5m]))"}),
         ("1 - (sum(rate(g[5m])) / sum(rate(t[5m])))", {"good": "sum(rate(g[5m]))"}),
         ("1 - sum(rate(g[5m])) / sum(rate(t[5m]))", {"good": "sum(rate(g[5m]))"}),
-        ("sum by (a) (b) / sum by (a) (t)", None),
         ("sum(b) / on () sum(t)", None),
         ("2 - sum(b) / sum(t)", None),
         ("a:ratio", None),
@@ -328,3 +328,132 @@ def test_an_object_about_something_else_is_no_slo_file(folder: Folder) -> None:
 )
 def test_what_is_no_sloth_file_is_refused(folder: Folder, text: str, said: str) -> None:
     assert said in "\n".join(folder.refusal(f"    {text}\n"))
+
+
+def events(error: str, total: str) -> str:
+    return f"""\
+version: prometheus/v1
+service: shop
+slos:
+  - name: requests
+    objective: 99.5
+    sli:
+      events:
+        error_query: '{error}'
+        total_query: '{total}'
+"""
+
+
+W = "[{{.window}}]"
+RATE = "sum(rate({}[{{window}}]))"
+COUNT, WITHIN = f"sum(rate(h_seconds_count{W}))", f'sum(rate(h_seconds_bucket{{le="0.4"}}{W}))'
+ALL = f"sum(rate(t_total{W}))"
+
+
+@pytest.mark.parametrize(
+    ("error", "total", "queries"),
+    [
+        (f"{COUNT} - {WITHIN}", COUNT, {"histogram": "h_seconds"}),
+        (f"({COUNT} - ({WITHIN}))", f"({COUNT})", {"histogram": "h_seconds"}),
+        (f"clamp_min({COUNT} - {WITHIN}, 0) or vector(0)", COUNT, {"histogram": "h_seconds"}),
+        (
+            f'sum(rate(h_seconds_bucket{{le="+Inf"}}{W})) - {WITHIN}',
+            f'sum(rate(h_seconds_bucket{{le="+Inf"}}{W}))',
+            {"histogram": "h_seconds"},
+        ),
+        (
+            f'sum(rate(h_seconds_count{{a="b",c="d"}}{W}))'
+            f' - sum(rate(h_seconds_bucket{{c="d",le="0.4",a="b"}}{W}))',
+            f'sum(rate(h_seconds_count{{c="d",a="b"}}{W}))',
+            {"histogram": 'h_seconds{c="d",a="b"}'},
+        ),
+        (f"{ALL} - sum(rate(g_total{W}))", ALL, {"good": RATE.format("g_total")}),
+        (f"sum(rate(t_total{W}) - rate(g_total{W}))", ALL, {"good": RATE.format("g_total")}),
+        (f"{ALL} - (sum(rate(g_total{W})) or vector(0))", ALL, {"good": RATE.format("g_total")}),
+        (f"sum(rate(b_total{W})) or on() vector(0)", ALL, {"bad": RATE.format("b_total")}),
+        (f"sum(rate(b_total{W}) or vector(0))", ALL, {"bad": RATE.format("b_total")}),
+        (f"sum(rate(b_total{W})) or {ALL} * 0", ALL, {"bad": RATE.format("b_total")}),
+        (
+            f"(sum(rate(a_total{W})) or vector(0)) + sum(rate(b_total{W}))",
+            ALL,
+            {
+                "bad": "({0} + {1}) or {0} or {1}".format(
+                    RATE.format("a_total"), RATE.format("b_total")
+                )
+            },
+        ),
+        # These are something else.
+        (f"{COUNT} - {WITHIN}", ALL, {"bad": f"{COUNT} - {WITHIN}".replace(W, "[{window}]")}),
+        (
+            f'{COUNT} - sum(rate(h_seconds_bucket{{le="0.4",a="b"}}{W}))',
+            COUNT,
+            {"good": RATE.format('h_seconds_bucket{le="0.4",a="b"}')},
+        ),
+        (f"clamp_min(sum(rate(b_total{W})), 1)", ALL, {"bad": "clamp_min(sum(rate("}),
+    ],
+)
+def test_idioms_are_what_they_measure(
+    folder: Folder, error: str, total: str, queries: dict[str, str]
+) -> None:
+    objective = folder.services(events(error, total).replace("'", "`").replace("`", "'"))[0]
+    told = objective.objectives[0].queries
+    for role, query in queries.items():
+        assert told[role].startswith(query)
+    if "histogram" in queries:
+        assert objective.objectives[0].threshold == Decimal("0.4")
+
+
+@pytest.mark.parametrize(
+    ("error", "total", "labels"),
+    [
+        (
+            f'sum by (host) (rate(t_total{{code="500"}}{W}))',
+            f"sum by (host) (rate(t_total{W}))",
+            ["host"],
+        ),
+        (
+            f'sum(rate(t_total{{code="500"}}{W})) by (zone, host)',
+            f"sum(rate(t_total{W})) by (host, zone)",
+            ["host", "zone"],
+        ),
+        (
+            f"sum by (host) (rate(h_seconds_count{W}))"
+            f' - sum by (host) (rate(h_seconds_bucket{{le="0.4"}}{W}))',
+            f"sum by (host) (rate(h_seconds_count{W}))",
+            ["host"],
+        ),
+    ],
+)
+def test_sums_by_a_label_are_an_objective_for_each(
+    folder: Folder, error: str, total: str, labels: list[str]
+) -> None:
+    (service,) = folder.services(events(error, total))
+    assert list(service.objectives[0].group_by) == labels
+    assert not any(" by " in query for query in service.objectives[0].queries.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "total"),
+    [
+        (f"sum by (host, code) (rate(b_total{W}))", f"sum by (host) (rate(t_total{W}))"),
+        (f"sum without (pod) (rate(b_total{W}))", f"sum without (pod) (rate(t_total{W}))"),
+        (f"rate(b_total{W})", f"rate(t_total{W})"),
+        (f"topk(3, rate(b_total{W}))", f"rate(t_total{W})"),
+        ("sum by (host) (b:rate5m)", "sum by (host) (t:rate5m)"),
+    ],
+)
+def test_series_kept_apart_in_another_way_are_lost(folder: Folder, error: str, total: str) -> None:
+    (said,) = folder.refusal(events(error, total))
+    assert said.startswith("slo.yaml:8: slos[0].sli.events.error_query: keeps series apart, each")
+    ratio = (
+        events(error, total).replace("events:", "raw:").replace("error_query", "error_ratio_query")
+    )
+    ratio = ratio.replace(f"'{error}'", f"'({error}) / ({total})'").split("        total_query")[0]
+    (said,) = folder.refusal(ratio)
+    assert "error_ratio_query: keeps series apart" in said
+
+
+def test_a_ratio_by_label_is_lost(folder: Folder) -> None:
+    text = events("x", "y").replace("events:", "raw:").split("        error_query")[0]
+    (said,) = folder.refusal(f"{text}        error_ratio_query: avg by (host) (errors:ratio)\n")
+    assert "keeps series apart" in said

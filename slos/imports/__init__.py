@@ -39,7 +39,13 @@ _FORMATS = (
         ("PrometheusServiceLevel", "AlertWindows"),
     ),
     _Format("OpenSLO", "openslo", "apiVersion", "openslo/", ("openslo/v1", "openslo/v1alpha")),
-    _Format("OpenSLO", "openslo", "apiVersion", "openslo.com/", ("openslo.com/v2alpha",)),
+    _Format(
+        "OpenSLO",
+        "openslo",
+        "apiVersion",
+        "openslo.com/",
+        ("openslo.com/v1", "openslo.com/v2alpha"),
+    ),
     _Format(
         "Pyrra",
         "pyrra",

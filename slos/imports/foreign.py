@@ -393,4 +393,4 @@ def _divided(ratio: str) -> dict[str, str] | None:
         return None
     events, total = (ratio[part.start : part.end] for part in (node.left, node.right))
     read = [query_of(query) for query in (events, total)]
-    return {role: events, "total": total} if all(each and each.summed for each in read) else None
+    return {role: events, "total": total} if all(read) else None

@@ -1,4 +1,4 @@
-"""OpenSLO's SLOs: ``openslo/v1``, ``openslo/v1alpha`` and ``openslo.com/v2alpha``.
+"""OpenSLO's SLOs: ``openslo/v1`` (``openslo.com/v1`` too), ``v1alpha`` and ``v2alpha``.
 
 References are followed within the file.  Rules follow from the promise alone, so policies,
 conditions and targets of alerts are left out, and said to be.

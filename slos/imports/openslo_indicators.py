@@ -16,6 +16,7 @@ from promql.expr import decimal_text, vector
 from slos.durations import parse_duration
 from slos.errors import BadValue, quoted
 from slos.generic import WINDOW, is_counter
+from slos.imports import idioms
 from slos.imports.foreign import (
     At,
     Notes,
@@ -24,7 +25,6 @@ from slos.imports.foreign import (
     histogram,
     number,
     of_counter,
-    of_ratio,
     query_of,
     taken,
     text,
@@ -223,7 +223,9 @@ def _ratio(metric: At, slices: _Slices, file: File) -> _Parts | None:
         return None
     warn_of_counts(queries["total"], notes)
     if not slices.window:
-        return _by(_of_histogram(queries) or queries, metric)
+        some, total = queries[roles[0]], queries["total"]
+        told = idioms.events(roles[0], str(some.value), str(total.value), counters=True)
+        return idioms.said(told, roles[0], some, total, notes)
     return _sliced(roles[0], queries, metric, slices, notes)
 
 
@@ -290,7 +292,7 @@ def _raw(raw: At, kind: At | None, metric: At, slices: _Slices, file: File) -> _
     success = kind.value == "success"
     if not slices.window:
         fix = "give good and total if there are any"
-        return _by(of_ratio(query, file.notes, fix, success=success), metric)
+        return idioms.of_quotient(query, file.notes, fix, success=success)
     filled = str(query.value).replace(WINDOW, slices.window)
     _said_about_slices(metric.place, slices, file.notes)
     if slices.target:

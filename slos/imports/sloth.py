@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from slos.document import Document
 from slos.errors import Problem
+from slos.imports import idioms
 from slos.imports.foreign import (
     METADATA,
     OF_TIERS,
@@ -19,13 +20,11 @@ from slos.imports.foreign import (
     Draft,
     Notes,
     anything,
-    as_rate,
     disabled,
     has_all,
     items,
     labels,
     name,
-    of_ratio,
     one_line,
     percent,
     said_about_object,
@@ -169,7 +168,7 @@ def _objective(
         return None
     return {
         "name": own_name,
-        "indicator": indicator,
+        **indicator,
         "target": found["objective"],
         **one_line(found.get("description")),
         **unless_empty(labels=own),
@@ -177,8 +176,8 @@ def _objective(
     }
 
 
-def _indicator(sli: At, keys: _Keys, notes: Notes) -> At | None:
-    """Return the indicator; None after saying why there is none."""
+def _indicator(sli: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
+    """Return indicator and grouping; None after saying why there is none."""
     kinds = taken(sli.value, sli.place, dict.fromkeys(("events", "raw", "plugin"), anything), notes)
     if "plugin" in kinds:
         notes.lost(
@@ -203,21 +202,22 @@ def _queries(of: At, wanted: tuple[str, ...], notes: Notes) -> list[At] | None:
     return queries if len(queries) == len(wanted) else None
 
 
-def _events(events: At, keys: _Keys, notes: Notes) -> At | None:
-    queries = _queries(events, (keys.error, keys.total), notes)
+def _events(of: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
+    queries = _queries(of, (keys.error, keys.total), notes)
     if queries is None:
         return None
-    bad, total = (At(as_rate(str(query.value)), query.place) for query in queries)
+    bad, total = queries
     warn_of_counts(total, notes)
-    return At({"bad": bad, "total": total}, events.place)
+    found = idioms.events("bad", str(bad.value), str(total.value))
+    return idioms.said(found, "bad", bad, total, notes)
 
 
-def _raw(raw: At, keys: _Keys, notes: Notes) -> At | None:
+def _raw(raw: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
     queries = _queries(raw, (keys.ratio,), notes)
     if queries is None:
         return None
     fix = "give events if there are any, or a weight beside ratio"
-    return At(of_ratio(queries[0], notes, fix), raw.place)
+    return idioms.of_quotient(queries[0], notes, fix)
 
 
 def _alerting(alerting: At | None, keys: _Keys, notes: Notes) -> dict[str, object]:

@@ -1,0 +1,275 @@
+"""Idioms of hand-written error ratios, in the terms of our indicators.
+
+``total - good`` is the good events, ``count - bucket`` a histogram, ``sum by (host)`` an objective
+for each host.  Guards against missing series (``… or vector(0)``, ``clamp_min(…, 0)``) go, as the
+generated rules have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from promql import parse
+from promql.expr import Matcher, Vector
+from promql.parse import Aggregate, Binary, Call, Node, Number, Paren, Selector, bare
+from promql.query import Query
+from slos.generic import WINDOW
+from slos.imports.foreign import At, Notes, as_rate, histogram, of_ratio, query_of
+from slos.names import BASE_WINDOW
+
+_FILLED = BASE_WINDOW.ljust(len(WINDOW))
+"""As long as the placeholder, so that places in one text are places in the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """An indicator of events by its keys, and the labels that each have an objective of their own.
+
+    ``lost`` says that series are kept apart in a way that an objective cannot.
+    """
+
+    indicator: Mapping[str, object]
+    by: tuple[str, ...] = ()
+    lost: bool = False
+
+
+def events(role: str, some: str, total: str, *, counters: bool = False) -> Events:
+    """Return what a query of good or bad events (``role``) and one of all events measure.
+
+    A plain selector is a rate, or with ``counters`` a counter.
+    """
+    some, total = without_guards(some), without_guards(total)
+    labels, lost = _grouping(some, total)
+    if labels:
+        some, total = _ungrouped(some), _ungrouped(total)
+    if role == "bad" and (good := _good(some, total)):
+        role, some = "good", good
+    told = _histogram(some, total) if role == "good" else None
+    if not counters:
+        some, total = as_rate(some), as_rate(total)
+    indicator: Mapping[str, object] = told or {role: some, "total": total}
+    return Events(indicator, labels, lost)
+
+
+_APART = (
+    "keeps series apart, each with an error ratio of its own; here they are one",
+    "sum them up, or group the rates of both counters by the same labels: sum by (host) (rate(…))",
+)
+
+
+def said(found: Events, role: str, events_: At, total: At, notes: Notes) -> dict[str, object]:
+    """Return the keys of an objective: indicator and ``group_by``; note what is lost."""
+    if found.lost:
+        notes.lost(events_.place, *_APART)
+    places = {role: events_.place, "good": events_.place, "bad": events_.place}
+    indicator = {
+        key: At(value, places.get(key, total.place)) for key, value in found.indicator.items()
+    }
+    by = {"group_by": At([*found.by], events_.place)} if found.by else {}
+    return {"indicator": At(indicator, events_.place), **by}
+
+
+def of_quotient(
+    ratio: At, notes: Notes, fix: str, *, success: bool = False
+) -> Mapping[str, object]:
+    """Return the keys of an objective for an error ratio, or one of ``success``."""
+    told = of_ratio(ratio, notes, fix, success=success)
+    if "total" not in told:
+        if _labels(_node(str(ratio.value))):
+            notes.lost(ratio.place, *_APART)
+        return {"indicator": At(told, ratio.place)}
+    role = "good" if "good" in told else "bad"
+    found = events(role, str(told[role].value), str(told["total"].value))
+    return said(found, role, told[role], told["total"], notes)
+
+
+def without_guards(query: str) -> str:
+    """Leave out what only stands in for missing series, or bounds a difference at zero."""
+    node = _node(query)
+    return query if node is None else _bare_text(query, _unguarded(query, node))
+
+
+def _unguarded(text: str, node: Node) -> str:
+    """Return the text of a part without its guards."""
+    node = bare(node)
+    match node:
+        case Binary(op="or", left=left, right=right) if _is_zero(right):
+            return _unguarded(text, left)
+        case Call(function="clamp_min", args=(inner, floor)) if _is_number(floor, 0.0):
+            return _unguarded(text, inner)
+        case Aggregate(op="sum", expr=inner) if _guarded(inner):
+            head, tail = text[node.start : inner.start], text[inner.end : node.end]
+            return f"{head}{_unguarded(text, inner)}{tail}"
+        case Binary(op="+" | "-" as op, left=left, right=right, matching=""):
+            one, other = _unguarded(text, left), _unguarded(text, right)
+            if not (_guarded(left) or _guarded(right)):
+                return text[node.start : node.end]
+            rest = f" or {other}" if op == "+" else ""
+            return f"({one} {op} {other}) or {one}{rest}"
+    return text[node.start : node.end]
+
+
+def _guarded(node: Node) -> bool:
+    node = bare(node)
+    match node:
+        case Binary(op="or", right=right):
+            return _is_zero(right)
+        case Call(function="clamp_min", args=(_, floor)):
+            return _is_number(floor, 0.0)
+    return False
+
+
+def _is_zero(node: Node) -> bool:
+    """Whether an expression is ``vector(0)`` or something times 0."""
+    node = bare(node)
+    match node:
+        case Call(function="vector", args=(value,)):
+            return _is_number(value, 0.0)
+        case Binary(op="*", left=left, right=right):
+            return _is_number(left, 0.0) or _is_number(right, 0.0)
+    return False
+
+
+def _is_number(node: Node, value: float) -> bool:
+    node = bare(node)
+    return isinstance(node, Number) and node.value == value
+
+
+def _good(bad: str, total: str) -> str:
+    """Return the good events of ``total - good``, "" if the bad ones are something else."""
+    node = _node(bad)
+    match bare(node) if node else None:
+        # Without a good event there is no series of them: all are bad.
+        case Binary(op="or", left=difference, right=whole):
+            if not _same(_text(bad, whole), total):
+                return ""
+            node = difference
+    match bare(node) if node else None:
+        case Binary(op="-", left=left, right=right, matching="") if _same(_text(bad, left), total):
+            return _text(bad, right)
+        case Aggregate(op="sum", labels=None, without=False, expr=inner, parameter=None):
+            match bare(inner):
+                case Binary(op="-", left=left, right=right, matching=""):
+                    if _same(f"sum({_text(bad, left)})", total):
+                        return f"sum({_text(bad, right)})"
+    return ""
+
+
+def _histogram(good: str, total: str) -> Mapping[str, object] | None:
+    """Return the histogram of whose observations a bucket is good; None if there is none."""
+    within, every = _counter(query_of(good)), _counter(query_of(total))
+    if within is None or every is None:
+        return None
+    if every.metric.endswith("_bucket") and (others := _without_infinity(every)) is not None:
+        every = Vector(f"{every.metric.removesuffix('_bucket')}_count", others)
+    return histogram(within, every)
+
+
+def _without_infinity(bucket: Vector) -> tuple[Matcher, ...] | None:
+    edges = [each for each in bucket.matchers if each.label == "le"]
+    if [(each.op, each.value) for each in edges] != [("=", "+Inf")]:
+        return None
+    return tuple(each for each in bucket.matchers if each.label != "le")
+
+
+def _counter(query: Query | None) -> Vector | None:
+    return (query.selector or query.rated) if query else None
+
+
+# Grouping
+
+
+def _grouping(some: str, total: str) -> tuple[tuple[str, ...], bool]:
+    """Return the labels that both queries are summed by, and whether they are kept apart else."""
+    one, other = (_labels(_node(query)) for query in (some, total))
+    if one == frozenset():
+        return (), False
+    if one is not None and one == other and one:
+        plain = all(_counter(query_of(_ungrouped(query))) for query in (some, total))
+        difference = _good(_ungrouped(some), _ungrouped(total))
+        if plain or _counter(query_of(difference) if difference else None):
+            return tuple(sorted(one)), False
+    return (), True
+
+
+def _labels(node: Node | None) -> frozenset[str] | None:
+    """Return the labels of a query's elements, None where they are not known."""
+    node = bare(node) if node else None
+    match node:
+        case None | Number() | Selector():  # one series, as far as a query says
+            return frozenset()
+        case Aggregate() if node.picks or node.open_ or node.op == "count_values":
+            return None
+        case Aggregate(without=False, labels=labels):
+            return labels or frozenset()
+        case Binary(op="and" | "unless", left=left):
+            return _labels(left)
+        case Binary(left=left, right=right, matching=""):
+            one, other = _labels(left), _labels(right)
+            return one if one == other else (one or other if _one_is_number(node) else None)
+        case Call(function="vector" | "scalar"):
+            return frozenset()
+        case Call(function="clamp_min" | "clamp_max" | "clamp" | "abs" | "round", args=(inner, *_)):
+            return _labels(inner)
+    return None
+
+
+def _one_is_number(node: Binary) -> bool:
+    return any(isinstance(bare(side), Number) for side in (node.left, node.right))
+
+
+def _ungrouped(query: str) -> str:
+    """Leave out the grouping clauses of a query's sums."""
+    node = _node(query)
+    if node is None:
+        return query
+    clauses = []
+    for part, _ in parse.walk(node):
+        if isinstance(part, Aggregate) and part.labels and not part.without:
+            inside = query[part.start : part.end]
+            expression = query[part.expr.start : part.expr.end]
+            clauses.append((inside, f"{part.op}({expression})"))
+    for clause, plain in reversed(clauses):
+        query = query.replace(clause, plain)
+    return query
+
+
+# Texts
+
+
+def _node(query: str) -> Node | None:
+    try:
+        return parse.parse(query.replace(WINDOW, _FILLED), variables=False)
+    except parse.NotPromQL:
+        return None
+
+
+def _text(query: str, node: Node) -> str:
+    node = bare(node)
+    return query[node.start : node.end]
+
+
+def _bare_text(query: str, text: str) -> str:
+    """Return a text, or the query as it was if nothing changed but parentheses."""
+    node = _node(query)
+    whole = bare(node) if isinstance(node, Paren) else None
+    return query if whole and text == query[whole.start : whole.end] else text
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two queries are the same but for blanks, parentheses and the order of matchers."""
+    read = [query_of(text) for text in (one, other)]
+    texts = [
+        _rendered(each) if each else text for each, text in zip(read, (one, other), strict=True)
+    ]
+    return texts[0] == texts[1]
+
+
+def _rendered(query: Query) -> str:
+    counter = query.rated or query.selector
+    if counter is None:
+        return "".join(query.text.split())
+    matchers = sorted(map(str, counter.matchers))
+    kind = "rate" if query.rated else "selector"
+    return f"{kind} {counter.metric} {matchers}"
