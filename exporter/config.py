@@ -60,6 +60,7 @@ class Config:
     trtllm_requests: str
     trtllm_iterations: str
     vllm: str
+    sglang: str
     slo: tuple[str, ...]
     jpath: tuple[str, ...]
     listen: Listen
@@ -226,6 +227,7 @@ OPTIONS = (
         _text,
     ),
     Option("vllm", "URL", "A vLLM server, such as http://127.0.0.1:8000.", _url),
+    Option("sglang", "URL", "An SGLang server, such as http://127.0.0.1:30000.", _url),
     Option("slo", "FILE", "SLO file whose objectives to check; repeatable.", _text, many=True),
     Option(
         "jpath",
@@ -367,7 +369,16 @@ OPTIONS = (
     Option("log-level", "LEVEL", f"How much to log: {', '.join(LOG_LEVELS)}.", _log_level, "info"),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
-SOURCES = ("triton", "triton-metrics", "trtllm", "trtllm-iterations", "vllm", "otlp-traces", "tap")
+SOURCES = (
+    "triton",
+    "triton-metrics",
+    "trtllm",
+    "trtllm-iterations",
+    "vllm",
+    "sglang",
+    "otlp-traces",
+    "tap",
+)
 """Options of which one must be given."""
 FILES = (
     "slo",
@@ -509,10 +520,10 @@ def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Pro
         yield given["otlp_traces_forward"].problem(
             "there are no traces to pass on", "give --otlp-traces HOST:PORT as well"
         )
-    if config.probe and not (config.triton or config.trtllm or config.vllm):
+    if config.probe and not (config.triton or config.trtllm or config.vllm or config.sglang):
         yield given["probe"].problem(
             "there is no server to send the request to",
-            "give --triton URL, --trtllm URL or --vllm URL as well",
+            "give --triton URL, --trtllm URL, --vllm URL or --sglang URL as well",
         )
     if config.probe and not config.tap:
         yield given["probe"].problem(

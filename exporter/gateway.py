@@ -42,6 +42,13 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "block_size": "trtllm_kv_cache_tokens_per_block",
         "blocks": "trtllm_kv_cache_max_blocks",
     },
+    "sglang": {
+        "queued": "sglang:num_queue_reqs",
+        "running": "sglang:num_running_reqs",
+        "kv_utilization": "sglang:token_usage",
+        "block_size": "sglang:cache_config_info{page_size=*}",
+        "blocks": "sglang:cache_config_info{num_pages=*}",
+    },
     "triton": {
         "queued": "nv_trt_llm_request_metrics{request_type=waiting}",
         "running": "nv_trt_llm_request_metrics{request_type=scheduled}",

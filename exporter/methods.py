@@ -154,6 +154,43 @@ METHODS: Mapping[str, Method] = {
         "vLLM's own gauge",
         "as of the engine's last step",
     ),
+    "sglang_histogram": Method(
+        ENGINE,
+        "exact",
+        "SGLang's own histogram",
+        "measured in the server, so the network is not in it",
+    ),
+    "sglang_shared_intervals": Method(
+        DERIVED,
+        "estimate",
+        "SGLang's histogram of intervals between tokens",
+        "an interval that brings several tokens counts once per token, with its share of the time",
+    ),
+    "sglang_counter": Method(
+        ENGINE,
+        "exact",
+        "SGLang's own counter",
+        "counted when a request completes",
+    ),
+    "sglang_gauge": Method(
+        ENGINE,
+        "exact",
+        "SGLang's own gauge",
+        "as the scheduler logged it last",
+    ),
+    "sglang_pages": Method(
+        DERIVED,
+        "estimate",
+        "SGLang's used tokens / tokens per page of its KV cache",
+        "pages that are used in part count in part",
+    ),
+    "sglang_requests": Method(
+        ENGINE,
+        "estimate",
+        "SGLang's counters of processed and of aborted requests",
+        "an abort counts as a disconnected client, and is taken off the processed requests even if "
+        "it was still queued; refused requests are not counted",
+    ),
     "vllm_finish_reason": Method(
         ENGINE,
         "estimate",

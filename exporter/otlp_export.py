@@ -65,7 +65,7 @@ GENAI = {
 # An engine completes text, whichever API a request came by; no name is reserved for these servers.
 OPERATION = "text_completion"
 TRITON = "nvidia.triton"
-PROVIDERS = {"trtllm-serve": "nvidia.tensorrt_llm", "vllm": "vllm"}
+PROVIDERS = {"trtllm-serve": "nvidia.tensorrt_llm", "vllm": "vllm", "sglang": "sglang"}
 """By the first word of a backend; only servers that have no versions of models are no Triton."""
 
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}

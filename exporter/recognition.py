@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from exporter.readings import SourceError
 from exporter.sources.by_model import NAMED_BY
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.sglang_server import ENABLE
 from exporter.sources.vllm_server import STATS
 
 _ENDINGS = ("/prometheus/metrics", "/metrics", "/v1", "/v2")
@@ -103,6 +104,8 @@ async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
         return "triton-metrics", "Triton's metrics"
     if b"# TYPE vllm:" in answer.body:
         return "vllm", f"vLLM {version}".rstrip()
+    if b"# TYPE sglang:" in answer.body:
+        return "sglang", "SGLang"
     if isinstance(_document(answer), list):
         return "trtllm", f"trtllm-serve {version}".rstrip()
     return None
@@ -121,15 +124,16 @@ async def _tapped(get: Get) -> tuple[str, str] | None:
         if "vllm" in owners:
             version = _version(_document(await get("/version")))
             return f"vLLM {version}".rstrip(), f"its statistics are off: {STATS}"
-        what = "SGLang" if "sglang" in owners else "an OpenAI-compatible server"
-        return what, "it publishes no metrics that are read"
+        if "sglang" in owners:
+            return "SGLang", f"its metrics are off: {ENABLE}"
+        return "an OpenAI-compatible server", "it publishes no metrics that are read"
     if isinstance(_document(await get("/cluster_info")), dict):
         return _ORCHESTRATOR, "its metrics count requests, not tokens"
     return None
 
 
 _ORCHESTRATOR = "the orchestrator of a disaggregated trtllm-serve"
-_NO_SOURCE = {"sglang:": "SGLang", "dynamo_frontend_": "Dynamo's frontend"}
+_NO_SOURCE = {"dynamo_frontend_": "Dynamo's frontend"}
 
 
 def _document(answer: Answer | None) -> object:

@@ -168,7 +168,11 @@ def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]
         _look(progress, store)
         return progress.made_since(time)
 
-    ask = of_triton(config.triton) if config.triton else of_openai(config.trtllm or config.vllm)
+    ask = (
+        of_triton(config.triton)
+        if config.triton
+        else of_openai(config.trtllm or config.vllm or config.sglang)
+    )
     for model in config.probe:
         yield Probe(
             model,
@@ -185,7 +189,7 @@ def _otlp_export(config: Config, version: str) -> OtlpExport | None:
     # OpenTelemetry's libraries take longer to load than all else; only who pushes pays for them.
     from exporter.otlp_export import OtlpExport, server_attributes
 
-    server = server_attributes([config.triton, config.trtllm, config.vllm])
+    server = server_attributes([config.triton, config.trtllm, config.vllm, config.sglang])
     export = OtlpExport(config.otlp_endpoint, version, server)
     LOG.info("sending metrics to %s every %g s", export.where, config.otlp_interval)
     return export

@@ -43,6 +43,7 @@ def test_defaults() -> None:
         trtllm_requests="",
         trtllm_iterations="",
         vllm="",
+        sglang="",
         slo=(),
         jpath=(),
         listen=Listen("127.0.0.1", 9464),
@@ -83,6 +84,7 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_TRTLLM_REQUESTS": "/var/perf/*.jsonl",
         "TOKENSLO_TRTLLM_ITERATIONS": "/var/log/llama.jsonl",
         "TOKENSLO_VLLM": "http://d:3",
+        "TOKENSLO_SGLANG": "http://e:4",
         "TOKENSLO_SLO": "a.yaml, b.yaml",
         "TOKENSLO_JPATH": "vendor",
         "TOKENSLO_LISTEN": "[::]:80",
@@ -121,6 +123,7 @@ def test_everything_from_the_environment() -> None:
         trtllm_requests="/var/perf/*.jsonl",
         trtllm_iterations="/var/log/llama.jsonl",
         vllm="http://d:3",
+        sglang="http://e:4",
         slo=("a.yaml", "b.yaml"),
         jpath=("vendor",),
         listen=Listen("::", 80),
@@ -181,7 +184,8 @@ def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
 def test_nothing_to_read_from() -> None:
     assert problems({}) == [
         "command line: there is nothing to read from. Fix: give --triton URL, --triton-metrics "
-        "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL, --otlp-traces HOST:PORT or --tap "
+        "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL, --sglang "
+        "URL, --otlp-traces HOST:PORT or --tap "
         "SPEC (or as TOKENSLO_TRITON and triton in --config FILE, for example)."
     ]
 
@@ -235,7 +239,7 @@ def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
         ("slo", " "),
         ("expect-model", "chat:"),
         ("expect-model", ":1"),
-        ("gateway-metrics", "sglang"),
+        ("gateway-metrics", "dynamo"),
         ("gateway-metrics", "queued="),
         ("gateway-metrics", "queued=a b"),
         ("log-level", "INFO"),

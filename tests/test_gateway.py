@@ -50,6 +50,16 @@ def test_under_trtllm_serves_names() -> None:
     ]
 
 
+def test_under_sglangs_names() -> None:
+    assert series(engine(), "sglang") == [
+        'sglang:num_queue_reqs{model_name="llama",version="1"} 3.0',
+        'sglang:num_running_reqs{model_name="llama",version="1"} 11.0',
+        'sglang:token_usage{model_name="llama",version="1"} 0.25',
+        'sglang:cache_config_info{model_name="llama",num_pages="400",page_size="64",'
+        'version="1"} 1.0',
+    ]
+
+
 def test_under_tritons_names() -> None:
     requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
     model = 'model_name="llama"'

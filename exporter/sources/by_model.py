@@ -56,7 +56,7 @@ class ByModel:
     """
 
     def __init__(self, families: Mapping[str, Family], parts: CounterParts | None = None) -> None:
-        self._families = families
+        self.families = families
         self.parts = parts or CounterParts()
         self._values: dict[str, list[float]] = {}
         self.names: dict[str, str] = {}
@@ -72,18 +72,18 @@ class ByModel:
 
     def has(self, name: str) -> bool:
         """Tell whether the exposition declares the family."""
-        return name in self._families
+        return name in self.families
 
     @property
     def duplicates(self) -> list[str]:
         """Return a series that stands there twice for every family that has one."""
-        return [family.duplicate for family in self._families.values() if family.duplicate]
+        return [family.duplicate for family in self.families.values() if family.duplicate]
 
     def models(self, *names: str) -> set[Model]:
         """Return the models with a sample in any of these families."""
         found: set[Model] = set()
         for name in names:
-            if name in self._families:
+            if name in self.families:
                 found |= self._cached(name, "models", self._find_models)
         return found
 
@@ -95,7 +95,7 @@ class ByModel:
         ``suffix`` selects ``_count`` or ``_sum`` of a histogram or summary.  A sum with a negative,
         infinite or NaN part is left out: the rest of it would look like a counter reset.
         """
-        family = self._families.get(name)
+        family = self.families.get(name)
         if family is None:
             return {}
         counter = family.type in COUNTERS
@@ -122,7 +122,7 @@ class ByModel:
 
     def values(self, name: str) -> dict[Model, list[float]]:
         """Return the usable values of a family's samples by model, one per series."""
-        if name not in self._families:
+        if name not in self.families:
             return {}
         values = self._values_of(name)
         places = self._cached(name, ("totals", "", ""), lambda one: self._find(one, "", ""))
@@ -134,7 +134,7 @@ class ByModel:
 
     def labels(self, name: str) -> list[Mapping[str, str]]:
         """Return the labels of a family's samples."""
-        family = self._families.get(name)
+        family = self.families.get(name)
         return [labels for _, labels, _ in family.samples] if family else []
 
     def distributions(self, name: str, per_second: float = 1.0) -> dict[Model, Distribution]:
@@ -143,7 +143,7 @@ class ByModel:
         Left out are histograms without a ``+Inf`` bucket, with buckets that fall, or whose parts
         have different edges.
         """
-        if name not in self._families:
+        if name not in self.families:
             return {}
         values = self._values_of(name)
         places = self._cached(name, "histograms", self._find_histograms)
@@ -161,12 +161,12 @@ class ByModel:
     def _values_of(self, name: str) -> list[float]:
         values = self._values.get(name)
         if values is None:
-            values = [value for _, _, value in self._families[name].samples]
+            values = [value for _, _, value in self.families[name].samples]
             self._values[name] = values
         return values
 
     def _cached(self, name: str, key: object, find: Callable[[Family], T]) -> T:
-        family = self._families[name]
+        family = self.families[name]
         if key not in family.cache:
             family.cache[key] = find(family)
         return cast(T, family.cache[key])

@@ -8,6 +8,7 @@ from exporter.config import Config
 from exporter.probe import ID
 from exporter.sources import Source
 from exporter.sources.fetch import Limits
+from exporter.sources.sglang_server import SglangSource
 from exporter.sources.taps import TapsSource
 from exporter.sources.traces import TracesSource
 from exporter.sources.triton import TritonSource
@@ -41,6 +42,8 @@ def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Sou
         yield IterationsFileSource(config.trtllm_iterations, thresholds=edges, limits=limits)
     if config.vllm:
         yield VllmSource(config.vllm, limits=limits)
+    if config.sglang:
+        yield SglangSource(config.sglang, limits=limits)
     if config.otlp_traces:
         yield TracesSource(
             config.otlp_traces,
@@ -60,7 +63,15 @@ def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Sou
         )
 
 
-_KNOW_MODELS = ("triton", "triton_metrics", "trtllm", "trtllm_iterations", "vllm", "otlp_traces")
+_KNOW_MODELS = (
+    "triton",
+    "triton_metrics",
+    "trtllm",
+    "trtllm_iterations",
+    "vllm",
+    "sglang",
+    "otlp_traces",
+)
 """Settings of sources that tell what is missing of their models."""
 
 

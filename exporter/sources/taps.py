@@ -20,7 +20,7 @@ from slos.signals import MAIN_SIGNALS, SIGNALS
 Counted = tuple[str, Labels]
 """Metric and labels."""
 
-_READ_MORE = "give the sidecar --triton URL, --trtllm URL or --vllm URL as well"
+_READ_MORE = "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglang URL as well"
 _USAGE = "have clients ask for it: stream_options.include_usage, in OpenAI's API"
 _STAGES = (
     "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from exporter.exposition_reader import ExpositionReader
-from exporter.reader import ExpositionError
-from exporter.readings import Missing, Reading, SourceError, Survey
+from exporter.readings import Missing, ModelInfo, Reading
 from exporter.sources import vllm
 from exporter.sources.by_model import ByModel
-from exporter.sources.counter_parts import CounterParts
+from exporter.sources.exposition_source import ExpositionSource
 from exporter.sources.fetch import Limits
 from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
-from exporter.sources.http_source import (
-    MAX_MODELS,
-    HttpSource,
-    Parts,
-    attempt,
-    check_any,
-    duplicates,
-    served,
-    too_many,
-)
-from slos.signals import MAIN_SIGNALS
+from exporter.sources.http_source import Parts, attempt
 
 BACKEND = "vllm"
 
@@ -62,75 +50,28 @@ GAPS: Mapping[str, Gap] = {
 """Signals that vLLM does not have, or not always."""
 
 
-class VllmSource(HttpSource):
-    """Reads one vLLM server at ``url``; the engines of a model are added up."""
+class VllmSource(ExpositionSource):
+    """Reads one vLLM server at ``url``."""
+
+    backend = BACKEND
+    engine = "vLLM"
+    enable = STATS
+    gaps = GAPS
 
     def __init__(self, url: str, *, limits: Limits | None = None, name: str = "vllm") -> None:
-        super().__init__(name, url, limits)
-        self._version = ""
-        self._models: Sequence[str] = ()
-        self._reader = ExpositionReader(vllm.FAMILIES)
-        self._parts = CounterParts()
+        super().__init__(url, vllm.FAMILIES, limits, name)
 
-    async def survey(self, now: float) -> Survey:
-        """Read everything once.  Raises SourceError if nothing at all could be read."""
-        parts: Parts = {}
-        ready, version, metrics = await asyncio.gather(
+    async def read_state(self, parts: Parts) -> bool | None:
+        """Read health and version."""
+        ready, version = await asyncio.gather(
             attempt(parts, "health", self.is_healthy()),
             attempt(parts, "version", self.read_version()),
-            attempt(parts, "metrics", self._read_metrics()),
         )
-        check_any(parts)
         self._version = version or self._version
-        found: Sequence[Reading | Missing] = ()
-        if metrics:
-            names = sorted({name for name, _ in metrics.models(*vllm.FAMILIES)})
-            parts["series"] = duplicates(metrics) or too_many(names)
-            self._models = names[:MAX_MODELS]
-        infos = tuple(served(model, BACKEND, self._version, ready) for model in self._models)
-        if metrics:
-            found = await asyncio.to_thread(lambda: tuple(vllm.interpret(metrics, infos)))
-        readings = tuple(one for one in found if isinstance(one, Reading))
-        refused = {(one.model, one.signal): one for one in found if isinstance(one, Missing)}
-        return Survey(
-            source=self.name,
-            readings=readings,
-            missing=tuple(self._missing(readings, refused, parts["metrics"])),
-            models=infos,
-            ready=ready,
-            parts=parts,
-        )
+        return ready
 
-    async def _read_metrics(self) -> ByModel:
-        where = f"{self.where}/metrics"
-        body = (await self.get("/metrics")).body
-        try:
-            families = await asyncio.to_thread(self._reader.read, body)
-        except ExpositionError as error:
-            raise SourceError("malformed", f"{where} are no Prometheus metrics ({error})") from None
-        metrics = ByModel(families, self._parts)
-        if not await asyncio.to_thread(metrics.models, *vllm.FAMILIES):
-            raise SourceError(
-                "malformed", f"{where} are not vLLM's, or its statistics are off: {STATS}"
-            )
-        return metrics
-
-    def _missing(
-        self,
-        readings: Sequence[Reading],
-        refused: Mapping[tuple[str, str], Missing],
-        unread: SourceError | None,
-    ) -> Iterator[Missing]:
-        given = {(reading.model, reading.signal) for reading in readings}
-        for model in self._models:
-            for signal in MAIN_SIGNALS:
-                if (model, signal) in refused:
-                    yield refused[model, signal]
-                elif (model, signal) not in given:
-                    gap = self._gap(signal, unread)
-                    yield Missing(signal, model, "", gap.reason, gap.fix, unread=unread is not None)
-
-    def _gap(self, signal: str, unread: SourceError | None) -> Gap:
-        if unread:
-            return Gap(f"the metrics could not be read: {unread}", "see the source")
-        return GAPS.get(signal) or Gap("this release of vLLM does not publish it", "upgrade vLLM")
+    def interpret(
+        self, metrics: ByModel, infos: Sequence[ModelInfo]
+    ) -> Iterable[Reading | Missing]:
+        """Yield what vLLM publishes of these models."""
+        return vllm.interpret(metrics, infos)

@@ -1,0 +1,142 @@
+"""SGLang as a source."""
+
+from __future__ import annotations
+
+import re
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from exporter.methods import METHODS
+from exporter.readings import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.sources.fetch import Limits
+from exporter.sources.sglang_server import SglangSource
+from slos.signals import MAIN_SIGNALS, SIGNALS
+from tests.fake_server import fake_server
+
+CAPTURE = (Path(__file__).parent / "captures" / "sglang_by_hand.txt").read_text()
+CHAT = "example/chat-8b"
+
+
+async def look(metrics: str) -> Survey:
+    async with (
+        fake_server({"/metrics": metrics}) as fake,
+        SglangSource(fake.url, limits=Limits(5.0)) as source,
+    ):
+        return await source.survey(0.0)
+
+
+def said(survey: Survey) -> dict[str, Reading | Missing]:
+    found: tuple[Reading | Missing, ...] = (*survey.missing, *survey.readings)
+    return {one.signal: one for one in found if one.model == CHAT}
+
+
+def value(one: Reading | Missing) -> object:
+    assert isinstance(one, Reading), one
+    [sample] = one.samples.values()
+    return sample
+
+
+async def test_every_signal_has_a_reading_or_a_reason() -> None:
+    survey = await look(CAPTURE)
+    found = said(survey)
+    assert set(MAIN_SIGNALS) <= found.keys()
+    assert survey.models == (ModelInfo(CHAT, "", "sglang", decoupled=True),)
+    for one in found.values():
+        assert isinstance(one, Reading) or (one.reason and one.fix)
+        assert isinstance(one, Missing) or one.method in METHODS
+
+
+async def test_values() -> None:
+    found = said(await look(CAPTURE))
+    numbers = {
+        signal: value(one)
+        for signal, one in found.items()
+        if isinstance(one, Reading) and SIGNALS[signal].kind != "histogram"
+        if signal != "requests"
+    }
+    assert numbers == {
+        "input_tokens": 7500,
+        "cached_input_tokens": 2100,
+        "output_tokens": 950,
+        "preemptions": 3,
+        "sequences_active": 6,
+        "sequences_waiting": 2,
+        "kv_utilization": 0.25,
+        "kv_blocks_max": 1000,
+        "kv_block_tokens": 64,
+        "kv_blocks_used": 250,
+        "kv_blocks_free": 750,
+    }
+    assert value(found["queue"]) == Distribution((0.0, 0.1, inf), (0, 8, 10), 1.5)
+    assert value(found["e2e"]) == Distribution((4.0, inf), (8, 10), 29.0)
+
+
+async def test_ttft_is_that_of_streams() -> None:
+    found = said(await look(CAPTURE))
+    assert value(found["ttft"]) == Distribution((0.2, inf), (4, 9), 2.25)
+    unlabelled = re.sub('.*is_streaming="false".*\n', "", CAPTURE)
+    unlabelled = unlabelled.replace('is_streaming="true",', "")
+    found = said(await look(unlabelled))
+    assert value(found["ttft"]) == Distribution((0.2, inf), (4, 9), 2.25)
+    without = re.sub('sglang:time_to_first.*is_streaming="true".*\n', "", CAPTURE)
+    gap = said(await look(without))["ttft"]
+    assert isinstance(gap, Missing)
+    assert gap.reason == "no streaming request has completed yet"
+
+
+async def test_intervals_are_shared_out_over_their_tokens() -> None:
+    found = said(await look(CAPTURE))
+    intervals = Distribution((0.02, inf), (700, 900), 18.0)
+    for signal, quality in (("itl_normalized", "exact"), ("itl", "estimate")):
+        one = found[signal]
+        assert isinstance(one, Reading)
+        assert (value(one), METHODS[one.method].quality) == (intervals, quality)
+
+
+async def test_requests_that_were_aborted_are_no_good_ones() -> None:
+    requests = said(await look(CAPTURE))["requests"]
+    assert isinstance(requests, Reading)
+    assert requests.samples == {
+        (("outcome", "ok"), ("reason", "finished")): 8,
+        (("outcome", "disconnected"), ("reason", "abort")): 2,
+    }
+    assert METHODS[requests.method].quality == "estimate"
+
+
+async def test_ranks_of_one_replica_count_once_and_replicas_are_added_up() -> None:
+    """With --enable-metrics-for-all-schedulers every rank publishes the same requests."""
+
+    def ranks(name: str, numbers: dict[tuple[str, str], float]) -> str:
+        return f"# TYPE sglang:{name} gauge\n" + "".join(
+            f'sglang:{name}{{dp_rank="{replica}",model_name="{CHAT}",tp_rank="{rank}"}} {number}\n'
+            for (replica, rank), number in numbers.items()
+        )
+
+    running = {("0", "1"): 5, ("0", "0"): 5, ("1", "2"): 3, ("1", "10"): 3}
+    usage = {("0", "0"): 0.5, ("0", "1"): 0.5, ("1", "2"): 0.3, ("1", "10"): 0.3}
+    found = said(await look(ranks("num_running_reqs", running) + ranks("token_usage", usage)))
+    assert value(found["sequences_active"]) == 8
+    assert value(found["kv_utilization"]) == 0.4
+
+
+async def test_single_priorities_are_parts_of_the_total() -> None:
+    name = "sglang:num_queue_reqs"
+    text = f"# TYPE {name} gauge\n" + "".join(
+        f'{name}{{model_name="{CHAT}",priority="{priority}",tp_rank="0"}} {number}\n'
+        for priority, number in (("", 7), ("1", 4), ("2", 3))
+    )
+    assert value(said(await look(text))["sequences_waiting"]) == 7
+
+
+async def test_a_utilization_above_one_is_refused() -> None:
+    found = said(await look(CAPTURE.replace("} 0.25", "} 1e9")))
+    gap = found["kv_utilization"]
+    assert isinstance(gap, Missing)
+    assert gap.reason == "SGLang reports a token usage of 1e+09, more than 1"
+
+
+async def test_without_metrics_the_flag_is_named() -> None:
+    with pytest.raises(SourceError, match="start SGLang with --enable-metrics"):
+        await look("# TYPE http_requests_total counter\nhttp_requests_total 1\n")
