@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 import tracemalloc
 from itertools import repeat
 
 import pytest
-from hpack import Encoder
+from hpack import Decoder, Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.wire.calls import MAX_REQUESTS
 from exporter.wire.events import CLIENT, SERVER, Settings
-from exporter.wire.http2 import MAX_CALLS, MAX_HEADER_BYTES, PREFACE, Http2Observer
+from exporter.wire.http2 import (
+    FIELDS_AT_ONCE,
+    FIELDS_PER_SECOND,
+    MAX_CALLS,
+    MAX_FIELDS,
+    MAX_HEADER_BYTES,
+    PREFACE,
+    Http2Observer,
+)
 from tests.grpc_talk import (
     CONTINUATION,
     DATA,
@@ -264,6 +273,71 @@ def test_headers_beyond_the_bound() -> None:
         talk = Talk()
         talk.say(CLIENT, what)
         assert (talk.log.events, talk.observer.blind) == ([("passed_over", "headers")], True)
+
+
+def indexed(stream: int, fields: int) -> bytes:
+    """Return a block of fields of one byte each, another one for each stream."""
+    order = random.Random(stream)
+    return frame(HEADERS, END_HEADERS, stream, bytes(order.choices(range(0x82, 0x90), k=fields)))
+
+
+def test_fields_of_a_block_are_bounded() -> None:
+    for fields, fits in ((MAX_FIELDS, True), (MAX_FIELDS + 1, False)):
+        talk = Talk()
+        talk.say(CLIENT, indexed(1, fields))
+        assert talk.observer.blind != fits
+
+
+@pytest.mark.parametrize("fields", [1, 15, 100])
+def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
+    flood, slow = Http2Observer(WireLog(), Settings()), Http2Observer(WireLog(), Settings())
+    begin = PREFACE + frame(SETTINGS, 0, 0)
+    flood.feed(CLIENT, begin, 0.0)
+    slow.feed(CLIENT, begin, 0.0)
+    for number in range(1, FIELDS_AT_ONCE):
+        block = indexed(2 * number + 1, fields)
+        flood.feed(CLIENT, block, 1.0)
+        slow.feed(CLIENT, block, 1.0 + 2 * number * (fields + 4) / FIELDS_PER_SECOND)
+        if flood.blind:
+            break
+    assert number * fields <= FIELDS_AT_ONCE
+    assert not slow.blind
+
+
+def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
+    """That is 250,000 fields, each of which takes as long as any other."""
+    observer = Http2Observer(WireLog(), Settings())
+    blocks = b"".join(indexed(stream, 100) for stream in range(1, 4600, 2))
+    assert len(blocks) > 250_000
+    begun = time.process_time()
+    observer.feed(CLIENT, PREFACE + frame(SETTINGS, 0, 0) + blocks, 1.0)
+    spent = time.process_time() - begun
+    decoder = Decoder()
+    begun = time.process_time()
+    for stream in range(1, 4600, 2):
+        decoder.decode(indexed(stream, 100)[9:], raw=True)
+    assert spent < (time.process_time() - begun) / 4
+    assert observer.blind
+
+
+def test_the_same_block_means_something_else_once_the_table_has_changed() -> None:
+    talk = Talk(Settings(tenant_header="x-team"))
+    teams = ["blue", "blue", "blue", "red", "red", "blue", "red", "red", "green", "green", "blue"]
+    for number, team in enumerate(teams):
+        talk.call(asked("a"), stream=2 * number + 1, x_team=team)
+    assert [stream.tenant for stream in talk.log.streams] == teams
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 3)), max_size=40))
+def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> None:
+    talk = Talk(Settings(tenant_header="x-team"))
+    teams = [team * length for team, length in calls]
+    for number, team in enumerate(teams):
+        talk.call(asked("a"), stream=2 * number + 1, x_team=team)
+        talk.headers(SERVER, 2 * number + 1, {":status": "200", "x-team": team})
+        talk.status(stream=2 * number + 1)
+    assert [stream.tenant for stream in talk.log.streams] == teams
+    assert [event[3] for event in talk.log.events if event[0] == "ended"] == ["ok"] * len(teams)
 
 
 def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:

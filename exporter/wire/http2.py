@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Final
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
 
 from exporter.wire import grpc
 from exporter.wire.calls import ENDPOINTS, Call, Connection
@@ -29,6 +30,14 @@ MAX_CALLS = 1024
 """Of a connection, at a time."""
 MAX_HEADER_BYTES = 65536
 """Of a header block, as it is and decompressed, and of a table of header compression."""
+MAX_FIELDS = 128
+"""Of a header block; servers refuse more than about 100."""
+FIELDS_AT_ONCE = 8192
+FIELDS_PER_SECOND = 16_384
+"""Of a connection: decompressing a field takes 4 µs, and as little as a byte to send.  Blocks that
+repeat an earlier one count as one field."""
+_BYTES_PER_FIELD = 32  # what Huffman codes cost
+_CACHED_BLOCKS, _CACHED_BYTES = 64, 512
 TENANT_BYTES = 256
 """Longer names of tenants are cut."""
 
@@ -62,10 +71,12 @@ class _Side:
     to come for ``stream``, 0 being nobody, then ``padding``; ``ends`` says that the stream's
     direction ends with it.  ``block`` is what there is of a header block, for ``stream`` as well.
     ``ready`` says that there is no such block, and that the settings came which come first.
+    ``blocks`` are header blocks decoded since the table of header compression changed.
     """
 
     __slots__ = (
         "block",
+        "blocks",
         "decoder",
         "direction",
         "ends",
@@ -85,6 +96,7 @@ class _Side:
         self.rest = b""
         self.stream = self.left = self.padding = 0
         self.block = bytearray()
+        self.blocks: dict[bytes, Headers] = {}
         self.decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
         # Whichever size the settings allow is used only once the encoder says so itself.
         self.decoder.max_allowed_table_size = MAX_HEADER_BYTES
@@ -102,6 +114,8 @@ class Http2Observer:
         self._sides = (_Side(CLIENT), _Side(SERVER))
         self._calls: dict[int, Call] = {}
         self._last_stream = 0
+        self._fields = float(FIELDS_AT_ONCE)
+        self._fields_at = 0.0
 
     @property
     def live(self) -> int:
@@ -255,11 +269,26 @@ class Http2Observer:
             side.block += payload
             if len(side.block) > MAX_HEADER_BYTES:
                 raise _MalformedError("headers")
+            self._charge(1, time)
             side.ready = bool(flags & _END_HEADERS)
             if side.ready:
                 block = bytes(side.block)
                 side.block.clear()
-                self._headers(side, stream, _decoded(side.decoder, block), time)
+                headers = side.blocks.get(block)
+                if headers is None:
+                    headers, fields = _decoded(side, block)
+                    self._charge(fields + len(block) // _BYTES_PER_FIELD, time)
+                self._headers(side, stream, headers, time)
+
+    def _charge(self, fields: int, time: float) -> None:
+        """Take the cost of header fields from the budget; raise _MalformedError if it is spent."""
+        if time > self._fields_at:
+            refill = (time - self._fields_at) * FIELDS_PER_SECOND
+            self._fields = min(FIELDS_AT_ONCE, self._fields + refill)
+            self._fields_at = time
+        self._fields -= fields
+        if self._fields < 0:
+            raise _MalformedError("headers")
 
     # What they mean
 
@@ -391,14 +420,29 @@ def _unpadded(payload: bytes, flags: int) -> bytes:
     return payload[start:stop]
 
 
-def _decoded(decoder: Decoder, block: bytes) -> Headers:
-    """Return headers by name, the first of each."""
+def _decoded(side: _Side, block: bytes) -> tuple[Headers, int]:
+    """Return headers by name, the first of each, and how many fields there were."""
     headers: Headers = {}
+    table = side.decoder.header_table
+    before = _newest(table), len(table.dynamic_entries), table.maxsize
     try:
-        for name, value in decoder.decode(block, raw=True):
-            headers.setdefault(bytes(name), bytes(value))
+        fields = list(side.decoder.decode(block, raw=True))
     except OversizedHeaderListError:
         raise _MalformedError("headers") from None
     except HPACKError:
         raise _MalformedError("malformed") from None
-    return headers
+    if len(fields) > MAX_FIELDS:
+        raise _MalformedError("headers")
+    for name, value in fields:
+        headers.setdefault(bytes(name), bytes(value))
+    same = _newest(table) is before[0]
+    if not same or (len(table.dynamic_entries), table.maxsize) != before[1:]:
+        side.blocks.clear()
+    elif len(block) <= _CACHED_BYTES and len(side.blocks) < _CACHED_BLOCKS:
+        side.blocks[block] = headers
+    return headers, len(fields)
+
+
+def _newest(table: HeaderTable) -> object:
+    """Return the newest entry of a table of header compression, the same object if none came."""
+    return table.dynamic_entries[0] if table.dynamic_entries else None
