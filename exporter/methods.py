@@ -288,6 +288,13 @@ METHODS: Mapping[str, Method] = {
         "one token per iteration after the first, and accepted draft tokens: too low where a "
         f"prefill took several iterations, too high where the request was paused; {COMPLETED}",
     ),
+    "trtllm_request_steps": Method(
+        PER_REQUEST,
+        "exact",
+        "TensorRT-LLM's times of the steps of each request",
+        "one gap lies between two steps, each of which brings several tokens with speculative "
+        f"decoding; what HTTP and the client add is not in it; {COMPLETED}",
+    ),
     "trtllm_serve_histogram": Method(
         ENGINE,
         "exact",

@@ -13,7 +13,7 @@ from exporter.readings import Distribution, Missing, Reading
 from exporter.sources.iterations.splitter import Splitter
 from exporter.sources.ledger import Ledger
 from exporter.sources.request_feed import LOSSY_FOR, RequestFeed
-from exporter.sources.request_timing import SPANS, RequestTimings, timing
+from exporter.sources.request_timing import SPANS, RequestTimings, timing, token_gaps
 
 BOOT = 76735.0
 Item = dict[str, object]
@@ -41,6 +41,22 @@ def item(
     if drafts:
         metrics["speculative_decoding"] = {"total_accepted_draft_tokens": drafts}
     return {"request_id": 1, "perf_metrics": metrics, **more}
+
+
+def breakdown(chunks: list[object], steps: list[object]) -> Item:
+    """Return the times of a request's prefill chunks and steps, as the PyTorch backend does."""
+
+    def metrics(times: list[object]) -> list[Item]:
+        return [
+            {"forward_start_time": 1.0, "gpu_forward_time": 17.5, "iter": 3, "token_time": time}
+            for time in times
+        ]
+
+    return {
+        "step_metrics": metrics(steps),
+        "ctx_chunk_metrics": metrics(chunks),
+        "ctx_gpu_forward_time": 41.2,
+    }
 
 
 def changed(**times: object) -> Item:
@@ -108,6 +124,38 @@ class TestItems:
     )
     def test_nonsense(self, one: Item) -> None:
         assert dict(timing(one)) == {}
+
+    def test_token_times_are_gaps(self) -> None:
+        """Steps have a clock of their own, and the first token is that of the prefill."""
+        one = item(time_breakdown_metrics=breakdown([7.0, 7.5], [7.52, 7.54, 7.74]))
+        assert token_gaps(one) == [0.02, 0.02, 0.2]
+        timings = RequestTimings("chat", {"itl": [0.06]})
+        timings.take([one])
+        timings.readings()
+        found = told(timings)
+        assert (found["itl"].count, found["itl"].sum) == (3, pytest.approx(0.24))
+        assert found["itl"].counts[found["itl"].edges.index(0.06)] == 2
+        assert (found["max_gap"].count, found["max_gap"].sum) == (1, 0.2)
+
+    def test_an_orchestrator_has_the_steps_of_the_decoding_half(self) -> None:
+        whole = {
+            "ctx_perf_metrics": item(time_breakdown_metrics=breakdown([3.0], [])),
+            "gen_perf_metrics": item(time_breakdown_metrics=breakdown([], [900.0, 900.02])),
+        }
+        assert token_gaps(whole) == [0.02]
+        assert token_gaps(whole["gen_perf_metrics"] | {"ctx_request_id": 3}) == []
+
+    @pytest.mark.parametrize(
+        "times", [[2.0, 1.0], [1.0, None], [1.0, "2"], [1.0, 1e9], [0, 1.0], [1.0, inf]]
+    )
+    def test_steps_without_usable_times_have_no_gaps(self, times: list[object]) -> None:
+        one = item(time_breakdown_metrics=breakdown([], times))
+        assert token_gaps(one) == []
+        assert dict(timing(one))["ttft"] == 0.75
+
+    @pytest.mark.parametrize("bad", [None, 7, {}, {"step_metrics": 3}, {"step_metrics": [1, None]}])
+    def test_a_breakdown_that_is_none(self, bad: object) -> None:
+        assert token_gaps(item(time_breakdown_metrics=bad)) == []
 
     def test_halves_of_a_request_are_none(self) -> None:
         timings = RequestTimings("chat", {})

@@ -8,6 +8,10 @@ An item says neither how many tokens there were nor how the request ended.  It h
 its first and last iteration, which is one token each without speculative decoding, and hence an
 estimate of the time per token.
 
+With the PyTorch backend an item also has the time of every step (``time_breakdown_metrics``), on a
+clock of its own.  A step brings a request its next token, or several with speculative decoding, so
+the gaps between steps are the gaps between the chunks of its stream.
+
 Disaggregated serving splits a request between servers with clocks of their own.  Each half carries
 ``ctx_request_id`` and is no request; the orchestrator's items hold both halves and its own times.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from exporter.readings import Reading
 from exporter.recorder import LONGEST_REQUEST, Recorder, Series
@@ -23,6 +28,7 @@ from exporter.sources.json_numbers import amount
 
 EXACT = "trtllm_request_timing"
 FROM_ITERATIONS = "trtllm_request_iterations"
+FROM_STEPS = "trtllm_request_steps"
 
 SPANS = {
     "ttft": ("arrival_time", "first_token_time"),
@@ -38,7 +44,12 @@ ORCHESTRATED = (
     ("queue", ("ctx_perf_metrics", "perf_metrics", "timing_metrics"), SPANS["queue"]),
     ("prefill", ("ctx_perf_metrics", "perf_metrics", "timing_metrics"), SPANS["prefill"]),
 )
-METHODS = {**dict.fromkeys(SPANS, EXACT), "tpot": FROM_ITERATIONS}
+METHODS = {
+    **dict.fromkeys(SPANS, EXACT),
+    "tpot": FROM_ITERATIONS,
+    "itl": FROM_STEPS,
+    "max_gap": FROM_STEPS,
+}
 """Every signal that items tell, and by which method."""
 
 CLOCK_DIGITS = 9
@@ -79,11 +90,17 @@ class RequestTimings:
                 continue
             count += 1
             found = dict(timing(item))
+            gaps = token_gaps(item)
+            if gaps:
+                found["max_gap"] = max(gaps)
+                self._fresh |= {"itl"} - self._known
             self._fresh |= found.keys() - self._known
             if not found:
                 self.refused[HALF if _is_half(item) else NO_TIMES] += 1
             for signal, seconds in found.items():
                 self._recorder.observe(self._series(signal), seconds, weight=not past)
+            for seconds in gaps:
+                self._recorder.observe(self._series("itl"), seconds, weight=not past)
         return count
 
     def readings(self) -> tuple[Reading, ...]:
@@ -125,6 +142,32 @@ def timing(item: Mapping[str, object]) -> Iterator[tuple[str, float]]:
         if seconds is not None and (seconds > 0 or signal != "decode"):
             yield signal, seconds
     yield from _per_token(_at(item, "perf_metrics"))
+
+
+def token_gaps(item: Mapping[str, object]) -> list[float]:
+    """Return the seconds between the tokens of a request; empty if a time is missing or falls.
+
+    The first token is that of the last chunk of the prefill.  The half of a disaggregated request
+    that decodes does not have it, so its first gap is left out.
+    """
+    if _is_half(item):
+        return []
+    path = ("gen_perf_metrics", "time_breakdown_metrics")
+    breakdown = _at(item, *(path if "ctx_perf_metrics" in item else path[1:]))
+    chunks, steps = (_steps(breakdown, key) for key in ("ctx_chunk_metrics", "step_metrics"))
+    moments = [_moment(step, "token_time") for step in (*chunks[-1:], *steps)]
+    times = [moment for moment in moments if moment is not None]
+    if len(times) < len(moments):
+        return []
+    gaps = [round(late - early, CLOCK_DIGITS) for early, late in pairwise(times)]
+    return gaps if all(0 <= gap <= LONGEST_REQUEST for gap in gaps) else []
+
+
+def _steps(breakdown: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    steps = breakdown.get(key)
+    if not isinstance(steps, list):
+        return []
+    return [step if isinstance(step, dict) else {} for step in steps]
 
 
 def _per_token(metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:

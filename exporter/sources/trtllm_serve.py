@@ -61,7 +61,8 @@ _NOTHING_COUNTED = Gap(
     "the server publishes no such counter: it is off, or there was nothing to count yet", ITERATIONS
 )
 _NO_SINGLE_TOKENS = Gap(
-    "trtllm-serve has no metric of single tokens", f"{ITERATIONS}, for an estimate"
+    "trtllm-serve has no metric of single tokens, and no timing of requests with their steps came",
+    f"{WRITE}; or {ITERATIONS}, for an estimate",
 )
 GAPS: Mapping[str, Gap] = {
     "itl": _NO_SINGLE_TOKENS,
