@@ -127,7 +127,10 @@ def _summary(moment: _Moment, stack: Stack, settings: StackSettings) -> Renderab
 
 
 def _models(moment: _Moment) -> list[Json]:
-    return [model for model in moment.status["models"] if not model["excluded"]]
+    """Return the models to show: one of which no version is known yet gives way to its versions."""
+    shown = [model for model in moment.status["models"] if not model["excluded"]]
+    known = {model["model"] for model in shown if model["version"]}
+    return [model for model in shown if model["version"] or model["model"] not in known]
 
 
 def _outside(moment: _Moment, stack: Stack) -> tuple[RenderableType, ...]:

@@ -107,7 +107,9 @@ def _ask(
         message = f"Prometheus at {place} has not answered in {timeout:g} s"
         raise TooMuchError(message) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise PrometheusError(f"cannot reach Prometheus at {place}: {error}") from error
+        why = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason = getattr(why, "strerror", None) or why
+        raise PrometheusError(f"cannot reach Prometheus at {place}: {reason}") from error
     if len(body) > _MAX_BYTES:
         raise TooMuchError(f"the answer of {place} is larger than {_MAX_BYTES >> 20} MiB")
     refused = TooMuchError if status in _TOO_MUCH else PrometheusError

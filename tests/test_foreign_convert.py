@@ -386,6 +386,14 @@ def test_the_input_is_never_replaced(folder: Folder, kind: str) -> None:
     assert done.stderr.endswith(f"{target.name}: is the input. Fix: write to another file.\n")
 
 
+def test_standard_input_is_converted(folder: Folder) -> None:
+    given = Path(folder.write(SHOP)).read_text()
+    done = CliRunner().invoke(convert, ["-"], input=given)
+    assert done.exit_code == 0
+    assert "from standard input." in done.stdout
+    assert bare(folder.services(done.stdout)) == bare(folder.services(given))
+
+
 def test_a_link_stays_a_link_and_a_pipe_a_pipe(folder: Folder) -> None:
     real, link = folder.path / "real.yaml", folder.path / "link.yaml"
     link.symlink_to(real)

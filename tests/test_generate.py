@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -360,7 +361,10 @@ def test_check_sees_a_missing_end_of_line(capsys):
 def test_an_output_folder_that_is_a_file_is_one_clear_line(capsys):
     Path("out").write_text("")
     assert run("chat.yaml", "-o", "out") == 2
-    assert capsys.readouterr().err == "tokenslo: out/alerts/chat.rules.yaml: Not a directory\n"
+    assert capsys.readouterr().err == (
+        "tokenslo: out/alerts/chat.rules.yaml: cannot be written: Not a directory. "
+        "Fix: choose another place with --output.\n"
+    )
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
@@ -369,8 +373,8 @@ def test_an_output_file_that_is_no_regular_file_is_left_alone(capsys, make):
     make("out/alerts/chat.rules.yaml")
     assert run("chat.yaml", "-o", "out") == 2
     assert capsys.readouterr().err == (
-        "tokenslo: out/alerts/chat.rules.yaml: not a regular file; remove it or choose another "
-        "folder\n"
+        "tokenslo: out/alerts/chat.rules.yaml: cannot be written: it is not a regular file. "
+        "Fix: choose another place with --output.\n"
     )
     assert not Path("out/alerts/chat.rules.yaml").is_file()
     assert tree() == {}
@@ -390,6 +394,45 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(capsys):
     assert err.count("\n") == 1
 
 
+def test_one_file_that_cannot_be_written_leaves_all_as_they_were(monkeypatch, capsys):
+    assert run("chat.yaml", "-o", "out") == 0
+    before = tree()
+    write("chat", lambda text: text.replace("99.9%", "99.5%"))
+    opened = Path.open
+
+    def full(path, *arguments, **more):
+        if path.name.startswith(".ChatAvailabilityBudgetBurn"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert run("chat.yaml", "-o", "out") == 2
+    monkeypatch.setattr(Path, "open", opened)
+    assert "cannot be written: No space left on device. Fix: " in capsys.readouterr().err
+    assert tree() == before
+
+
+def test_a_reader_that_has_seen_enough_gets_all_files(folder):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tokenslo", "generate", "chat.yaml", "-o", "out"]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert run("chat.yaml", "-o", "out", "--check") == 0
+
+
+def test_without_standard_output_everything_is_written(folder):
+    path = os.pathsep.join(filter(None, sys.path))
+    command = f"{sys.executable} -m tokenslo generate chat.yaml -o out >&-"
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert run("chat.yaml", "-o", "out", "--check") == 0
+
+
 def test_a_full_disk_leaves_the_old_file_whole():
     run("chat.yaml", "-o", "out")
     rules = Path("out/alerts/chat.rules.yaml").read_text()
@@ -403,7 +446,10 @@ def test_a_full_disk_leaves_the_old_file_whole():
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "tokenslo: out/alerts/chat.rules.yaml: File too large\n"
+    assert done.stderr == (
+        "tokenslo: out/alerts/chat.rules.yaml: cannot be written: File too large. "
+        "Fix: choose another place with --output.\n"
+    )
     assert Path("out/alerts/chat.rules.yaml").read_text() == rules
     assert not [path for path in Path("out").rglob("*") if path.name.startswith(".")]
 

@@ -145,7 +145,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         code = cli.main(arguments, prog_name="tokenslo", standalone_mode=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "tokenslo"
-        return _fail(f"{path}: {error.format_message()} Try `{path} --help`.")
+        message = error.format_message().rstrip()
+        end = "" if message.endswith((".", "?", "!")) else "."
+        return _fail(f"{path}: {message}{end} Try `{path} --help`.")
     except click.ClickException as error:
         return _fail(f"tokenslo: {error.format_message()}")
     except (click.Abort, KeyboardInterrupt):
@@ -157,7 +159,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             return _fail(str(error))
         raise
     except OSError as error:  # of standard output; commands tell of those of files themselves
-        return _fail(f"tokenslo: {error.filename or 'standard output'}: {error.strerror}")
+        return _fail(f"tokenslo: {error.filename or 'standard output'}: {error.strerror or error}")
     return code if isinstance(code, int) else 0
 
 

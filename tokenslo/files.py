@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slos.document import JSONNET, STDIN
+from slos.document import STDIN
 from slos.errors import InvalidFile, Problem
 from slos.load import load_file
 from slos.model import Service
@@ -41,12 +41,15 @@ def inputs(given: Iterable[str]) -> Iterator[str]:
     Raises InvalidFile for a folder without SLO files.
     """
     for name in given:
-        if name == "-":
-            yield STDIN
-        elif Path(name).is_dir():
+        if Path(name).is_dir():
             yield from _in_folder(name)
         else:
-            yield name
+            yield input_name(name)
+
+
+def input_name(given: str) -> str:
+    """Return the name of the file that an argument stands for."""
+    return STDIN if given == "-" else given
 
 
 def _in_folder(name: str) -> list[str]:
@@ -62,7 +65,7 @@ def _in_folder(name: str) -> list[str]:
             [Problem(name, 0, "", f"cannot be read: {error.strerror}", fix)]
         ) from None
     if not files:
-        endings = ", ".join(sorted(SUFFIXES - JSONNET | {".jsonnet"}))
+        endings = ", ".join(sorted(SUFFIXES))
         message = f"is a folder without a file that ends in {endings}"
         raise InvalidFile([Problem(name, 0, "", message, "give the path of an SLO file")])
     return files

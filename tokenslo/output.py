@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,33 +44,57 @@ def changes(folder: Path, files: Mapping[str, str], stale: Iterable[Path] = ()) 
     return [change for change in (*found, *gone) if change.old != change.new]
 
 
-def apply(change: Change) -> None:
-    """Make one file what it should be; a reader sees the old text or the new one, never a part."""
-    if change.new is None:
-        change.path.unlink()
-        return
-    path = change.path.resolve()  # a link stays a link
+def apply(changes: Sequence[Change]) -> None:
+    """Make files what they should be.
+
+    All texts are written before the first file is replaced: where one cannot be written, nothing
+    changes. A reader sees the old text of a file or the new one, never a part.
+    """
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for change in changes:
+            if change.new is not None:
+                with reporting(change.path):
+                    staged.append(_staged(change.path, change.new))
+        for temporary, path in staged:
+            temporary.replace(path)
+        for change in changes:
+            if change.new is None:
+                with reporting(change.path):
+                    change.path.unlink()
+    finally:
+        for temporary, _ in staged:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def _staged(path: Path, text: str) -> tuple[Path, Path]:
+    """Write a text beside the file that it is to replace; return both paths."""
+    path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # One that a killed run has left: in a container its process id is ours.
         temporary.unlink(missing_ok=True)
         with temporary.open("x", encoding="utf-8", newline="") as file:
-            file.write(change.new)
-        temporary.replace(path)
+            file.write(text)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+    return temporary, path
 
 
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
-    """Turn what the file system says into one line that names ``path`` or the file it is about."""
+    """Report an error of the file system as one line with ``path`` and a fix."""
     try:
         yield
     except OSError as error:
-        raise click.ClickException(f"{error.filename or path}: {error.strerror}") from None
+        fix = "choose another place with --output"
+        raise click.ClickException(
+            f"{path}: cannot be written: {error.strerror}. Fix: {fix}."
+        ) from None
 
 
 def check_target(target: Path | None, source: Path, *, force: bool) -> None:
@@ -88,11 +112,11 @@ def deliver(text: str, target: Path | None) -> None:
     if target is None:
         click.echo(text, nl=False)
         return
-    with reporting(target):
-        if target.exists() and not target.is_file():  # a pipe or a device cannot be replaced
+    if target.exists() and not target.is_file():  # a pipe or a device cannot be replaced
+        with reporting(target):
             target.write_text(text, encoding="utf-8")
-        else:
-            apply(Change(target, None, text))
+    else:
+        apply([Change(target, None, text)])
 
 
 def difference(change: Change) -> Iterator[str]:
@@ -110,15 +134,15 @@ def difference(change: Change) -> Iterator[str]:
 def _read(path: Path) -> str | None:
     """Return a file's text, whatever it holds; None if there is none.
 
-    Raises OSError for what is no file to replace: reading a pipe could take forever.
+    Raises click.ClickException for what cannot be replaced: reading a pipe could take forever.
     """
-    if path.exists() and not path.is_file():
-        why = "not a regular file; remove it or choose another folder"
-        raise OSError(errno.EINVAL, why, str(path))
-    try:
-        return path.read_bytes().decode("utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
+    with reporting(path):
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        try:
+            return path.read_bytes().decode("utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
 
 
 def _lines(text: str | None) -> list[str]:

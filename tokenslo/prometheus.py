@@ -14,6 +14,7 @@ prometheus_option = click.option(
     "url",
     required=True,
     metavar="URL",
+    callback=lambda _, __, url: _url(url),
     help="The Prometheus to ask, with its path if it has one; may hold user:password@.",
 )
 
@@ -26,6 +27,12 @@ headers_option = click.option(
     help="A header for Prometheus, such as 'X-Scope-OrgID: team', or a file with one a line, which "
     "is the place for secrets; repeatable.",
 )
+
+
+def _url(given: str) -> str:
+    if not given.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{given!r} is not an http or https URL.")
+    return given
 
 
 def _headers(given: Sequence[str]) -> Headers:

@@ -10,11 +10,11 @@ import click
 from slos import openslo_export, write
 from slos.load import load_file
 from tokenslo import output
-from tokenslo.files import libraries_option
+from tokenslo.files import input_name, libraries_option
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", callback=lambda _, __, file: input_name(file))
 @libraries_option
 @click.option(
     "--to",
@@ -29,7 +29,7 @@ from tokenslo.files import libraries_option
 def convert(
     file: str, libraries: tuple[Path, ...], language: str, target: Path | None, force: bool
 ) -> None:
-    """Convert an SLO file of Sloth, Pyrra, OpenSLO or tokenslo.
+    """Convert an SLO file of Sloth, Pyrra, OpenSLO or tokenslo; - is standard input.
 
     An existing file is replaced only with --force, and the input never.
 

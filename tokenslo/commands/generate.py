@@ -191,7 +191,7 @@ def generate(
         _show(changes, len(wanted), quiet=quiet)
         return
     _write(changes, len(wanted), quiet=quiet)
-    if changes and not quiet and sys.stdout.isatty():
+    if changes and not quiet and sys.stdout and sys.stdout.isatty():
         click.echo(_next_step(folder, wanted))
 
 
@@ -269,9 +269,8 @@ def _show(changes: list[output.Change], total: int, *, quiet: bool) -> None:
 
 
 def _write(changes: list[output.Change], total: int, *, quiet: bool) -> None:
+    output.apply(changes)
     for change in changes:
-        with output.reporting(change.path):
-            output.apply(change)
         if not quiet:
             click.echo(f"{'removed' if change.new is None else 'wrote'} {change.path}")
     if not quiet:
