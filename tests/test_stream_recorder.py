@@ -326,6 +326,17 @@ def test_our_own_probe_is_in_nothing() -> None:
     assert (value(recorder, "requests"), value(recorder, "suspected_retries")) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("expected", "model"), [(["llama"] * 2, "llama"), (["llama", "other"], "")]
+)
+def test_a_request_without_a_model_is_for_the_only_one(expected: list[str], model: str) -> None:
+    recorder = StreamRecorder({}, expected=expected)
+    play(recorder, stream(model="", endpoint="sglang_generate"), *chunks(101.0), ended(102.0))
+    requests = [one for one in readings(recorder) if one.signal == "requests"]
+    counted = {one.model for one in requests if 1.0 in one.samples.values()}
+    assert counted == {model}
+
+
 # What the server says of tokens
 
 

@@ -71,7 +71,8 @@ class StreamRecorder:
     """The listener of the observers of a tap; times are in seconds.
 
     ``thresholds`` are SLO thresholds by signal.  ``expected`` are names of models that the server
-    is known to have.  Requests with the id ``probe`` are our own.  ``lossy`` counts streams of
+    is known to have; a request that names none is for the only one.  Requests with the id ``probe``
+    are our own.  ``lossy`` counts streams of
     which bytes were not seen, ``passed`` what was left out, by reason.
     """
 
@@ -91,6 +92,8 @@ class StreamRecorder:
         )
         self.seen_until: Callable[[], float] | None = None
         self._probe = probe
+        names = {*expected}
+        self._only = names.pop() if len(names) == 1 else ""
         self._live: dict[Stream, _Live] = {}
         self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
         self._retries = Retries()
@@ -147,6 +150,7 @@ class StreamRecorder:
         """Begin to measure a request."""
         if self._probe and stream.request_id == self._probe:
             return
+        stream.model = stream.model or self._only
         model = self._models.asked(stream.model, stream.version)
         if model is None:
             self.passed["models"] += 1
