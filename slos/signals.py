@@ -376,6 +376,17 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "Packets that the kernel dropped because the capture tap was behind.",
         ("tap",),
     ),
+    "tokenslo_tap_late_reads": (
+        "counter",
+        "Reads of a proxy tap that its event loop was late for; they get the time at which the "
+        "kernel received the last of the bytes.",
+        ("tap",),
+    ),
+    "tokenslo_tap_late_gaps": (
+        "counter",
+        "Gaps between chunks that are in no histogram because a chunk was read late.",
+        ("tap",),
+    ),
     "tokenslo_tap_restarts": (
         "counter",
         "How often the process of the taps ended unasked and was started again.",

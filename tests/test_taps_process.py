@@ -222,7 +222,7 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
         first = await one.survey(0.0)
         assert total(first, "requests") == total(first, "itl") == 0
         second = await until_streams(one, 2)
-        assert (total(second, "itl"), total(second, "output_tokens")) == (4, 6)
+        assert total(second, "output_tokens") == 6
         [info] = second.models
         assert (info.model, info.version, info.decoupled) == ("chat", "", True)
         assert {reading.signal for reading in second.readings} | {
@@ -231,7 +231,7 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
         gaps = {gap.signal: (gap.reason, gap.fix) for gap in second.missing}
         assert gaps["kv_utilization"] == (
             "bytes on the wire do not show it",
-            "give the sidecar --triton URL, --trtllm URL or --vllm URL as well",
+            "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglang URL as well",
         )
         assert second.lost_records == 0
         tenants = next(r for r in second.readings if r.signal == "tenant_requests")
@@ -240,7 +240,11 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
         name = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
 
         await settled(one, name)
-        assert shown(one.families(), name) == {
+        of_tap = shown(one.families(), name)
+        # On a busy machine a read may be late.
+        assert total(second, "itl") + of_tap.pop("late_gaps") == 4
+        assert of_tap.pop("late_reads") >= 0
+        assert of_tap == {
             "connections": 0,
             "connections_opened": 2,
             "lossy_streams": 0,
@@ -333,7 +337,8 @@ async def test_a_process_that_is_killed_is_started_again(
         survey = await until_streams(one, 1)
         assert survey.lost_records == 1
         await settled(one, fixed)
-        assert shown(one.families(), fixed) == {
+        of_tap = shown(one.families(), fixed)
+        assert {name: of_tap[name] for name in of_tap if not name.startswith("late_")} == {
             "connections": 0,
             "connections_opened": 3,
             "lossy_streams": 0,

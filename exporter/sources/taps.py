@@ -193,6 +193,8 @@ _COUNTERS = (
     "tokenslo_tap_passed_over",
     "tokenslo_tap_lossy_streams",
     "tokenslo_tap_dropped_packets",
+    "tokenslo_tap_late_reads",
+    "tokenslo_tap_late_gaps",
 )
 
 
@@ -203,6 +205,8 @@ def _counted(state: TapState) -> Mapping[Counted, int]:
     found: dict[Counted, int] = {
         ("tokenslo_tap_connections_opened", (tap,)): traffic.opened,
         ("tokenslo_tap_lossy_streams", (tap,)): state.lossy,
+        ("tokenslo_tap_late_reads", (tap,)): traffic.late_reads,
+        ("tokenslo_tap_late_gaps", (tap,)): state.late_gaps,
     }
     if traffic.dropped is not None:
         found["tokenslo_tap_dropped_packets", (tap,)] = traffic.dropped

@@ -20,6 +20,7 @@ from time import monotonic
 from exporter.background import Supervisor, TaskState
 from exporter.log import Episodes
 from exporter.taps.attach import Connections
+from exporter.taps.loop_lag import LoopLag
 from exporter.taps.packet_clock import PacketClock
 from exporter.taps.packet_filter import MOST_PORTS, packet_filter
 from exporter.taps.packets import FIN, RST, SYN, Segment, is_intact, segment
@@ -55,6 +56,7 @@ class CaptureTap:
         self._clock = PacketClock()
         self._ring: Ring | None = None
         self._supervisor = Supervisor()
+        self.lag = LoopLag()  # not opened: the kernel's times are never late
         self._away = False
         self._caught_up = 0.0
         self._troubles = Episodes()

@@ -50,12 +50,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TapState:
-    """What a tap has counted; ``passed`` is by reason, and ``lossy`` in streams."""
+    """What a tap has counted; ``passed`` is by reason, ``lossy`` counts streams."""
 
     tap: str
     traffic: Traffic
     passed: Mapping[str, int]
     lossy: int
+    late_gaps: int = 0
 
 
 def settings_line(settings: Settings) -> bytes:

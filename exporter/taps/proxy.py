@@ -14,6 +14,7 @@ from time import monotonic
 from exporter.background import Supervisor, TaskState
 from exporter.listening import BACKLOG, listen
 from exporter.log import LOG
+from exporter.taps.loop_lag import LoopLag
 from exporter.taps.model_inputs import ModelInputs
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.proxy_connection import Connection
@@ -62,6 +63,7 @@ class ProxyTap:
         self.spec = spec
         self.port = spec.listen_port
         """The port that is listened on, once there is one."""
+        self.lag = LoopLag()
         self._new_observer = new_observer
         self._errors = ObserverErrors(passed_over)
         self._limits = limits or Limits()
@@ -84,6 +86,7 @@ class ProxyTap:
         self.port = sockets[0].getsockname()[1]
         self._shared = shared
         shared.resets.open()
+        self.lag.open()
         for each in sockets:
             self._servers.append(await self._accept(each, shared))
         self._supervisor.start(f"tick {self.spec}", partial(self._tick, shared))
@@ -123,6 +126,7 @@ class ProxyTap:
             Resets(),
             asyncio.get_running_loop(),
             self._errors,
+            self.lag,
             new_injection,
         )
 
@@ -141,6 +145,7 @@ class ProxyTap:
         for server in self._servers:
             server.close()
         self._supervisor.cancel()
+        self.lag.close()
         if self._inputs:
             self._inputs.close()
         if self._shared:
@@ -156,15 +161,20 @@ class ProxyTap:
         return self._supervisor.states
 
     def seen_until(self) -> float:
-        """Return now: bytes that have not been read have not passed."""
-        return monotonic()
+        """Return now, or up to when the loop was on time: later bytes may wait to be read."""
+        return self.lag.seen_until()
 
     def traffic(self) -> Traffic:
         """Return what it has counted so far; connections that sent nothing count for nothing."""
         shared = self._shared
         if not shared:
             return Traffic()
-        return Traffic(shared.watched, shared.opened, dict(shared.refused))
+        return Traffic(
+            shared.watched,
+            shared.opened,
+            dict(shared.refused),
+            late_reads=self.lag.late_reads,
+        )
 
     async def _tick(self, shared: Shared) -> None:
         while True:

@@ -66,11 +66,13 @@ class Connection(asyncio.Protocol):
         "_stand_in",
         "_take",
         "_unsent",
+        "lag",
         "unanswered",
     )
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self.lag = shared.lag
         self._observer: Observer = _NONE_YET
         self._client: asyncio.Transport
         self._server: Server | None = None
@@ -105,7 +107,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in a piece of a request."""
-        self._take(data, monotonic())
+        now, lag = monotonic(), self.lag
+        self._take(data, now if now <= lag.fresh_until else lag.came(now, self._client))
 
     def _take_head(self, data: bytes, now: float) -> None:
         if self._observer is _NONE_YET and not self._unsent:
@@ -459,6 +462,7 @@ class Server(asyncio.Protocol):
         "descriptor",
         "feed",
         "full",
+        "lag",
         "plain",
         "transport",
         "write",
@@ -474,6 +478,7 @@ class Server(asyncio.Protocol):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.full = False
+        self.lag = connection.lag
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -487,10 +492,13 @@ class Server(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass on a piece of an answer, which may be a token: nothing is faster than this."""
         # What is in a slot is found sooner if it is not called in the same breath.
-        now, answer, feed = monotonic(), self.answer, self.feed
+        now, answer, feed, lag = monotonic(), self.answer, self.feed, self.lag
         answer(data)
         try:
-            feed(SERVER, data, now)
+            if now <= lag.fresh_until:
+                feed(SERVER, data, now)
+            else:
+                lag.feed_late(feed, SERVER, data, now, self.transport)
         except Exception as error:
             self._connection.observer_failed(error)
         self._connection.unanswered = False

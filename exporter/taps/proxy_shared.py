@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from exporter.log import Episodes
+from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.resets import Resets
 from exporter.taps.tap import NewObserver, ProxySpec
@@ -53,6 +54,7 @@ class Shared:
     resets: Resets
     loop: asyncio.AbstractEventLoop
     errors: ObserverErrors
+    lag: LoopLag
     new_injection: Callable[[], Injection] | None = None
     connections: set[Connection] = field(default_factory=set)
     opened: int = 0

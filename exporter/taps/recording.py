@@ -24,6 +24,7 @@ from exporter.readings import Reading
 from exporter.taps.goodput import Goal, times
 from exporter.taps.judgement import Judgement, judge_ended, judge_first_token, judge_under_way
 from exporter.taps.label_limiter import OTHER, LabelLimiter
+from exporter.taps.loop_lag import LoopLag
 from exporter.taps.model import Model, Pace
 from exporter.taps.retries import Retries
 from exporter.taps.roster import Roster
@@ -55,13 +56,15 @@ class _Live:
 
     ``pace`` is where its tokens go: to its model's or, once its client may have left, apart.
     ``left`` is what the stream was like then.  ``blocked`` says that its client does not read.
-    ``seen_until`` is up to when its tap has seen everything.
+    ``seen_until`` is up to when its tap has seen everything, and ``late`` says that the last chunk
+    was read late.
     """
 
     model: Model
     pace: Pace | None
     left: Stream | None = None
     blocked: bool = False
+    late: bool = False
     tenant: str = ""
     seen_until: Callable[[], float] | None = None
     judgement: Judgement = field(default_factory=Judgement)
@@ -91,6 +94,8 @@ class StreamRecorder:
             lambda name, version: Model(name, version, thresholds, goals), expected
         )
         self.seen_until: Callable[[], float] | None = None
+        self.lag = LoopLag()
+        self.late_gaps = 0
         self._probe = probe
         names = {*expected}
         self._only = names.pop() if len(names) == 1 else ""
@@ -99,12 +104,13 @@ class StreamRecorder:
         self._retries = Retries()
 
     def beside(self) -> StreamRecorder:
-        """Return a listener for another tap: with ``lossy`` and ``passed`` of its own, only.
+        """Return a listener for another tap: with counts of its own, only.
 
-        Set its ``seen_until`` where the tap sees bytes later than they pass.
+        Set its ``seen_until`` where the tap sees bytes later than they pass, and the ``lag`` of a
+        tap whose event loop may be late: ``late_gaps`` counts gaps that are left out for that.
         """
         other = copy(self)
-        other.lossy, other.passed = 0, Counter()
+        other.lossy, other.passed, other.late_gaps = 0, Counter(), 0
         return other
 
     def judge_under_way(self, now: float) -> Iterator[None]:
@@ -173,9 +179,15 @@ class StreamRecorder:
         if live is None:
             return
         pace = live.pace
+        late = self.lag.late
         if not stream.chunks or pace is None:
             self._first(stream, live, time)
             stream.first_tokens = tokens
+        elif late or live.late:
+            # Chunks that are read late come in one: nothing is known of the gaps around each.
+            self.late_gaps += 1
+            if live.judgement.pending and live.left is None:
+                live.judgement.token_came(live.model)
         else:
             gap = time - stream.last
             pace.itl.observe(gap)
@@ -186,6 +198,7 @@ class StreamRecorder:
                 live.judgement.note_gap(live.model, stream.last, gap)
             if tokens and stream.choices == 1:
                 pace.itl_normalized.observe(gap / tokens, tokens)
+        live.late = late
         stream.last = time
         stream.chunks += 1
         stream.tokens += tokens or 1

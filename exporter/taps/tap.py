@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from exporter.background import TaskState
+from exporter.taps.loop_lag import LoopLag
 from exporter.wire.events import Observer
 from slos.errors import BadValue, quoted
 
@@ -53,7 +54,8 @@ Spec = ProxySpec | CaptureSpec
 class Traffic:
     """What a tap counts beside streams; ``dropped`` (packets) is None where none can be.
 
-    ``unseen`` are requests of which not even the beginning was seen.
+    ``unseen`` are requests of which not even the beginning was seen, ``late_reads`` what was read
+    while the tap was late (see :mod:`exporter.taps.loop_lag`).
     """
 
     connections: int = 0
@@ -61,6 +63,7 @@ class Traffic:
     refused: Mapping[str, int] = field(default_factory=dict)
     dropped: int | None = None
     unseen: int = 0
+    late_reads: int = 0
 
 
 class Tap(Protocol):
@@ -86,6 +89,11 @@ class Tap(Protocol):
     @property
     def tasks(self) -> Sequence[TaskState]:
         """Its background tasks."""
+        ...
+
+    @property
+    def lag(self) -> LoopLag:
+        """How late it is."""
         ...
 
     def seen_until(self) -> float:

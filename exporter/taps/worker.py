@@ -64,7 +64,8 @@ class _Watched:
         """Return what it has counted."""
         traffic = self.tap.traffic()
         lossy = self.recorder.lossy + traffic.unseen
-        return TapState(self.name(), traffic, dict(self.recorder.passed), lossy)
+        passed, late_gaps = dict(self.recorder.passed), self.recorder.late_gaps
+        return TapState(self.name(), traffic, passed, lossy, late_gaps)
 
 
 def main(descriptor: int) -> None:
@@ -118,6 +119,7 @@ def _watched(settings: Settings, recorder: StreamRecorder) -> Iterator[_Watched]
         listener = recorder.beside()
         tap = _tap(parse(text), settings, listener, wire)
         listener.seen_until = tap.seen_until
+        listener.lag = tap.lag
         yield _Watched(tap, listener)
 
 

@@ -1,0 +1,91 @@
+"""Notice when the event loop is late, and when the bytes that it then reads really came."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from time import monotonic
+
+from exporter.wire.events import Direction
+
+TICK_SECONDS = 0.01
+LATE_SECONDS = 0.02
+"""How late a tick may be: no time that counts as exact is late by more than both together."""
+_LAST_DATA_RECEIVED = struct.Struct("=52xI")
+"""``tcpi_last_data_recv`` of ``struct tcp_info``: milliseconds since data last came."""
+
+
+class LoopLag:
+    """Watch the event loop by a timer, from `open` to `close`.
+
+    Bytes that are read after ``fresh_until`` are late: something held the loop up while they
+    waited in the kernel.  That lasts until a tick is on time again.  They get the time when the
+    last of them came, by the kernel; ``late`` is set while an observer is fed with them, and
+    ``late_reads`` counts reads of them.
+    """
+
+    __slots__ = ("_due", "_fresh_at", "_timer", "fresh_until", "late", "late_reads")
+
+    def __init__(self) -> None:
+        self.fresh_until = float("inf")
+        self.late = False
+        self.late_reads = 0
+        self._due = self._fresh_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Begin, in the running loop."""
+        self._due = monotonic() + TICK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def close(self) -> None:
+        """End."""
+        if self._timer:
+            self._timer.cancel()
+
+    def seen_until(self) -> float:
+        """Return a time in seconds before which no byte waits unread."""
+        now = monotonic()
+        return now if now <= self.fresh_until else self._fresh_at
+
+    def feed_late(
+        self,
+        feed: Callable[[Direction, bytes, float], None],
+        direction: Direction,
+        data: bytes,
+        now: float,
+        transport: asyncio.Transport,
+    ) -> None:
+        """Feed an observer with late bytes."""
+        self.late = True
+        try:
+            feed(direction, data, self.came(now, transport))
+        finally:
+            self.late = False
+
+    def came(self, now: float, transport: asyncio.Transport) -> float:
+        """Return when late bytes came that were read at ``now``."""
+        self.late_reads += 1
+        return now - _waited(transport)
+
+    def _tick(self) -> None:
+        now = monotonic()
+        if now - self._due <= LATE_SECONDS:
+            self._fresh_at = now
+            self.fresh_until = now + TICK_SECONDS + LATE_SECONDS
+        else:
+            self.fresh_until = self._fresh_at
+        self.open()
+
+
+def _waited(transport: asyncio.Transport) -> float:
+    """Return for how many seconds the last data of a TCP connection has been there."""
+    try:
+        connection = transport.get_extra_info("socket")
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
+        milliseconds: int = _LAST_DATA_RECEIVED.unpack(info)[0]
+    except (OSError, ValueError, AttributeError, struct.error):  # it has just been closed
+        return 0.0
+    return milliseconds / 1000

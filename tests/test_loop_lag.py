@@ -1,0 +1,128 @@
+"""Times taken while the event loop of a proxy was late are corrected or left out, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from exporter.readings import Distribution
+from exporter.taps.capture import CaptureTap
+from exporter.taps.loop_lag import LoopLag
+from exporter.taps.recording import StreamRecorder
+from exporter.taps.tap import CaptureSpec
+from exporter.wire.connection import observe
+from exporter.wire.events import Settings, Stream
+from tests.proxied import Scene, on_loop, proxied, receive, until
+from tests.watching import Watcher
+
+BODY = b'{"model": "m", "prompt": "x", "stream": true}'
+REQUEST = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+)
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HELD_UP = 0.5
+
+
+def chunk(text: str) -> bytes:
+    event = b'data: {"choices":[{"index":0,"text":"%b"}]}\n\n' % text.encode()
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+def found(recorder: StreamRecorder, signal: str) -> Distribution:
+    (value,) = (
+        value
+        for readings in recorder.readings()
+        for reading in readings
+        if reading.signal == signal and reading.model == "m"
+        for value in reading.samples.values()
+    )
+    assert isinstance(value, Distribution)
+    return value
+
+
+async def stream_through(
+    scene: Scene, recorder: StreamRecorder, serve: Callable[[socket.socket], None], size: int
+) -> None:
+    """Let a thread answer a stream while the event loop is held up."""
+    recorder.lag = scene.tap.lag
+    client, server = await scene.pair(REQUEST)
+    server.setblocking(True)
+    await asyncio.sleep(0.1)
+    answering = threading.Thread(target=serve, args=(server,))
+    answering.start()
+    time.sleep(HELD_UP)  # noqa: ASYNC251 - holding the loop up is the point
+    await receive(client, size)
+    await asyncio.to_thread(answering.join)
+    await asyncio.sleep(0.1)
+
+
+@on_loop()
+async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted() -> None:
+    recorder = StreamRecorder({}, expected=["m"])
+    pieces = [HEAD + chunk("0"), *(chunk(str(number)) for number in range(1, 40))]
+
+    def serve(server: socket.socket) -> None:
+        for piece in pieces:
+            server.sendall(piece)
+            time.sleep(0.02)
+
+    async with proxied(partial(observe, recorder, Settings())) as scene:  # type: ignore[arg-type]
+        await stream_through(scene, recorder, serve, sum(map(len, pieces)))
+        traffic = scene.tap.traffic()
+    itl = found(recorder, "itl")
+    assert traffic.late_reads >= 1
+    assert recorder.late_gaps >= 10
+    assert itl.count + recorder.late_gaps == len(pieces) - 1
+    assert itl.sum < HELD_UP  # 0.8 s in all, without the 0.5 s that the loop was held up
+
+
+@on_loop()
+async def test_a_first_token_that_is_read_late_has_the_time_at_which_it_came() -> None:
+    recorder = StreamRecorder({}, expected=["m"])
+    first = HEAD + chunk("0")
+    async with proxied(partial(observe, recorder, Settings())) as scene:  # type: ignore[arg-type]
+        began = time.monotonic()
+        sent: list[float] = []
+
+        def serve(server: socket.socket) -> None:
+            server.sendall(first)
+            sent.append(time.monotonic())
+
+        await stream_through(scene, recorder, serve, len(first))
+        ttft = found(recorder, "ttft")
+        assert ttft.count == 1
+        assert ttft.sum < sent[0] - began + 0.02
+        assert scene.tap.traffic().late_reads >= 1
+
+
+@on_loop()
+async def test_a_tap_that_is_late_has_not_seen_everything() -> None:
+    lag = LoopLag()
+    lag.open()
+    await until(lambda: lag.fresh_until < float("inf"))
+    began = time.monotonic()
+    time.sleep(HELD_UP)  # noqa: ASYNC251 - holding the loop up is the point
+    assert lag.seen_until() <= began
+    await until(lambda: lag.seen_until() > began)
+    lag.close()
+
+
+def test_the_times_of_a_capture_are_never_late() -> None:
+    tap = CaptureTap(CaptureSpec("lo", (8000,)), Watcher, print)
+    assert tap.lag.fresh_until == float("inf")
+    assert not tap.lag.late
+
+
+def test_a_chunk_after_a_late_one_is_no_gap_either() -> None:
+    recorder = StreamRecorder({}, expected=["m"])
+    stream = Stream("chat", "m", streaming=True)
+    recorder.started(stream, 0.0)
+    for number, late in enumerate((False, False, True, False, False)):
+        recorder.lag.late = late
+        recorder.chunk(stream, float(number), 0)
+    assert (found(recorder, "itl").count, recorder.late_gaps) == (2, 2)
+    assert stream.max_gap == 1.0
