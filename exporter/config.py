@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from exporter import gateway
+from exporter import gateway, genai
 from exporter.gateway import GatewayMetric
 from exporter.taps.tap import ProxySpec, Spec
 from exporter.taps.tap import parse as _tap
@@ -79,6 +79,7 @@ class Config:
     otlp_traces_forward: str
     otlp_endpoint: str
     otlp_interval: float
+    otlp_genai: str
     gateway_metrics: tuple[tuple[GatewayMetric, ...], ...]
     tap: tuple[Spec, ...]
     tap_tenant_header: str
@@ -134,6 +135,15 @@ def _size(text: str) -> int:
             f"{quoted(text)} is not a size of 1 KiB or more", "write bytes, such as 8MiB or 500000"
         )
     return size
+
+
+def _genai_version(text: str) -> str:
+    versions = (*genai.PROFILES, genai.NONE)
+    if text not in versions:
+        raise BadValue(
+            f"{quoted(text)} is not a supported version", f"write {' or '.join(versions)}"
+        )
+    return text
 
 
 def _text(text: str) -> str:
@@ -302,6 +312,14 @@ OPTIONS = (
         _url,
     ),
     Option("otlp-interval", "TIME", "Time from one push to the next.", _duration, "15s"),
+    Option(
+        "otlp-genai",
+        "VERSION",
+        f"Push gen_ai.server.* as well, as this version of OpenTelemetry's conventions has them: "
+        f"{', '.join(genai.PROFILES)} or {genai.NONE}.",
+        _genai_version,
+        genai.CURRENT,
+    ),
     Option(
         "gateway-metrics",
         "NAMES",

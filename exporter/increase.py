@@ -22,6 +22,16 @@ def since(previous: Value | None, value: Value) -> Value:
     return value - previous
 
 
+def plus(told: Value | None, added: Value) -> Value:
+    """Add values; histograms of other edges begin anew."""
+    if isinstance(added, Distribution):
+        if not isinstance(told, Distribution) or told.edges != added.edges:
+            return added
+        counts = tuple(old + new for old, new in zip(told.counts, added.counts, strict=True))
+        return Distribution(told.edges, counts, told.sum + added.sum)
+    return added if told is None or isinstance(told, Distribution) else told + added
+
+
 def _was_reset(previous: Distribution, value: Distribution) -> bool:
     """Tell whether no set of new observations leads from one to the other."""
     if previous.edges != value.edges:

@@ -1,9 +1,10 @@
 """What ``/metrics`` shows, pushed over OTLP/HTTP by OpenTelemetry's own exporter.
 
-Latencies that OpenTelemetry's GenAI conventions name go out under their names and attributes.  All
-else keeps its own name in OpenTelemetry's spelling (``llm_sequences_max`` is ``llm.sequences_max``,
-a unit is a field instead of a suffix), so that a receiver that spells names as Prometheus does has
-exactly those of ``/metrics``.
+Everything keeps its own name in OpenTelemetry's spelling (``llm_sequences_max`` is
+``llm.sequences_max``, a unit is a field instead of a suffix), so that a receiver that spells names
+as Prometheus does has exactly those of ``/metrics``.  The latencies that OpenTelemetry's GenAI
+conventions name go out once more as these have them, in a scope with their schema URL
+(:mod:`exporter.genai`).
 
 Headers, compression, timeout and certificates come from the standard variables
 OTEL_EXPORTER_OTLP_*, resource attributes from OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
@@ -19,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from socket import gethostname
@@ -42,11 +44,12 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from exporter.families import Family, own_family
+from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSeries, provider
+from exporter.increase import plus
 from exporter.log import Episodes
 from exporter.otlp_session import OtlpSession
 from exporter.readings import Distribution, ModelInfo, Value
 from exporter.sources.fetch import public
-from slos.signals import MODEL_LABELS
 
 Attributes = Mapping[str, str | int]
 Models = Sequence[ModelInfo]
@@ -56,20 +59,41 @@ LAST_SECONDS = 2.0
 """How long the last export, when the sidecar stops, may take."""
 FORGET_AFTER = 3600 * 10**9
 
-GENAI = {
-    "llm_time_to_first_token_seconds": "gen_ai.server.time_to_first_token",
-    "llm_time_per_output_token_seconds": "gen_ai.server.time_per_output_token",
-    "llm_request_duration_seconds": "gen_ai.server.request.duration",
-}
-"""Semantic conventions for generative AI, metrics of model servers."""
-# An engine completes text, whichever API a request came by; no name is reserved for these servers.
-OPERATION = "text_completion"
-TRITON = "nvidia.triton"
-PROVIDERS = {"trtllm-serve": "nvidia.tensorrt_llm", "vllm": "vllm", "sglang": "sglang"}
-"""By the first word of a backend; only servers that have no versions of models are no Triton."""
-
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
 _CUMULATIVE = AggregationTemporality.CUMULATIVE
+_COUNTED = {
+    "requests": "{request}",
+    "failures": "{request}",
+    "token": "{request}",  # requests without first token
+    "streams": "{stream}",
+    "disconnects": "{disconnect}",
+    "tokens": "{token}",
+    "retries": "{retry}",
+    "blocks": "{block}",
+    "sequences": "{sequence}",
+    "max": "{sequence}",
+    "events": "{event}",
+    "errors": "{error}",
+    "records": "{record}",
+    "connections": "{connection}",
+    "opened": "{connection}",
+    "refused": "{connection}",
+    "over": "{request}",  # passed over
+    "packets": "{packet}",
+    "preemptions": "{preemption}",
+    "restarts": "{restart}",
+    "exports": "{export}",
+}
+"""What counters and gauges without a base unit count, by the last word of their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What one export sends: ``families`` are made in the thread of the export."""
+
+    families: Callable[[], Iterable[Family]]
+    models: Models = ()
+    genai: Sequence[GenAiSeries] = ()
 
 
 class Starts:
@@ -131,64 +155,86 @@ def server_attributes(urls: Iterable[str]) -> Attributes:
     return {"server.address": host} | ({"server.port": port} if port else {})
 
 
-def metrics(
-    families: Iterable[Family], models: Models, server: Attributes, starts: Starts, now: int
-) -> list[Metric]:
+def metrics(families: Iterable[Family], starts: Starts, now: int) -> list[Metric]:
     """Return the families as OTLP metrics of the time ``now`` (Unix nanoseconds)."""
-    starts.begin(now)
-    providers = {(one.model, one.version): _provider(one) for one in models}
     found = []
     for family in families:
         name, unit = _spelled(family)
-        points = [
-            (_attributes(family, labels, providers, server), value)
-            for labels, value in family.series
+        points: list[tuple[dict[str, str | int], Value]] = [
+            ({**labels}, value) for labels, value in family.series
         ]
-        found.append(Metric(name, family.help, unit, _data(family, points, starts, now)))
-    starts.exported(now)
+        data = _data(family.name, family.kind, points, starts, now)
+        found.append(Metric(name, family.help, unit, data))
     return found
 
 
-def _provider(info: ModelInfo) -> str:
-    return TRITON if info.version else PROVIDERS.get(info.backend.partition(" ")[0], TRITON)
+def genai_metrics(
+    push: Push, profile: GenAiProfile, server: Attributes, starts: Starts, now: int
+) -> list[Metric]:
+    """Return the latencies of a push as a version of the GenAI conventions has them."""
+    infos = {(one.model, one.version): one for one in push.models}
+    points: dict[str, list[tuple[dict[str, str | int], Value]]] = {}
+    for one in push.genai:
+        attributes: dict[str, str | int] = {
+            "gen_ai.operation.name": OPERATIONS.get(one.endpoint, TEXT_COMPLETION),
+            "gen_ai.provider.name": provider(infos.get((one.model, one.version)), one.endpoint),
+            "gen_ai.request.model": one.model,
+            "gen_ai.response.model": one.model,
+            **({"tokenslo.model.version": one.version} if one.version else {}),
+            **({"error.type": one.error} if one.error else {}),
+            **server,
+        }
+        points.setdefault(one.signal, []).append((attributes, one.value))
+    return [
+        Metric(
+            metric.name,
+            metric.description,
+            "s",
+            _data(metric.name, "histogram", _merged(points[signal]), starts, now),
+        )
+        for signal, metric in profile.metrics.items()
+        if signal in points
+    ]
+
+
+def _merged(
+    points: Iterable[tuple[dict[str, str | int], Value]],
+) -> list[tuple[dict[str, str | int], Value]]:
+    """Add up histograms of equal attributes: several endpoints may be one operation."""
+    found: dict[tuple[object, ...], tuple[dict[str, str | int], Value]] = {}
+    for attributes, value in points:
+        edges = value.edges if isinstance(value, Distribution) else ()
+        key = (*sorted(attributes.items()), edges)
+        if key in found:
+            value = plus(found[key][1], value)
+        found[key] = attributes, value
+    return list(found.values())
 
 
 def _spelled(family: Family) -> tuple[str, str]:
-    """Return a family's name and unit in OpenTelemetry's spelling."""
+    """Return a family's name and unit in OpenTelemetry's spelling.
+
+    Units in braces are notes: receivers add no suffix for them.
+    """
     stem, _, last = family.name.rpartition("_")
     name = stem if last in _UNITS else family.name
-    return GENAI.get(family.name, name.replace("_", ".", 1)), _UNITS.get(last, "")
-
-
-def _attributes(
-    family: Family,
-    labels: Mapping[str, str],
-    providers: Mapping[tuple[str, str], str],
-    server: Attributes,
-) -> dict[str, str | int]:
-    if family.name not in GENAI:
-        return {**labels}
-    model, version = (labels[key] for key in MODEL_LABELS)
-    return {
-        "gen_ai.operation.name": OPERATION,
-        "gen_ai.provider.name": providers.get((model, version), TRITON),
-        "gen_ai.request.model": model,
-        "gen_ai.response.model": model,
-        "tokenslo.model.version": version,
-        **server,
-        **{key: text for key, text in labels.items() if key not in MODEL_LABELS},
-    }
+    unit = _UNITS.get(last) or ("" if family.kind == "histogram" else _COUNTED.get(last, ""))
+    return name.replace("_", ".", 1), unit
 
 
 def _data(
-    family: Family, points: Sequence[tuple[dict[str, str | int], Value]], starts: Starts, now: int
+    name: str,
+    kind: str,
+    points: Sequence[tuple[dict[str, str | int], Value]],
+    starts: Starts,
+    now: int,
 ) -> Sum | Gauge | Histogram:
     def start(attributes: Attributes, value: Value) -> int:
         edges = value.edges if isinstance(value, Distribution) else ()
         count = value.count if isinstance(value, Distribution) else value
-        return starts.of((family.name, tuple(attributes.items()), edges), count, now)
+        return starts.of((name, tuple(attributes.items()), edges), count, now)
 
-    if family.kind == "histogram":
+    if kind == "histogram":
         histograms = [
             _histogram(attributes, start(attributes, value), now, value)
             for attributes, value in points
@@ -196,13 +242,11 @@ def _data(
         ]
         return Histogram(histograms, _CUMULATIVE)
     numbers = [
-        NumberDataPoint(
-            attributes, 0 if family.kind == "gauge" else start(attributes, value), now, value
-        )
+        NumberDataPoint(attributes, 0 if kind == "gauge" else start(attributes, value), now, value)
         for attributes, value in points
         if not isinstance(value, Distribution)
     ]
-    return Gauge(numbers) if family.kind == "gauge" else Sum(numbers, _CUMULATIVE, True)
+    return Gauge(numbers) if kind == "gauge" else Sum(numbers, _CUMULATIVE, True)
 
 
 def _histogram(
@@ -235,11 +279,14 @@ def resource(version: str) -> Resource:
 class OtlpExport:
     """Sends families in a thread of its own; whoever offers them never waits."""
 
-    def __init__(self, url: str, version: str, server: Attributes) -> None:
+    def __init__(
+        self, url: str, version: str, server: Attributes, profile: GenAiProfile | None = None
+    ) -> None:
         self.where = public(endpoint(url))
         self._exporter = OTLPMetricExporter(endpoint(url), session=OtlpSession())
         self._resource = resource(version)
-        self._scope = InstrumentationScope("tokenslo", version)
+        self._version = version
+        self.profile = profile
         self._server = server
         self._starts = Starts(time.time_ns())
         self._results = Counter[str]()
@@ -250,10 +297,10 @@ class OtlpExport:
         self._thread = threading.Thread(target=self._work, name="otlp", daemon=True)
         self._thread.start()
 
-    def offer(self, families: Callable[[], Iterable[Family]], models: Models) -> None:
-        """Send these families, of now, unless the receiver is still busy with earlier ones."""
+    def offer(self, push: Push) -> None:
+        """Send what is known now, unless the receiver is still busy with an earlier push."""
         try:
-            self._offers.put_nowait(self._export(families, models))
+            self._offers.put_nowait(self._export(push))
         except queue.Full:
             self._results["skipped"] += 1
 
@@ -264,9 +311,9 @@ class OtlpExport:
             "tokenslo_otlp_exports", [({"result": result}, count) for result, count in results]
         )
 
-    async def close(self, families: Callable[[], Iterable[Family]], models: Models) -> None:
+    async def close(self, push: Push) -> None:
         """Send a last time and let go, within LAST_SECONDS."""
-        await asyncio.to_thread(self._finish, self._export(families, models))
+        await asyncio.to_thread(self._finish, self._export(push))
 
     def _finish(self, last: Callable[[], None]) -> None:
         end = time.monotonic() + LAST_SECONDS
@@ -294,19 +341,27 @@ class OtlpExport:
             else:
                 self._episodes.went_well(what, now)
 
-    def _export(
-        self, families: Callable[[], Iterable[Family]], models: Models
-    ) -> Callable[[], None]:
+    def _export(self, push: Push) -> Callable[[], None]:
         now = time.time_ns()
 
         def export() -> None:
-            found = metrics(families(), models, self._server, self._starts, now)
-            scope = ScopeMetrics(self._scope, found, "")
-            data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
+            data = MetricsData([ResourceMetrics(self._resource, self._scopes(push, now), "")])
             if self._exporter.export(data) is not MetricExportResult.SUCCESS:
                 raise _NotAcceptedError(self._words[0] if self._words else "not accepted")
 
         return export
+
+    def _scopes(self, push: Push, now: int) -> list[ScopeMetrics]:
+        self._starts.begin(now)
+        own = InstrumentationScope("tokenslo", self._version)
+        scopes = [ScopeMetrics(own, metrics(push.families(), self._starts, now), "")]
+        if self.profile:
+            found = genai_metrics(push, self.profile, self._server, self._starts, now)
+            schema = self.profile.schema_url
+            scope = InstrumentationScope("tokenslo.gen_ai", self._version, schema)
+            scopes += [ScopeMetrics(scope, found, schema)] if found else []
+        self._starts.exported(now)
+        return scopes
 
 
 class _NotAcceptedError(Exception):

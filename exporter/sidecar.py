@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +16,7 @@ from exporter.background import Supervisor, TaskState, cancel
 from exporter.config import Config
 from exporter.families import Family, families, own_family
 from exporter.gateway import families as gateway_families
+from exporter.genai import PROFILES, GenAiProfile, from_engines
 from exporter.log import LOG, Episodes
 from exporter.objective_log import ObjectiveLog
 from exporter.objectives import judge
@@ -25,7 +26,7 @@ from exporter.process_metrics import families as process_families
 from exporter.progress import Progress
 from exporter.readiness import Readiness, Watched, readiness
 from exporter.readiness import family as ready_family
-from exporter.readings import ModelInfo, SourceError, Survey
+from exporter.readings import SourceError, Survey
 from exporter.server import Facts, application, start
 from exporter.slo_events import SloEvents
 from exporter.sources import Source
@@ -39,7 +40,7 @@ from slos.model import Service
 from slos.thresholds import thresholds
 
 if TYPE_CHECKING:
-    from exporter.otlp_export import OtlpExport
+    from exporter.otlp_export import OtlpExport, Push
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DEFECT = "internal error, please report it"
@@ -119,9 +120,13 @@ async def watch(
             tasks=tasks(),
         )
 
-    def pushed() -> tuple[Callable[[], Iterable[Family]], Sequence[ModelInfo]]:
+    def pushed(profile: GenAiProfile | None) -> Push:
+        from exporter.otlp_export import Push
+
         view = known()
-        return partial(families, view, version, own(view)), view.models
+        tapped = tuple(chain.from_iterable(source.genai for source in taps))
+        series = (*tapped, *from_engines(view, profile)) if profile else ()
+        return Push(partial(families, view, version, own(view)), view.models, series)
 
     facts = Facts(version, known, lambda: store.view(monotonic()), judged, status, on_metrics)
     async with AsyncExitStack() as stack:
@@ -129,10 +134,11 @@ async def watch(
         stack.push_async_callback(close)
         announce(version, url)
         if export:
-            stack.push_async_callback(lambda: export.close(*pushed()))
+            stack.push_async_callback(lambda: export.close(pushed(export.profile)))
         await stack.enter_async_context(supervisor)
         if export:
-            supervisor.start("otlp-push", partial(_push, export, pushed, config.otlp_interval))
+            push = partial(_push, export, lambda: pushed(export.profile), config.otlp_interval)
+            supervisor.start("otlp-push", push)
         for source in sources:
             work = partial(
                 _read,
@@ -190,19 +196,20 @@ def _otlp_export(config: Config, version: str) -> OtlpExport | None:
     from exporter.otlp_export import OtlpExport, server_attributes
 
     server = server_attributes([config.triton, config.trtllm, config.vllm, config.sglang])
-    export = OtlpExport(config.otlp_endpoint, version, server)
+    profile = PROFILES.get(config.otlp_genai)
+    export = OtlpExport(config.otlp_endpoint, version, server, profile)
     LOG.info("sending metrics to %s every %g s", export.where, config.otlp_interval)
     return export
 
 
 async def _push(
     export: OtlpExport,
-    pushed: Callable[[], tuple[Callable[[], Iterable[Family]], Sequence[ModelInfo]]],
+    pushed: Callable[[], Push],
     interval: float,
 ) -> None:
     while True:
         await asyncio.sleep(interval)
-        export.offer(*pushed())
+        export.offer(pushed())
 
 
 async def _keep_up(progress: Progress, store: Store, pace: float) -> None:

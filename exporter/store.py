@@ -30,7 +30,7 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from exporter import recent
-from exporter.increase import since
+from exporter.increase import plus, since
 from exporter.methods import METHODS
 from exporter.readings import (
     Distribution,
@@ -474,7 +474,7 @@ def _account(
         told = track.told.get(labels)
         if isinstance(told, Distribution) and not _same_edges(told, value):
             track.history.clear()
-        track.told[labels] = _plus(told, added)
+        track.told[labels] = plus(told, added)
     track.accounted = now
     if not track.history or now - track.history[-1][0] >= SNAPSHOT_EVERY:
         track.history.append((now, dict(track.told)))
@@ -482,12 +482,3 @@ def _account(
 
 def _same_edges(told: Distribution, value: Value) -> bool:
     return isinstance(value, Distribution) and told.edges == value.edges
-
-
-def _plus(told: Value | None, added: Value) -> Value:
-    if isinstance(added, Distribution):
-        if not isinstance(told, Distribution) or told.edges != added.edges:
-            return added
-        counts = tuple(old + new for old, new in zip(told.counts, added.counts, strict=True))
-        return Distribution(told.edges, counts, told.sum + added.sum)
-    return added if told is None or isinstance(told, Distribution) else told + added

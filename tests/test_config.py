@@ -62,6 +62,7 @@ def test_defaults() -> None:
         otlp_traces_forward="",
         otlp_endpoint="",
         otlp_interval=15.0,
+        otlp_genai="1.41",
         gateway_metrics=(),
         tap=(),
         tap_tenant_header="",
@@ -103,6 +104,7 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_OTLP_TRACES_FORWARD": "http://collector:4318/v1/traces",
         "TOKENSLO_OTLP_ENDPOINT": "http://collector:4318",
         "TOKENSLO_OTLP_INTERVAL": "1m",
+        "TOKENSLO_OTLP_GENAI": "none",
         "TOKENSLO_GATEWAY_METRICS": "queued=waiting{kind=all}",
         "TOKENSLO_TAP": "proxy=:9000=127.0.0.1:8000, proxy=[::1]:9001=[::1]:8001",
         "TOKENSLO_TAP_TENANT_HEADER": "X-Tenant",
@@ -142,6 +144,7 @@ def test_everything_from_the_environment() -> None:
         otlp_traces_forward="http://collector:4318/v1/traces",
         otlp_endpoint="http://collector:4318",
         otlp_interval=60.0,
+        otlp_genai="none",
         gateway_metrics=((GatewayMetric("queued", "waiting", (("kind", "all"),)),),),
         tap=(
             ProxySpec("", 9000, "127.0.0.1", 8000),

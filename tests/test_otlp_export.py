@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from math import inf
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -17,24 +18,29 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
-from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, Sum
 
 from exporter.families import families
+from exporter.genai import OPERATIONS, PROFILES, GenAiSeries, from_engines
 from exporter.otlp_export import (
     OtlpExport,
+    Push,
     Starts,
     endpoint,
+    genai_metrics,
     metrics,
     resource,
     server_attributes,
 )
 from exporter.readings import Distribution, ModelInfo
 from exporter.view import View
+from exporter.wire.events import Endpoint
 from slos.signals import OWN_METRICS, SIGNALS
 from tests.views import FIRST_TOKEN, busy, measured, view
 
 BEGAN, NOW = 1_000, 5_000
 SERVER = {"server.address": "10.0.0.1", "server.port": 8000}
+PROFILE = PROFILES["1.41"]
 VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 
 
@@ -45,8 +51,28 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pushed(shown: View, starts: Starts | None = None, now: int = NOW) -> dict[str, Metric]:
-    found = metrics(families(shown, "1.2.3"), shown.models, SERVER, starts or Starts(BEGAN), now)
+    starts = starts or Starts(BEGAN)
+    starts.begin(now)
+    push = Push(tuple, shown.models, from_engines(shown, PROFILE))
+    found = [
+        *metrics(families(shown, "1.2.3"), starts, now),
+        *genai_metrics(push, PROFILE, SERVER, starts, now),
+    ]
+    starts.exported(now)
     return {metric.name: metric for metric in found}
+
+
+def genai(*series: GenAiSeries, models: tuple[ModelInfo, ...] = ()) -> dict[str, Metric]:
+    found = genai_metrics(Push(tuple, models, series), PROFILE, {}, Starts(BEGAN), NOW)
+    return {metric.name: metric for metric in found}
+
+
+def requests(endpoint: str, count: float, signal: str = "e2e", error: str = "") -> GenAiSeries:
+    bounds = PROFILE.metrics[signal].bounds
+    counts = (0.0,) * len(bounds) + (count,)
+    return GenAiSeries(
+        signal, "llama", "", Distribution((*bounds, inf), counts, 100 * count), endpoint, error
+    )
 
 
 def point(metric: Metric) -> Any:
@@ -75,11 +101,57 @@ def test_latencies_have_the_names_and_attributes_of_the_genai_conventions() -> N
     assert (found.start_time_unix_nano, found.time_unix_nano) == (BEGAN, NOW)
 
 
-def test_everything_else_keeps_its_name_and_labels() -> None:
+def test_operations_are_those_of_the_endpoints_and_add_up() -> None:
+    endpoints = {"chat": 1, "responses": 2, "messages": 4, "completions": 8, "generate_stream": 16}
+    found = genai(*(requests(endpoint, count) for endpoint, count in endpoints.items()))
+    points = found["gen_ai.server.request.duration"].data.data_points
+    assert {
+        (p.attributes["gen_ai.operation.name"], p.attributes["gen_ai.provider.name"]): p.count
+        for p in points
+    } == {
+        ("chat", "_OTHER"): 7,
+        ("text_completion", "_OTHER"): 8,
+        ("text_completion", "nvidia.triton"): 16,
+    }
+    assert set(get_args(Endpoint)) == set(OPERATIONS)
+
+
+def test_durations_of_failed_requests_have_their_error_type() -> None:
+    found = genai(requests("chat", 3), requests("chat", 2, error="timeout"))
+    points = found["gen_ai.server.request.duration"].data.data_points
+    assert {p.attributes.get("error.type"): p.count for p in points} == {None: 3, "timeout": 2}
+
+
+def test_requests_that_a_tap_saw_have_the_boundaries_of_the_conventions() -> None:
+    found = genai(*(requests("chat", 1, signal) for signal in PROFILE.metrics))
+    bounds = {name: point(metric).explicit_bounds for name, metric in found.items()}
+    assert bounds == {
+        "gen_ai.server.request.duration": [
+            *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96),
+            81.92,
+        ],
+        "gen_ai.server.time_to_first_token": [
+            *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
+            *(7.5, 10.0),
+        ],
+        "gen_ai.server.time_per_output_token": [
+            *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+        ],
+    }
+
+
+def test_what_a_tap_measures_is_not_taken_from_the_view_again() -> None:
+    shown = view(measured("ttft", FIRST_TOKEN, "wire"), measured("e2e", FIRST_TOKEN))
+    assert [one.signal for one in from_engines(shown, PROFILE)] == ["e2e"]
+
+
+def test_everything_keeps_its_name_and_labels() -> None:
     found = pushed(busy())
-    requests = found["llm.requests"].data
-    assert requests.is_monotonic
-    assert {tuple(p.attributes.items()): p.value for p in requests.data_points} == {
+    assert point(found["llm.time_to_first_token"]).attributes == {"model": "llama", "version": "1"}
+    assert found["llm.requests"].unit == "{request}"
+    counted = found["llm.requests"].data
+    assert counted.is_monotonic
+    assert {tuple(p.attributes.items()): p.value for p in counted.data_points} == {
         (("model", "llama"), ("version", "1"), ("outcome", "ok")): 981.0,
         (("model", "llama"), ("version", "1"), ("outcome", "error")): 9.0,
     }
@@ -108,7 +180,10 @@ def test_signals_of_streams_keep_their_names_and_tell_the_tenant() -> None:
         **dict(streams),
     }
     assert found["llm.streams"].data.is_monotonic
-    assert (found["llm.live_streams"].unit, point(found["llm.live_streams"]).value) == ("", 2.0)
+    assert (found["llm.live_streams"].unit, point(found["llm.live_streams"]).value) == (
+        "{stream}",
+        2.0,
+    )
     waited = found["llm.client_backpressure"]
     assert (waited.unit, point(waited).value, waited.data.is_monotonic) == ("s", 1.5, True)
     for name in ("llm.disconnect_age", "llm.inter_token_latency_normalized"):
@@ -120,12 +195,13 @@ def test_no_two_metrics_share_a_name_and_gen_ai_is_not_squatted() -> None:
         measured(key, FIRST_TOKEN if signal.kind == "histogram" else 1.0)
         for key, signal in SIGNALS.items()
     ]
-    names = [
-        metric.name
-        for metric in metrics(families(view(*states), "1"), (), SERVER, Starts(BEGAN), NOW)
-    ]
+    found = pushed(view(*states))
+    names = [metric.name for metric in metrics(families(view(*states), "1"), Starts(BEGAN), NOW)]
+    names += [name for name in found if name.startswith("gen_ai")]
     assert len(names) == len({*names})
     assert len({*OWN_METRICS}) == len({name.replace("_", ".", 1) for name in OWN_METRICS})
+    counters = [metric for metric in found.values() if isinstance(metric.data, Sum)]
+    assert [metric.name for metric in counters if not metric.unit] == []
     assert sorted(name for name in names if name.startswith("gen_ai")) == [
         "gen_ai.server.request.duration",
         "gen_ai.server.time_per_output_token",
@@ -139,7 +215,7 @@ def test_no_two_metrics_share_a_name_and_gen_ai_is_not_squatted() -> None:
         (ModelInfo("llama", "1", "vllm"), "nvidia.triton"),
         (ModelInfo("llama", "", "vllm 0.33.0"), "vllm"),
         (ModelInfo("llama", "", "trtllm-serve 1.4.0"), "nvidia.tensorrt_llm"),
-        (ModelInfo("llama", ""), "nvidia.triton"),
+        (ModelInfo("llama", ""), "_OTHER"),
     ],
 )
 def test_the_provider_is_the_server_and_not_the_backend(info: ModelInfo, provider: str) -> None:
@@ -302,8 +378,13 @@ def status(code: int) -> Callable[[BaseHTTPRequestHandler], None]:
     return answer
 
 
+def busy_push() -> Push:
+    shown = busy()
+    return Push(lambda: families(shown, "1.2.3"), shown.models, from_engines(shown, PROFILE))
+
+
 def offer(export: OtlpExport) -> None:
-    export.offer(lambda: families(busy(), "1.2.3"), busy().models)
+    export.offer(busy_push())
 
 
 def results(export: OtlpExport) -> dict[str, float]:
@@ -320,14 +401,14 @@ async def settled(export: OtlpExport, count: int) -> None:
 
 
 async def close(export: OtlpExport) -> None:
-    await export.close(lambda: families(busy(), "1.2.3"), busy().models)
+    await export.close(busy_push())
 
 
 async def test_a_receiver_gets_everything_and_the_last_of_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with receiver(status(200)) as (url, got):
-        export = OtlpExport(url, "1.2.3", SERVER)
+        export = OtlpExport(url, "1.2.3", SERVER, PROFILE)
         offer(export)
         await settled(export, 1)
         await close(export)
@@ -335,11 +416,16 @@ async def test_a_receiver_gets_everything_and_the_last_of_it(
     assert caplog.messages == []
     for request in got:
         [from_us] = request.resource_metrics
-        [scope] = from_us.scope_metrics
-        assert (scope.scope.name, scope.scope.version) == ("tokenslo", "1.2.3")
-        names = [metric.name for metric in scope.metrics]
-        assert names[:2] == ["gen_ai.server.time_to_first_token", "llm.request_queue"]
-        first_token = scope.metrics[0].histogram
+        own, conventions = from_us.scope_metrics
+        for scope, name in ((own, "tokenslo"), (conventions, "tokenslo.gen_ai")):
+            assert (scope.scope.name, scope.scope.version) == (name, "1.2.3")
+        assert own.schema_url == ""
+        assert conventions.schema_url == "https://opentelemetry.io/schemas/1.41.0"
+        assert own.metrics[0].name == "llm.time_to_first_token"
+        assert [metric.name for metric in conventions.metrics] == [
+            "gen_ai.server.time_to_first_token"
+        ]
+        first_token = conventions.metrics[0].histogram
         assert first_token.aggregation_temporality == 2  # cumulative
         assert not first_token.data_points[0].HasField("min")
 
@@ -432,7 +518,7 @@ async def test_a_defect_is_told_and_the_next_export_goes_out(
 ) -> None:
     with receiver(status(200)) as (url, _):
         export = OtlpExport(url, "1.2.3", SERVER)
-        export.offer(lambda: 1 // 0, ())  # type: ignore[arg-type, return-value]
+        export.offer(Push(lambda: 1 // 0))  # type: ignore[arg-type, return-value]
         await settled(export, 1)
         await close(export)
     assert results(export) == {"failed": 1.0, "ok": 1.0}

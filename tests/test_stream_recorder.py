@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.collector import expose
+from exporter.genai import PROFILES
 from exporter.methods import METHODS
 from exporter.readings import Distribution, Reading
 from exporter.taps.goodput import Goal, goals
+from exporter.taps.messages import read_genai
 from exporter.taps.model import GOES_ON_FROM, MAX_REASONS
 from exporter.taps.recording import MAX_TENANTS, StreamRecorder
 from exporter.taps.retries import MOST, WITHIN
@@ -277,6 +279,38 @@ def test_live_streams_and_back_pressure() -> None:
     assert value(recorder, "client_backpressure") == 1.75
     play_on(recorder, one, ("backpressure", 1.0), ended(102.0), *chunks(103.0), ("closing", 104.0))
     assert (value(recorder, "client_backpressure"), value(recorder, "requests")) == (1.75, 1)
+
+
+def test_requests_by_endpoint_and_error_for_otlp() -> None:
+    bounds = {signal: one.bounds for signal, one in PROFILES["1.41"].metrics.items()}
+    recorder = StreamRecorder({}, expected=["llama"], genai=bounds)
+    play(recorder, stream(), *chunks(100.5, 101.0, 101.5), ended(102.0))
+    play(recorder, stream(endpoint="completions"), *chunks(103.0), ended(104.0))
+    play(recorder, stream(streaming=False), ended(101.0))
+    play(recorder, stream(), *chunks(100.5), ended(110.0, "error"))
+    play(recorder, stream(), ("closing", 105.0), ended(109.0, "disconnected"))
+    play(recorder, stream(model="unknown"), ended(101.0, "rejected", "503"))
+    found = {
+        (one.signal, one.endpoint, one.error): (one.value.count, one.value.sum)
+        for one in map(read_genai, recorder.genai.series())
+    }
+    assert found == {
+        ("e2e", "chat", ""): (2, 3.0),
+        ("ttft", "chat", ""): (1, 0.5),
+        ("tpot", "chat", ""): (1, 0.5),
+        ("e2e", "completions", ""): (1, 4.0),
+        ("ttft", "completions", ""): (1, 3.0),
+        ("e2e", "chat", "error"): (1, 10.0),
+        ("e2e", "chat", "disconnected"): (1, 5.0),
+    }
+    edges = {one.signal: one.value.edges[:-1] for one in map(read_genai, recorder.genai.series())}
+    assert edges == bounds
+
+
+def test_nothing_is_counted_for_otlp_without_a_profile() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(), *chunks(100.5), ended(102.0))
+    assert list(recorder.genai.series()) == []
 
 
 def test_streams_that_wait_for_a_token() -> None:

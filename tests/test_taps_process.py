@@ -304,6 +304,19 @@ async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
     assert 0.123 in ttft.edges
 
 
+async def test_requests_by_endpoint_reach_the_push(upstream: Upstream) -> None:
+    async with source(upstream, genai={"ttft": (0.5,), "e2e": (60.0,)}) as (one, port):
+        await stream(port)
+        await until_streams(one, 0)
+        await until_streams(one, 1)
+        found = {(each.signal, each.model, each.endpoint): each.value for each in one.genai}
+    assert found.keys() == {("ttft", "chat", "chat"), ("e2e", "chat", "chat")}
+    assert (found["e2e", "chat", "chat"].edges, found["e2e", "chat", "chat"].count) == (
+        (60.0, inf),
+        1,
+    )
+
+
 async def test_a_process_that_is_killed_is_started_again(
     upstream: Upstream, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

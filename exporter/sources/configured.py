@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporter.config import Config
+from exporter.genai import PROFILES
 from exporter.probe import ID
 from exporter.sources import Source
 from exporter.sources.fetch import Limits
@@ -96,5 +97,12 @@ def _tap_settings(
         goals=tuple(goals(services)),
         expected=[*named, *(model.name for model in config.expect_model)],
         probe=ID if config.probe else "",
+        genai=_genai_bounds(config),
         log_level=config.log_level,
     )
+
+
+def _genai_bounds(config: Config) -> Mapping[str, Sequence[float]]:
+    """Return the bucket boundaries of the conventions by signal, if they are pushed at all."""
+    profile = PROFILES.get(config.otlp_genai) if config.otlp_endpoint else None
+    return {signal: one.bounds for signal, one in profile.metrics.items()} if profile else {}

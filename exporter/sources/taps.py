@@ -9,6 +9,7 @@ from typing import Self
 
 from exporter.background import TaskState
 from exporter.families import Family, own_family
+from exporter.genai import GenAiSeries
 from exporter.readings import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
 from exporter.recorder import Series
 from exporter.sources import Closing
@@ -80,6 +81,7 @@ class TapsSource(Closing):
         self._states: Sequence[TapState] = ()
         self._live = 0
         self._tasks: Sequence[TaskState] = ()
+        self._genai: Sequence[GenAiSeries] = ()
         self._gone: Counter[Counted] = Counter()
         self._lost = 0
 
@@ -101,6 +103,11 @@ class TapsSource(Closing):
         """Let connections end, for as long as the settings say; it can be read meanwhile."""
         await self._process.drain()
 
+    @property
+    def genai(self) -> Sequence[GenAiSeries]:
+        """Histograms of requests by endpoint, as they were at the last survey."""
+        return self._genai
+
     def tasks(self) -> Sequence[TaskState]:
         """Return the task that restarts the process, and those in the process."""
         return (*self._process.tasks, *self._tasks)
@@ -111,6 +118,7 @@ class TapsSource(Closing):
             self._begin_again()
         answer = await self._process.survey(self._timeout)
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
+        self._genai = answer.genai
         readings = tuple(self._from_0(answer.readings))
         return Survey(
             source=self.name,

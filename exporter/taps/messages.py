@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from exporter.genai import GenAiSeries
 from exporter.readings import Distribution, Reading, Value
 from exporter.taps.goodput import Goal
 from exporter.taps.tap import Traffic
@@ -45,6 +46,7 @@ class Settings:
     goals: Sequence[Goal] = ()
     expected: Sequence[str] = ()
     probe: str = ""
+    genai: Mapping[str, Sequence[float]] = field(default_factory=dict)
     log_level: str = "info"
 
 
@@ -118,6 +120,13 @@ def state(tap: TapState) -> Mapping[str, Any]:
 def read_state(message: Mapping[str, Any]) -> TapState:
     """Return what :func:`state` wrote."""
     return TapState(**{**message, "traffic": Traffic(**message["traffic"])})
+
+
+def read_genai(found: Sequence[Any]) -> GenAiSeries:
+    """Return a histogram of requests by endpoint."""
+    signal, model, version, endpoint, error, edges, counts, total = found
+    value = Distribution(tuple(edges), tuple(counts), total)
+    return GenAiSeries(signal, model, version, value, endpoint, error)
 
 
 def read_problems(message: Sequence[Mapping[str, Any]]) -> tuple[Problem, ...]:

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Self
 
 from exporter.background import Supervisor, TaskState
+from exporter.genai import GenAiSeries
 from exporter.log import LOG
 from exporter.readings import Model, Reading, SourceError
 from exporter.taps.messages import (
@@ -22,6 +23,7 @@ from exporter.taps.messages import (
     Settings,
     TapState,
     line,
+    read_genai,
     read_problems,
     read_readings,
     read_state,
@@ -52,6 +54,7 @@ class Answer:
     live: int
     waiting: Mapping[Model, int] = field(default_factory=dict)
     tasks: tuple[TaskState, ...] = ()
+    genai: tuple[GenAiSeries, ...] = ()
 
 
 class _Run:
@@ -121,6 +124,7 @@ class _Run:
                     message["live"],
                     {(name, version): count for name, version, count in message["waiting"]},
                     tuple(TaskState(**task) for task in message["tasks"]),
+                    tuple(map(read_genai, message["genai"])),
                 )
             else:
                 readings.clear()  # the rest of an answer that was not waited for

@@ -15,12 +15,13 @@ Requests of our own are left out of everything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 
 from exporter.readings import Reading
+from exporter.taps.genai_recorder import GenAiRecorder
 from exporter.taps.goodput import Goal, times
 from exporter.taps.judgement import Judgement, judge_ended, judge_first_token, judge_under_way
 from exporter.taps.label_limiter import OTHER, LabelLimiter
@@ -75,8 +76,9 @@ class StreamRecorder:
 
     ``thresholds`` are SLO thresholds by signal.  ``expected`` are names of models that the server
     is known to have; a request that names none is for the only one.  Requests with the id ``probe``
-    are our own.  ``lossy`` counts streams of
-    which bytes were not seen, ``passed`` what was left out, by reason.
+    are our own.  ``lossy`` counts streams of which bytes were not seen, ``passed`` what was left
+    out, by reason.  ``genai`` are the bucket boundaries of the profile that is pushed over OTLP, by
+    signal.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class StreamRecorder:
         *,
         expected: Collection[str] = (),
         probe: str = "",
+        genai: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        self.genai = GenAiRecorder(genai or {})
         self.lossy = 0
         self.passed: Counter[str] = Counter()
         goals = tuple(goals)
@@ -254,6 +258,7 @@ class StreamRecorder:
             model.not_told("goodput")
         known = times(delivered, end, tpot)
         judge_ended(model, delivered, live.judgement, end, outcome, tenant, known)
+        self.genai.ended(model, delivered, end, outcome, tpot)
 
     def lost(self, stream: Stream) -> None:
         """Forget a stream of which something was not seen."""

@@ -80,7 +80,11 @@ async def _serve(link: socket.socket) -> None:
     settings = read_settings(await reader.readline())
     set_up(settings.log_level)
     recorder = StreamRecorder(
-        settings.thresholds, settings.goals, expected=settings.expected, probe=settings.probe
+        settings.thresholds,
+        settings.goals,
+        expected=settings.expected,
+        probe=settings.probe,
+        genai=settings.genai,
     )
     watched = list(_watched(settings, recorder))
     try:
@@ -182,6 +186,7 @@ async def _answer(
                 "waiting": waiting,
                 "taps": states,
                 "tasks": tasks,
+                "genai": list(recorder.genai.series()),
             }
             writer.write(line({**message, **summary}))
             await writer.drain()

@@ -90,7 +90,7 @@ def on_metrics(text: str) -> Series:
         (sample.name, _labels(sample.labels)): sample.value
         for family in parse(text)
         for sample in family.samples
-        if not sample.name.endswith(MOVING)
+        if not sample.name.endswith(MOVING) and not sample.name.startswith("process_")
     }
 
 
@@ -116,26 +116,23 @@ def _labels(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 
 def as_pushed(shown: Series, server: Triton) -> Series:
-    """Say what the series of ``/metrics`` are called where OpenTelemetry's names are used."""
-    pushed: Series = {}
+    """Return the series of ``/metrics``, and some once more under OpenTelemetry's names."""
+    pushed: Series = dict(shown)
     for (name, labels), value in shown.items():
         genai = next((name.replace(k, v) for k, v in GENAI.items() if name.startswith(k)), None)
         if genai:
             old = dict(labels)
             model, version = old.pop("model"), old.pop("version")
-            labels = _labels(
-                old
-                | {
-                    "gen_ai_operation_name": "text_completion",
-                    "gen_ai_provider_name": "nvidia.triton",
-                    "gen_ai_request_model": model,
-                    "gen_ai_response_model": model,
-                    "tokenslo_model_version": version,
-                    "server_address": HOST,
-                    "server_port": str(server.ports[0]),
-                }
-            )
-        pushed[genai or name, labels] = value
+            more = {
+                "gen_ai_operation_name": "text_completion",
+                "gen_ai_provider_name": "nvidia.triton",
+                "gen_ai_request_model": model,
+                "gen_ai_response_model": model,
+                "tokenslo_model_version": version,
+                "server_address": HOST,
+                "server_port": str(server.ports[0]),
+            }
+            pushed[genai, _labels(old | more)] = value
     return pushed
 
 

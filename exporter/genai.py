@@ -1,0 +1,123 @@
+"""OpenTelemetry's semantic conventions for generative AI, as versioned output profiles.
+
+The conventions are in development and are going to rename metrics.  So they are a mapping at the
+very end, chosen by version, and nothing inside depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.readings import Distribution, ModelInfo
+from exporter.view import View
+
+NONE = "none"
+"""The name of no profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenAiMetric:
+    """A histogram of the conventions, in seconds, with the bucket boundaries that they advise."""
+
+    name: str
+    description: str
+    bounds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GenAiProfile:
+    """One version of the conventions for model servers; ``metrics`` are by our signal."""
+
+    schema_url: str
+    metrics: Mapping[str, GenAiMetric]
+
+
+_DOUBLING = tuple(round(0.01 * 2**power, 2) for power in range(14))
+
+PROFILES: Mapping[str, GenAiProfile] = {
+    # The last published schema that has them; the repository they moved to has published none.
+    "1.41": GenAiProfile(
+        "https://opentelemetry.io/schemas/1.41.0",
+        {
+            "ttft": GenAiMetric(
+                "gen_ai.server.time_to_first_token",
+                "Time to the first token of successful streams.",
+                (
+                    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08),
+                    *(0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+                ),
+            ),
+            "tpot": GenAiMetric(
+                "gen_ai.server.time_per_output_token",
+                "Time per output token after the first of successful streams.",
+                (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+            ),
+            "e2e": GenAiMetric(
+                "gen_ai.server.request.duration",
+                "Time from the arrival of a request to its last byte.",
+                _DOUBLING,
+            ),
+        },
+    ),
+}
+CURRENT = "1.41"
+
+CHAT, TEXT_COMPLETION = "chat", "text_completion"
+OPERATIONS: Mapping[str, str] = {
+    **dict.fromkeys(("chat", "responses", "messages"), CHAT),
+    **dict.fromkeys(
+        (
+            *("completions", "sglang_generate", "generate", "generate_stream"),
+            *("model_infer", "model_stream_infer"),
+        ),
+        TEXT_COMPLETION,
+    ),
+}
+"""``gen_ai.operation.name`` by the endpoint of a request."""
+
+TRITON, TRTLLM, VLLM, SGLANG = "nvidia.triton", "nvidia.tensorrt_llm", "vllm", "sglang"
+OTHER = "_OTHER"
+"""The provider where neither a source nor the endpoint shows which server answers."""
+_BY_BACKEND = {"trtllm-serve": TRTLLM, "vllm": VLLM, "sglang": SGLANG}
+_BY_ENDPOINT: Mapping[str, str] = {
+    "sglang_generate": SGLANG,
+    **dict.fromkeys(("generate", "generate_stream", "model_infer", "model_stream_infer"), TRITON),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenAiSeries:
+    """One histogram of a signal: of an ``endpoint`` if a tap saw the requests, empty otherwise.
+
+    ``error`` is the outcome of requests that did not succeed, and then only of ``e2e``.
+    """
+
+    signal: str
+    model: str
+    version: str
+    value: Distribution
+    endpoint: str = ""
+    error: str = ""
+
+
+def provider(info: ModelInfo | None, endpoint: str = "") -> str:
+    """Return ``gen_ai.provider.name``: the server that answers, as far as it shows.
+
+    Conventions name no value for these servers.  Only Triton has versions of models.
+    """
+    if info and info.version:
+        return TRITON
+    known = _BY_BACKEND.get(info.backend.partition(" ")[0], "") if info else ""
+    return known or _BY_ENDPOINT.get(endpoint, OTHER)
+
+
+def from_engines(view: View, profile: GenAiProfile) -> Sequence[GenAiSeries]:
+    """Return the signals that no tap measures, with the buckets of the engine's histogram."""
+    return [
+        GenAiSeries(state.signal, state.model, state.version, value)
+        for state in view.signals
+        if state.signal in profile.metrics and not state.method.startswith("wire")
+        for value in state.samples.values()
+        if isinstance(value, Distribution)
+    ]
