@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from promql.lint.findings import CHECKS
 from tests.linting import alert, dashboard, ids, panel, record, rules, run
+from tokenslo.commands.lint import lint
 
 TTFT = "vllm:time_to_first_token_seconds"
 KV = "nv_trt_llm_kv_cache_block_metrics"
@@ -60,6 +63,13 @@ WRONG: dict[str, list[Case]] = {
         ('rate(http_request_duration_seconds_bucket{le="1"}[5m])', ()),
     ],
     "TL007": [("nv_inference_pending_request_count", ("--catalogue", "triton-llmapi-25.04"))],
+    "TL008": [
+        ('x{a=~"b"}', ()),
+        ('x{a!~"b"}', ()),
+        ('x{a=~".*"}', ()),
+        ('x{a=~".+"}', ()),
+        ('x{a=~"^b.*$"}', ()),
+    ],
     "TL011": [
         ("rate(vllm:num_requests_running[5m])", VLLM),
         ("increase(nv_gpu_memory_used_bytes[5m])", ()),
@@ -128,6 +138,14 @@ WRONG: dict[str, list[Case]] = {
         (f"histogram_quantile(0.9, sum by (model_name) (rate({TTFT}_bucket[5m])))", VLLM),
         (f"histogram_quantile(0.9, sum without (le) (rate({TTFT}_bucket[5m])))", VLLM),
     ],
+    "TL027": [
+        ("sum by (a) (x) / sum by (b) (y)", ()),
+        ("sum by (a, b) (rate(x_total[5m])) / sum by (a) (rate(x_total[5m]))", ()),
+        ("sum by (a) (x) / on (b) sum by (a, b) (y)", ()),
+        ("x * on (pod) group_left (node) sum by (node) (y)", ()),
+        ("sum(x) and max by (a) (y)", ()),
+        ("sum by (a) (x) > sum(y) / 2", ()),
+    ],
     "TL026": [
         (f"histogram_quantile(0.9, rate({TTFT}_bucket[5m]))", VLLM),
         ("histogram_quantile(0.9, rate(x_bucket[5m]) * 2)", ()),
@@ -172,7 +190,12 @@ RIGHT: list[Case] = [
     ("max(nv_trt_llm_request_metrics)", TRITON),
     ("sum(nv_trt_llm_runtime_memory_metrics)", TRITON),
     (f'{KV}{{kv_cache_block_type=~"used|other"}}', TRITON),
-    ('nv_trt_llm_request_metrics{request_type=~".*"}', TRITON),
+    ('sum by (model) (rate(x_bucket[5m])) > 0', ()),
+    ("sum by (a) (x) / scalar(sum(y))", ()),
+    ("sum by (a, b) (x) / on (a) group_left () sum by (a) (y)", ()),
+    ("sum by (a, b) (x) / ignoring (b) group_left () sum by (a) (y)", ()),
+    ("sum by ($label) (x) / sum by (b) (y)", ()),
+    ('x{a=~"$a",b=~"b|c",c=~"d.*",d=~"(?i)e"}', ()),
     ('nv_trt_llm_request_metrics{request_type!="running"}', TRITON),
     ('nv_trt_llm_request_metrics{request_type=~"|running"}', TRITON),
     ("sum(nv_trt_llm_request_metrics * on (request_type) group_left () weights)", TRITON),
@@ -232,6 +255,8 @@ def test_every_check_of_queries_is_tried_here() -> None:
         "TL033",
         "TL034",
         "TL035",
+        "TL036",
+        "TL037",
         "TL041",
         "TL042",
         "TL043",
@@ -319,7 +344,7 @@ def test_nan_that_is_recorded_and_summed(
     ],
 )  # fmt: skip
 def test_labels_of_what_is_absent(rule: dict[str, str], lost: str, tmp_path: Path) -> None:
-    findings = run(tmp_path, rules(rule))
+    findings = run(tmp_path, rules(rule), "--disable", "TL008")
     assert [finding["check"] for finding in findings] == (["TL033"] if lost else [])
     assert all(f"so {lost} is lost" in finding["why"] for finding in findings)
 
@@ -468,3 +493,139 @@ def test_what_the_files_record_is_not_looked_up(tmp_path: Path) -> None:
     mine = record("sum(rate(vllm:prompt_tokens_total[5m]))", "vllm:mine")
     assert ids(tmp_path, rules(mine, alert("vllm:mine > 1"))) == []
     assert ids(tmp_path, rules(alert("vllm:mine > 1"))) == ["TL002"]
+
+
+PART = 'sum by (a) (rate(x_total{code=~"5.."}[5m])) / sum by (a) (rate(x_total[5m]))'
+
+
+@pytest.mark.parametrize(
+    ("expr", "found"),
+    [
+        (f"{PART} > 1.5", ["error"]),
+        (f"{PART} > 1", ["error"]),
+        (f"{PART} >= 1", []),
+        (f"{PART} > 0.05", []),
+        (f"100 * {PART} > 5", []),
+        ("rate(x_total{a='b'}[5m]) / rate(x_total[5m]) > 1.5", ["error"]),
+        ("rate(x_total{a='b'}[5m]) / rate(y_total[5m]) > 1.5", []),
+        ("rate(x_total[5m]) / rate(x_total{a='b'}[5m]) > 1.5", []),
+        ("rate(x_total{a='b'}[5m]) / rate(x_total[1h]) > 1.5", []),
+        ("rate(x_total{a='b'}[5m]) / rate(x_total[5m] offset 1d) > 1.5", []),
+        ("job:part > 1.5", ["error"]),
+        ("max by (a) (job:part) > 1.5", ["error"]),
+        ("cache_hit_ratio > 90", ["warning"]),
+        ("compression_ratio > 2", []),
+        ("count(x) == 0", ["error"]),
+        ("count by (a) (x > 5) < 1", ["error"]),
+        ("0 == group(x)", []),
+        ("count(x) <= 0", ["error"]),
+        ("absent(x) == 0", ["error"]),
+        ("count_over_time(x[5m]) == 0", ["error"]),
+        ("(count(x) or vector(0)) == 0", []),
+        ("count(x) == 1", []),
+        ("count(x) < 2", []),
+        ("sum(x) == 0", []),
+    ],
+)
+def test_limits_that_no_value_passes(expr: str, found: list[str], tmp_path: Path) -> None:
+    text = rules(record(PART, "job:part"), alert(expr))
+    findings = [each for each in run(tmp_path, text) if each["check"] == "TL031"]
+    assert [each["severity"] for each in findings] == found
+
+
+@pytest.mark.parametrize(
+    ("expr", "found"),
+    [
+        ("x < 5 or vector(0)", True),
+        ("(x < 5) or (y > 1 or vector(1))", True),
+        ("x < 5 or on () vector(1)", True),
+        ("(x or vector(0)) < 5", False),
+        ("x < 5 or y < 5", False),
+        ("vector(1)", False),
+        ("x > 1 and (y or vector(0)) > 1", False),
+    ],
+)
+def test_alerts_that_never_resolve(expr: str, found: bool, tmp_path: Path) -> None:
+    assert ("TL037" in ids(tmp_path, rules(alert(expr)))) is found
+    assert "TL037" not in ids(tmp_path, rules({**alert(expr), "alert": "Watchdog"}))
+
+
+@pytest.mark.parametrize(
+    ("expr", "found"),
+    [
+        ("sum by (job) (x) > 1", ["instance"]),
+        ("sum(x) > 1", ["instance", "job"]),
+        ("count(x) > 1", ["instance", "job"]),
+        ("x > 1", []),
+        ("sum without (instance) (x) > 1", []),
+        ("topk(3, sum by (job) (x)) > 1", ["instance"]),
+        ("sum by (job) (x) * on (job) group_left (instance) y > 1", []),
+        ("x / on (job) y > 1", ["instance"]),
+        ("sum by (job) (x) > 1 and y", ["instance"]),
+        ("sum by (job) (x) > 1 or y > 1", []),
+        ("histogram_quantile(0.9, sum by (le, job) (rate(x_bucket[5m]))) > 1", ["instance"]),
+    ],
+)
+def test_templates_of_labels_that_the_result_lacks(
+    expr: str, found: list[str], tmp_path: Path
+) -> None:
+    texts = {"summary": "{{ $labels.job }} on {{ $labels.instance }}: {{ $value }}"}
+    findings = run(tmp_path, rules(alert(expr, annotations=texts)))
+    said = [each["why"] for each in findings if each["check"] == "TL036"]
+    assert [why.split()[0] for why in said] == [f"$labels.{label}" for label in found]
+
+
+def test_labels_in_a_loop_over_a_query_are_its_own(tmp_path: Path) -> None:
+    texts = {"summary": '{{ range query "y == 0" }}{{ .Labels.pod }}{{ end }}'}
+    assert ids(tmp_path, rules(alert("sum(x) > 1", annotations=texts))) == []
+
+
+def test_a_label_of_the_rule_is_no_label_of_the_result(tmp_path: Path) -> None:
+    rule = alert("sum(x) > 1", labels={"team": "a"}, annotations={"summary": "{{ $labels.team }}"})
+    (found,) = run(tmp_path, rules(rule))
+    assert found["why"] == "$labels.team is empty: $labels has no labels that the rule itself sets"
+
+
+CONFIGURATION = """\
+global: {{scrape_interval: {usual}}}
+scrape_configs:
+  - {{job_name: a{own}}}
+"""
+MONITOR = """\
+apiVersion: monitoring.coreos.com/v1
+kind: ServiceMonitor
+metadata: {name: a}
+spec: {endpoints: [{port: http, interval: 10s}, {port: other}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("beside", "options", "found"),
+    [
+        ("", (), ["warning"]),
+        ("", ("--scrape-interval", "30s"), ["error"]),
+        ("", ("--scrape-interval", "10s"), []),
+        (CONFIGURATION.format(usual="10s", own=""), (), []),
+        (CONFIGURATION.format(usual="30s", own=""), (), ["error"]),
+        (CONFIGURATION.format(usual="30s", own=", scrape_interval: 10s"), (), []),
+        (CONFIGURATION.format(usual="10s", own=""), ("--scrape-interval", "1m"), ["error"]),
+        ("scrape_configs: [{job_name: a}]", (), ["error"]),
+        (MONITOR, (), []),
+    ],
+)
+def test_windows_follow_the_scrape_interval_of_the_files(
+    beside: str, options: tuple[str, ...], found: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "rules.yaml").write_text(rules(alert("rate(http_requests_total[30s]) > 1")))
+    if beside:
+        (tmp_path / "scrape.yml").write_text(beside)
+    assert severities(tmp_path, *options) == found
+    if "scrape_configs" in beside:
+        (tmp_path / "scrape.yml").rename(tmp_path / "prometheus.yml")
+        assert severities(tmp_path / "rules.yaml", *options) == found
+
+
+def severities(path: Path, *options: str) -> list[str]:
+    result = CliRunner().invoke(lint, [str(path), "--format", "json", *options])
+    findings = json.loads(result.stdout)["findings"]
+    return [each["severity"] for each in findings if each["check"] == "TL016"]

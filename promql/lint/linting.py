@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promql.lint.catalogue import Catalogue
-from promql.lint.checks import aggregations, dashboards, names, rates, rules, units
+from promql.lint.checks import aggregations, dashboards, matching, names, rates, rules, units
 from promql.lint.findings import CHECKS, Finding, Hit
 from promql.lint.queries import Query, find
 from promql.lint.reading import STANDARD_INPUT, OfOthers, Unreadable, below, read
-from promql.lint.surroundings import Surroundings
+from promql.lint.surroundings import USUAL_INTERVAL, Surroundings
 from promql.parse import Node, NotPromQL, TooLarge, has_variable, parse
 from promql.types import check as type_of
 
@@ -20,6 +20,7 @@ _CHECKS: tuple[Callable[[Query, Node, Surroundings], Iterator[Hit]], ...] = (
     rates.check,
     aggregations.check,
     rules.check,
+    matching.check,
     units.check,
 )
 _LONGEST_PART = 200
@@ -46,15 +47,17 @@ def lint(
     known: Catalogue,
     emitted: Catalogue | None = None,
     *,
-    scrape_interval: float = 30.0,
+    scrape_interval: float | None = None,
     disabled: Collection[str] = (),
 ) -> Report:
     """Check every query of every file, and of the files of every folder.
 
     ``known`` are the metrics of any server, ``emitted`` those of the servers that the files are for
-    (None: any).  ``scrape_interval`` is in seconds; ``disabled`` are checks by id.
+    (None: any).  ``scrape_interval`` is in seconds; without it the shortest of the scrape
+    configurations among the files counts.  ``disabled`` are checks by id.
     """
-    queries, notes, unreadable = _gathered(files)
+    queries, notes, unreadable, intervals = _gathered(files)
+    interval = scrape_interval or min(intervals, default=None)
     hits: list[tuple[Query, Hit]] = []
     parsed: list[tuple[Query, Node]] = []
     for query in queries:
@@ -74,8 +77,10 @@ def lint(
         known,
         frozenset(query.name for query in queries if query.use == "record"),
         frozenset(name for _, root in parsed for name in rules.summed(root)),
-        scrape_interval,
+        interval or USUAL_INTERVAL,
+        interval is not None,
         frozenset(label for each in known.metrics.values() for label in each.labels or ()),
+        {query.name: root for query, root in parsed if query.use == "record"},
     )
     for query, root in parsed:
         here = [hit for check in _CHECKS for hit in check(query, root, known_here)]
@@ -99,9 +104,13 @@ def lint(
 
 def _gathered(
     files: Iterable[str],
-) -> tuple[list[Query], list[str], list[tuple[str, Unreadable]]]:
-    """Return the queries of all files and folders, what is not checked, what cannot be read."""
+) -> tuple[list[Query], list[str], list[tuple[str, Unreadable]], list[float]]:
+    """Return the queries of all files and folders, what is not checked, what cannot be read.
+
+    The last list has the scrape intervals of the files and of a prometheus.yml beside them.
+    """
     queries: list[Query] = []
+    intervals: list[float] = []
     notes: list[str] = []
     unreadable: list[tuple[str, Unreadable]] = []
     for file in files:
@@ -120,12 +129,26 @@ def _gathered(
             else:
                 queries += found.queries
                 notes += found.notes
+                intervals += found.intervals
+        intervals += _beside(Path(file))
         if folder and len(queries) == read_before:
             unreadable.append((_printable(file), _NOTHING))
         elif folder and passed_over:
             many = f"{passed_over} file{'s' * (passed_over > 1)}"
             notes.append(f"{_printable(file)}: {many} without dashboards or rules passed over")
-    return queries, notes, unreadable
+    return queries, notes, unreadable, intervals
+
+
+def _beside(file: Path) -> list[float]:
+    """Return the scrape intervals of the prometheus.yml in the folder of a file."""
+    for name in ("prometheus.yml", "prometheus.yaml"):
+        path = file.parent / name
+        if not file.is_dir() and file.exists() and path.is_file() and path != file:
+            try:
+                return find(name, read(str(path))).intervals
+            except Unreadable:
+                return []
+    return []
 
 
 def _unchecked(query: Query, problem: NotPromQL) -> str:

@@ -58,6 +58,8 @@ class Found:
 
     queries: list[Query] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    intervals: list[float] = field(default_factory=list)
+    """Scrape intervals, in seconds."""
     understood: bool = False
     dashboards: int = 0
 
@@ -88,6 +90,9 @@ def _document(file: str, value: Value, path: Path, found: Found, nesting: int = 
     elif isinstance(spec.get("groups"), list):
         found.understood = True
         found.queries += _rules(file, spec["groups"], (*path, "spec", "groups"))
+    elif intervals := [*_scrape_intervals(value, spec)]:
+        found.understood = True
+        found.intervals += intervals
     elif isinstance(spec.get("triggers"), list):
         found.understood = True
         found.queries += _triggers(file, value, path)
@@ -104,6 +109,25 @@ def _document(file: str, value: Value, path: Path, found: Found, nesting: int = 
         for keys, text in _inner_files(value, spec):
             for document in _parsed(text):
                 _document(file, _moved(document, text), (*path, *keys), found, nesting + 1)
+
+
+_MONITORS = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}
+_DEFAULT_INTERVAL = 60.0  # Prometheus's own
+
+
+def _scrape_intervals(value: Mapping[str, Value], spec: Mapping[str, Value]) -> Iterator[float]:
+    """Yield the intervals of a Prometheus configuration or of a monitor of its operator."""
+    if isinstance(value.get("scrape_configs"), list) or "scrape_interval" in _mapping(
+        value.get("global")
+    ):
+        usual = duration(_text(_mapping(value.get("global")).get("scrape_interval")))
+        jobs = [_mapping(job) for job in _list(value.get("scrape_configs"))]
+        for job in jobs or [{}]:
+            own = duration(_text(job.get("scrape_interval")))
+            yield own or usual or _DEFAULT_INTERVAL
+    for endpoint in _list(spec.get(_MONITORS.get(_text(value.get("kind")), ""))):
+        if own := duration(_text(_mapping(endpoint).get("interval"))):
+            yield own
 
 
 def _inner_files(

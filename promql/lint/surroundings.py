@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from promql.lint.catalogue import Catalogue, Metric, Part, guess
 from promql.parse import (
@@ -24,6 +24,8 @@ RATES = frozenset({"rate", "irate"})
 COUNTER_FUNCTIONS = RATES | {"increase"}
 RATIO = re.compile(r"(?<![a-zA-Z])ratio(?![a-zA-Z])")
 """In a name; a duration holds no ratio."""
+USUAL_INTERVAL = 30.0
+"""Seconds between two scrapes where no configuration states them."""
 TWO_SAMPLES = COUNTER_FUNCTIONS | {"delta", "idelta", "deriv", "predict_linear"}
 
 
@@ -39,9 +41,13 @@ class Surroundings:
     known: Catalogue
     recorded: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
-    scrape_interval: float = 30.0
+    scrape_interval: float = USUAL_INTERVAL
+    interval_given: bool = False
+    """Whether an option or a scrape configuration states the interval."""
     vocabulary: frozenset[str] = frozenset()
     """The labels of all metrics known."""
+    rules: Mapping[str, Node] = field(default_factory=dict)
+    """The expressions of recording rules, by name."""
 
     def metric(self, selector: Selector) -> tuple[Metric, Part] | None:
         """Return the family of what is selected, None where nothing is known about it."""

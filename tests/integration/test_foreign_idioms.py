@@ -66,7 +66,9 @@ def sloth(name: str, error: str, total: str) -> str:
 def test_an_idiom_passes_its_generated_tests(name: str, promtool: Path, tmp_path: Path) -> None:
     source = tmp_path / "sloth.yaml"
     source.write_text(sloth(name, *IDIOMS[name]))
-    done = CliRunner().invoke(generate, [str(source), "-o", str(tmp_path), "--only", "alerts"])
+    done = CliRunner().invoke(
+        generate, [str(source), "-o", str(tmp_path), "--only", "alerts,tests"]
+    )
     assert done.exit_code == 0, done.output
     tests = sorted(map(str, tmp_path.rglob("*.test.yaml")))
     assert tests

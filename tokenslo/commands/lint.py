@@ -31,7 +31,10 @@ from tokenslo.scraped import families
     help=f"The same for a release: {', '.join(NAMES)}; repeatable, and added to --metrics.",
 )
 @click.option(
-    "--scrape-interval", default="30s", metavar="TIME", help="How often servers are scraped."
+    "--scrape-interval",
+    metavar="TIME",
+    help="How often servers are scraped. Default: what the scrape configurations among the files "
+    "state, else 30s.",
 )
 @click.option(
     "--disable", multiple=True, metavar="ID", help="Leave a check out, such as TL012; repeatable."
@@ -43,7 +46,7 @@ def lint(
     files: tuple[str, ...],
     metrics: tuple[str, ...],
     catalogue: tuple[str, ...],
-    scrape_interval: str,
+    scrape_interval: str | None,
     disable: tuple[str, ...],
     format_: str,
 ) -> int:
@@ -54,8 +57,8 @@ def lint(
     Without --metrics and --catalogue, names are checked against all catalogues. The exit code is 1
     if there are findings, and 2 if a file cannot be read.
     """
-    interval = duration(scrape_interval)
-    if not interval:
+    interval = None if scrape_interval is None else duration(scrape_interval)
+    if scrape_interval is not None and not interval:
         raise click.BadParameter("give a duration such as 30s.", param_hint="--scrape-interval")
     if unknown := sorted({*disable} - CHECKS.keys()):
         raise click.BadParameter(f"there is no check {', '.join(unknown)}.", param_hint="--disable")

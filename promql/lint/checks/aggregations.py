@@ -12,6 +12,7 @@ from promql.lint.surroundings import (
     RATIO,
     Surroundings,
     calls,
+    constant,
     merging,
     only_existence,
 )
@@ -72,8 +73,19 @@ def _unlike(node: Selector, around: tuple[Node, ...], known: Surroundings) -> It
     if any(matcher.label == label for matcher in node.matchers):
         return
     merged = merging(around, label)
-    if merged and merged.op in _ADDS:
+    if merged and merged.op in _ADDS and not _above_nothing(merged, around):
         yield Hit("TL021", merged, why, fix)
+
+
+def _above_nothing(node: Node, around: tuple[Node, ...]) -> bool:
+    """Whether it only matters that a result is not 0."""
+    outer = next((each for each in reversed(around) if isinstance(each, Binary)), None)
+    return (
+        isinstance(outer, Binary)
+        and outer.op in (">", "==", "!=")
+        and bare(outer.left) is node
+        and constant(outer.right) == 0
+    )
 
 
 def _sum(node: Aggregate, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:

@@ -133,8 +133,12 @@ def _window(node: Call, window: Window, query: Query, known: Surroundings) -> It
             "TL016",
             node,
             f"a window of {window.text} holds fewer than two samples at a scrape interval of "
-            f"{known.scrape_interval:g}s, and then there is no {node.function}",
-            f"take {2 * least:g}s or more" + (", or $__rate_interval" if query.dashboard else ""),
+            f"{known.scrape_interval:g}s, and then there is no {node.function}"
+            + ("" if known.interval_given else "; the scrape interval is not known"),
+            f"take {2 * least:g}s or more"
+            + (", or $__rate_interval" if query.dashboard else "")
+            + ("" if known.interval_given else ", or give --scrape-interval"),
+            None if known.interval_given else "warning",
         )
     elif _INTERVAL.fullmatch(window.text) and (query.shortest or 0) < least:
         yield Hit(

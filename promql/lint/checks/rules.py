@@ -14,6 +14,7 @@ from promql.parse import (
     Aggregate,
     Binary,
     Call,
+    Matcher,
     Node,
     Number,
     Paren,
@@ -40,10 +41,11 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
     if query.use in ("alert", "record"):
         yield from _availability(query, root)
     if query.use == "alert":
-        for node, around in walk(root):
+        for node, _ in walk(root):
             if isinstance(node, Binary):
-                yield from _out_of_reach(node, around, known)
+                yield from _out_of_reach(node, known)
         yield from _absent(query, root)
+        yield from _permanent(query, root)
     elif query.use == "record" and query.name in known.summed:
         yield from _idle(query, root, known)
     elif query.use == "trigger" and not _is_one(root):
@@ -63,17 +65,25 @@ def summed(root: Node) -> Iterator[str]:
             yield from (each.metric for each in selectors(node) if each.metric)
 
 
-def _out_of_reach(node: Binary, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
+def _out_of_reach(node: Binary, known: Surroundings) -> Iterator[Hit]:
     left, right, op = node.left, node.right, node.op
     if op in _TURNED and constant(left) is not None:
         left, right, op = right, left, _TURNED[op]
     limit = constant(right)
     if limit is not None and ((limit < 0 and op in ("<", "<=")) or (limit, op) == (0, "<")):
         yield from _below_nothing(node, _core(left), f"{op} {limit:g}", known)
+    if limit is not None and _below_one(op, limit) and (what := _never_zero(left)):
+        why = f"{what}, so it is never {op} {limit:g}"
+        yield Hit("TL031", node, why, "write absent(…), or `… unless …` beside what must be there")
     if op not in (">", ">=") or limit is None or limit < 1 or (limit == 1 and op == ">="):
         return
-    core = _core(left)
+    core = _core(left, known)
     measured = quantity(core, known)
+    if _is_part(core) and (limit > 1 or op == ">"):
+        why = f"a part of events divided by all of them is never {op} {limit:g}"
+        fix = f"compare it with {limit / 100:g}" if limit > 1 else "take a limit below 1"
+        yield Hit("TL031", node, why, fix)
+        return
     if measured == ("share", 1.0) and _is_bounded(core, known):
         why = f"this is a ratio from 0 to 1, which is never {op} {limit:g}"
         yield Hit(
@@ -86,6 +96,90 @@ def _out_of_reach(node: Binary, around: tuple[Node, ...], known: Surroundings) -
         )
         fix = "take a smaller burn rate: it can be reached only below 1 / (1 - target)"
         yield Hit("TL031", node, why, fix)
+    elif isinstance(core, Selector) and _BY_NAME.search(core.metric or "") and limit > 1:
+        why = f"{core.metric} is named a ratio, which is from 0 to 1 by convention"
+        yield Hit("TL031", node, why, f"compare it with {limit / 100:g}, if so", "warning")
+
+
+_BY_NAME = re.compile(r"(?:error|failure|success|hit|miss|drop)s?_ratio$")
+
+
+def _below_one(op: str, limit: float) -> bool:
+    """Whether only a count of none would pass."""
+    return (op in ("==", "<=") and 0 <= limit < 1) or (op == "<" and 0 < limit <= 1)
+
+
+def _never_zero(node: Node) -> str:
+    """Return why a result is never 0, "" if it may be."""
+    node = bare(node)
+    match node:
+        case Aggregate(op="count" | "group" as op):
+            return f"{op}() of no series has no result"
+        case Call(function="absent" | "absent_over_time" as function):
+            return f"{function}() is 1 or has no result"
+        case Call(function="count_over_time" as function):
+            return f"{function}() of no samples has no result"
+    return ""
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a quotient is that of some events by all events of the same counter."""
+    if not isinstance(node, Binary) or node.op != "/" or node.matching or node.grouped:
+        return False
+    part, whole = (_counted(side) for side in (node.left, node.right))
+    if part is None or whole is None:
+        return False
+    return part[0] == whole[0] and part[1] >= whole[1]
+
+
+def _counted(node: Node) -> tuple[object, frozenset[Matcher]] | None:
+    """Return how events are counted, and which are: ``sum by (a) (rate(x{…}[5m]))``."""
+    node = bare(node)
+    how: tuple[object, ...] = ()
+    if isinstance(node, Aggregate) and node.op == "sum" and not node.open_:
+        how, node = (node.labels or frozenset(), node.without), bare(node.expr)
+    if not isinstance(node, Call) or node.function not in COUNTER_FUNCTIONS:
+        return None
+    counter = bare(node.args[0]) if node.args else None
+    if not isinstance(counter, Selector) or not counter.metric or counter.window is None:
+        return None
+    if counter.shifted or any(matcher.value is None for matcher in counter.matchers):
+        return None
+    by = how or ("each",)
+    kind = (node.function, counter.metric, counter.window.text, by)
+    return kind, frozenset(counter.matchers)
+
+
+def _permanent(query: Query, root: Node) -> Iterator[Hit]:
+    """Find alerts with a part that always has a result."""
+    if _is_constant(root) or _ON_PURPOSE.search(query.name):
+        return
+    for node, around in walk(root):
+        if any(not isinstance(each, Paren) and not _is_or(each) for each in around):
+            continue
+        if isinstance(node, Binary) and node.op == "or" and _is_constant(node.right):
+            why = "this has a result even where nothing is wrong, so the alert never resolves"
+            fix = "put the `or` inside the comparison: (… or vector(0)) < 1"
+            yield Hit("TL037", node, why, fix)
+            return
+
+
+_ON_PURPOSE = re.compile(r"watchdog|dead_?man|heartbeat|always", re.IGNORECASE)
+
+
+def _is_or(node: Node) -> bool:
+    return isinstance(node, Binary) and node.op == "or"
+
+
+def _is_constant(node: Node) -> bool:
+    """Whether an expression is ``vector(1)`` or a number."""
+    node = bare(node)
+    match node:
+        case Number():
+            return True
+        case Call(function="vector", args=(value,)):
+            return constant(value) is not None
+    return False
 
 
 def _below_nothing(node: Node, core: Node, limit: str, known: Surroundings) -> Iterator[Hit]:
@@ -115,17 +209,28 @@ def _is_bounded(core: Node, known: Surroundings) -> bool:
     return False
 
 
-def _core(node: Node) -> Node:
-    """Return what is compared, without what only picks among its series or values."""
-    while True:
+def _core(node: Node, known: Surroundings | None = None) -> Node:
+    """Return what is compared, without what only picks among its series or values.
+
+    With ``known``, a recorded series is the expression of its rule.
+    """
+    for _ in range(_DEEPEST):
         node = bare(node)
         match node:
             case Aggregate(op="max" | "min" | "avg", expr=inner):
                 node = inner
             case Call(function=function, args=(inner,)) if function in _PASSES_ON:
                 node = inner
+            case Selector(metric=str(name)) if known and _is_part(
+                bare(known.rules.get(name, node))
+            ):
+                node = known.rules[name]
             case _:
                 return node
+    return node
+
+
+_DEEPEST = 64
 
 
 def _is_error_ratio(core: Node, limit: Node) -> bool:
