@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.wire.events import CLIENT, SERVER, Settings
 from exporter.wire.http1 import Http1Observer
@@ -224,3 +226,36 @@ def test_a_request_with_many_tools_is_scanned_where_an_event_repeats_it() -> Non
     assert chunks(log) == [(2.0, 0)]
     assert (log.streams[0].model, log.streams[0].output_tokens) == ("org/model", 5)
     assert end(log) == ("ok", "")
+
+
+WORDS = st.one_of(
+    st.text(max_size=6),
+    st.sampled_from(['"', "\\", '","sequence_number":1,"type":"x', '\\"', "[DONE]"]),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            WORDS,
+            st.integers(0, 10**20),
+            st.sampled_from(["output_text.delta"] * 4 + ["refusal.delta", "output_text.done"]),
+            st.sampled_from([0, 0, 0, 1]),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_events_that_differ_in_text_and_number_are_read_as_parsed_ones(
+    found: list[tuple[str, int, str, int, bool]],
+) -> None:
+    events, expected = [], []
+    for time, (words, number, kind, index, is_int) in enumerate(found, 1):
+        events.append(typed(
+            f"response.{kind}",
+            content_index=0, delta=words, item_id="msg_1", logprobs=[], output_index=index,
+            sequence_number=number if is_int else str(number), last=None,
+        ))  # fmt: skip
+        if words and kind.endswith(".delta"):
+            expected.append((float(time), 0))
+    assert chunks(streamed(PATH, events)) == expected

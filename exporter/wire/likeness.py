@@ -3,7 +3,8 @@
 Nearly all events of a stream do: what they say is then known without reading their JSON.  An event
 that was read in full becomes the likeness of those after it: what stands before and after the one
 text in it.  An event with the same before and after, and nothing but a JSON string between them, is
-the same document but for that string.  ``usage`` may differ too where it comes last.
+the same document but for that string.  ``usage`` may differ too where it comes last, and so may a
+``sequence_number`` after the text, which counts events.
 
 Of the earlier event only names and numbers are kept, never the text.
 """
@@ -24,12 +25,14 @@ MAX_BYTES = 2048
 _STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*:)?', re.DOTALL)
 _BODY = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _BACKSLASH = b"\\"[0]
+_NUMBER = re.compile(rb'(?<="sequence_number":)[0-9]{1,18}(?=[,}])')
+_DIGITS = re.compile(rb"[0-9]{1,18}+")
 _USAGE = re.compile(rb'"usage"\s*:\s*')
 # The members whose strings are names and no text, wherever they stand.
 _NAMES = frozenset(
     (
         *(b"id", b"object", b"model", b"role", b"type", b"finish_reason", b"system_fingerprint"),
-        *(b"service_tier", b"model_name", b"model_version"),
+        *(b"service_tier", b"model_name", b"model_version", b"item_id"),
     )
 )
 
@@ -37,17 +40,19 @@ _NAMES = frozenset(
 class Likeness(NamedTuple):
     """What stands before and after the text, and where that starts.
 
-    With ``usage`` that member's value follows, and the end of the document.
+    With ``usage`` that member's value follows, and the end of the document.  With ``tail`` a number
+    and that follow.
     """
 
     before: bytes
     after: bytes
     start: int
     usage: bool
+    tail: bytes = b""
 
     def match(self, data: bytes) -> int:
         """Return where ``after`` ends in an event that is like this, -1 in any other."""
-        before, after, start, usage = self
+        before, after, start, usage, tail = self
         if not data.startswith(before):
             return -1
         end = data.find(b'"', start)
@@ -56,6 +61,9 @@ class Likeness(NamedTuple):
         if end < 0 or not data.startswith(after, end):
             return -1
         end += len(after)
+        if tail:
+            digits = _DIGITS.match(data, end)
+            return digits.end() if digits and data[digits.end() :] == tail else -1
         return end if usage or end == len(data) else -1
 
 
@@ -76,6 +84,9 @@ def likeness(
     without = loaded(data[:start] + data[end:])
     if without is None or read(without) != piece._replace(bears=False):
         return None
+    if piece.usage is None and (number := _NUMBER.search(data, end)):
+        after, tail = data[end : number.start()], data[number.end() :]
+        return Likeness(data[:start], after, start, usage=False, tail=tail)
     if piece.usage is None:
         return Likeness(data[:start], data[end:], start, usage=False)
     ends = [member.end() for member in _USAGE.finditer(data, end)]

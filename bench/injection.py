@@ -1,0 +1,89 @@
+"""What ``--inject perf-metrics`` costs by size of event, beside the observer of the same bytes.
+
+``python -m bench.injection`` from the checkout; README.md says what the table means.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from exporter.taps.recording import StreamRecorder
+from exporter.wire.connection import observe
+from exporter.wire.events import CLIENT, SERVER, Settings
+from exporter.wire.injection import Injection
+
+ROUNDS = 5
+READ_BYTES, CHUNK_BYTES = 65_536, 4096
+SMALL = 200
+SIZES = (SMALL, 2**16, 2**20, 2**21, 2**22)
+TOTAL = 2**22
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+ASKS = {
+    "kserve": b"POST /v2/models/m/generate_stream HTTP/1.1\r\nContent-Length: 18\r\n\r\n"
+    b'{"text_input":"a"}',
+    "openai": b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+}
+
+
+def _answer(form: str, size: int) -> tuple[bytes, int]:
+    """Return an answer of events of about a size, and how many it has."""
+    text = "x" * size
+    delta = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    document = {"choices": [delta]} if form == "openai" else {"text_output": text}
+    event = b"data: " + json.dumps({"model": "m", **document}).encode() + b"\n\n"
+    number = max(1, TOTAL // size)
+    pieces = [event[at : at + CHUNK_BYTES] for at in range(0, len(event), CHUNK_BYTES)]
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return HEAD + body * number, number
+
+
+def _cost(prepare: Callable[[], Callable[[bytes], object]], data: bytes) -> tuple[float, float]:
+    """Return the least CPU seconds for all of it, and the most that one read took."""
+    best = worst = float("inf")
+    for _ in range(ROUNDS):
+        take = prepare()
+        total = longest = 0.0
+        for at in range(0, len(data), READ_BYTES):
+            piece = data[at : at + READ_BYTES]
+            begun = time.process_time()
+            take(piece)
+            spent = time.process_time() - begun
+            total, longest = total + spent, max(longest, spent)
+        best, worst = min(best, total), min(worst, longest)
+    return best, worst
+
+
+def _injecting(ask: bytes) -> Callable[[bytes], object]:
+    injection = Injection(lambda _: "return_perf_metrics")
+    injection.from_client(ask)
+    return injection.from_server
+
+
+def _observing(ask: bytes) -> Callable[[bytes], object]:
+    observer = observe(StreamRecorder({}), Settings())
+    observer.feed(CLIENT, ask, 0.0)
+    return lambda data: observer.feed(SERVER, data, 1.0)
+
+
+def main() -> None:
+    print(
+        f"CPU in milliseconds per event in reads of {READ_BYTES:,} bytes and chunks of at most "
+        f"{CHUNK_BYTES:,}, the least\nof {ROUNDS} rounds; the longest read; and the ratio to the "
+        "observer of the same bytes.\n"
+    )
+    print(f"{'form':<7} {'bytes':>9}  {'inject':>9} {'longest':>9}  {'observe':>9}  {'ratio':>6}")
+    for form, ask in ASKS.items():
+        for size in SIZES:
+            data, number = _answer(form, size)
+            ours, longest = _cost(lambda ask=ask: _injecting(ask), data)  # type: ignore[misc]
+            theirs, _ = _cost(lambda ask=ask: _observing(ask), data)  # type: ignore[misc]
+            print(
+                f"{form:<7} {size:>9,}  {ours / number * 1e3:>9.4f} {longest * 1e3:>9.1f}  "
+                f"{theirs / number * 1e3:>9.4f}  {ours / theirs:>6.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
