@@ -54,6 +54,11 @@ def known_labels(
     return (UNLABELLED,)
 
 
+def slice_labels(objective: str) -> tuple[Labels, ...]:
+    """Return the label sets of an objective's time slices; ``objective`` is its label."""
+    return tuple((("objective", objective), ("result", result)) for result in RESULTS)
+
+
 def _verdicts(goal: Goal) -> Iterator[Labels]:
     verdicts = [("good", ""), ("unknown", "")]
     verdicts += [("bad", clause) for clause in (OUTCOME_CLAUSE, *goal.clauses)]

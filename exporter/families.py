@@ -45,7 +45,7 @@ def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> 
 
 def _measured(view: View) -> Iterator[Family]:
     found: dict[str, list[Series]] = {metric: [] for metric in _CATALOGUE}
-    for state in (*view.signals, *view.unseen):
+    for state in (*view.signals, *view.slices, *view.unseen):
         found[SIGNALS[state.signal].metric].extend(_series(state))
     for metric, series in found.items():
         signal = _CATALOGUE[metric]

@@ -108,7 +108,7 @@ def _verdicts(
     by_model: dict[tuple[str, str], dict[str, SignalState]],
 ) -> Iterator[tuple[tuple[str, str], _Verdict]]:
     selector = service.selects(objective)
-    chosen = [model for model in by_model if _chooses(selector, model)]
+    chosen = [model for model in by_model if chooses(selector, model)]
     if not chosen:
         known = ", ".join(sorted({name for name, _ in by_model})) or "none"
         wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
@@ -126,7 +126,7 @@ def _verdicts(
         yield model, _verdict(service, objective, by_model[model])
 
 
-def _chooses(selector: Mapping[str, str], model: tuple[str, str]) -> bool:
+def chooses(selector: Mapping[str, str], model: tuple[str, str]) -> bool:
     """Match what is known here; other labels (namespace, cluster, …) are added by Prometheus."""
     labels = dict(zip(("model", "version"), model, strict=True))
     return all(selector.get(key, value) == value for key, value in labels.items())

@@ -6,10 +6,11 @@ import asyncio
 import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from exporter.background import Supervisor, TaskState, cancel
@@ -34,6 +35,7 @@ from exporter.sources.configured import configured
 from exporter.sources.taps import TapsSource
 from exporter.status import Status
 from exporter.store import Store
+from exporter.time_slices import SliceJudge
 from exporter.unseen import selected_models, with_unseen
 from exporter.view import View
 from slos.model import Service
@@ -77,6 +79,7 @@ async def watch(
     edges = thresholds(services)
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
+    slices = SliceJudge(services)
     probes = tuple(_probes(config, store, progress))
     taps = [source for source in sources if isinstance(source, TapsSource)]
     export = _otlp_export(config, version)
@@ -89,7 +92,8 @@ async def watch(
         )
 
     def known() -> View:
-        return with_unseen(store.view(monotonic(), in_words=False), selected)
+        view = store.view(monotonic(), in_words=False)
+        return replace(with_unseen(view, selected), slices=slices.states())
 
     def judged(view: View) -> Readiness:
         decoding = progress.decoding(view, monotonic())
@@ -104,7 +108,13 @@ async def watch(
         restarts = own_family(
             "tokenslo_task_restarts", [({"task": one.task}, one.restarts) for one in tasks()]
         )
-        return (ready_family(judged(view)), *probe_families(probes), *tapped, restarts, *exported)
+        return (
+            ready_family(judged(view)),
+            *probe_families(probes),
+            *tapped,
+            restarts,
+            *exported,
+        )
 
     def on_metrics(view: View) -> tuple[Family, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
@@ -151,7 +161,7 @@ async def watch(
             )
             supervisor.start(f"read {source.name}", work)
         pace = max(config.interval, LOOK_EVERY)
-        supervisor.start("progress", partial(_keep_up, progress, store, pace))
+        supervisor.start("progress", partial(_keep_up, progress, slices, store, pace))
         for probe in probes:
             supervisor.start(f"probe {probe.model}", probe.run)
         await stop.wait()
@@ -212,9 +222,12 @@ async def _push(
         export.offer(pushed())
 
 
-async def _keep_up(progress: Progress, store: Store, pace: float) -> None:
+async def _keep_up(progress: Progress, slices: SliceJudge, store: Store, pace: float) -> None:
     while True:
-        _look(progress, store)
+        now = monotonic()
+        view = store.view(now, in_words=False)
+        progress.update(view, now)
+        slices.update(view, time())
         await asyncio.sleep(pace)
 
 

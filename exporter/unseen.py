@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from exporter.births import known_labels
+from exporter.births import known_labels, slice_labels
 from exporter.readings import Labels, Value
 from exporter.taps.goodput import Goal, goals
 from exporter.view import SignalState, View
-from slos.indicators import INDICATORS
+from slos.indicators import INDICATORS, slices_are_judged
 from slos.model import Objective, Service
+from slos.names import goodput_objective
 from slos.signals import LATENCIES, TENANT, TENANT_SIGNALS, slo_events
 
 METHOD = "selected"
@@ -29,7 +30,7 @@ def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState,
             selector = service.selects(objective)
             if "model" in selector and not objective.queries:
                 counters = found.setdefault(selector["model"], {})
-                for signal, labels in _counters(objective, selector, own):
+                for signal, labels in _counters(service, objective, own):
                     counters.setdefault(signal, {}).update(dict.fromkeys(labels, 0.0))
     return {
         model: tuple(
@@ -48,9 +49,11 @@ def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> Vi
 
 
 def _counters(
-    objective: Objective, selector: Mapping[str, str], own: Sequence[Goal]
+    service: Service, objective: Objective, own: Sequence[Goal]
 ) -> Iterable[tuple[str, tuple[Labels, ...]]]:
-    indicator = INDICATORS[objective.indicator]
+    indicator, selector = INDICATORS[objective.indicator], service.selects(objective)
+    if slices_are_judged(objective, service):
+        yield "slo_slices", slice_labels(goodput_objective(service.service, objective.name))
     if objective.indicator in LATENCIES and objective.threshold is not None:
         signal = slo_events(objective.indicator)
         yield signal, known_labels(signal, thresholds=(float(objective.threshold),))

@@ -61,6 +61,7 @@ class View:
     """Everything to be shown, in a stable order.
 
     ``waiting_streams`` has every model that a tap sees, also with none.
+    ``slices`` are the judged time slices of objectives.
     ``unseen`` are counters, at zero, of models that no source has seen (:mod:`exporter.unseen`).
     """
 
@@ -70,6 +71,7 @@ class View:
     engine_stats_age: Mapping[Model, float]
     waiting_streams: Mapping[Model, WaitingStreams] = field(default_factory=dict)
     unseen: tuple[SignalState, ...] = ()
+    slices: tuple[SignalState, ...] = ()
 
     def by_model(self) -> dict[Model, dict[str, SignalState]]:
         """Return the signals of every model by name, in the same order."""

@@ -43,7 +43,7 @@ from slos.events import (
 from slos.generic import edge_text, generic_events
 from slos.model import Objective, Service
 from slos.names import TOTAL_RATE, goodput_objective, series_labels
-from slos.signals import SIGNALS, TENANT_SIGNALS, metric_with
+from slos.signals import SIGNALS, TENANT, TENANT_SIGNALS, metric_with
 
 # Who failed whom.  A client that cancels, leaves, or asks for what cannot be (`invalid`) has not
 # been failed by the service, so it is in neither count.
@@ -345,3 +345,13 @@ def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:
         vector(most.metric, chosen),
         matching="ignoring (state)",
     )
+
+
+def slices_are_judged(objective: Objective, service: Service) -> bool:
+    """Whether the sidecar judges the time slices of an objective.
+
+    It does not know other services' queries, and neither groups nor tenants have slices of their
+    own there; these are judged in Prometheus.
+    """
+    apart = objective.queries or objective.group_by or TENANT in service.selects(objective)
+    return objective.slices is not None and not apart

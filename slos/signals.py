@@ -252,6 +252,9 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     Signal("tenant_goodput", "Goodput of tenants", "llm_tenant_goodput_requests_total", "counter",
            "Requests of one tenant by whether they met every clause of an objective.",
            labels=("objective", "result", "clause", TENANT)),
+    Signal("slo_slices", "Time slices", "llm_slo_slices_total", "counter",
+           "Time slices of an objective that have ended, by whether they were good.",
+           labels=("objective", "result")),
 )  # fmt: skip
 
 LATENCIES = tuple(key for key in SIGNALS if slo_events(key) in SIGNALS)
@@ -265,7 +268,9 @@ _TENANT_METRICS: Mapping[str, str] = {
 }
 
 
-COMPANIONS = frozenset({"request_failures", *TENANT_SIGNALS.values(), *map(slo_events, LATENCIES)})
+COMPANIONS = frozenset(
+    {"request_failures", "slo_slices", *TENANT_SIGNALS.values(), *map(slo_events, LATENCIES)}
+)
 """Signals that come with another one, where there are tenants, thresholds or failures."""
 MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
 """Signals of which a source gives either the value or the reason why it has none."""
