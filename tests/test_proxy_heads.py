@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -12,9 +16,9 @@ from exporter.taps import proxy
 from exporter.taps.proxy_heads import FirstHead
 from exporter.taps.proxy_shared import Limits
 from exporter.wire.connection import observe
-from exporter.wire.events import Settings
+from exporter.wire.events import Direction, Settings
 from exporter.wire.http2 import PREFACE
-from tests.proxied import ANSWER, REQUEST, on_loop, proxied, receive, receive_all, until
+from tests.proxied import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all, until
 from tests.wire_log import WireLog
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)
@@ -109,6 +113,56 @@ async def test_an_http2_connection_without_a_request_ends_in_time_on_both_sides(
         for one, other in ((answering, asked), (late_server, late)):
             await loop.sock_sendall(one, HEADERS)
             assert await receive(other, len(SETTINGS + HEADERS)) == SETTINGS + HEADERS
+
+
+@pytest.mark.parametrize("head", [PREFACE + SETTINGS + HEADERS, HELLO, REQUEST])
+@on_loop()
+async def test_what_follows_a_head_is_not_part_of_it(head: bytes) -> None:
+    async with proxied() as scene:
+        await scene.pair(head + bytes(100_000))
+        assert scene.refused() == {}
+
+
+@on_loop()
+async def test_a_server_that_is_connected_is_reachable_however_busy_the_loop_is() -> None:
+    def hold_up(direction: Direction, data: bytes) -> None:
+        if scene.observers[0].fed[direction] != REQUEST:
+            time.sleep(0.4)
+
+    async with proxied(lambda: Notes(on_feed=hold_up), limits=Limits(connect_seconds=0.2)) as scene:
+        client = await scene.client(REQUEST)
+        sending = threading.Thread(target=_send, args=(client, bytes(2_000_000)))
+        sending.start()
+        server = await scene.accept()
+        assert len(await receive(server, 2_000_000)) == 2_000_000
+        await asyncio.to_thread(sending.join)
+        assert scene.refused() == {}
+
+
+def _send(client: socket.socket, data: bytes) -> None:
+    client.settimeout(20)
+    client.sendall(data)
+
+
+@on_loop("uvloop")
+async def test_a_silent_server_costs_no_memory_per_request() -> None:
+    async with proxied(lambda: Notes(keep=False)) as scene:
+        client, server = await scene.pair(PREFACE + SETTINGS + HEADERS)
+        requests = b"".join(
+            b"\x00\x00\x01\x01\x05" + number.to_bytes(4) + b"\x82" for number in range(3, 60_000, 2)
+        )
+        tracemalloc.start()
+        try:
+            for start in range(0, len(requests), 30_000):
+                piece = requests[start : start + 30_000]
+                await asyncio.get_running_loop().sock_sendall(client, piece)
+                assert await receive(server, len(piece)) == piece
+            scene.observers[0].times.clear()
+            del piece
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 200_000
 
 
 @on_loop()

@@ -19,6 +19,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import ParamSpec, cast
 
@@ -59,6 +60,7 @@ class Connection(asyncio.Protocol):
         "_injection",
         "_observer",
         "_over",
+        "_patience",
         "_paused_at",
         "_plain",
         "_server",
@@ -77,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._client: asyncio.Transport
         self._server: Server | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._patience: asyncio.Timeout | None = None
         self._take: Callable[[bytes, float], None] = self._take_head
         self._unsent = bytearray()
         self._head = FirstHead()
@@ -245,7 +248,7 @@ class Connection(asyncio.Protocol):
         context = shared.server_tls.get(protocol)
         seconds = shared.limits.connect_seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as self._patience:
                 await shared.loop.create_connection(
                     lambda: Server(self),
                     spec.upstream_host,
@@ -268,6 +271,10 @@ class Connection(asyncio.Protocol):
             return
         self._connecting = None
         self._server = server
+        if self._patience:
+            # asyncio takes a few turns of the loop to return what is already connected.
+            with suppress(RuntimeError):  # time was up just before
+                self._patience.reschedule(None)
         server.answer = self._client.write
         server.feed = self._observer.feed
         self._take = self._take_request
@@ -329,6 +336,7 @@ class Connection(asyncio.Protocol):
 
     def _unreachable(self, now: float) -> None:
         self._shared.refused["unreachable"] += 1
+        self._drop_server()
         self._answer_unreachable(now)
 
     def _answer_unreachable(self, now: float) -> None:

@@ -51,12 +51,17 @@ class FirstHead:
         head = sent[len(PREFACE) : len(PREFACE) + _FRAME_HEAD]
         if len(head) < _FRAME_HEAD:
             return ""
-        whole = len(PREFACE) + _FRAME_HEAD + int.from_bytes(head[:3], "big")
-        # A server refuses any other first frame.
-        return HTTP2 if len(sent) >= whole or head[_TYPE_AT] != _SETTINGS else ""
+        whole = len(PREFACE) + _FRAME_HEAD
+        if head[_TYPE_AT] == _SETTINGS:  # a server refuses any other first frame
+            whole += int.from_bytes(head[:3], "big")
+        self.size = min(len(sent), whole)
+        return HTTP2 if len(sent) >= whole else ""
 
     def _tls(self, sent: bytearray) -> str:
         self.size = len(sent)
         head = sent[:_TLS_RECORD_HEAD]
+        if len(head) < _TLS_RECORD_HEAD:
+            return ""
         whole = _TLS_RECORD_HEAD + int.from_bytes(head[-2:], "big")
-        return HTTP1 if len(head) == _TLS_RECORD_HEAD and len(sent) >= whole else ""
+        self.size = min(len(sent), whole)
+        return HTTP1 if len(sent) >= whole else ""
