@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from math import floor, isfinite
@@ -18,7 +18,7 @@ from exporter.readings import Distribution, Labels, ModelInfo, Value
 from exporter.recent import of_all_tenants, words
 from exporter.view import SignalState, SourceState, View
 from slos.indicators import INDICATORS
-from slos.signals import SIGNALS, Signal
+from slos.signals import COMPANIONS, LATENCIES, SIGNALS, TENANT_SIGNALS, Signal, slo_events
 
 Json = Mapping[str, object]
 
@@ -167,6 +167,7 @@ th, td { padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); v
 td:first-child { min-width: 17rem }
 td:first-child, td small { overflow-wrap: anywhere }
 main { overflow-x: auto }
+summary { color: var(--soft); cursor: pointer; padding: .35rem 0 }
 code { font: .85em ui-monospace, monospace }
 .good { color: var(--good) } .fair { color: var(--fair) } .bad { color: var(--bad) }
 #lost { position: sticky; top: 0; padding: .4rem .8rem; background: var(--card);
@@ -189,6 +190,9 @@ setInterval(async () => {
     const text = await (await fetch("/", {headers: {Accept: "text/html"}})).text();
     const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
     const shown = document.querySelector("main");
+    for (const open of shown.querySelectorAll("details[open]"))
+      for (const each of fresh.querySelectorAll("details"))
+        if (each.dataset.key === open.dataset.key) each.open = true;
     if (fresh.innerHTML !== shown.innerHTML) shown.replaceWith(fresh);
     lost.hidden = true;
   } catch { lost.hidden = false }
@@ -247,7 +251,8 @@ def _main(status: Status) -> Iterator[str]:
     yield from _table(
         "Sources",
         ("Source", "State", "Last good reading", "Took", "Failures"),
-        map(_source_row, view.sources),
+        # Parts, such as triton/statistics, only where one of them has failed.
+        (_source_row(one) for one in view.sources if "/" not in one.source or one.errors),
     )
     yield from _table(
         "Objectives",
@@ -262,16 +267,41 @@ def _main(status: Status) -> Iterator[str]:
     models = _by_model(view)
     for model, states in models:
         if not model.excluded:
-            yield from _table(
-                _model_title(view, model),
-                ("Signal", "Now", "Since start", "Method", "Quality"),
-                map(_signal_row, sorted(states, key=lambda state: not state.samples)),
-            )
+            yield from _model(view, model, [one for one in states if _is_shown(one)])
     yield from _table(
         "Not reported on",
         ("Model", "Why"),
         (_row(_name(model), escape(model.excluded)) for model, _ in models if model.excluded),
     )
+
+
+def _model(view: View, model: ModelInfo, states: Sequence[SignalState]) -> Iterator[str]:
+    """Yield a model's signals: a table, and those that are unavailable folded below it."""
+    measured = [state for state in states if state.samples]
+    yield from _table(
+        _model_title(view, model),
+        ("Signal", "Now", "Since start", "Method", "Quality"),
+        map(_signal_row, measured),
+        empty="" if measured else '<p class="soft">no signal is measured</p>',
+    )
+    folded = [state for state in states if not state.samples]
+    if folded:
+        key = escape(f"{model.model}/{model.version}")
+        count = "1 signal" if len(folded) == 1 else f"{len(folded)} signals"
+        yield f'<details data-key="{key}"><summary>{count} unavailable</summary>'
+        yield from _table("", ("Signal", "Why"), map(_unavailable_row, folded))
+        yield "</details>"
+
+
+def _is_shown(state: SignalState) -> bool:
+    """Leave out the events that objectives show, and tenants, who may be many."""
+    if state.signal in SHOWN_ELSEWHERE:
+        return False
+    return bool(state.samples) or state.signal not in COMPANIONS
+
+
+def _unavailable_row(state: SignalState) -> tuple[str, ...]:
+    return _row(_signal_name(SIGNALS[state.signal]), _why(state.note, state.fix))
 
 
 def _header(status: Status) -> Iterator[str]:
@@ -289,8 +319,13 @@ def _header(status: Status) -> Iterator[str]:
         yield f'<p class="bad">{escape(reason)}</p>'
 
 
-def _table(title: str, names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Yield a table, or nothing if it has no rows; ``title`` and cells are HTML."""
+def _table(
+    title: str, names: tuple[str, ...], rows: Iterable[tuple[str, ...]], empty: str = ""
+) -> Iterator[str]:
+    """Yield a table, or ``empty`` under its title if it has no rows, or else nothing.
+
+    ``title`` and cells are HTML.
+    """
     lines = [
         "<tr>"
         + "".join(
@@ -299,8 +334,11 @@ def _table(title: str, names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) 
         + "</tr>"
         for row in rows
     ]
+    heading = f"<h2>{title}</h2>" if title else ""
+    if empty and not lines:
+        yield f"<section>{heading}{empty}</section>"
     if lines:
-        yield f"<section><h2>{title}</h2>"
+        yield f"<section>{heading}"
         yield "<table><thead><tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr></thead>"
         yield from lines
         yield "</table></section>"
@@ -346,10 +384,9 @@ def _objective_row(state: ObjectiveState) -> tuple[str, ...]:
 
 def _signal_row(state: SignalState) -> tuple[str, ...]:
     signal = SIGNALS[state.signal]
-    name = f"{escape(signal.title)}<small><code>{escape(_series(signal))}</code></small>"
     method = METHODS[state.method].description if state.method else ""
     return _row(
-        name,
+        _signal_name(signal),
         escape(_now(signal, state)),
         escape("" if signal.kind == "gauge" else _amounts(signal, state.samples)),
         escape(method) + _why(state.note, state.fix),
@@ -372,6 +409,10 @@ def _model_title(view: View, model: ModelInfo) -> str:
 def _name(model: ModelInfo) -> str:
     version = f" <small>version {escape(model.version)}</small>" if model.version else ""
     return escape(model.model) + version
+
+
+def _signal_name(signal: Signal) -> str:
+    return f"{escape(signal.title)}<small><code>{escape(_series(signal))}</code></small>"
 
 
 def _series(signal: Signal) -> str:
@@ -406,6 +447,7 @@ def _met(state: ObjectiveState) -> str:
     return f"{word}, {share:g}% of {total:,.0f} good"
 
 
+SHOWN_ELSEWHERE = frozenset({*map(slo_events, LATENCIES), *TENANT_SIGNALS.values()})
 GAUGED = tuple(key for key, indicator in INDICATORS.items() if indicator.in_slices)
 
 

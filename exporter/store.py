@@ -177,6 +177,7 @@ class Store:
             if key not in read:
                 self._tracks.setdefault(key, _Track()).missing[survey.source] = gap
         self._withdraw(survey, read.keys(), missing, now)
+        self._forget_unversioned(now)
         self._forget(now)
 
     def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
@@ -242,13 +243,7 @@ class Store:
             return
         here = {model for _, survey in self._fresh_surveys(now) for model in _mentioned(survey)}
         gone = sorted(self._models.keys() - here, key=lambda model: (self._models[model], model))
-        forgotten = frozenset(gone[:places])
-        self._models = {m: seen for m, seen in self._models.items() if m not in forgotten}
-        self._tracks = {
-            key: track
-            for key, track in self._tracks.items()
-            if (key.model, key.version) not in forgotten
-        }
+        self._drop(frozenset(gone[:places]))
 
     def _take(
         self, key: Key, source: str, readings: Mapping[str, Reading], now: float, *, born: bool
@@ -287,6 +282,24 @@ class Store:
             for raw in track.raws.values():
                 if raw.source == survey.source:
                     raw.current = False
+
+    def _forget_unversioned(self, now: float) -> None:
+        """Drop models without a version that every source now reports with one."""
+        named = {name for name, version in self._models if version}
+        bare = {(name, version) for name, version in self._models if not version and name in named}
+        if bare:
+            for _, survey in self._fresh_surveys(now):
+                bare -= _mentioned(survey).keys()
+        if bare:
+            self._drop(bare)
+
+    def _drop(self, models: Container[Model]) -> None:
+        self._models = {model: at for model, at in self._models.items() if model not in models}
+        self._tracks = {
+            key: track
+            for key, track in self._tracks.items()
+            if (key.model, key.version) not in models
+        }
 
     def _forget(self, now: float) -> None:
         """Drop what nobody mentions; a source that is down may come back with all of it."""

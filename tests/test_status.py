@@ -95,13 +95,11 @@ def test_tenants_are_added_up_for_people_and_told_apart_for_tools() -> None:
     assert [one["labels"]["tenant"] for one in samples] == ["a", "b", "c"]
 
 
-def test_unavailable_signals_come_last_with_reason_and_fix() -> None:
+def test_unavailable_signals_are_folded_below_with_reason_and_fix() -> None:
     html = status_html(status(busy()))
+    assert '<details data-key="llama/1"><summary>1 signal unavailable</summary>' in html
     assert rows(html)["Inter-token latency"] == [
-        "",
-        "",
         "\nTriton does not see token gaps\nFix: serve with the vLLM backend",
-        "unavailable",
     ]
     order = [row[0].split("\n")[0] for row in Page(html).rows]
     assert order.index("Inter-token latency") > order.index("KV-cache utilization")
@@ -176,7 +174,8 @@ def test_what_a_server_says_is_text_and_never_markup() -> None:
         ),
     )
     plain, evil = (
-        Page(status_html(status(one))) for one in (view(measured("kv_utilization", 0.5)), shown)
+        Page(status_html(status(one)))
+        for one in (view(measured("kv_utilization", 0.5), unavailable("itl", "none")), shown)
     )
     assert {tag for tag, _ in evil.tags} <= {tag for tag, _ in plain.tags} | {"p"}
     assert evil.scripts == plain.scripts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -265,6 +266,21 @@ class TestLapsing:
         assert state(store, "sequences_active", 1).quality == "unavailable"
         store.update(survey(models=()), 61, 0.01)
         assert store.view(61).signals == ()
+
+    def test_a_model_without_version_gives_way_to_its_only_version(self) -> None:
+        store = Store(stale_after=5)
+        bare = replace(gauge(1.0, "live_streams"), version="")
+        taps = Survey("taps", (bare,), models=(ModelInfo("chat", ""),))
+        store.update(taps, 0, 0.01)
+        store.update(survey(gauge(2.0), models=(ModelInfo("chat", "1"),)), 1, 0.01)
+        assert {(one.model, one.version) for one in store.view(1).signals} == {
+            ("chat", ""),
+            ("chat", "1"),
+        }
+        store.update(taps, 2, 0.01)
+        view = store.view(2)
+        assert {(one.model, one.version) for one in view.signals} == {("chat", "1")}
+        assert {one.signal for one in view.signals} == {"live_streams", "sequences_active"}
 
     def test_an_outage_however_long_forgets_nothing(self) -> None:
         store = Store(10, forget_after=60)
