@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import budget_tests, formats, inhibition, routing, rule_tests
+from alerts import formats, inhibition, routing, rule_tests, window_tests
 from alerts.formats import Options
 from slos.plan import Plan
 
@@ -10,13 +10,16 @@ __all__ = ["Options", "files", "promtool_test_files", "rule_files"]
 
 
 _USUAL = Options()
+_TESTED = "tested/"
+"""The folder of the rule files that tests read where no other format has them."""
 
 
 def files(plan: Plan, *, source: str, version: str, options: Options = _USUAL) -> dict[str, str]:
     """Return the rules of a service and their tests: text by path below the output folder.
 
     ``source`` is the SLO file as the user named it and ``version`` that of tokenslo; both go into
-    each file's first line.
+    each file's first line.  promtool tests rules in Prometheus's own format only: where that is not
+    asked for, the tests come with a copy in it.
     """
     about = {"source": source, "version": version}
     rules = rule_files(plan, options=options, **about)
@@ -42,10 +45,12 @@ def promtool_test_files(
     plan: Plan, *, source: str, version: str, options: Options = _USUAL
 ) -> dict[str, str]:
     """Return tests for promtool, which reads Prometheus's own format; see :func:`files`."""
-    if "prometheus" not in options.formats:
-        return {}
     service, about = plan.service.service, {"source": source, "version": version}
-    return {
-        f"alerts/{service}.test.yaml": rule_tests.text(plan, **about),
-        f"alerts/{service}.budget.test.yaml": budget_tests.text(plan, **about),
-    }
+    made, tested = dict[str, str](), "" if "prometheus" in options.formats else _TESTED
+    if tested:
+        for path, text in formats.files("prometheus", plan, options, **about):
+            made[path.replace("alerts/", f"alerts/{tested}")] = text
+    read = [f"{tested}{name}" for name in rule_tests.rule_files(plan)]
+    made[f"alerts/{service}.test.yaml"] = rule_tests.text(plan, read, **about)
+    made[f"alerts/{service}.windows.test.yaml"] = window_tests.text(plan, read, **about)
+    return made

@@ -13,10 +13,11 @@ from itertools import accumulate, groupby
 from math import isfinite, nan
 from operator import sub
 
-from alerts.rules import IMPOSSIBLE_FOR
+from alerts.rules import INCONSISTENT_FOR
 from slos import names
-from slos.burn import Pair, TierName
+from slos.burn import Pair
 from slos.durations import parse_duration
+from slos.model import TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 
 Rates = Sequence[float | None]
@@ -209,16 +210,18 @@ class _Run:
         trickle = planned.trickle
         if trickle is not None and planned.failing_trickle in planned.alerts:
             window = parse_duration(trickle.window)
-            most, least = float(trickle.threshold), float(trickle.least)
+            # Rates smear events over minutes: the last of them counts when half of it is seen.
+            most, some = float(trickle.threshold), trickle.events - 0.5
+            few = planned.min_bad_events * (1 - 1e-9)
             ratios = zip(self._ratios(window), self._bad_events(window), strict=True)
-            fails = [ratio > most and bad >= least for ratio, bad in ratios]
+            fails = [ratio > most and some < bad < few for ratio, bad in ratios]
             yield from self._spells(planned.failing_trickle, "ticket", fails)
 
     def contradicted(self) -> Iterator[Firing]:
         """Yield when the numbers had contradicted each other for long enough."""
         planned, history = self._planned, self._history
         if planned.impossible in planned.alerts:
-            lasting = self._held(history.impossible, parse_duration(IMPOSSIBLE_FOR))
+            lasting = self._held(history.impossible, parse_duration(INCONSISTENT_FOR))
             yield from self._spells(planned.impossible, "ticket", lasting)
 
     def unmeasured(self) -> Iterator[Firing]:

@@ -1,13 +1,13 @@
-"""Alerts that name causes: for whoever already looks, never to wake somebody."""
+"""Cause alerts: why an objective burns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from alerts.messages import dashboard_link
 from promql.expr import pretty
 from slos import names
-from slos.causes import Condition, conditions
+from slos.causes import Condition, cause_labels, conditions
 from slos.plan import Plan, PlannedCause
+from slos.yaml_text import Commented, Inline
 
 Rule = dict[str, object]
 
@@ -16,46 +16,42 @@ _NAMED = 20
 """How many of the objectives that it explains an alert names."""
 
 
-def groups(plan: Plan) -> Iterator[Rule]:
-    """Yield the groups of a service's cause alerts, if it has any.
-
-    A cause with several conditions has a group of its own: Mimir takes 20 rules in a group, unless
-    it is told otherwise.
-    """
-    name = f"{plan.service.service}/causes"
-    rules = {
-        planned.cause.name: [
-            _rule(plan, planned, condition)
-            for condition in conditions(planned.cause, plan.service.selector)
-        ]
+def groups(plan: Plan) -> list[Rule]:
+    """Return the group of the cause alerts on the servers that a service selects, if any."""
+    rules = [
+        _rule(plan, planned, condition)
         for planned in plan.causes
-    }
-    by_group = {
-        name: [its[0] for its in rules.values() if len(its) == 1],
-        **{f"{name}/{cause}": its for cause, its in rules.items() if len(its) > 1},
-    }
-    for group, members in by_group.items():
-        if members:
-            yield {"name": group, "interval": INTERVAL, "rules": members}
+        for condition in conditions(planned.cause, plan.service.selector)
+    ]
+    if not rules:
+        return []
+    about = "Causes: conditions that explain why an objective burns."
+    name = f"{plan.service.service}/causes"
+    return [Commented(about, {"name": name, "interval": INTERVAL, "rules": rules})]
 
 
 def _rule(plan: Plan, planned: PlannedCause, condition: Condition) -> Rule:
-    service, cause, tier = plan.service, planned.cause, plan.service.alerting.cause
-    links = {"runbook_url": planned.alert.runbook_url, "dashboard_url": plan.dashboard_url}
+    service, cause = plan.service, planned.cause
+    tier = getattr(service.alerting, planned.tier)
+    links = {"runbook_url": planned.alert.runbook_url, "dashboard_url": dashboard_link(plan)}
+    where = {**cause_labels(service.selector)}
+    on = "{{ with $labels.instance }} on {{ . }}{{ end }}"
     return {
         "alert": planned.alert.name,
-        "expr": pretty(condition.expr),
+        "expr": pretty(condition.expr, 100),
         "for": cause.lasting,
-        "labels": {
-            "service": service.service,
-            names.CAUSE_LABEL: cause.name,
-            **service.labels,
-            **tier.labels,
-            **condition.labels,
-        },
+        "labels": Inline(
+            {
+                names.CAUSE_LABEL: cause.name,
+                **where,
+                **service.labels,
+                **tier.labels,
+                **condition.labels,
+            }
+        ),
         "annotations": {
-            "summary": f"{service.service}: {cause.summary}",
-            "description": cause.why,
+            "summary": f"{', '.join(where.values()) or service.service}{on}: {cause.summary}",
+            "description": f"{cause.value}. {cause.why}" if cause.value else cause.why,
             "explains": _explained(planned),
             **{key: url for key, url in links.items() if url},
             **tier.annotations,

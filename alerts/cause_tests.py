@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from promql.expr import Matcher, Vector, equal, vector
-from slos.causes import scope_of
+from slos.causes import cause_labels, scope_of
 from slos.durations import format_duration, parse_duration
 from slos.plan import Plan, PlannedCause
 from slos.queries import INSTANCE, Scope
@@ -46,7 +46,7 @@ def _test(plan: Plan, told: list[PlannedCause], series: Series) -> Item:
 def _checks(plan: Plan, planned: PlannedCause) -> Iterator[Item]:
     lasting = parse_duration(planned.cause.lasting)
     labels = {"alertname": planned.alert.name, "alertstate": "firing"}
-    firing = vector("ALERTS", {**labels, "service": plan.service.service})
+    firing = vector("ALERTS", {**labels, **cause_labels(plan.service.selector)})
     for seconds, count in ((lasting / 2, 0), (lasting + _FILLING, 1)):
         yield {
             "expr": f"count({firing})",
@@ -81,10 +81,10 @@ def _disconnects(scope: Scope) -> Series:
     edges = {"60": _stays("0"), "62": _rises(2), "+Inf": _rises(2)}
     return {
         **{
-            scope.series(f"{metric}_bucket", Matcher("le", "=", edge)): values
+            _here(scope.series(f"{metric}_bucket", Matcher("le", "=", edge))): values
             for edge, values in edges.items()
         },
-        scope.series(f"{metric}_count"): _rises(2),
+        _here(scope.series(f"{metric}_count")): _rises(2),
     }
 
 
@@ -133,7 +133,7 @@ _HAPPENS: Mapping[str, Callable[[Scope], Series]] = {
     "DecodeStuck": lambda scope: {
         scope.series("tokenslo_ready", Matcher("layer", "=", "decode")): _stays("0")
     },
-    "DisconnectsAtOneAge": _disconnects,
+    "ClientDisconnectsAtTimeout": _disconnects,
     "RetryStorm": lambda scope: {
         scope.series(SIGNALS["suspected_retries"].metric): _rises(300),
         **_requests(scope),
@@ -142,11 +142,12 @@ _HAPPENS: Mapping[str, Callable[[Scope], Series]] = {
         scope.series(SIGNALS["client_backpressure"].metric): _rises(300),
         scope.gauge("live_streams"): _stays("20"),
     },
-    "WorkWasted": _wasted,
+    "WastedWork": _wasted,
     "EngineStatsLost": lambda scope: {
-        scope.series("tokenslo_source_lost_records_total"): _rises(1)
+        _here(scope.series("tokenslo_source_lost_records_total")): _rises(1),
+        _here(scope.series("tokenslo_model_info")): _stays("1"),
     },
-    "SidecarBlind": lambda scope: {
+    "ExporterSourceDown": lambda scope: {
         _here(scope.series("tokenslo_source_up")): _stays("0"),
         _here(scope.series("tokenslo_model_info")): _stays("1"),
     },
@@ -154,7 +155,7 @@ _HAPPENS: Mapping[str, Callable[[Scope], Series]] = {
         scope.series("tokenslo_ready", Matcher("layer", "=", "model")): _stays("0")
     },
     "GpuMemoryNearFull": _memory,
-    "BadRollout": _requests,
+    "BadVersion": _requests,
 }
 """By cause: what is reported while it happens, for every minute."""
 

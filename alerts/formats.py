@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
-from alerts import rules
+from alerts import cause_rules, rules
 from alerts.layout import document
 from slos.errors import Problem
 from slos.plan import Plan
+from slos.yaml_text import Commented, Inline
 
 Format = Literal["prometheus", "operator", "mimir"]
 FORMATS: tuple[Format, ...] = ("prometheus", "operator", "mimir")
@@ -47,12 +49,15 @@ def files(
     form: Format, plan: Plan, options: Options, *, source: str, version: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of a service's rule files in a format: one, unless it is too large."""
-    groups = rules.groups(plan)
-    if options.min_prometheus == "3":
-        groups = [_lifted(group) for group in groups]
-    for part, (about, body) in enumerate(_BODIES[form](plan, groups, options), 1):
-        path = f"alerts/{plan.service.service}.{_NAMES[form]}{f'-{part}' * (part > 1)}.yaml"
-        yield path, document(about, body, source=source, version=version)
+    service = plan.service.service
+    causes = cause_rules.groups(plan) if plan.alerts_on_causes else []
+    for kind, groups in (("", rules.groups(plan)), (_CAUSES, causes)):
+        if options.min_prometheus == "3":
+            groups = [_lifted(group) for group in groups]
+        bodies = _BODIES[form](plan, kind, groups, options) if groups else ()
+        for part, (about, body) in enumerate(bodies, 1):
+            path = f"alerts/{service}{kind}.{_NAMES[form]}{f'-{part}' * (part > 1)}.yaml"
+            yield path, document(about, body, source=source, version=version)
 
 
 def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
@@ -60,7 +65,8 @@ def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
     if options.min_prometheus != "2.42":
         return
     for index, planned in enumerate(plan.objectives):
-        if planned.measures_latency and plan.service.native(planned.objective):
+        is_histogram = "histogram" in planned.objective.queries
+        if is_histogram and plan.service.native(planned.objective):
             yield Problem(
                 plan.service.file,
                 planned.objective.line,
@@ -76,6 +82,10 @@ def further(service: str) -> str:
     return f"alerts/{service}.{_NAMES['operator']}-*.yaml"
 
 
+_MOST_RULES = 20
+"""How many rules of a group Mimir takes unless it is configured otherwise."""
+_CAUSES = ".causes"
+_ABOUT = {"": "the SLOs of", _CAUSES: "causes of burning SLOs of"}
 _Bodies = Iterator[tuple[str, Mapping[str, object]]]
 _NAMES: Mapping[Format, str] = {
     "prometheus": "rules",
@@ -84,17 +94,17 @@ _NAMES: Mapping[Format, str] = {
 }
 
 
-def _prometheus(plan: Plan, groups: list[rules.Rule], _: Options) -> _Bodies:
-    yield f"Prometheus rules for the SLOs of {plan.service.service}.", {"groups": groups}
+def _prometheus(plan: Plan, kind: str, groups: list[rules.Rule], _: Options) -> _Bodies:
+    yield f"Prometheus rules for {_ABOUT[kind]} {plan.service.service}.", {"groups": groups}
 
 
-def _operator(plan: Plan, groups: list[rules.Rule], options: Options) -> _Bodies:
+def _operator(plan: Plan, kind: str, groups: list[rules.Rule], options: Options) -> _Bodies:
     service = plan.service.service
-    about = f"PrometheusRule for the SLOs of {service}: kubectl apply -f this file."
+    about = f"PrometheusRule for {_ABOUT[kind]} {service}: kubectl apply -f this file."
     for part, members in enumerate(_parts(groups), 1):
         metadata = {
             # No service has a dot in its name, so no other has this one.
-            "name": f"tokenslo-{service}{f'.{part}' * (part > 1)}",
+            "name": f"tokenslo-{service}{kind}{f'.{part}' * (part > 1)}",
             "namespace": options.namespace,
             "labels": dict(options.labels),
         }
@@ -132,13 +142,23 @@ def _bytes(group: rules.Rule) -> int:
     return len(text.encode()) + 5 * sum(map(text.count, "<>&"))
 
 
-def _mimir(plan: Plan, groups: list[rules.Rule], _: Options) -> _Bodies:
+def _mimir(plan: Plan, kind: str, groups: list[rules.Rule], _: Options) -> _Bodies:
     service = plan.service.service
-    about = f"Rules for the SLOs of {service}: mimirtool rules load, or cortextool rules load."
-    yield about, {"namespace": service, "groups": groups}
+    about = f"Rules for {_ABOUT[kind]} {service}: mimirtool rules load, or cortextool rules load."
+    yield about, {"namespace": service, "groups": [*chain.from_iterable(map(_split, groups))]}
 
 
-_BODIES: Mapping[Format, Callable[[Plan, list[rules.Rule], Options], _Bodies]] = {
+def _split(group: rules.Rule) -> Iterator[rules.Rule]:
+    """Yield groups of as many rules as Mimir takes, in order: alerts read the group before."""
+    members: list[dict[str, object]] = group["rules"]  # type: ignore[assignment]
+    for part, first in enumerate(range(0, len(members), _MOST_RULES), 1):
+        name = f"{group['name']}{f'/{part}' * (part > 1)}"
+        comment = getattr(group, "comment", "")
+        chosen = members[first : first + _MOST_RULES]
+        yield Commented(comment, {**group, "name": name, "rules": chosen})
+
+
+_BODIES: Mapping[Format, Callable[[Plan, str, list[rules.Rule], Options], _Bodies]] = {
     "prometheus": _prometheus,
     "operator": _operator,
     "mimir": _mimir,
@@ -156,14 +176,17 @@ def _lifted(group: rules.Rule) -> rules.Rule:
         if all(other.get(name) == value for other in others)
     }
     kept = [{name: value for name, value in each.items() if name not in common} for each in labels]
-    return {
-        "name": group["name"],
-        "interval": group["interval"],
-        "labels": common,
-        "rules": [_relabelled(rule, its) for rule, its in zip(members, kept, strict=True)],
-    }
+    return Commented(
+        getattr(group, "comment", ""),
+        {
+            "name": group["name"],
+            "interval": group["interval"],
+            "labels": Inline(common),
+            "rules": [_relabelled(rule, its) for rule, its in zip(members, kept, strict=True)],
+        },
+    )
 
 
 def _relabelled(rule: Mapping[str, object], labels: Mapping[str, str]) -> dict[str, object]:
-    relabelled = {**rule, "labels": dict(labels)}
+    relabelled = {**rule, "labels": Inline(labels)}
     return relabelled if labels else {k: v for k, v in relabelled.items() if k != "labels"}

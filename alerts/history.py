@@ -198,7 +198,7 @@ def _asked(plan: Plan, planned: PlannedObjective) -> list[Expr]:
 def _asks_rules(plan: Plan, planned: PlannedObjective) -> bool:
     """Whether signals are missed by what the rules record, which follows from the rates."""
     recorded = names.series_labels(plan.service.service, planned.objective.name)
-    return planned.events.missing == call("absent", vector(names.TOTAL_RATE, recorded))
+    return planned.events.missing == call("absent", vector(names.TOTAL, recorded))
 
 
 def _only(by: Sequence[str], groups: Sequence[Group]) -> Expr:

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from promql.expr import decimal_text, vector
+from promql.expr import (
+    Aggregate,
+    Expr,
+    Matcher,
+    aggregate,
+    call,
+    decimal_text,
+    equal,
+    number,
+    vector,
+)
 from slos import names
-from slos.burn import Pair, TierName, Trickle
+from slos.burn import Pair, Trickle
+from slos.causes import cause_labels
 from slos.durations import format_duration
-from slos.indicators import good_sentence, threshold_text
-from slos.model import PolicyStep
+from slos.events import MINUTE
+from slos.indicators import counters, good_sentence, threshold_text
+from slos.model import PolicyStep, Service, TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.signals import SIGNALS
 
-_WHY_UNCOVERED = {
-    "seconds": "Their exporter may not have read this SLO file.",
-    None: "Their server or their tap does not give what every clause needs.",
-}
 _VALUE = "{{ $value | humanizePercentage }}"
 
 
 class Message(NamedTuple):
-    """What an alert says: what is wrong, and what else there is to know of it."""
+    """What an alert says: what is wrong, the sentences of its description, more annotations."""
 
     summary: str
     sentences: tuple[str, ...]
+    more: Mapping[str, str] = {}
 
     @classmethod
     def of(cls, summary: str, *sentences: str) -> Message:
-        """Return a message of so many sentences."""
+        """Return a message of these sentences."""
         return cls(summary, sentences)
 
 
@@ -37,54 +48,86 @@ def annotated(
     plan: Plan, planned: PlannedObjective, alert: PlannedAlert, tier: TierName, message: Message
 ) -> dict[str, str]:
     """Return the annotations of an alert of a tier, with its links and those of the SLO file."""
-    links = {"runbook_url": alert.runbook_url, "dashboard_url": plan.dashboard_url}
+    links = {"runbook_url": alert.runbook_url, "dashboard_url": dashboard_link(plan)}
     about = f"{plan.service.service} {planned.objective.name}{_group(planned, alert)}"
     return {
         "summary": f"{about}: {message.summary}",
         "description": " ".join(message.sentences),
+        **message.more,
         **{name: url for name, url in links.items() if url},
         **getattr(planned.alerting, tier).annotations,
     }
 
 
+def dashboard_link(plan: Plan) -> str:
+    """Return the dashboard over the hours before the alert; Grafana's ``to`` is then now."""
+    return f"{plan.dashboard_url}?from=now-6h&to=now" if plan.dashboard_url else ""
+
+
 def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Message:
     """Describe a burn alert, whose value is the error ratio over the long window."""
-    times = "" if pair.burn_rate == 1 else f"{decimal_text(pair.burn_rate)} times "
-    return Message.of(
-        f"the error budget burns at more than {times}the allowed rate",
-        f"{_VALUE} of {planned.indicator.events} in the last {pair.long} were bad, and more than "
-        f"{_percent(pair.threshold)} in the last {pair.short}.",
-        _promise(plan, planned),
+    message = Message.of(
+        f"error budget burns over {decimal_text(pair.burn_rate)}x, {_VALUE} bad in {pair.long}",
+        f"Over {_percent(pair.threshold)} of {planned.indicator.events} were bad in {pair.long} "
+        f"and in {pair.short}.",
+        _objective(plan, planned),
         f"Budget left: {_budget_left(plan, planned)}.",
     )
+    if pair.tier == "ticket":
+        return message
+    return message._replace(more={"causes": _causes(plan), **_worst(plan, planned)})
+
+
+def _causes(plan: Plan) -> str:
+    """List the cause alerts that fire on the same servers."""
+    firing = {"alertstate": "firing", **cause_labels(plan.service.selector)}
+    query = vector("ALERTS", (*equal(firing), Matcher(names.CAUSE_LABEL, "!=", "")))
+    return (
+        f"{{{{ range query `{query}` }}}}{{{{ .Labels.alertname }}}} {{{{ .Labels.instance }}}}; "
+        "{{ else }}none fires{{ end }}"
+    )
+
+
+def _worst(plan: Plan, planned: PlannedObjective) -> dict[str, str]:
+    """Name the instance with the most bad events, where the objective counts events."""
+    service, objective = plan.service, planned.objective
+    if planned.indicator.in_slices or objective.queries:
+        return {}
+    bad, _ = counters(objective, service)
+    rate = aggregate("sum", call("rate", replace(bad, window=names.BASE_WINDOW)), ("instance",))
+    worst = Aggregate("topk", rate, (), number(1))
+    text = (
+        f"{{{{ with query `{worst}` }}}}{{{{ . | first | label `instance` }}}}, "
+        "{{ . | first | value | humanize }} bad per second{{ else }}unknown{{ end }}"
+    )
+    return {"worst_instance": text}
 
 
 def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on a spent budget, whose value is the share of it that is left."""
     return Message.of(
-        f"the error budget of {format_duration(plan.service.window)} is spent",
-        f"Budget left: {_VALUE}.",
-        _promise(plan, planned),
+        f"error budget of {format_duration(plan.service.window)} is spent",
+        f"Budget left: {_VALUE}{_history(plan, planned)}.",
+        _objective(plan, planned),
     )
 
 
 def missing(planned: PlannedObjective) -> Message:
     """Describe the alert on an objective that nobody can measure."""
     return Message.of(
-        "the objective cannot be measured",
-        f"Prometheus has no {_needed(planned)}: the server or its exporter is gone, or it reports "
-        "otherwise than the objective needs.",
-        "Until that is back, no other alert of this objective can fire.",
+        "metrics are absent",
+        f"Prometheus has no {_needed(planned)}: the exporter is not scraped, or it runs without "
+        "this SLO file (--slo), or the server does not give the signal.",
+        "Until then no other alert of this objective can fire.",
     )
 
 
 def uncovered(planned: PlannedObjective) -> Message:
     """Describe the alert on servers that are left out; its value is their number of series."""
     return Message.of(
-        "some servers are left out of the objective",
-        f"{{{{ $value }}}} series report without {_needed(planned)}, so what they count is taken "
-        "as neither good nor bad.",
-        _why_uncovered(planned),
+        "some servers are not measured",
+        f"{{{{ $value }}}} series report without {_needed(planned)}: their histogram has other "
+        "buckets, and their events are neither good nor bad.",
     )
 
 
@@ -97,23 +140,23 @@ def missing_somewhere(planned: PlannedObjective) -> Message:
     )
 
 
-def impossible(planned: PlannedObjective) -> Message:
-    """Describe the alert on numbers that contradict each other."""
+def inconsistent(planned: PlannedObjective) -> Message:
+    """Describe the alert on counts that contradict each other."""
     return Message.of(
-        "the objective counts what cannot be",
-        f"More {planned.indicator.events} are good, or bad, than there are at all, or a share is "
-        "not within 0 and 1: a metric has changed its meaning, or two sources are added up.",
-        "Until that is put right, the error ratio and the budget of this objective mean nothing.",
+        "SLI is inconsistent",
+        f"More {planned.indicator.events} are good, or bad, than there are, or a ratio is outside "
+        "0 to 1: a metric has changed its meaning, or two sources are added up.",
+        "Until this is fixed, the error ratio and the budget are wrong.",
     )
 
 
-def trickling(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Message:
-    """Describe the alert on few events, whose value is the error ratio."""
+def low_traffic(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Message:
+    """Describe the alert on errors at low traffic, whose value is the error ratio."""
     return Message.of(
-        "most of what little happens is bad",
-        f"{_VALUE} of {planned.indicator.events} in the last {trickle.window} were bad, at least "
-        f"{trickle.events} of them. Fewer than {planned.min_bad_events} raise no other alert.",
-        _promise(plan, planned),
+        f"errors at low traffic, {_VALUE} bad in {trickle.window}",
+        f"At least {trickle.events} and fewer than {planned.min_bad_events} "
+        f"{planned.indicator.events} were bad, too few for a burn-rate alert.",
+        _objective(plan, planned),
     )
 
 
@@ -123,16 +166,33 @@ def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Message:
         f"{names.policy_step(step.spent)} of the error budget of "
         f"{format_duration(plan.service.window)} is spent",
         f'The policy for this: "{step.do}".',
-        f"Budget left: {_VALUE}.",
-        _promise(plan, planned),
+        f"Budget left: {_VALUE}{_history(plan, planned)}.",
+        _objective(plan, planned),
     )
 
 
-def _promise(plan: Plan, planned: PlannedObjective) -> str:
+def _objective(plan: Plan, planned: PlannedObjective) -> str:
+    percent, period = _percent(planned.objective.target), format_duration(plan.service.window)
     return (
-        f"The objective: {_percent(planned.objective.target)} of {planned.indicator.events} in "
-        f"{format_duration(plan.service.window)} are good. "
-        f"Good means {good_sentence(planned.objective)}."
+        f"Objective: {percent} of {planned.indicator.events} in {period} are good. One is good if "
+        f"{good_sentence(planned.objective)}."
+    )
+
+
+def minutes_recorded(plan: Plan, planned: PlannedObjective) -> Expr:
+    """Return for how many minutes of the period the rules have been evaluated."""
+    labels = names.series_labels(plan.service.service, planned.objective.name)
+    target = vector(names.TARGET, labels, format_duration(plan.service.window))
+    return aggregate("sum", call("count_over_time", target))
+
+
+def _history(plan: Plan, planned: PlannedObjective) -> str:
+    """Say how much of the period is recorded, as long as it is not all."""
+    share = minutes_recorded(plan, planned) / number(plan.service.window / MINUTE)
+    young = share.compare("<", number(Decimal("0.99")))
+    return (
+        f"{{{{ with query `{young}` }}}}, from the {{{{ . | first | value | humanizePercentage }}}}"
+        f" of {format_duration(plan.service.window)} recorded so far{{{{ end }}}}"
     )
 
 
@@ -155,14 +215,8 @@ def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
         asked = f"printf `{query.removesuffix('}')}{matchers}}}` {values} | query"
     return (
         f"{{{{ with {asked} }}}}{{{{ . | first | value | humanizePercentage }}}}"
-        "{{ else }}unknown{{ end }}"
+        f"{{{{ else }}}}unknown{{{{ end }}}}{_history(plan, planned)}"
     )
-
-
-def _why_uncovered(planned: PlannedObjective) -> str:
-    if planned.objective.queries:
-        return "Their histogram has other buckets."
-    return _WHY_UNCOVERED[planned.indicator.threshold]
 
 
 def _needed(planned: PlannedObjective) -> str:
@@ -170,13 +224,11 @@ def _needed(planned: PlannedObjective) -> str:
         if metric := queries.get("histogram", "").partition("{")[0]:
             return f"{metric}_bucket with an edge at {threshold_text(planned.objective)}"
         return f"result for the objective's own queries ({', '.join(queries)})"
-    metrics = list(dict.fromkeys(SIGNALS[key].metric for key in planned.indicator.signals))
-    if planned.indicator.threshold == "seconds":
-        return f"{metrics[0]}_bucket with an edge at {threshold_text(planned.objective)}"
-    verdicts = planned.indicator.verdicts
-    if verdicts and verdicts.unknown:
-        return f"{metrics[0]} with {verdicts.label} {' or '.join((*verdicts.good, *verdicts.bad))}"
-    return " or no ".join(metrics)
+    if planned.indicator.in_slices:
+        metrics = dict.fromkeys(SIGNALS[key].metric for key in planned.indicator.signals)
+        return " or no ".join(metrics)
+    _, total = counters(planned.objective, Service("", "", Decimal(0), ()))
+    return str(total)
 
 
 def _percent(ratio: Decimal) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from alerts.layout import document
 from promql.expr import Matcher, equal
 from slos import names
+from slos.causes import cause_labels
 from slos.indicators import among
 from slos.model import Alerting
 from slos.plan import Plan, PlannedObjective
@@ -28,9 +29,8 @@ def matchers(labels: Mapping[str, str]) -> tuple[Matcher, ...]:
 def text(plan: Plan, *, source: str, version: str) -> str:
     """Return the fragment for a service: a receiver for each tier, one message per objective.
 
-    A page waits for nothing but the few seconds in which all of its alerts arrive.  What only names
-    a cause goes where tickets go, once a day for all causes: left to the routes that are there, it
-    might wake somebody.
+    A page waits only for the few seconds in which all of its alerts arrive.  Causes go where
+    tickets go, but for those that page.
     """
     service = plan.service.service
     receivers = {tier: f"{service}-{tier}" for tier in _TIERS}
@@ -49,18 +49,26 @@ def text(plan: Plan, *, source: str, version: str) -> str:
             if (labels := matchers(getattr(alerting, tier).labels))
         ],
     }
+    servers = cause_labels(plan.service.selector)
     causes = {
         "receiver": receivers["ticket"],
-        "matchers": [
-            str(Matcher("service", "=", service)),
-            str(Matcher(names.CAUSE_LABEL, "!=", "")),
-        ],
-        "group_by": ["service"],
+        "matchers": [str(Matcher(names.CAUSE_LABEL, "!=", "")), *map(str, equal(servers))],
+        "group_by": [names.CAUSE_LABEL, *servers],
         **_TIERS["ticket"],
+        **_urgent(plan, receivers["page"]),
     }
     about = _ABOUT.format(service=service, receivers=" and ".join(receivers.values()))
     routes = [top, causes] if plan.causes else [top]
     return document(about, {"routes": routes}, source=source, version=version)
+
+
+def _urgent(plan: Plan, receiver: str) -> dict[str, object]:
+    """Return the route of causes that page, if there are any."""
+    labels = matchers(plan.service.alerting.page.labels)
+    if not labels or not any(planned.tier == "page" for planned in plan.causes):
+        return {}
+    page = {"receiver": receiver, "matchers": [*map(str, labels)], **_TIERS["page"]}
+    return {"routes": [page]}
 
 
 def _told_alike(plan: Plan) -> Iterator[tuple[tuple[Matcher, ...], Alerting]]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
-from itertools import groupby
 
 from alerts import cause_tests
 from alerts.checks import Item, burning, firing, none, some
 from alerts.layout import document
-from alerts.rules import IMPOSSIBLE_FOR
+from alerts.rules import INCONSISTENT_FOR, INTERVAL
 from alerts.traffic import STEP, Phase, apart, contradiction, groups, inputs, values
 from promql.expr import (
     Expr,
@@ -27,15 +26,14 @@ from promql.expr import (
     vector,
 )
 from slos import names
-from slos.burn import Pair, TierName
+from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
-from slos.events import BASE_SECONDS
 from slos.plan import Plan, PlannedObjective
 
 _SETTLED = Decimal(600)
 # What has just happened is seen by the next scrape, then by the next evaluation; and up to
 # Prometheus 3 a range holds one sample more than its share.
-_DELAY = 3 * STEP
+_DELAY = 4 * STEP
 _SLOW = Decimal(120)
 _ALL = Decimal(1)
 _HALF = Decimal("0.5")
@@ -43,19 +41,27 @@ _AMPLE = Decimal("1.25")
 _LONG = Decimal(3 * 3600)
 
 
-def text(plan: Plan, *, source: str, version: str) -> str:
+def text(plan: Plan, files: Sequence[str], *, source: str, version: str) -> str:
     """Return the promtool test file that lies beside the rule file of a service."""
     service = plan.service.service
     return document(
         f"Tests of the alerts of {service}. Run: promtool test rules {service}.test.yaml",
         {
-            "rule_files": [f"{service}.rules.yaml"],
-            "evaluation_interval": format_duration(STEP),
-            "tests": [*_tests(plan), *cause_tests.tests(plan)],
+            "rule_files": files,
+            "evaluation_interval": INTERVAL,
+            "tests": [*_tests(plan), *(cause_tests.tests(plan) if plan.alerts_on_causes else ())],
         },
         source=source,
         version=version,
     )
+
+
+def rule_files(plan: Plan) -> list[str]:
+    """Name the rule files beside the tests."""
+    causes = plan.causes and plan.alerts_on_causes
+    return [
+        f"{plan.service.service}{kind}.rules.yaml" for kind in ("", *([".causes"] * bool(causes)))
+    ]
 
 
 def _tests(plan: Plan) -> Iterator[Item]:
@@ -66,15 +72,9 @@ def _tests(plan: Plan) -> Iterator[Item]:
 def _stories(plan: Plan) -> Iterator[Item]:
     if any(planned.alerting_pairs for planned in plan.objectives):
         yield _outage(plan)
-    yield from _slow_burns(plan)
-    yield from _slow_burns_in_slices(plan)
     yield _idle(plan)
-    if guarded := tuple(each for each in plan.objectives if each.min_bad_events > 1):
-        yield _one_failure(replace(plan, objectives=guarded))
     if any(planned.absent in planned.alerts for planned in plan.objectives):
         yield _vanished(plan)
-    if any(planned.failing_trickle in planned.alerts for planned in plan.objectives):
-        yield _trickle(plan)
     yield from _contradictions(plan)
 
 
@@ -109,72 +109,6 @@ def _healthy(plan: Plan, planned: PlannedObjective) -> Iterator[Vector]:
         yield vector("ALERTS", {**labels, **group})
 
 
-def _slow_burns(plan: Plan) -> Iterator[Item]:
-    """Burn slower than any page asks for, and faster than the first ticket does.
-
-    Objectives with the same indicator may need different ratios of the same series; each such
-    ratio is a test of its own.
-    """
-    stories: dict[Decimal, list[PlannedObjective]] = {}
-    for planned in plan.objectives:
-        pages, tickets = _pairs(planned, "page"), _pairs(planned, "ticket")
-        alerting = tickets and tickets[0] in planned.alerting_pairs
-        if alerting and not planned.indicator.in_slices:
-            ratio = (pages[-1].threshold + tickets[0].threshold) / 2
-            stories.setdefault(ratio, []).append(planned)
-    for ratio, objectives in stories.items():
-        checks = [
-            check for planned in objectives for check in _ticket_alone(plan, planned, _SETTLED)
-        ]
-        story = f"{decimal_text(ratio * 100)} % of events bad: a ticket, and no page"
-        phases = [Phase(_SETTLED, _busy(plan), bad=ratio)]
-        yield _test(story, plan, phases, checks, objectives)
-
-
-def _slow_burns_in_slices(plan: Plan) -> Iterator[Item]:
-    """Do the same with slices, which are bad or good as a whole, until enough of them are bad.
-
-    Where the budget is so small that this takes hours, their number decides and not their share,
-    and a slow burn is one that nobody is told of sooner.
-    """
-    stories: dict[tuple[Decimal, Decimal, Decimal], list[PlannedObjective]] = {}
-    for planned in plan.objectives:
-        pages, tickets = _pairs(planned, "page"), _pairs(planned, "ticket")
-        length = planned.indicator.slice
-        if length is None or not tickets or tickets[0] not in planned.alerting_pairs:
-            continue
-        enough = _AMPLE * max(planned.min_bad_events, 1)
-        middle = (pages[-1].threshold + tickets[0].threshold) / 2
-        ratio = max(middle, enough * length / parse_duration(tickets[0].long))
-        stories.setdefault((length, ratio, enough), []).append(planned)
-    for (length, ratio, enough), objectives in stories.items():
-        # The base window shows the last minutes in part.
-        slices = int(enough / ratio + Decimal(BASE_SECONDS) / length) + 1
-        lasting = slices * length
-        if lasting > _LONG:
-            continue
-        bad = [int((index + 1) * ratio) > int(index * ratio) for index in range(slices)]
-        busy = _busy(plan)
-        phases = [
-            Phase(len([*same]) * length, busy, _ALL if is_bad else Decimal(0))
-            for is_bad, same in groupby(bad)
-        ]
-        checks = [
-            check for planned in objectives for check in _ticket_alone(plan, planned, lasting)
-        ]
-        share = decimal_text((ratio * 100).quantize(Decimal("0.01")))
-        story = f"{share} % of slices bad: a ticket, and no page"
-        yield _test(story, plan, phases, checks, objectives)
-
-
-def _ticket_alone(plan: Plan, planned: PlannedObjective, seconds: Decimal) -> list[Item]:
-    pages = [page for page in _pairs(planned, "page") if page in planned.alerting_pairs]
-    return [
-        some(seconds, burning(plan, planned, _pairs(planned, "ticket")[0])),
-        *(none(seconds, burning(plan, planned, page)) for page in pages),
-    ]
-
-
 def _idle(plan: Plan) -> Item:
     lasting = _longest_absence(plan) + _SETTLED
     ratios = Matcher("__name__", "=~", "slo:(period_)?error_ratio:.+")
@@ -188,17 +122,6 @@ def _idle(plan: Plan) -> Item:
     ]
     phases = [Phase(lasting, Decimal(0))]
     return _test("an idle service raises nothing and spends nothing", plan, phases, checks)
-
-
-def _one_failure(plan: Plan) -> Item:
-    phases = [
-        Phase(_SETTLED, Decimal(0)),
-        Phase(STEP, Decimal(2), bad=_HALF),
-        Phase(_SETTLED, Decimal(0)),
-    ]
-    end = 2 * _SETTLED + STEP
-    checks = [none(end, _alerted(plan, end))]
-    return _test("one failure of two requests raises nothing", plan, phases, checks)
 
 
 def _vanished(plan: Plan) -> Item:
@@ -219,33 +142,14 @@ def _vanished(plan: Plan) -> Item:
     return _test("signals that vanish are missed until they are back", plan, phases, checks)
 
 
-def _trickle(plan: Plan) -> Item:
-    failure = [Phase(STEP, Decimal(1), bad=_ALL), Phase(_SETTLED - STEP, Decimal(0))]
-    phases = [Phase(_SETTLED, Decimal(0))]
-    checks = []
-    objectives = [each for each in plan.objectives if each.failing_trickle in each.alerts]
-    for planned in objectives:
-        assert planned.trickle is not None  # noqa: S101  (else there is no such alert)
-        events = planned.trickle.events
-        phases = [Phase(_SETTLED, Decimal(0)), *(failure * events)]
-        alert = firing(plan, planned, planned.failing_trickle)
-        last = events * _SETTLED
-        checks += [
-            none(last, alert),
-            some(last + Decimal(BASE_SECONDS) + _DELAY + _SLOW, alert),
-        ]
-    story = "one request every 10m, all of them failing: a ticket at the third"
-    return _test(story, plan, phases, checks, objectives)
-
-
 def _contradictions(plan: Plan) -> Iterator[Item]:
     stories: dict[Decimal, list[PlannedObjective]] = {}
     for planned in plan.objectives:
         bad = contradiction(planned, plan.service)
         if planned.impossible in planned.alerts and bad is not None:
             stories.setdefault(bad, []).append(planned)
-    lasting = parse_duration(IMPOSSIBLE_FOR)
-    told = lasting + BASE_SECONDS + _DELAY
+    lasting = parse_duration(INCONSISTENT_FOR)
+    told = lasting + parse_duration(names.BASE_WINDOW) + _DELAY
     for bad, objectives in stories.items():
         checks = []
         for planned in objectives:
@@ -269,10 +173,6 @@ def _outage_seconds(planned: PlannedObjective, first: Pair) -> Decimal:
     return _steps(seconds, ROUND_CEILING) * STEP
 
 
-def _pairs(planned: PlannedObjective, tier: TierName) -> list[Pair]:
-    return [pair for pair in planned.pairs if pair.tier == tier]
-
-
 def _busy(plan: Plan) -> Decimal:
     """Return so many events for each step that no alert waits for its least number of bad ones."""
     per_second = max(
@@ -286,7 +186,7 @@ def _busy(plan: Plan) -> Decimal:
 
 def _unrecorded(plan: Plan, planned: PlannedObjective) -> Decimal:
     """How long rates are recorded after their native histogram is gone; others are missed then."""
-    return Decimal(BASE_SECONDS if _is_native(plan, planned) else 0)
+    return parse_duration(names.BASE_WINDOW) if _is_native(plan, planned) else Decimal(0)
 
 
 def _is_native(plan: Plan, planned: PlannedObjective) -> bool:

@@ -11,12 +11,12 @@ from math import frexp
 
 from alerts.example_labels import Labels, example
 from promql.expr import Vector, decimal_text, vector
-from slos.events import BASE_SECONDS
+from slos.events import MINUTE
 from slos.generic import parsed
 from slos.model import Service
-from slos.names import BAD_RATE, TOTAL_RATE, goodput_objective, series_labels
+from slos.names import BAD, TOTAL, goodput_objective, series_labels
 from slos.plan import Plan, PlannedObjective
-from slos.signals import SIGNALS, metric_with
+from slos.signals import SIGNALS, metric_with, slo_events, threshold_label
 
 STEP = Decimal(30)
 """Seconds between two samples of every input series."""
@@ -97,7 +97,7 @@ def inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
 
 def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
     objective = planned.objective
-    if service.native(objective) and planned.measures_latency:
+    if service.native(objective) and "histogram" in objective.queries:
         yield from _native(planned, service)
         return
     if objective.queries:
@@ -136,22 +136,17 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
             yield made(SIGNALS["sequences_max"].metric, _SEATS, _SEATS)
         case _:
             assert objective.threshold is not None  # noqa: S101  (the others are latencies)
-            metric = SIGNALS[objective.indicator].metric
-            edge = decimal_text(objective.threshold)
-            yield made(f"{metric}_bucket", one, none, le=edge)
-            yield made(f"{metric}_count", one, one)
+            events = SIGNALS[slo_events(objective.indicator)]
+            of = {**events.fixed, "threshold": threshold_label(objective.threshold)}
+            yield made(events.metric, one, none, **of, result="good")
+            yield made(events.metric, none, one, **of, result="bad")
 
 
 def _native(planned: PlannedObjective, service: Service) -> Iterator[Input]:
     objective, one = planned.objective, Decimal(1)
-    metric: str
-    labels: Labels | None
-    if histogram := objective.queries.get("histogram"):
-        selector = parsed(histogram).selector
-        assert selector is not None  # noqa: S101  (read_generic requires it)
-        metric, labels = selector.metric, example(selector.matchers)
-    else:
-        metric, labels = SIGNALS[objective.indicator].metric, service.selects(objective)
+    selector = parsed(objective.queries["histogram"]).selector
+    assert selector is not None  # noqa: S101  (read_generic requires it)
+    metric, labels = selector.metric, example(selector.matchers)
     if labels is None:
         yield from _recorded(planned, service)
     else:
@@ -265,8 +260,8 @@ def _recorded(planned: PlannedObjective, service: Service) -> Iterator[Input]:
     """Yield the recorded rates themselves: nobody can say what makes a query of any kind rise."""
     labels = series_labels(service.service, planned.objective.name)
     slice_ = planned.indicator.slice
-    each = STEP / slice_ if slice_ else Decimal(1)
-    for name, good in ((TOTAL_RATE, each), (BAD_RATE, Decimal(0))):
+    each = MINUTE / slice_ if slice_ else Decimal(1)
+    for name, good in ((TOTAL, each), (BAD, Decimal(0))):
         yield Input(name, tuple(labels.items()), slice_ is not None, good, each, rate=True)
 
 
@@ -316,8 +311,8 @@ def _histograms(edge: Decimal, phases: Iterable[Phase]) -> Iterator[str]:
 
 
 def _rates(series: Input, phases: Iterable[Phase]) -> str:
-    """Write what is recorded of a counter: its mean rise over the base window, in each second."""
-    window: deque[Decimal] = deque(maxlen=int(BASE_SECONDS / STEP))
+    """Write what is recorded of a counter: its increase in the last minute."""
+    window: deque[Decimal] = deque(maxlen=1 if series.gauge else int(MINUTE / STEP))
     words = ["0"]
     for phase in phases:
         if phase.events is None:
@@ -329,7 +324,7 @@ def _rates(series: Input, phases: Iterable[Phase]) -> str:
         recorded = []
         for _ in range(phase.steps):
             window.append(rise)
-            recorded.append((sum(window, Decimal(0)) / len(window) / STEP).quantize(_EXACT))
+            recorded.append(sum(window, Decimal(0)).quantize(_EXACT))
         for rate, same in groupby(recorded):
             words.append(f"{decimal_text(rate)}+0x{len(list(same)) - 1}")
     return " ".join(words)

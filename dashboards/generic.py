@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from grafanalib import core
 
 from dashboards import grafana
 from dashboards.grafana import Level, Query
-from promql.expr import number
+from promql.expr import call, number
 from slos import names
+from slos.durations import parse_duration
 from slos.generic import bad_share
 from slos.plan import PlannedObjective
 from slos.queries import INSTANCE, recorded
@@ -17,7 +20,11 @@ def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> l
     """Return what is recorded of the queries; and by instance, where they can be told apart."""
     objective, noun = planned.objective, planned.indicator.events
     bad, total = (
-        recorded(series, service, objective) for series in (names.BAD_RATE, names.TOTAL_RATE)
+        call(
+            "sum_over_time", replace(recorded(series, service, objective), window=names.BASE_WINDOW)
+        )
+        / number(parse_duration(names.BASE_WINDOW))
+        for series in (names.BAD, names.TOTAL)
     )
 
     def legend(what: str) -> str:

@@ -123,7 +123,7 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
     forgotten = (
         " Requests that died before their first token are not in it, but count against the "
         "objective."
-        if "requests_without_first_token" in planned.indicator.signals
+        if objective.indicator == "ttft"
         else ""
     )
     return [

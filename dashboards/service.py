@@ -14,6 +14,7 @@ from promql.expr import Expr, Matcher, aggregate, number, vector
 from slos import names
 from slos.durations import format_duration
 from slos.model import Service
+from slos.events import MINUTE
 from slos.plan import Plan
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 
@@ -89,7 +90,7 @@ def _firing(service: str) -> Expr:
 def _overview(plan: Plan) -> core.Panel:
     service = plan.service.service
     window = format_duration(plan.service.window)
-    every = recorded(names.OBJECTIVE, service)
+    every = recorded(names.TARGET, service)
 
     def column(title: str, series: Expr, unit: str, *levels: Level, of: str = "max") -> Column:
         return Column("", title, aggregate(of, series, ("slo",)), unit, levels)
@@ -124,7 +125,7 @@ def _overview(plan: Plan) -> core.Panel:
             ),
             column(
                 "Events per second",
-                recorded(names.TOTAL_RATE, service),
+                recorded(names.TOTAL, service) / number(MINUTE),
                 grafana.PER_SECOND,
                 of="sum",
             ),

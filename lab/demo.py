@@ -104,7 +104,7 @@ def _slos(stack: Stack, service: str) -> tuple[dict[str, dict[str, float]], tupl
     url, of = stack.prometheus.url, {"service": service}
     table: dict[str, dict[str, float]] = {}
     with suppress(PrometheusError):
-        for series in (names.OBJECTIVE, names.PERIOD_ERROR_RATIO, names.BUDGET_REMAINING):
+        for series in (names.TARGET, names.PERIOD_ERROR_RATIO, names.BUDGET_REMAINING):
             for sample in query(url, str(vector(series, of))):
                 table.setdefault(sample.labels["slo"], {})[series] = sample.value
         alerts = query(url, str(vector("ALERTS", {**of, "alertstate": "firing"})))
@@ -182,7 +182,7 @@ def _objectives(moment: _Moment) -> Table:
         spent = left is not None and left <= 0
         table.add_row(
             slo,
-            _share(values.get(names.OBJECTIVE)),
+            _share(values.get(names.TARGET)),
             _share(values.get(names.PERIOD_ERROR_RATIO)),
             Text(_share(left), style="red" if spent else "green"),
         )

@@ -137,7 +137,7 @@ def _burn_meaning(subject: Subject) -> Iterator[str]:
     if planned.failing_trickle in planned.alerts:
         page = page_link(planned.failing_trickle)
         yield f"Where so little happens that it never comes to that, there is {page}."
-    if "requests_without_first_token" in planned.indicator.signals:
+    if planned.objective.indicator == "ttft":
         yield (
             "Requests that died before their first token count as bad: a latency histogram never "
             "sees them."
@@ -273,7 +273,7 @@ def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
     shortest = subject.planned.windows[0]
     if alert.kind == "absent":
         yield "Events are counted again, or there is a 0 while nobody calls:"
-        yield promql(subject.recorded(names.TOTAL_RATE))
+        yield promql(subject.recorded(names.TOTAL))
         return
     if alert.kind == "impossible":
         yield "The numbers agree when the query of the first step has no result any more."

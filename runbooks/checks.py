@@ -417,11 +417,11 @@ CHECKS = _catalogue(
         "No row at all: no server has the signal; see the other steps.",
     ),
     Check(
-        "edge",
-        "Which instances have a histogram without a bucket at the threshold?",
-        questions.without_edge,
+        "threshold",
+        "Which instances count requests without judging them against the threshold?",
+        questions.without_threshold,
         _no_result(),
-        "every histogram can tell what is within the threshold",
+        "every exporter judges requests against the threshold",
         "edge_missing",
     ),
     Check(

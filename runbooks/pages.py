@@ -113,16 +113,16 @@ CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
     "SequencesPaused": ("paused", "kv", "prompts", "answers", "arrivals"),
     "QueueGrowing": ("waiting", "batch", "kv", "arrivals", "retries"),
     "DecodeStuck": ("sources", "stuck", "output"),
-    "DisconnectsAtOneAge": ("ages", "early", "gateway"),
+    "ClientDisconnectsAtTimeout": ("ages", "early", "gateway"),
     "RetryStorm": ("retries", "arrivals", "errors", "rejections"),
     "SlowClients": ("reading",),
-    "WorkWasted": ("wasted",),
+    "WastedWork": ("wasted",),
     "EngineStatsLost": ("lost", "sources"),
-    "SidecarBlind": ("scraped", "sources", "source_errors"),
+    "ExporterSourceDown": ("scraped", "sources", "source_errors"),
     "ModelNotReady": ("sources", "memory"),
     "GpuMemoryNearFull": ("memory", "errors"),
-    "BadRollout": ("versions", "errors"),
-    "SlowRollout": ("versions", "prompts"),
+    "BadVersion": ("versions", "errors"),
+    "SlowVersion": ("versions", "prompts"),
 }
 """By cause alert: how to see whether it is so, and what may be behind it."""
 
@@ -159,9 +159,8 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
 def _absent_checks(planned: PlannedObjective) -> tuple[str, ...]:
     if planned.objective.queries:
         return ("queries",)
-    # A native histogram needs no edge.
-    edge = ("edge",) if planned.measures_latency and planned.events.uncovered else ()
-    return ("scraped", "sources", "source_errors", "unavailable", "selected", *edge)
+    threshold = ("threshold",) if planned.measures_latency else ()
+    return ("scraped", "sources", "source_errors", "unavailable", "selected", *threshold)
 
 
 def _burn_checks(planned: PlannedObjective) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from functools import cached_property
 
 from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number
 from slos import names
-from slos.events import edge_matcher
 from slos.generic import bad_share
-from slos.indicators import FAILED, among
+from slos.indicators import FAILED, among, counters
 from slos.plan import Plan, PlannedCause, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 from slos.signals import SIGNALS
@@ -209,7 +208,7 @@ def models_with_signal(subject: Subject) -> Expr:
 
 def total_against_before(subject: Subject) -> Expr:
     """Ask for all events per second, over those of the day before."""
-    now = recorded(names.TOTAL_RATE, subject.plan.service.service, subject.planned.objective)
+    now = recorded(names.TOTAL, subject.plan.service.service, subject.planned.objective)
     return now / replace(now, offset=BEFORE)
 
 
@@ -229,11 +228,8 @@ def contradiction(subject: Subject) -> Expr:
     return impossible
 
 
-def without_edge(subject: Subject) -> Expr:
-    """Ask for histograms without a bucket at the threshold, by instance."""
-    threshold = subject.planned.objective.threshold
-    assert threshold is not None  # noqa: S101  (only asked of latency objectives)
-    metric, scope = SIGNALS[subject.planned.objective.indicator].metric, subject.scope
-    within = scope.series(f"{metric}_bucket", edge_matcher(threshold))
-    every = scope.series(f"{metric}_count")
-    return aggregate("count", every.unless(within, "ignoring (le)"), (INSTANCE,))
+def without_threshold(subject: Subject) -> Expr:
+    """Ask which instances count requests without judging them against the threshold."""
+    _, judged = counters(subject.planned.objective, subject.plan.service)
+    every = subject.scope.series(SIGNALS["requests"].metric, *equal({"outcome": "ok"}))
+    return aggregate("count", every.unless(judged, f"on ({INSTANCE})"), (INSTANCE,))

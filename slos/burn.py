@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
-from typing import Literal
 
 from promql.expr import decimal_text
-from slos.durations import parse_duration
-from slos.names import BASE_WINDOW
+from slos.durations import format_duration, parse_duration
+from slos.model import BurnWindow, TierName
 
-TierName = Literal["page", "ticket"]
+__all__ = ["Pair", "TierName", "Trickle", "absent_seconds", "pairs", "trickle"]
 
 # tier, long window, short window, share of the budget spent when it fires.  The last one is for
 # periods above 30 days: without it a burn of two or three would spend such a budget unnoticed.
@@ -28,6 +27,10 @@ _SHAPES: tuple[tuple[TierName, str, str, Decimal], ...] = (
     ("ticket", "3d", "6h", Decimal("0.1")),
     ("ticket", "9d", "18h", Decimal("0.1")),
 )
+# A page pair for targets at which the first pair above sees a total outage too late.
+_FAST: tuple[TierName, str, str] = ("page", "10m", "5m")
+_LATE = Decimal(600 - 90)
+"""Seconds of a total outage within which a page must fire, less a scrape and an evaluation."""
 _ABSENT_SHARE = Decimal("0.1")
 _ABSENT_SECONDS = (Decimal(300), Decimal(1800))
 _MINUTE = Decimal(60)
@@ -55,41 +58,48 @@ class Pair:
         """How long ``error_ratio`` must last, after a good spell, until this fires; None: never.
 
         ``guard`` is how many seconds of traffic the least number of bad events is.  At constant
-        traffic, and but for the wait for the next scrape and evaluation.  The recorded rates look
-        back over the base window, so a failure shows in them gradually: fully after one base
-        window, until then with the square of time.
+        traffic, and but for the wait for the next scrape and evaluation.
         """
         if error_ratio <= self.threshold:
             return None
-        base = parse_duration(BASE_WINDOW)
         long = parse_duration(self.long)
-        of_bad = max(self.threshold * long, guard) / error_ratio
-        if of_bad > long:
+        seconds = max(self.threshold * long, guard) / error_ratio
+        if seconds > long:
             return None  # what is in the window by then is all that it ever holds
-        seconds = of_bad + base / 2 if of_bad >= base / 2 else (2 * base * of_bad).sqrt()
         return seconds.to_integral_value(ROUND_CEILING)
 
 
-def pairs(period: Decimal, target: Decimal) -> tuple[Pair, ...]:
+def pairs(
+    period: Decimal, target: Decimal, configured: Sequence[BurnWindow] = ()
+) -> tuple[Pair, ...]:
     """Return the pairs for an SLO over ``period`` seconds, the most urgent first.
 
-    No pair asks for less than a burn rate of 1 (that is within budget), nor for more than halfway
-    from the budget to everything being bad: LLM objectives are often 90 or 95 %, and there the
-    textbook rate would page late or never in a total outage.  A pair is left out when its window is
-    longer than the period, or when a faster one already asks for no more.
+    ``configured`` pairs replace the usual ones.  No pair asks for more than halfway from the budget
+    to everything being bad: above 1 it could not fire.  A pair that asks for as much as a faster
+    one is left out.
     """
     budget = 1 - target
     highest = _halfway(budget)
+    wanted: list[tuple[TierName, str, str, Decimal]] = [
+        (each.tier, format_duration(each.long), format_duration(each.short), each.burn_rate)
+        for each in configured
+    ] or [
+        (tier, long, short, _burn_rate(share, period, parse_duration(long)))
+        for tier, long, short, share in _SHAPES
+    ]
+    if not configured and wanted[0][3] * budget * parse_duration(wanted[0][1]) > _LATE:
+        wanted.insert(0, (*_FAST, 1 / budget))
     chosen: list[Pair] = []
-    for tier, long, short, share in _SHAPES:
-        seconds = parse_duration(long)
-        wanted = max(_rounded(share * max(period, _WEEK) / seconds), Decimal(1))
-        threshold = min(wanted * budget, highest)
-        if seconds > period or (chosen and threshold >= chosen[-1].threshold):
+    for tier, long, short, rate in wanted:
+        threshold = Decimal(decimal_text(min(rate * budget, highest)))
+        if parse_duration(long) > period or (chosen and threshold >= chosen[-1].threshold):
             continue
-        burn_rate = _rounded(threshold / budget)
-        chosen.append(Pair(tier, long, short, burn_rate, Decimal(decimal_text(threshold))))
+        chosen.append(Pair(tier, long, short, _rounded(threshold / budget), threshold))
     return tuple(chosen)
+
+
+def _burn_rate(share: Decimal, period: Decimal, seconds: Decimal) -> Decimal:
+    return max(_rounded(share * max(period, _WEEK) / seconds), Decimal(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +114,9 @@ class Trickle:
     events: int
 
     @property
-    def least(self) -> Decimal:
-        """What the recorded number must reach: rates hold a number of events but for a hair."""
-        return self.events - Decimal("0.5")
-
-    @property
     def seconds_to_fire(self) -> Decimal:
         """How long everything must fail, after a good spell at the same steady trickle."""
-        return self.threshold * parse_duration(self.window) + parse_duration(BASE_WINDOW)
+        return self.threshold * parse_duration(self.window)
 
 
 def trickle(chosen: Sequence[Pair], target: Decimal, least_bad_events: int) -> Trickle | None:

@@ -1,7 +1,7 @@
 """What goes wrong in LLM serving, as conditions on signals: alerts that say why, not that.
 
-A cause alert explains a symptom, which is an objective that burns.  Alone it wakes nobody; while a
-page of its service fires, it is not sent at all, because then it is on the page's runbook.
+A cause alert explains a symptom, which is an objective that burns.  Pages name the causes that fire
+with them.  Most causes notify with low urgency by themselves; a hang pages.
 
 Every condition has no element, rather than a NaN, where nothing happens or nothing is known.
 """
@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import pairwise
 
 from promql.expr import Binary, Expr, Matcher, aggregate, call, equal, number, vector
-from slos.events import edge_matcher
 from slos.indicators import FAILED, INDICATORS
 from slos.queries import INSTANCE, Scope
-from slos.signals import AGE_BUCKETS, MODEL_LABELS, SIGNALS
+from slos.signals import MODEL_LABELS, SIGNALS
 
 WINDOW = "10m"
 """The window of rates: causes build up over minutes, and five would make every burst one."""
@@ -31,17 +29,14 @@ _LEAST = number(10)
 _LEAST_OF_MEAN = number(100)
 """Events below which a mean says nothing: one long prompt is most of it."""
 _FEW_STREAMS = number(5)
+_EACH = (INSTANCE,)
+_PERCENT = "{{ $value | humanizePercentage }}"
+_DURATION = "{{ $value | humanizeDuration }}"
+_NUMBER = "{{ $value | humanize }}"
 _PER_MINUTE = number(60)
 
 # Gauges of one engine that differ in this label, or lack it.
 _STATES = "ignoring (state)"
-
-# Each usual timeout has a bucket of its own; these are the edges around it.
-TIMEOUTS: Mapping[str, tuple[Decimal, Decimal]] = {
-    f"{low:g}s": (Decimal(repr(low)), Decimal(repr(high)))
-    for low, high in pairwise(AGE_BUCKETS)
-    if low >= 5 and high <= low * 1.06
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,8 @@ class CauseAlert:
     """A cause and how it is recognised.
 
     ``runbook`` is the key of the cause in the runbooks; ``symptoms`` are the indicators whose
-    objectives it explains.  ``why`` is why this condition means that cause.
+    objectives it explains.  ``why`` is why this condition means that cause, and ``value`` what the
+    alert's value is, with a template for it.  ``tier`` is how urgent it is.
     """
 
     name: str
@@ -67,6 +63,8 @@ class CauseAlert:
     symptoms: tuple[str, ...]
     lasting: str
     conditions: Callable[[Scope], tuple[Condition, ...]]
+    value: str = ""
+    tier: str = "cause"
 
 
 def conditions(alert: CauseAlert, selector: Mapping[str, str]) -> tuple[Condition, ...]:
@@ -80,6 +78,11 @@ def scope_of(selector: Mapping[str, str]) -> Scope:
     Few signals are counted by tenant, and a ratio must not mix those with others.
     """
     return Scope({name: value for name, value in selector.items() if name != "tenant"}, WINDOW)
+
+
+def cause_labels(selector: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels that cause alerts have of the servers that ``selector`` chooses."""
+    return scope_of(selector).selector
 
 
 def _one(expr: Callable[[Scope], Expr]) -> Callable[[Scope], tuple[Condition, ...]]:
@@ -123,26 +126,21 @@ def _stuck(scope: Scope) -> Expr:
     return scope.series("tokenslo_ready", *equal({"layer": "decode"})).compare("==", number(0))
 
 
-def _age_spikes(scope: Scope) -> tuple[Condition, ...]:
+def _age_spikes(scope: Scope) -> Expr:
+    """Find the time-out that cuts off at least the upper half of all disconnects.
+
+    Each usual time-out has a bucket of its own, which is narrow; so the median and the 90th
+    percentile are close together only if both are in it.
+    """
     metric = SIGNALS["disconnect_age"].metric
-
-    def below(edge: Decimal) -> Expr:
-        ranged = scope.series(f"{metric}_bucket", edge_matcher(edge), window=_SPIKE_WINDOW)
-        return aggregate("sum", call("increase", ranged))
-
-    every = aggregate(
-        "sum", call("increase", scope.series(f"{metric}_count", window=_SPIKE_WINDOW))
+    ages = call("increase", scope.series(f"{metric}_bucket", window=_SPIKE_WINDOW))
+    every = call("increase", scope.series(f"{metric}_count", window=_SPIKE_WINDOW))
+    middle, late = (
+        call("histogram_quantile", number(Decimal(q)), aggregate("sum", ages, (INSTANCE, "le")))
+        for q in ("0.5", "0.9")
     )
-
-    def spike(low: Decimal, high: Decimal) -> Expr:
-        around = below(high) - below(low)
-        most = around.compare(">", every * number(Decimal("0.5")))
-        return most.and_(around.compare(">=", _LEAST))
-
-    return tuple(
-        Condition(spike(low, high), {"timeout": timeout})
-        for timeout, (low, high) in TIMEOUTS.items()
-    )
+    close = middle.compare(">", late * number(Decimal("0.95"))).compare(">=", number(5))
+    return close.and_(aggregate("sum", every, (INSTANCE,)).compare(">=", _LEAST))
 
 
 def _share(part: Expr, whole: Expr, above: str, events: Expr) -> Expr:
@@ -152,21 +150,23 @@ def _share(part: Expr, whole: Expr, above: str, events: Expr) -> Expr:
 
 
 def _retry_storm(scope: Scope) -> Expr:
-    retries = scope.rate(SIGNALS["suspected_retries"].metric)
-    return _share(retries, scope.requests(), "0.1", retries)
+    retries = scope.rate(SIGNALS["suspected_retries"].metric, by=_EACH)
+    return _share(retries, scope.requests(by=_EACH), "0.1", retries)
 
 
 def _slow_clients(scope: Scope) -> Expr:
-    waited = scope.rate(SIGNALS["client_backpressure"].metric)
-    live = aggregate("sum", call("avg_over_time", _over(scope, "live_streams")))
+    waited = scope.rate(SIGNALS["client_backpressure"].metric, by=_EACH)
+    live = aggregate("sum", call("avg_over_time", _over(scope, "live_streams")), _EACH)
     several = live.compare(">=", _FEW_STREAMS)
     return (waited / several).compare(">", number(Decimal("0.1")))
 
 
 def _wasted(scope: Scope) -> Expr:
-    wasted = scope.rate(SIGNALS["wasted_tokens"].metric)
-    left = scope.rate(SIGNALS["disconnects"].metric)
-    return _share(wasted, wasted + scope.tokens("output"), "0.1", left)
+    wasted = scope.rate(SIGNALS["wasted_tokens"].metric, by=_EACH)
+    output = SIGNALS["output_tokens"]
+    sent = scope.rate(output.metric, *equal(output.fixed), by=_EACH)
+    left = scope.rate(SIGNALS["disconnects"].metric, by=_EACH)
+    return _share(wasted, wasted + sent, "0.1", left)
 
 
 def _over(scope: Scope, key: str, window: str = WINDOW) -> Expr:
@@ -175,15 +175,19 @@ def _over(scope: Scope, key: str, window: str = WINDOW) -> Expr:
 
 def _records_lost(scope: Scope) -> Expr:
     lost = scope.series("tokenslo_source_lost_records_total", window=WINDOW)
-    return call("increase", lost).compare(">", number(0))
+    return _of_model(scope, call("increase", lost).compare(">", number(0)))
 
 
-def _blind(scope: Scope) -> Expr:
-    down = scope.series("tokenslo_source_up").compare("==", number(0))
+def _source_down(scope: Scope) -> Expr:
+    return _of_model(scope, scope.series("tokenslo_source_up").compare("==", number(0)))
+
+
+def _of_model(scope: Scope, expr: Expr) -> Expr:
+    """Keep the instances that serve the model: the exporter's own metrics have no such label."""
     if not any(label in scope.selector for label in MODEL_LABELS):
-        return down
+        return expr
     # A sidecar that cannot read its source still knows, for an hour, which models it has.
-    return down.and_(scope.series("tokenslo_model_info"), f"on ({INSTANCE})")
+    return expr.and_(scope.series("tokenslo_model_info"), f"on ({INSTANCE})")
 
 
 def _not_ready(scope: Scope) -> Expr:
@@ -245,6 +249,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("ttft", "e2e", "queue", "goodput", "kv_headroom"),
         "10m",
         _one(_kv_pressure),
+        value=f"KV cache in use: {_PERCENT}",
     ),
     CauseAlert(
         "SequencesPaused",
@@ -255,6 +260,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("itl", "tpot", "e2e", "max_gap", "goodput", "kv_headroom"),
         "10m",
         _one(_preempting),
+        value=f"Paused, at once or in a minute: {_NUMBER}",
     ),
     CauseAlert(
         "QueueGrowing",
@@ -265,6 +271,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("ttft", "e2e", "queue", "goodput", "sequence_headroom"),
         "10m",
         _one(_queue_growing),
+        value=f"Requests waiting: {_NUMBER}",
     ),
     CauseAlert(
         "DecodeStuck",
@@ -275,16 +282,18 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("ttft", "itl", "e2e", "max_gap", "availability", "stream_completion", "goodput"),
         "1m",
         _one(_stuck),
+        tier="page",
     ),
     CauseAlert(
-        "DisconnectsAtOneAge",
+        "ClientDisconnectsAtTimeout",
         "gateway_timeout",
-        "most clients that leave do so after the same time",
-        "People leave at any time; a timeout of a gateway or a client library cuts off at one, "
-        "which the label timeout names.",
+        "clients disconnect at one age, which is a time-out",
+        "People disconnect at any time; a time-out of a gateway or a client library cuts off at "
+        "one. At least half of all disconnects, and the latest, are within 5% of this age.",
         ("ttft", "disconnects", "goodput"),
         "5m",
-        _age_spikes,
+        _one(_age_spikes),
+        value=f"Time-out: {_DURATION}",
     ),
     CauseAlert(
         "RetryStorm",
@@ -295,26 +304,29 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("ttft", "queue", "availability", "goodput", "sequence_headroom"),
         "5m",
         _one(_retry_storm),
+        value=f"Retries: {_PERCENT} of requests",
     ),
     CauseAlert(
         "SlowClients",
         "slow_clients",
-        "clients do not read what is there for them",
+        "clients read slowly",
         "Streams wait for their readers a tenth of the time, so gaps between tokens are those of "
         "clients and networks, not of the server.",
         ("itl", "tpot", "e2e", "max_gap", "goodput"),
         "10m",
         _one(_slow_clients),
+        value=f"Streams wait {_PERCENT} of the time",
     ),
     CauseAlert(
-        "WorkWasted",
+        "WastedWork",
         "wasted_work",
-        "the server goes on for clients that have left",
-        "More than a tenth of all tokens are sent after their client has gone: the GPU works for "
-        "nobody while others wait.",
+        "the server works for clients that have disconnected",
+        "More than a tenth of all tokens are sent after their client has disconnected, while other "
+        "requests wait for the GPU.",
         ("ttft", "queue", "disconnects", "kv_headroom", "sequence_headroom"),
         "10m",
         _one(_wasted),
+        value=f"Wasted: {_PERCENT} of output tokens",
     ),
     CauseAlert(
         "EngineStatsLost",
@@ -325,16 +337,17 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("itl", "kv_headroom", "sequence_headroom"),
         "15m",
         _one(_records_lost),
+        value=f"Records lost in 10m: {_NUMBER}",
     ),
     CauseAlert(
-        "SidecarBlind",
+        "ExporterSourceDown",
         "server_gone",
-        "the sidecar cannot read one of its sources",
-        "What this source gives is withdrawn, so that nobody takes old numbers for new ones; "
-        "objectives that need it cannot be measured.",
+        "the exporter cannot scrape a source",
+        "Signals of this source are withdrawn rather than served stale; objectives that need them "
+        "cannot be measured.",
         tuple(INDICATORS),
         "5m",
-        _one(_blind),
+        _one(_source_down),
     ),
     CauseAlert(
         "ModelNotReady",
@@ -354,9 +367,10 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("availability", "stream_completion", "goodput"),
         "15m",
         _one(_memory),
+        value=f"Memory in use: {_PERCENT}",
     ),
     CauseAlert(
-        "BadRollout",
+        "BadVersion",
         "bad_rollout",
         "one version fails more often than the best one",
         "It fails three times as often, and more than a percent of its requests in addition. The "
@@ -364,9 +378,10 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("availability", "stream_completion", "goodput"),
         "5m",
         _bad_rollout,
+        value=f"Failing: {_PERCENT} of requests of version {{{{ $labels.version }}}}",
     ),
     CauseAlert(
-        "SlowRollout",
+        "SlowVersion",
         "bad_rollout",
         "one version is slower than the best one",
         "Its mean time to the first token, or between tokens, is more than twice that of the best "
@@ -375,6 +390,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         ("ttft", "itl", "tpot", "e2e", "max_gap", "goodput"),
         "5m",
         _slow_version,
+        value=f"Mean {{{{ $labels.signal }}}} of version {{{{ $labels.version }}}}: {_DURATION}",
     ),
 )
 """In the order of the generated file."""

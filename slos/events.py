@@ -5,7 +5,6 @@ Shared by the indicators that tokenslo knows and by those that an SLO file bring
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
@@ -13,7 +12,6 @@ from promql.expr import (
     Binary,
     Expr,
     Matcher,
-    Subquery,
     Vector,
     aggregate,
     call,
@@ -22,30 +20,29 @@ from promql.expr import (
     one_of,
     vector,
 )
-from slos.durations import format_duration, parse_duration
 from slos.model import TimeSlices
-from slos.names import BASE_WINDOW
+from slos.names import BAD, BASE_WINDOW, TOTAL
 
-SLICE = "30s"
-"""Length of a time slice: some objectives ask in each slice whether all was well."""
-BASE_SECONDS = 300
-"""The base window; a number of events in it divided by this is a rate."""
+SLICE = "1m"
+"""Length of a time slice: a gauge is compared with its threshold once in each."""
+MINUTE = 60
+"""Seconds over which rules record increases; also how often they are evaluated."""
 _NOISE = Decimal("1.01")
 _LONGEST_GAP = "30m"
-"""How long scrapes may fail, and what happened meanwhile be counted when they no longer do."""
+"""Longest scrape gap after which the increase during the gap still counts."""
 # What is beyond is no edge of any histogram, and 1e999999999 would fill the memory when written.
 _LEAST_EDGE, _MOST_EDGE = Decimal("1e-12"), Decimal("1e18")
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """How an objective is measured; every expression gives one element without labels, or none.
+    """How an objective is measured; each expression has one element without labels, or none.
 
-    ``bad`` and ``total`` are events per second over the base window, and where an objective is
-    grouped they have an element, with its labels, for each group.  ``missing`` has an element
-    while the objective cannot be measured at all, ``uncovered`` while some servers report in a way
-    that leaves them out of both rates (``None`` where that cannot happen).  ``impossible`` has one
-    while the numbers contradict each other, which ``bad`` may hide (``None`` likewise).
+    ``bad`` and ``total`` are events, in the unit of their :class:`Counting`; a grouped objective
+    has an element, with its labels, for each group.  ``missing`` has an element while the objective
+    cannot be measured, ``uncovered`` while some servers report in a way that leaves them out of
+    both counts, and ``impossible`` while the counts contradict each other (``None`` where that
+    cannot happen).
     """
 
     bad: Expr
@@ -57,53 +54,86 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Over which ``window`` rates are, and ``by`` which labels their sums are told apart."""
+    """Count events per second over ``window``, in sums ``by`` these labels.
+
+    With ``recorded``, the labels of an objective's recorded series, count the events of the last
+    minute instead.  Then the total is recorded first, and ``bad`` may read it.  ``plain`` ones are
+    rates over ``window``.
+    """
 
     window: str = BASE_WINDOW
     by: tuple[str, ...] = ()
+    recorded: tuple[Matcher, ...] | None = None
+    plain: bool = False
+
+    @property
+    def seconds(self) -> int:
+        """How many seconds the unit of a count is."""
+        return 1 if self.recorded is None else MINUTE
 
     def sum(self, expr: Expr) -> Expr:
         """Return the sum for each combination of labels."""
         return aggregate("sum", expr, self.by)
 
     def rate(self, series: Vector) -> Expr:
-        """Return a counter's rate."""
+        """Return a counter's rate per second."""
         return call("rate", replace(series, window=self.window))
 
-    def counted(self, some: Vector, known: Vector, matching: str) -> Expr:
-        """Return the rate, by series, of ``some`` of the events that ``known`` counters tell of.
+    def scaled(self, per_second: Expr) -> Expr:
+        """Return events in the unit of this counting."""
+        return per_second if self.seconds == 1 else per_second * number(self.seconds)
 
-        A counter that appears with its first failure has nothing to rise from, so ``rate`` never
-        sees that failure.  But while it is younger than the window, and the ``known`` counter
-        beside it is not, its value *is* what happened in the window.  Before that first failure
-        there is no series at all: while ``known`` is there, that means zero.
+    def each(self, some: Vector) -> Expr:
+        """Return what each counter counts.
+
+        Increases between two evaluations add up to the increase over any window, whatever the
+        scrape interval; ``rate`` extrapolates at every edge.  A counter has no increase in the
+        minute in which it restarts or in which Prometheus first sees it: it may be old.
         """
-        found = self.seen(some, known, matching)
-        return found if some == known else found.or_(self.scraped(known) * number(0))
+        if self.recorded is None:
+            return self.rate(some)
+        if self.plain:
+            return self.scaled(self.rate(some))
+        return (self._last(some) - self._before(some)).compare(">=", number(0))
 
-    def seen(self, some: Vector, known: Vector, matching: str) -> Expr:
-        """Return the same as :meth:`counted` where there are series of ``some``."""
-        newborn = some.unless(self.before(some)).and_(self.before(known), matching)
-        return (newborn / number(parse_duration(self.window))).or_(self.risen(some))
+    def events(self, some: Vector) -> Expr:
+        """Return the sum of what counters count."""
+        return self.scaled(self.sum(self.rate(some))) if self.plain else self.sum(self.each(some))
 
-    def risen(self, some: Vector) -> Expr:
-        """Return the rate, by series, of a counter that may miss scrapes for a while.
+    def born_late(self, some: Vector, known: Vector, matching: str) -> Expr:
+        """Return the sum of what counters count that may appear with their first event.
 
-        A difference loses nothing at the edges of scrapes, where ``rate`` has to extrapolate, nor
-        between scrapes that are further apart than the window; but only ``rate`` sees through a
-        reset.
+        Such a counter has nothing to rise from, but where the ``known`` counter of the same target
+        is older, its value is its increase.
         """
-        was_reset = call("resets", replace(some, window=self.window)).compare(">", number(0))
-        rise = (some - self.before(some)).compare(">=", number(0)).unless(was_reset)
-        return (rise / number(parse_duration(self.window))).or_(self.rate(some))
+        if self.recorded is None or self.plain:
+            return self.events(some)
+        newborn = self._last(some).and_(self._before(known), matching)
+        return self.sum(self.each(some).or_(newborn))
 
-    def before(self, some: Vector) -> Expr:
-        """Return what counters were when the window began, or when last scraped before that."""
-        return call("last_over_time", replace(some, window=_LONGEST_GAP, offset=self.window))
+    def total(self, total: Expr) -> Expr:
+        """Return the total: as recorded, or else as given."""
+        return total if self.recorded is None else vector(TOTAL, self.recorded)
 
-    def scraped(self, some: Vector) -> Expr:
-        """Return what there was in the window."""
-        return call("last_over_time", replace(some, window=self.window))
+    def contradiction(self, part: Expr, whole: Expr, *, good: bool) -> Expr:
+        """Say that the good or the bad events are more than all, by more than extrapolation makes.
+
+        From recorded counts, more good events than all are fewer bad ones than none.
+        """
+        if self.recorded is None:
+            return exceeds(part, whole)
+        bad, total = (
+            call("sum_over_time", vector(name, self.recorded, BASE_WINDOW)) for name in (BAD, TOTAL)
+        )
+        if good:
+            return bad.compare("<", total * number(1 - _NOISE))
+        return exceeds(bad, total)
+
+    def _last(self, some: Vector) -> Expr:
+        return call("last_over_time", replace(some, window=_LONGEST_GAP))
+
+    def _before(self, some: Vector) -> Expr:
+        return call("last_over_time", replace(some, window=_LONGEST_GAP, offset=f"{MINUTE // 60}m"))
 
 
 def exceeds(part: Expr, whole: Expr) -> Expr:
@@ -122,16 +152,12 @@ def absent(expr: Expr) -> Expr:
     return call("absent", aggregate("sum", expr))
 
 
-def slices(asked: Expr, over: Expr, by: Iterable[str] = ()) -> Events:
+def slices(asked: Expr, over: Expr, counting: Counting) -> Events:
     """Return the time slices of every series of ``asked``; ``over`` is 1 in bad ones, else 0."""
-
-    def per_second(function: str, of: Expr) -> Expr:
-        some = call(function, Subquery(of, BASE_WINDOW, SLICE))
-        return aggregate("sum", some, by) / number(BASE_SECONDS)
-
-    return Events(
-        per_second("sum_over_time", over), per_second("count_over_time", asked), absent(asked)
-    )
+    bad, total = (aggregate(op, of, counting.by) for op, of in (("sum", over), ("count", asked)))
+    if counting.recorded is None:
+        bad, total = bad / number(MINUTE), total / number(MINUTE)
+    return Events(bad, total, absent(asked))
 
 
 def bucket(metric: str, chosen: tuple[Matcher, ...], edge: Decimal) -> Vector:
@@ -139,61 +165,37 @@ def bucket(metric: str, chosen: tuple[Matcher, ...], edge: Decimal) -> Vector:
     return vector(f"{metric}_bucket", (*chosen, edge_matcher(edge)))
 
 
-def in_slices(each: Events, of: TimeSlices) -> Events:
+def in_slices(each: Events, of: TimeSlices, counting: Counting) -> Events:
     """Turn the events of every slice into slices, which are bad if too many of their events are.
 
-    ``each`` are rates over one slice.  A slice without events is good: time is promised, nobody was
-    failed in it, and so the budget is the same time whatever the traffic.
+    ``each`` are rates over one slice.  Every evaluation judges the slice that ends with it, in
+    proportion to its share of the slice.  A slice without events is good: the objective is about
+    time, so the budget is the same time whatever the traffic.
     """
-    step = format_duration(of.window)
-
-    def per_second(function: str, asked: Expr) -> Expr:
-        return call(function, Subquery(asked, BASE_WINDOW, step)) / number(BASE_SECONDS)
-
+    share = number(Decimal(counting.seconds) / of.window)
     over = Binary(each.bad, ">", each.total * number(1 - of.target), bool_=True)
-    return replace(
-        each,
-        bad=per_second("sum_over_time", over),
-        total=per_second("count_over_time", each.total),
-    )
+    return replace(each, bad=over * share, total=each.total * number(0) + share)
 
 
-def bucketed(
-    metric: str,
-    chosen: tuple[Matcher, ...],
-    edge: Decimal,
-    counting: Counting,
-    forgotten: Expr | None = None,
-) -> Events:
-    """Return the observations of a histogram; those above ``edge``, one of its own, are bad.
-
-    ``forgotten`` are bad events per second that the histogram never sees.
-    """
+def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: Counting) -> Events:
+    """Return the observations of a histogram; those above ``edge``, one of its own, are bad."""
     every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, edge)
     # A server without this edge cannot tell slow from fast: it must not make all of them slow.
-    observed = counting.sum(counting.risen(every).and_(counting.scraped(within), "ignoring (le)"))
-    total = observed if forgotten is None else observed + forgotten
-    in_time = counting.sum(counting.risen(within))
+    observed = counting.sum(counting.each(every).and_(within, "ignoring (le)"))
+    in_time = counting.events(within)
     missing = absent(within)
     return Events(
-        # The rates are extrapolated separately, so their difference may be a hair below zero.
-        bad=call("clamp_min", total - in_time, number(0)),
-        total=total,
+        bad=counting.total(observed) - in_time,
+        total=observed,
         missing=missing,
         uncovered=aggregate("count", every.unless(within, "ignoring (le)"))
         .compare(">", number(0))
         .unless(missing),
-        impossible=exceeds(in_time, observed),
+        impossible=counting.contradiction(in_time, observed, good=True),
     )
 
 
-def native(
-    histogram: Vector,
-    edge: Decimal,
-    counting: Counting,
-    unmeasured: Expr,
-    forgotten: Expr | None = None,
-) -> Events:
+def native(histogram: Vector, edge: Decimal, counting: Counting, unmeasured: Expr) -> Events:
     """Return the observations of a native histogram; those above ``edge`` are bad.
 
     The share of them is exact where ``edge`` is a bucket edge, as in a classic histogram that
@@ -201,15 +203,11 @@ def native(
     nothing was recorded.
     """
     every = counting.sum(counting.rate(histogram))
-    observed = call("histogram_count", every)
-    none = observed * number(0)
+    observed = counting.scaled(call("histogram_count", every))
+    total = counting.total(observed)
     # Of no observations there is no share; it is not a number.
-    share = share_within(every, edge)
-    in_time = (share * observed).compare(">=", number(0)).or_(none)
-    total = observed if forgotten is None else observed + forgotten.or_(none)
-    return Events(
-        bad=call("clamp_min", total - in_time, number(0)), total=total, missing=unmeasured
-    )
+    slow = ((number(1) - share_within(every, edge)) * total).compare(">=", number(0))
+    return Events(bad=slow.or_(total * number(0)), total=observed, missing=unmeasured)
 
 
 def share_within(histogram: Expr, edge: Decimal) -> Expr:

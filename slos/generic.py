@@ -25,14 +25,13 @@ from slos.events import (
     absent,
     bucket,
     bucketed,
-    exceeds,
     native,
     outside,
     share_within,
     slices,
 )
 from slos.model import Objective
-from slos.names import BASE_WINDOW, TOTAL_RATE, series_labels
+from slos.names import BASE_WINDOW, TOTAL, series_labels
 from slos.schema import (
     DURATION,
     Field,
@@ -222,7 +221,7 @@ def generic_events(
     objective: Objective, service: str, counting: Counting, is_native: bool = False
 ) -> Events:
     """Return how an objective with queries of its own is measured."""
-    recorded = vector(TOTAL_RATE, series_labels(service, objective.name))
+    recorded = vector(TOTAL, series_labels(service, objective.name))
     queries = {role: parsed(text, counting.window) for role, text in objective.queries.items()}
     asked = _Asked(objective.threshold, queries, counting, call("absent", recorded))
     if is_native and "histogram" in queries:
@@ -244,14 +243,17 @@ class _Asked:
 
     def per_second(self, query: Query) -> Expr:
         """Return events per second, as a sum."""
-        counter = query.selector or (query.rated if self.counting.by else None)
+        recorded = self.counting.recorded is not None
+        counter = query.selector or (query.rated if self.counting.by or recorded else None)
         if counter:
-            return self.counting.sum(self.counting.rate(counter))
-        return query.sum if query.rated else _number(query.sum)
+            return self.counting.events(counter)
+        return self.counting.scaled(query.sum if query.rated else _number(query.sum))
 
     def sum_of(self, some: Vector, every: Vector) -> Expr:
-        """Return the rate of ``some`` of the events that counters of ``every`` one tell of."""
-        return self.counting.sum(self.counting.counted(some, every, _ONE_TARGET))
+        """Return ``some`` of the events that ``every`` counter counts."""
+        if some == every:
+            return self.counting.events(some)
+        return self.counting.born_late(some, every, _ONE_TARGET)
 
     def missing(self, total: Query) -> Expr:
         """Return when no event is counted: by the counter where all queries are counters."""
@@ -262,58 +264,52 @@ class _Asked:
 
 def _bad_events(of: _Asked) -> Events:
     bad, total = of.queries["bad"], of.queries["total"]
-    if total.selector and bad.selector:
-        some, every = bad.selector, total.selector
-        bad_, all_ = of.sum_of(some, every), of.sum_of(every, every)
-        return Events(bad_, all_, absent(every), impossible=_contradicted(some, every, bad_, all_))
+    some, every = _counter(bad), _counter(total)
     all_ = of.per_second(total)
-    # Queries for what is not there yet give nothing; while others are counted, that means none.
-    known = of.per_second(bad)
-    some_, every_ = _counter(bad), _counter(total)
-    impossible = _contradicted(some_, every_, known, all_)
-    if not some_:  # a difference of rates may be a hair below zero
-        known = call("clamp_min", known, number(0))
-    return Events(known.or_(all_ * number(0)), all_, of.missing(total), impossible=impossible)
+    if total.selector and bad.selector:
+        known = of.sum_of(bad.selector, total.selector)
+    else:
+        known = of.per_second(bad)
+        if not some:  # a difference of rates may be a hair below zero
+            known = call("clamp_min", known, number(0))
+    # Series of bad events that do not exist yet are zero while others are counted.
+    bad_ = known.or_(of.counting.total(all_) * number(0))
+    impossible = _contradicted(of, some, every, known, all_, good=False)
+    return Events(bad_, all_, of.missing(total), impossible=impossible)
 
 
 def _good_events(of: _Asked) -> Events:
     good, total = of.queries["good"], of.queries["total"]
-    if total.selector and good.selector:
-        some, every = good.selector, total.selector
-        good_, all_ = of.sum_of(some, every), of.sum_of(every, every)
-        return Events(
-            call("clamp_min", all_ - good_, number(0)),
-            all_,
-            absent(every),
-            impossible=_contradicted(some, every, good_, all_),
-        )
+    some, every = _counter(good), _counter(total)
     all_ = of.per_second(total)
+    if total.selector and good.selector:
+        good_ = of.sum_of(good.selector, total.selector)
+    else:
+        good_ = of.per_second(good)
+    recorded = of.counting.total(all_)
     # No series of good events at all, while others are counted: all of those are bad.
-    good_ = of.per_second(good)
-    return Events(
-        call("clamp_min", all_ - good_, number(0)).or_(all_),
-        all_,
-        of.missing(total),
-        impossible=_contradicted(_counter(good), _counter(total), good_, all_),
-    )
+    bad = (recorded - good_).or_(recorded)
+    if of.counting.recorded is None:
+        bad = call("clamp_min", all_ - good_, number(0)).or_(all_)
+    impossible = _contradicted(of, some, every, good_, all_, good=True)
+    return Events(bad, all_, of.missing(total), impossible=impossible)
 
 
 def _contradicted(
-    some: Vector | None, every: Vector | None, part: Expr, whole: Expr
+    of: _Asked, some: Vector | None, every: Vector | None, part: Expr, whole: Expr, *, good: bool
 ) -> Expr | None:
     """Say that a part is more than the whole; of one and the same counter it cannot be."""
     same = some is not None and every is not None and some.metric == every.metric
-    return None if same else exceeds(part, whole)
+    return None if same else of.counting.contradiction(part, whole, good=good)
 
 
 def _error_ratio(of: _Asked) -> Events:
     """Take every moment of every series for a slice that is bad in part."""
     ratio = _expr(of.queries["ratio"])
     share = _number(call("clamp", ratio, number(0), number(1)))
-    bad, total = (
-        aggregate(op, share, of.counting.by) / number(parse_duration(SLICE))
-        for op in ("sum", "count")
-    )
+    bad, total = (aggregate(op, share, of.counting.by) for op in ("sum", "count"))
+    if of.counting.recorded is None:
+        bad, total = (each / number(parse_duration(SLICE)) for each in (bad, total))
     return Events(bad, total, of.unmeasured, impossible=outside(ratio))
 
 
@@ -321,8 +317,9 @@ def _weighted_ratio(of: _Asked) -> Events:
     ratio, weight = _expr(of.queries["ratio"]), of.queries["weight"]
     all_ = of.per_second(weight)
     share = call("clamp", aggregate("avg", ratio, of.counting.by), number(0), number(1))
+    known = of.counting.total(all_)
     return Events(
-        _number(share * all_).or_(all_ * number(0)),
+        _number(share * known).or_(known * number(0)),
         all_,
         of.missing(weight),
         impossible=outside(ratio),
@@ -346,7 +343,7 @@ def _native_observations(of: _Asked) -> Events:
 def _gauge(of: _Asked) -> Events:
     gauge = of.queries["gauge"]
     asked = _expr(gauge)
-    made = slices(asked, Binary(asked, "==", number(0), bool_=True), of.counting.by)
+    made = slices(asked, Binary(asked, "==", number(0), bool_=True), of.counting)
     return made if gauge.selector else Events(made.bad, made.total, of.unmeasured)
 
 

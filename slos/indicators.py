@@ -20,8 +20,6 @@ from promql.expr import (
     Expr,
     Matcher,
     Vector,
-    aggregate,
-    call,
     decimal_text,
     equal,
     number,
@@ -34,16 +32,20 @@ from slos.events import (
     Counting,
     Events,
     absent,
-    bucket,
-    bucketed,
     in_slices,
-    native,
     slices,
 )
 from slos.generic import edge_text, generic_events
 from slos.model import Objective, Service
-from slos.names import TOTAL_RATE, goodput_objective, series_labels
-from slos.signals import SIGNALS, TENANT, TENANT_SIGNALS, metric_with
+from slos.names import goodput_objective, series_labels
+from slos.signals import (
+    SIGNALS,
+    TENANT,
+    TENANT_SIGNALS,
+    metric_with,
+    slo_events,
+    threshold_label,
+)
 
 # Who failed whom.  A client that cancels, leaves, or asks for what cannot be (`invalid`) has not
 # been failed by the service, so it is in neither count.
@@ -56,7 +58,7 @@ class Verdicts:
 
     What has another value is in neither count.  ``signal`` is a key of
     :data:`slos.signals.SIGNALS`, and ``among`` narrows it down.  ``unknown`` is the value of events
-    that nobody could judge, empty where there are none.
+    that could not be judged, empty where there are none.
     """
 
     signal: str
@@ -240,11 +242,25 @@ def threshold_text(objective: Objective) -> str:
 
 
 def events(objective: Objective, service: Service) -> Events:
-    """Return how an objective is measured on the servers that its selector chooses."""
+    """Return how an objective is measured on the servers that its selector chooses, per second."""
+    return _events(objective, service, Counting(by=objective.group_by))
+
+
+def recorded_events(objective: Objective, service: Service) -> Events:
+    """Return what the rules record each minute: the events of that minute."""
+    labels = equal(series_labels(service.service, objective.name))
+    return _events(
+        objective,
+        service,
+        Counting(by=objective.group_by, recorded=labels, plain=service.rules == "plain"),
+    )
+
+
+def _events(objective: Objective, service: Service, counting: Counting) -> Events:
     if objective.slices is None:
-        return counted(objective, service, Counting(by=objective.group_by))
+        return counted(objective, service, counting)
     one = Counting(format_duration(objective.slices.window), objective.group_by)
-    return in_slices(counted(objective, service, one), objective.slices)
+    return in_slices(counted(objective, service, one), objective.slices, counting)
 
 
 def counted(objective: Objective, service: Service, counting: Counting) -> Events:
@@ -253,14 +269,31 @@ def counted(objective: Objective, service: Service, counting: Counting) -> Event
         return generic_events(objective, service.service, counting, service.native(objective))
     chosen = equal(service.selects(objective))
     indicator = INDICATORS[objective.indicator]
-    if indicator.threshold == "seconds":
-        if service.native(objective):
-            return _native_events(objective, service.service, chosen, counting)
-        return _latency_events(objective, chosen, counting)
-    if indicator.verdicts:
-        of = (*chosen, *own_matchers(objective, service.service))
-        return _verdict_events(indicator.verdicts, of, counting)
-    return _slice_events(objective, chosen)
+    if indicator.in_slices:
+        return _slice_events(objective, chosen, counting)
+    bad, total = counters(objective, service, counting.by)
+    return Events(counting.events(bad), counting.events(total), absent(total))
+
+
+def counters(
+    objective: Objective, service: Service, by: tuple[str, ...] = ()
+) -> tuple[Vector, Vector]:
+    """Return the counters of bad and of all events of an indicator that counts events."""
+    chosen = equal(service.selects(objective))
+    verdicts = INDICATORS[objective.indicator].verdicts
+    if verdicts is None:
+        assert objective.threshold is not None  # noqa: S101  (load.py requires it)
+        signal = SIGNALS[slo_events(objective.indicator)]
+        of = (*chosen, *equal(signal.fixed))
+        of += equal({"threshold": threshold_label(objective.threshold)})
+        return vector(signal.metric, (*of, *equal({"result": "bad"}))), vector(signal.metric, of)
+    signal = SIGNALS[verdicts.signal]
+    metric = metric_with(signal.metric, (*(each.label for each in chosen), *by))
+    of = (*chosen, *own_matchers(objective, service.service), *verdicts.among)
+    bad, every = (
+        (among(verdicts.label, values),) for values in (verdicts.bad, verdicts.good + verdicts.bad)
+    )
+    return vector(metric, (*of, *bad)), vector(metric, (*of, *every))
 
 
 def own_matchers(objective: Objective, service: str) -> tuple[Matcher, ...]:
@@ -270,68 +303,11 @@ def own_matchers(objective: Objective, service: str) -> tuple[Matcher, ...]:
     return (Matcher("objective", "=", goodput_objective(service, objective.name)),)
 
 
-def _latency_events(
-    objective: Objective, chosen: tuple[Matcher, ...], counting: Counting
-) -> Events:
-    assert objective.threshold is not None  # noqa: S101  (load.py requires it)
-    metric = SIGNALS[objective.indicator].metric
-    if objective.indicator != "ttft":
-        return bucketed(metric, chosen, objective.threshold, counting)
-    # The histogram forgets requests that never got a first token; the objective must not.
-    died = vector(SIGNALS["requests_without_first_token"].metric, chosen)
-    deaths = counting.counted(died, vector(f"{metric}_count", chosen), "ignoring (outcome)")
-    asked = counting.scraped(bucket(metric, chosen, objective.threshold))
-    forgotten = counting.sum(deaths.and_(asked, "ignoring (outcome, le)"))
-    return bucketed(metric, chosen, objective.threshold, counting, forgotten)
-
-
-def _native_events(
-    objective: Objective, service: str, chosen: tuple[Matcher, ...], counting: Counting
-) -> Events:
-    assert objective.threshold is not None  # noqa: S101  (load.py requires it)
-    histogram = vector(SIGNALS[objective.indicator].metric, chosen)
-    forgotten = None
-    if objective.indicator == "ttft":
-        died = vector(SIGNALS["requests_without_first_token"].metric, chosen)
-        deaths = counting.seen(died, histogram, "ignoring (outcome)")
-        forgotten = counting.sum(deaths.and_(counting.rate(histogram), "ignoring (outcome)"))
-    unmeasured = call("absent", vector(TOTAL_RATE, series_labels(service, objective.name)))
-    return native(histogram, objective.threshold, counting, unmeasured, forgotten)
-
-
-def _verdict_events(verdicts: Verdicts, chosen: tuple[Matcher, ...], counting: Counting) -> Events:
-    signal = SIGNALS[verdicts.signal]
-    metric = metric_with(signal.metric, (*(each.label for each in chosen), *counting.by))
-    every = vector(metric, chosen)
-    one_server = f"ignoring ({', '.join(signal.labels)})"
-
-    def judged(values: tuple[str, ...]) -> Vector:
-        return vector(metric, (*chosen, *verdicts.among, among(verdicts.label, values)))
-
-    def rate(values: tuple[str, ...]) -> Expr:
-        return counting.sum(counting.counted(judged(values), every, one_server))
-
-    bad, total = rate(verdicts.bad), rate((*verdicts.good, *verdicts.bad))
-    if not verdicts.unknown:
-        return Events(bad, total, absent(every))
-    # A server that can judge none of its events must not look like one that has none.
-    known, unknown = judged((*verdicts.good, *verdicts.bad)), judged((verdicts.unknown,))
-    missing = absent(known)
-    rates = (counting.rate(of) for of in (known, unknown))
-    some_known, some_unknown = (rate.compare(">", number(0)) for rate in rates)
-    return Events(
-        bad,
-        total,
-        missing,
-        uncovered=aggregate("count", some_unknown.unless(some_known, one_server)).unless(missing),
-    )
-
-
-def _slice_events(objective: Objective, chosen: tuple[Matcher, ...]) -> Events:
+def _slice_events(objective: Objective, chosen: tuple[Matcher, ...], counting: Counting) -> Events:
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     usage = usage_ratio(objective.indicator, chosen)
     over = Binary(usage, ">", number(objective.threshold), bool_=True)
-    return slices(usage, over, objective.group_by)
+    return slices(usage, over, counting)
 
 
 def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Literal
 
 DISABLED = ("page", "ticket", "exhausted", "absent", "policy")
 """Alerts that can be left out: burn alerts that page, those that open tickets, and the others."""
@@ -17,6 +18,11 @@ SERVICE_DISABLED = (*DISABLED, "causes")
 """The same for a service, which has alerts that belong to no objective."""
 
 
+TierName = Literal["page", "ticket"]
+RULES = ("exact", "plain")
+"""How increases are recorded: from counter values that add up, or with ``rate``."""
+CAUSE_TIERS = ("page", "ticket", "cause", "off")
+"""How urgent a cause alert may be."""
 HISTOGRAMS = ("classic", "native")
 """How Prometheus may store histograms: as a series for each bucket, or as one series of all."""
 
@@ -30,10 +36,21 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class BurnWindow:
+    """A pair of windows in seconds that alerts when both burn faster than ``burn_rate``."""
+
+    tier: TierName
+    long: Decimal
+    short: Decimal
+    burn_rate: Decimal
+
+
+@dataclass(frozen=True, slots=True)
 class Alerting:
     """Alert tiers: ``page`` wants a person now, ``ticket`` within a working day.
 
-    ``cause`` alerts wake nobody: they say why a page or a ticket is firing.
+    ``cause`` alerts say why a page or a ticket fires; ``causes`` gives some of them, by name,
+    another tier, one of :data:`CAUSE_TIERS`.  ``windows`` replace the usual pairs of windows.
     ``disable`` names the alerts that there are not: some of :data:`SERVICE_DISABLED`.
     """
 
@@ -42,6 +59,8 @@ class Alerting:
     min_bad_events: int = 10
     disable: frozenset[str] = frozenset()
     cause: Tier = Tier({"severity": "info"})
+    causes: Mapping[str, str] = field(default_factory=dict)
+    windows: tuple[BurnWindow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,8 @@ class Overrides:
             page=_added(alerting.page, self.page),
             ticket=_added(alerting.ticket, self.ticket),
             cause=alerting.cause,
+            causes=alerting.causes,
+            windows=alerting.windows,
             min_bad_events=alerting.min_bad_events if least is None else least,
             disable=alerting.disable | self.disable,
         )
@@ -138,6 +159,7 @@ class Service:
     policy: tuple[PolicyStep, ...] = ()
     histograms: str = HISTOGRAMS[0]
     line: int = field(default=0, compare=False)
+    rules: str = RULES[0]
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
         """Return the labels of what an objective is about; its own win over the service's."""

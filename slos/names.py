@@ -7,25 +7,25 @@ from zlib import crc32
 
 from promql.expr import decimal_text
 
-# Recorded series.  All carry the labels `service` and `slo`, and no others: a label that may change
-# would split the long windows.
-BAD_RATE = "slo:bad:rate5m"
-TOTAL_RATE = "slo:total:rate5m"
+# Recorded series.  All carry the labels `service` and `slo`; only TARGET has others, as a label
+# that may change would split the long windows.
+TOTAL = "slo:total:increase1m"
+BAD = "slo:bad:increase1m"
+TARGET = "slo:target:ratio"
+PERIOD_BAD = "slo:period_bad:increase"
 PERIOD_ERROR_RATIO = "slo:period_error_ratio:ratio"
 BUDGET_REMAINING = "slo:error_budget_remaining:ratio"
-OBJECTIVE = "slo:objective:ratio"
-INFO = "slo:info"
 
 BASE_WINDOW = "5m"
-"""The window of ``BAD_RATE`` and ``TOTAL_RATE``; every longer window is summed from them."""
+"""The shortest window of error ratios, and of the rates of queries that an SLO file has."""
 
 # What an alert is about, as the end of its name.
-BURN = "BudgetBurn"
-EXHAUSTED = "BudgetExhausted"
-ABSENT = "SignalAbsent"
-IMPOSSIBLE = "RatioImpossible"
-TRICKLE = "FailingTrickle"
-POLICY = "BudgetPolicy"
+BURN = "ErrorBudgetBurn"
+EXHAUSTED = "ErrorBudgetExhausted"
+ABSENT = "MetricAbsent"
+INCONSISTENT = "SLIInconsistent"
+LOW_TRAFFIC = "LowTrafficErrors"
+POLICY = "ErrorBudgetPolicy"
 CAUSE_LABEL = "cause"
 """The label that cause alerts have instead of ``slo``."""
 STEP_LABEL = "step"
@@ -67,14 +67,14 @@ def absent_alert(service: str, objective: str) -> str:
     return f"{camel(service)}{camel(objective)}{ABSENT}"
 
 
-def impossible_alert(service: str, objective: str) -> str:
-    """Return the alert that says the objective counts what cannot be."""
-    return f"{camel(service)}{camel(objective)}{IMPOSSIBLE}"
+def inconsistent_alert(service: str, objective: str) -> str:
+    """Return the alert on bad > total, or a ratio outside 0 to 1."""
+    return f"{camel(service)}{camel(objective)}{INCONSISTENT}"
 
 
-def trickle_alert(service: str, objective: str) -> str:
-    """Return the alert that says most of very few events fail."""
-    return f"{camel(service)}{camel(objective)}{TRICKLE}"
+def low_traffic_alert(service: str, objective: str) -> str:
+    """Return the alert on errors at low traffic."""
+    return f"{camel(service)}{camel(objective)}{LOW_TRAFFIC}"
 
 
 def policy_alert(service: str, objective: str) -> str:
@@ -85,11 +85,6 @@ def policy_alert(service: str, objective: str) -> str:
 def policy_step(spent: Decimal) -> str:
     """Name a step of a budget policy by the share of the budget that is spent: ``50%``."""
     return f"{decimal_text(spent * 100)}%"
-
-
-def cause_alert(service: str, cause: str) -> str:
-    """Return the alert that says why objectives of a service may burn."""
-    return f"{camel(service)}{cause}"
 
 
 def dashboard_uid(service: str) -> str:

@@ -5,17 +5,17 @@ Rules, dashboards and runbooks only write down what a plan says; that is why the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from slos import names
-from slos.burn import Pair, TierName, Trickle, absent_seconds, pairs, trickle
-from slos.causes import CAUSE_ALERTS, CauseAlert, conditions
+from slos.burn import Pair, Trickle, absent_seconds, pairs, trickle
+from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions
 from slos.durations import parse_duration
 from slos.events import Events
-from slos.indicators import Indicator, events, indicator_of
-from slos.model import Alerting, Objective, PolicyStep, Service
+from slos.indicators import Indicator, events, indicator_of, recorded_events
+from slos.model import Alerting, Objective, PolicyStep, Service, TierName
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class PlannedAlert:
 class PlannedObjective:
     """One objective with its events, windows and alerts.
 
+    ``recorded`` are the events of one minute, as the rules record them.
+
     No budget alert fires for fewer than ``min_bad_events`` in its window; ``trickle`` sees what
     that hides.  ``alerting`` and ``labels`` are the service's with what the objective adds.
     """
@@ -38,6 +40,7 @@ class PlannedObjective:
     objective: Objective
     indicator: Indicator
     events: Events
+    recorded: Events
     pairs: tuple[Pair, ...]
     absent_seconds: Decimal
     min_bad_events: int
@@ -54,7 +57,7 @@ class PlannedObjective:
 
     @property
     def measures_latency(self) -> bool:
-        """Whether it is counted from a histogram."""
+        """Whether it is about a latency, which a histogram shows."""
         return self.indicator.threshold == "seconds" or "histogram" in self.objective.queries
 
     @property
@@ -83,7 +86,6 @@ class PlannedObjective:
             self.exhausted: "exhausted" not in disabled,
             self.policy: bool(self.policy_steps) and "policy" not in disabled,
             self.absent: "absent" not in disabled,
-            # A signal that lies is as good as none.
             self.impossible: self.events.impossible is not None and "absent" not in disabled,
         }
         return tuple(alert for alert, wanted in has.items() if wanted)
@@ -113,21 +115,29 @@ class PlannedObjective:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCause:
-    """An alert that says why the objectives that it ``explains``, at least one, may burn."""
+    """An alert that says why the objectives that it ``explains``, at least one, may burn.
+
+    ``tier`` is how urgent it is: ``cause``, or that of other alerts.
+    """
 
     cause: CauseAlert
     alert: PlannedAlert
     explains: tuple[PlannedObjective, ...]
+    tier: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One service's plan."""
+    """One service's plan.
+
+    ``alerts_on_causes`` is false where the plan of another service has the same cause alerts.
+    """
 
     service: Service
     objectives: tuple[PlannedObjective, ...]
     causes: tuple[PlannedCause, ...]
     dashboard_url: str
+    alerts_on_causes: bool = True
 
     def alerts(self) -> Iterator[tuple[PlannedObjective, PlannedAlert]]:
         """Yield every alert with its objective, in file order."""
@@ -153,6 +163,18 @@ def plan(service: Service) -> Plan:
     )
 
 
+def once_per_model(plans: Iterable[Plan]) -> list[Plan]:
+    """Leave cause alerts to the first of the services that select the same servers."""
+    seen: set[frozenset[tuple[str, str]]] = set()
+    kept = []
+    for each in plans:
+        servers = frozenset(cause_labels(each.service.selector).items())
+        kept.append(replace(each, alerts_on_causes=servers not in seen))
+        if each.causes:
+            seen.add(servers)
+    return kept
+
+
 def _causes(service: Service, objectives: tuple[PlannedObjective, ...]) -> Iterator[PlannedCause]:
     """Yield the causes of what this service promises; others would explain nothing."""
     if "causes" in service.alerting.disable:
@@ -161,10 +183,12 @@ def _causes(service: Service, objectives: tuple[PlannedObjective, ...]) -> Itera
         explains = tuple(
             planned for planned in objectives if planned.objective.indicator in cause.symptoms
         )
-        if explains and conditions(cause, service.selector):
-            name = names.cause_alert(service.service, cause.name)
-            url = names.runbook_url(service.runbooks, service.service, name)
-            yield PlannedCause(cause, PlannedAlert(name, "cause", url), explains)
+        tier = service.alerting.causes.get(cause.name, cause.tier)
+        if tier in service.alerting.disable:
+            tier = "cause"
+        if explains and tier != "off" and conditions(cause, service.selector):
+            url = names.runbook_url(service.runbooks, service.service, cause.name)
+            yield PlannedCause(cause, PlannedAlert(cause.name, "cause", url), explains, tier)
 
 
 def _objective(service: Service, objective: Objective) -> PlannedObjective:
@@ -174,20 +198,21 @@ def _objective(service: Service, objective: Objective) -> PlannedObjective:
     of = (service.service, objective.name)
     indicator = indicator_of(objective)
     alerting = objective.alerting.of(service.alerting)
-    chosen = pairs(service.window, objective.target)
+    chosen = pairs(service.window, objective.target, alerting.windows)
     least = alerting.min_bad_events
     return PlannedObjective(
         objective=objective,
         indicator=indicator,
         events=events(objective, service),
+        recorded=recorded_events(objective, service),
         pairs=chosen,
         absent_seconds=absent_seconds(service.window, objective.target),
         min_bad_events=_least_slices(indicator.slice) if indicator.slice else least,
         burn=alert("burn", names.burn_alert(*of)),
         exhausted=alert("exhausted", names.exhausted_alert(*of)),
         absent=alert("absent", names.absent_alert(*of)),
-        impossible=alert("impossible", names.impossible_alert(*of)),
-        failing_trickle=alert("trickle", names.trickle_alert(*of)),
+        impossible=alert("impossible", names.inconsistent_alert(*of)),
+        failing_trickle=alert("trickle", names.low_traffic_alert(*of)),
         policy=alert("policy", names.policy_alert(*of)),
         trickle=None if indicator.in_slices else trickle(chosen, objective.target, least),
         policy_steps=service.policy,

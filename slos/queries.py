@@ -201,6 +201,6 @@ def recorded(series: str, service: str, objective: Objective | None = None) -> V
 
 def burn_rate(window: str, service: str, objective: Objective | None = None) -> Expr:
     """Return how many times faster than allowed the budget burns; 1 spends it exactly."""
-    budget = number(1) - recorded(names.OBJECTIVE, service, objective)
+    budget = number(1) - recorded(names.TARGET, service, objective)
     ratio = recorded(names.error_ratio(window), service, objective)
     return Binary(ratio, "/", budget, matching="on (service, slo) group_left ()")

@@ -11,15 +11,15 @@ from slos import names
 from slos.queries import SERIES
 
 RECORDED = {
-    names.BAD_RATE,
-    names.TOTAL_RATE,
+    names.TARGET,
+    names.TOTAL,
+    names.BAD,
+    names.PERIOD_BAD,
     names.PERIOD_ERROR_RATIO,
     names.BUDGET_REMAINING,
-    names.OBJECTIVE,
-    names.INFO,
     *(
         names.error_ratio(window)
-        for window in ("5m", "30m", "1h", "2h", "6h", "18h", "1d", "3d", "9d")
+        for window in ("5m", "10m", "30m", "1h", "2h", "6h", "18h", "1d", "3d", "9d")
     ),
 }
 TARGET_LABELS = {"instance", "namespace", "cluster"}

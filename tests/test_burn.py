@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from promql.expr import decimal_text
 from slos.burn import Pair, absent_seconds, pairs
 from slos.durations import parse_duration
+from slos.model import BurnWindow
 
 DAY = Decimal(86_400)
+TICKETS = ("ticket 1d 2.8", "ticket 3d 1")
+LONG = ("ticket 3d 3", "ticket 9d 1")
 STATED_SHARE = {
+    "10m": Decimal(1),
     "1h": Decimal("0.02"),
     "6h": Decimal("0.05"),
     "1d": Decimal("0.1"),
@@ -54,7 +58,8 @@ def test_windows_are_within_the_period_and_in_the_usual_proportion(
 ) -> None:
     for pair in pairs(period, target):
         assert parse_duration(pair.long) <= period
-        assert parse_duration(pair.short) * 12 == parse_duration(pair.long)
+        proportion = 2 if pair.long == "10m" else 12
+        assert parse_duration(pair.short) * proportion == parse_duration(pair.long)
 
 
 @given(periods, targets)
@@ -102,11 +107,10 @@ def test_numbers_are_written_without_noise(period: Decimal, target: Decimal) -> 
 
 def fires(pair: Pair, error_ratio: float, step: float = 1.0) -> float:
     """Play a burn second by second: how long until the recorded series are above the threshold."""
-    base = parse_duration("5m")
     needed = float(pair.threshold * parse_duration(pair.long))
     shown, seconds = 0.0, 0.0
     while shown <= needed:
-        shown += error_ratio * min((seconds + step / 2) / float(base), 1.0) * step
+        shown += error_ratio * step
         seconds += step
     return seconds
 
@@ -150,11 +154,27 @@ def test_the_textbook_at_30_days() -> None:
     ("days", "target", "expected"),
     [
         (28, "0.999", ["page 1h 13.44", "page 6h 5.6", "ticket 1d 2.8", "ticket 3d 1"]),
-        (28, "0.95", ["page 1h 10.5", "page 6h 5.6", "ticket 1d 2.8", "ticket 3d 1"]),
-        (28, "0.9", ["page 1h 5.5", "ticket 1d 2.8", "ticket 3d 1"]),
-        (28, "0.5", ["page 1h 1.5", "ticket 3d 1"]),
+        (
+            28,
+            "0.97",
+            ["page 10m 17.17", "page 1h 13.44", "page 6h 5.6", "ticket 1d 2.8", "ticket 3d 1"],
+        ),
+        (28, "0.95", ["page 10m 10.5", "page 6h 5.6", "ticket 1d 2.8", "ticket 3d 1"]),
+        (28, "0.9", ["page 10m 5.5", "ticket 1d 2.8", "ticket 3d 1"]),
+        (28, "0.5", ["page 10m 1.5", "ticket 3d 1"]),
         (7, "0.99", ["page 1h 3.36", "page 6h 1.4", "ticket 1d 1"]),
-        (90, "0.99", ["page 1h 43.2", "page 6h 18", "ticket 1d 9", "ticket 3d 3", "ticket 9d 1"]),
+        (
+            90,
+            "0.99",
+            [
+                "page 10m 50.5",
+                "page 1h 43.2",
+                "page 6h 18",
+                "ticket 1d 9",
+                "ticket 3d 3",
+                "ticket 9d 1",
+            ],
+        ),
     ],
 )
 def test_pairs_by_hand(days: int, target: str, expected: list[str]) -> None:
@@ -165,15 +185,36 @@ def test_pairs_by_hand(days: int, target: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("target", "error_ratio", "seconds"),
     [
-        ("0.999", "1", 171),  # 48 s of bad events; sqrt(2 * 300 s * 48.384 s), as rates smooth
-        ("0.99", "1", 634),  # 483.84 s of bad events, and half a base window
-        ("0.99", "0.5", 1118),
+        ("0.999", "1", 49),  # 1.344 % of an hour
+        ("0.99", "1", 484),
+        ("0.99", "0.5", 968),
+        ("0.95", "1", 315),  # over half of 10 minutes
         ("0.95", "0.5", None),
     ],
 )
 def test_times_to_page_by_hand(target: str, error_ratio: str, seconds: int | None) -> None:
     page = pairs(28 * DAY, Decimal(target))[0]
     assert page.seconds_to_fire(Decimal(error_ratio)) == seconds
+
+
+@given(periods, targets.filter(lambda target: target >= Decimal("0.3")))
+def test_a_total_outage_pages_within_10_minutes(period: Decimal, target: Decimal) -> None:
+    first = pairs(period, target)[0]
+    seconds = first.seconds_to_fire(Decimal(1))
+    assert first.tier == "page"
+    assert seconds is not None
+    assert seconds <= 600 - 90, "less a scrape and an evaluation"
+
+
+def test_configured_windows_replace_the_usual_ones() -> None:
+    windows = (
+        BurnWindow("page", Decimal(1800), Decimal(300), Decimal(20)),
+        BurnWindow("ticket", 2 * DAY, Decimal(14_400), Decimal("1.5")),
+    )
+    assert pairs(28 * DAY, Decimal("0.99"), windows) == (
+        Pair("page", "30m", "5m", Decimal(20), Decimal("0.2")),
+        Pair("ticket", "2d", "4h", Decimal("1.5"), Decimal("0.015")),
+    )
 
 
 @given(periods, targets)

@@ -130,11 +130,10 @@ def test_burn_panels_link_to_the_runbooks_of_their_alerts():
     assert [link["url"] for link in burn["links"]] == [
         f"https://runbooks.example.com/chat/ChatTtft{kind}.md"
         for kind in (
-            "BudgetBurn",
-            "FailingTrickle",
-            "BudgetExhausted",
-            "SignalAbsent",
-            "RatioImpossible",
+            "ErrorBudgetBurn",
+            "LowTrafficErrors",
+            "ErrorBudgetExhausted",
+            "MetricAbsent",
         )
     ]
 

@@ -35,23 +35,23 @@ chat: over 28d, owned by inference
 availability: 99.9% of requests are good, that is: it is neither failed, rejected nor timed out
   budget: 0.1%, 1,000 of 1,000,000 requests, or 40m19s of total outage
   tier    windows     burn rate  above   100% bad  50% bad  20% bad  least traffic
-  page    1h and 5m   13.44      1.344%  2m51s     4m1s     6m32s    10 in 1h
-  page    6h and 30m  5.6        0.56%   4m30s     6m32s    12m35s   10 in 6h
-  ticket  1d and 2h   2.8        0.28%   6m32s     10m34s   22m40s   10 in 1d
-  ticket  3d and 6h   1          0.1%    6m50s     11m9s    24m6s    10 in 3d
-  a total outage pages after 2m51s
-  less traffic than that, over 50.05% bad and at least 3 in 3d: ChatAvailabilityFailingTrickle \
-opens a ticket, within 1d12h7m of total failure
-  nothing measured for 5m: ChatAvailabilitySignalAbsent pages
+  page    1h and 5m   13.44      1.344%  49s       1m37s    4m2s     10 in 1h
+  page    6h and 30m  5.6        0.56%   2m1s      4m2s     10m5s    10 in 6h
+  ticket  1d and 2h   2.8        0.28%   4m2s      8m4s     20m10s   10 in 1d
+  ticket  3d and 6h   1          0.1%    4m20s     8m39s    21m36s   10 in 3d
+  a total outage pages after 49s
+  less traffic than that, over 50.05% bad and at least 3 in 3d: ChatAvailabilityLowTrafficErrors \
+opens a ticket, within 1d12h2m of total failure
+  nothing measured for 5m: ChatAvailabilityMetricAbsent pages
 
-kv-headroom: 90% of 30s slices are good, that is: KV-cache utilization is 90% or less
-  budget: 10%, 8,064 of 80,640 30s slices, or 2d19h12m of total outage
-  tier    windows    burn rate  above  100% bad  50% bad  20% bad  least traffic
-  page    1h and 5m  5.5        55%    35m30s    never    never
-  ticket  1d and 2h  2.8        28%    6h46m     13h29m   never
-  ticket  3d and 6h  1          10%    7h15m     14h27m   1d12h3m
-  a total outage pages after 35m30s
-  nothing measured for 30m: ChatKvHeadroomSignalAbsent pages
+kv-headroom: 90% of 1m slices are good, that is: KV-cache utilization is 90% or less
+  budget: 10%, 4,032 of 40,320 1m slices, or 2d19h12m of total outage
+  tier    windows     burn rate  above  100% bad  50% bad  20% bad  least traffic
+  page    10m and 5m  5.5        55%    5m30s     never    never
+  ticket  1d and 2h   2.8        28%    6h43m     13h26m   never
+  ticket  3d and 6h   1          10%    7h12m     14h24m   1d12h
+  a total outage pages after 5m30s
+  nothing measured for 30m: ChatKvHeadroomMetricAbsent pages
 """
 
 
@@ -79,7 +79,7 @@ def test_a_traffic_counts_the_budget_in_its_own_events(
     assert run(file, "--traffic", "2.5") == 0
     text = capsys.readouterr().out
     assert "0.1%, 6,048 of 6,048,000 requests" in text
-    assert "8,064 of 80,640 30s slices" in text  # slices come at a pace of their own
+    assert "4,032 of 40,320 1m slices" in text  # slices come at a pace of their own
 
 
 def test_a_traffic_that_is_too_little_for_an_alert_never_fires_it(
@@ -89,7 +89,7 @@ def test_a_traffic_that_is_too_little_for_an_alert_never_fires_it(
     assert run(file, "--traffic", "0.001") == 0
     text = capsys.readouterr().out
     assert "page    1h and 5m   13.44      1.344%  never     never    never    10 in 1h" in text
-    assert "a total outage pages after 2h49m" in text
+    assert "a total outage pages after 2h47m" in text
     assert run(file, "--traffic", "0.00001") == 0
     assert "a total outage fires none of these" in capsys.readouterr().out
 
@@ -120,22 +120,22 @@ def test_json_has_numbers_in_base_units(file: str, capsys: pytest.CaptureFixture
         "total_events": 1_000_000,
     }
     assert first["alerts"][0] == {
-        "name": "ChatAvailabilityBudgetBurn",
+        "name": "ChatAvailabilityErrorBudgetBurn",
         "tier": "page",
         "long": "1h",
         "short": "5m",
         "burn_rate": 13.44,
         "error_ratio_above": 0.01344,
-        "seconds_to_fire": {"1": 171, "0.5": 241, "0.2": 392},
+        "seconds_to_fire": {"1": 49, "0.5": 97, "0.2": 242},
         "least_bad_events": 10,
     }
     assert service["objectives"][1]["alerts"][0]["least_bad_events"] is None
     assert first["trickle"] == {
-        "name": "ChatAvailabilityFailingTrickle",
+        "name": "ChatAvailabilityLowTrafficErrors",
         "window": "3d",
         "error_ratio_above": 0.5005,
         "least_bad_events": 3,
-        "seconds_to_fire": 129_729.6 + 300,
+        "seconds_to_fire": 129_729.6,
     }
     assert service["objectives"][1]["trickle"] is None
 
@@ -162,7 +162,7 @@ def test_a_file_that_is_wrong_is_named(file: str, capsys: pytest.CaptureFixture[
     assert f"{file}:6: objectives[0].target" in capsys.readouterr().err
 
 
-EVERY = 30
+EVERY = 60
 """Seconds between two evaluations of the rules."""
 
 
@@ -172,19 +172,17 @@ def played(
     """Play a failure against what the rules record, evaluation by evaluation, until it fires.
 
     ``bad`` is the share of events that fails from 0 on; ``slices`` their length and target.  What
-    is recorded at each moment is the share of bad ones in the five minutes before it.
+    is recorded at each moment is the share of bad ones in the minute before it.
     """
     long, short = (int(parse_duration(alert[window])) for window in ("long", "short"))
     above, least = alert["error_ratio_above"], alert["least_bad_events"]
 
     def recorded(now: int) -> float:
         if slices is None:
-            return bad * min(now, 300) / 300
+            return bad
         length, target = slices
-        ends = (now - now % length - length * number for number in range(300 // length))
         # What is nearly a hair above nothing is nothing.
-        shares = (bad * min(max(end, 0), length) / length for end in ends)
-        return sum(share > 1 - target + 1e-9 for share in shares) * length / 300
+        return float(bad * min(now, length) / length > 1 - target + 1e-9)
 
     values: list[float] = []
     long_sum = short_sum = 0.0
@@ -194,7 +192,7 @@ def played(
         short_sum += values[-1] - (
             values[-1 - short // EVERY] if len(values) > short // EVERY else 0
         )
-        is_short = values[-1] > above if short == 300 else short_sum * EVERY / short > above
+        is_short = short_sum * EVERY / short > above
         enough = True
         if slices:
             enough = long_sum * EVERY / slices[0] >= max(300 / slices[0], 2) * (1 - 1e-9)

@@ -56,35 +56,35 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     written = tree()
     assert [path for path in written if not path.startswith("runbooks/")] == [
-        "alerts/chat.budget.test.yaml",
+        "alerts/chat.causes.rules.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
         "alerts/chat.rules.yaml",
         "alerts/chat.test.yaml",
+        "alerts/chat.windows.test.yaml",
         "dashboards/chat.json",
     ]
     assert [path.removeprefix("runbooks/chat/") for path in written if "runbooks/" in path] == [
-        "ChatAvailabilityBudgetBurn.md",
-        "ChatAvailabilityBudgetExhausted.md",
-        "ChatAvailabilityFailingTrickle.md",
-        "ChatAvailabilitySignalAbsent.md",
-        "ChatBadRollout.md",
-        "ChatDecodeStuck.md",
-        "ChatDisconnectsAtOneAge.md",
-        "ChatFirstTokenBudgetBurn.md",
-        "ChatFirstTokenBudgetExhausted.md",
-        "ChatFirstTokenFailingTrickle.md",
-        "ChatFirstTokenRatioImpossible.md",
-        "ChatFirstTokenSignalAbsent.md",
-        "ChatGpuMemoryNearFull.md",
-        "ChatKvCachePressure.md",
-        "ChatModelNotReady.md",
-        "ChatQueueGrowing.md",
-        "ChatRetryStorm.md",
-        "ChatSidecarBlind.md",
-        "ChatSlowRollout.md",
-        "ChatWorkWasted.md",
+        "BadVersion.md",
+        "ChatAvailabilityErrorBudgetBurn.md",
+        "ChatAvailabilityErrorBudgetExhausted.md",
+        "ChatAvailabilityLowTrafficErrors.md",
+        "ChatAvailabilityMetricAbsent.md",
+        "ChatFirstTokenErrorBudgetBurn.md",
+        "ChatFirstTokenErrorBudgetExhausted.md",
+        "ChatFirstTokenLowTrafficErrors.md",
+        "ChatFirstTokenMetricAbsent.md",
+        "ClientDisconnectsAtTimeout.md",
+        "DecodeStuck.md",
+        "ExporterSourceDown.md",
+        "GpuMemoryNearFull.md",
+        "KvCachePressure.md",
+        "ModelNotReady.md",
+        "QueueGrowing.md",
         "README.md",
+        "RetryStorm.md",
+        "SlowVersion.md",
+        "WastedWork.md",
     ]
     out, err = capsys.readouterr()
     *lines, summary = out.splitlines()
@@ -307,18 +307,17 @@ def test_pages_of_alerts_that_are_gone_are_removed_but_not_those_of_people(capsy
     assert run("chat.yaml", "-o", "out") == 0
     removed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("removed")]
     assert removed == [
-        f"removed out/runbooks/chat/Chat{alert}.md"
+        f"removed out/runbooks/chat/{alert}.md"
         for alert in (
-            "DisconnectsAtOneAge",
-            "FirstTokenBudgetBurn",
-            "FirstTokenBudgetExhausted",
-            "FirstTokenFailingTrickle",
-            "FirstTokenRatioImpossible",
-            "FirstTokenSignalAbsent",
+            "ChatFirstTokenErrorBudgetBurn",
+            "ChatFirstTokenErrorBudgetExhausted",
+            "ChatFirstTokenLowTrafficErrors",
+            "ChatFirstTokenMetricAbsent",
+            "ClientDisconnectsAtTimeout",
             "KvCachePressure",
             "QueueGrowing",
-            "SlowRollout",
-            "WorkWasted",
+            "SlowVersion",
+            "WastedWork",
         )
     ]
     assert {"runbooks/chat/Ours.md", "runbooks/chat/notes.txt"} <= set(tree())
@@ -340,9 +339,9 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     assert run("chat.yaml", "-o", "out", "--check") == 1
     out, err = capsys.readouterr()
     assert tree() == before
-    assert err == "17 files: 2 current, 15 to write, 10 to remove\n"
+    assert err == "18 files: 2 current, 16 to write, 9 to remove\n"
     headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
-    page = "out/runbooks/chat/ChatFirstTokenBudgetBurn.md"
+    page = "out/runbooks/chat/ChatFirstTokenErrorBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"
     assert headers[headers.index("+++ out/runbooks/chat/README.md") - 1] == "--- /dev/null"
     assert "-Over any 28d, 99.9% of requests shall be good" in out

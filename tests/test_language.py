@@ -25,7 +25,7 @@ from slos.errors import InvalidFile
 from slos.explain import as_json, as_text, explain
 from slos.load import load_file
 from slos.model import Alerting, PolicyStep, Service, Tier, TimeSlices
-from slos.names import BAD_RATE, TOTAL_RATE
+from slos.names import BAD, TOTAL
 from slos.plan import Plan, plan
 from tokenslo.commands.generate import generate
 
@@ -89,7 +89,7 @@ def rules_of(folder: Path, text: str) -> dict[str, dict[str, list[dict[str, Any]
     assert done.exit_code == 0, done.output
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for path in (folder / "out" / "alerts").glob("*.rules.yaml"):
-        rules = found.setdefault(path.name.removesuffix(".rules.yaml"), {})
+        rules = found.setdefault(path.name.partition(".")[0], {})
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
                 rules.setdefault(rule.get("alert") or rule["record"], []).append(rule)
@@ -98,7 +98,7 @@ def rules_of(folder: Path, text: str) -> dict[str, dict[str, list[dict[str, Any]
 
 def selected(rules: dict[str, list[dict[str, Any]]], slo: str) -> set[str]:
     """Return what the selectors of an objective's total begin with, up to its own labels."""
-    [total] = [rule for rule in rules[TOTAL_RATE] if rule["labels"]["slo"] == slo]
+    [total] = [rule for rule in rules[TOTAL] if rule["labels"]["slo"] == slo]
     found = re.findall(r"\{(.*?)\}", total["expr"])
     return {re.sub(r",(outcome|le|phase)=.*", "", each) for each in found}
 
@@ -109,19 +109,23 @@ def test_selectors_and_labels_stand_on_three_levels_and_the_nearest_one_wins(
     made = rules_of(tmp_path, LEVELS)
     everywhere = 'namespace="prod",cluster="us",model="{}"'
     assert selected(made["chat"], "up") == {everywhere.format("canary")}
-    assert selected(made["chat"], "slow") == {everywhere.format("chat")}
+    assert selected(made["chat"], "slow") == {
+        everywhere.format("chat") + ',signal="ttft",threshold="1"'
+    }
     assert selected(made["search"], "up") == {'namespace="prod",cluster="eu",model="any"'}
 
     def labels(service: str, alert: str) -> set[tuple[str, ...]]:
         names = ("team", "region", "product", "severity")
         return {tuple(rule["labels"][name] for name in names) for rule in made[service][alert]}
 
-    assert labels("chat", "ChatUpBudgetBurn") == {
+    assert labels("chat", "ChatUpErrorBudgetBurn") == {
         ("inference", "us", "canary", "page"),
         ("inference", "us", "tickets", "warning"),
     }
-    assert labels("chat", "ChatSlowBudgetExhausted") == {("inference", "us", "chat", "warning")}
-    assert labels("search", "SearchUpSignalAbsent") == {("inference", "eu", "llm", "critical")}
+    assert labels("chat", "ChatSlowErrorBudgetExhausted") == {
+        ("inference", "us", "chat", "warning")
+    }
+    assert labels("search", "SearchUpMetricAbsent") == {("inference", "eu", "llm", "critical")}
     assert ("inference", "us", "chat") in {
         tuple(rule["labels"][name] for name in ("team", "region", "product"))
         for rules in made["chat"].values()
@@ -133,11 +137,11 @@ def test_selectors_and_labels_stand_on_three_levels_and_the_nearest_one_wins(
 def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
     """Labels, annotations, severities, disabling, steps of the policy and owners."""
     rules = rules_of(tmp_path, FULL)["chat"]
-    first = rules["ChatFirstTokenBudgetBurn"]
+    first = rules["ChatFirstTokenErrorBudgetBurn"]
     assert {rule["labels"]["severity"] for rule in first} == {"critical"}, "tickets are disabled"
-    assert "ChatFirstTokenFailingTrickle" not in rules
-    assert "ChatUpFailingTrickle" in rules
-    assert not [name for name in rules if name.endswith(("SignalAbsent", "RatioImpossible"))]
+    assert "ChatFirstTokenLowTrafficErrors" not in rules
+    assert "ChatUpLowTrafficErrors" in rules
+    assert not [name for name in rules if name.endswith(("MetricAbsent", "SLIInconsistent"))]
     assert not [rule for each in rules.values() for rule in each if "cause" in rule["labels"]]
     for rule in first:
         own = {"team": "inference", "product": "chat", "pager": "chat", "slo": "first-token"}
@@ -145,15 +149,17 @@ def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
         said = {"chat": "#inference", "note": "{{ $value }}"}
         assert said.items() <= rule["annotations"].items()
         assert rule["expr"].rstrip().endswith(">= 3"), "the objective's own min_bad_events"
-    up = rules["ChatUpBudgetBurn"]
+    up = rules["ChatUpErrorBudgetBurn"]
     assert [rule["labels"]["severity"] for rule in up] == ["critical"] * 2 + ["warning"] * 2
     assert ["chat" in rule["annotations"] for rule in up] == [True] * 2 + [False] * 2
     assert up[0]["expr"].rstrip().endswith(">= 5")
-    steps = {rule["labels"]["step"]: rule["annotations"] for rule in rules["ChatUpBudgetPolicy"]}
+    steps = {
+        rule["labels"]["step"]: rule["annotations"] for rule in rules["ChatUpErrorBudgetPolicy"]
+    }
     assert list(steps) == ["50%", "100%"]
     for step, words in {"50%": "No risky rollouts", "100%": "Reliability work only"}.items():
         assert f'The policy for this: "{words}"' in steps[step]["description"]
-    owners = {rule["labels"]["slo"]: rule["labels"]["owner"] for rule in rules["slo:info"]}
+    owners = {rule["labels"]["slo"]: rule["labels"]["owner"] for rule in rules["slo:target:ratio"]}
     assert owners.pop("first-token") == "chat-team"
     assert set(owners.values()) == {"inference-platform"}
 
@@ -344,17 +350,15 @@ def test_windows_of_a_day_to_ninety(tmp_path: Path, days: int) -> None:
         assert pair.burn_rate > 1 or pair.tier == "ticket", "nobody is woken within budget"
 
 
-def test_slices_are_counted_one_after_the_other(tmp_path: Path) -> None:
+def test_the_slice_before_each_evaluation_is_judged(tmp_path: Path) -> None:
     slices = "time_slices: {window: 1m, target: 95%}"
     of = planned(
         tmp_path, f"indicator: {{bad: bad_total, total: all_total}}, target: 99%, {slices}"
     )
     recorded = expressions(of)
-    assert recorded[TOTAL_RATE].startswith("count_over_time(")
-    assert recorded[TOTAL_RATE].endswith("[5m:1m] ) / 300")
-    assert "> bool" in recorded[BAD_RATE]
-    assert "* 0.05 )[5m:1m] ) / 300" in recorded[BAD_RATE]
-    assert "[5m])" not in recorded[BAD_RATE], "every rate is over one slice"
+    rate = "sum(rate({}_total[1m]))"
+    assert recorded[TOTAL] == f"{rate.format('all')} * 0 + 1"
+    assert f"> bool {rate.format('all')} * 0.05" in recorded[BAD]
 
 
 def test_slices_are_explained(tmp_path: Path) -> None:
@@ -368,7 +372,7 @@ def test_slices_are_explained(tmp_path: Path) -> None:
 def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant, pod]")
     recorded = expressions(of)
-    for rate in (BAD_RATE, TOTAL_RATE):
+    for rate in (BAD, TOTAL):
         assert recorded[rate].startswith("sum by (tenant, pod) (")
     text = "\n".join(made(of).values())
     assert "chat up (tenant {{ $labels.tenant }}, pod {{ $labels.pod }}): " in text
@@ -376,13 +380,16 @@ def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
         'printf `slo:error_budget_remaining:ratio{service="chat",slo="up",tenant=%q,pod=%q}` '
         "$labels.tenant $labels.pod | query"
     ) in " ".join(text.split())
-    assert "absent(sum(llm_tenant_requests_total))" in text, "what vanishes altogether has no group"
+    absent = 'absent(sum(llm_tenant_requests_total{outcome=~"ok|error|rejected|timeout"}))'
+    assert absent in text, "what vanishes altogether has no group"
 
 
 def test_groups_of_a_sum_of_rates_are_kept(tmp_path: Path) -> None:
     own = "{bad: 'sum(rate(x_total[{window}]))', total: 'sum(rate(y_total[{window}]))'}"
     recorded = expressions(planned(tmp_path, f"indicator: {own}, target: 9%, group_by: [shop]"))
-    assert recorded[TOTAL_RATE] == "sum by (shop) (rate(y_total[5m]))"
+    assert recorded[TOTAL] == (
+        "sum by (shop) (last_over_time(y_total[30m]) - last_over_time(y_total[30m] offset 1m) >= 0)"
+    )
 
 
 def test_pages_silence_the_tickets_of_the_same_group_only(tmp_path: Path) -> None:
@@ -425,7 +432,7 @@ def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path)
     page = next(
         text
         for name, text in runbook_pages(of, source="slo.yaml", version="1").items()
-        if name.endswith("ChatUpBudgetExhausted.md")
+        if name.endswith("ChatUpErrorBudgetExhausted.md")
     )
     assert "| 50% | No rollouts |\n| 100% | All hands |" in page
     assert "Tell **me**" in page

@@ -18,15 +18,15 @@ def test_windows_are_those_of_the_pairs_shortest_first() -> None:
 
 def test_windows_of_pairs_left_out_are_not_recorded() -> None:
     (planned,) = example(objective("availability", target="0.5")).objectives
-    assert planned.windows == ("5m", "1h", "6h", "3d")
+    assert planned.windows == ("5m", "10m", "6h", "3d")
 
 
 def test_alerts_are_named_after_service_and_objective() -> None:
     plan = example(objective("kv_headroom"))
     assert [(alert.name, alert.kind) for _, alert in plan.alerts()] == [
-        ("ChatKvHeadroomBudgetBurn", "burn"),
-        ("ChatKvHeadroomBudgetExhausted", "exhausted"),
-        ("ChatKvHeadroomSignalAbsent", "absent"),
+        ("ChatKvHeadroomErrorBudgetBurn", "burn"),
+        ("ChatKvHeadroomErrorBudgetExhausted", "exhausted"),
+        ("ChatKvHeadroomMetricAbsent", "absent"),
     ]
 
 
@@ -34,8 +34,8 @@ def test_alerts_are_named_after_service_and_objective() -> None:
     ("base", "url"),
     [
         ("", ""),
-        ("https://r.example/chat/", "https://r.example/chat/ChatE2eBudgetBurn.md"),
-        ("https://r.example/?page={alert}", "https://r.example/?page=ChatE2eBudgetBurn"),
+        ("https://r.example/chat/", "https://r.example/chat/ChatE2eErrorBudgetBurn.md"),
+        ("https://r.example/?page={alert}", "https://r.example/?page=ChatE2eErrorBudgetBurn"),
     ],
 )
 def test_runbooks_are_where_the_file_says(base: str, url: str) -> None:
@@ -59,7 +59,7 @@ def test_dashboards_of_services_with_long_names_differ() -> None:
 def test_low_traffic_concerns_requests_but_not_slices_of_time() -> None:
     alerting = Alerting(min_bad_events=500)
     plan = example(objective("ttft"), objective("kv_headroom"), alerting=alerting)
-    assert [planned.min_bad_events for planned in plan.objectives] == [500, 10]
+    assert [planned.min_bad_events for planned in plan.objectives] == [500, 5]
 
 
 def test_budgets_are_free_of_float_noise() -> None:

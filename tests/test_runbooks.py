@@ -41,7 +41,7 @@ QUERIES = [
 
 
 def test_a_page_in_whole():
-    name = "ChatKvHeadroomBudgetExhausted"
+    name = "ChatKvHeadroomErrorBudgetExhausted"
     whole = Path(__file__).with_name("expected") / f"{name}.md"
     assert page(example(objective("kv_headroom")), name) == whole.read_text(encoding="utf-8")
 
@@ -98,38 +98,38 @@ def test_every_link_leads_somewhere(path):
 
 
 def test_without_a_dashboard_address_pages_link_to_the_file():
-    text = page(example(objective("ttft"), dashboards=""), "ChatTtftBudgetBurn")
+    text = page(example(objective("ttft"), dashboards=""), "ChatTtftErrorBudgetBurn")
     assert "[Dashboard of chat](../../dashboards/chat.json)" in text
 
 
 def test_a_burn_page_says_how_long_failures_take_to_fire():
     plan = example(objective("ttft", "0.95"))
     rows = re.findall(
-        r"^\| (page|ticket) \|(.*)\|$", page(plan, "ChatTtftBudgetBurn"), re.MULTILINE
+        r"^\| (page|ticket) \|(.*)\|$", page(plan, "ChatTtftErrorBudgetBurn"), re.MULTILINE
     )
     told = [[cell.strip() for cell in row.split("|")] for _, row in rows]
     (planned,) = plan.objectives
     assert [row[0] for row in told] == [f"{p.long} and {p.short}" for p in planned.pairs]
-    # 28 days at 95%: the fastest pair asks for 52.5% bad in an hour.  Half of all requests never
-    # reach that, all of them do after 0.525 h and half a base window of 5m: 2040 s.
-    assert told[0] == ["1h and 5m", "52.5%", "10.5", "1.56%", "34m", "never", "never"]
-    assert told[1] == ["6h and 30m", "28%", "5.6", "5%", "1h43m", "3h24m", "never"]
+    # 28 days at 95%: the fastest pair asks for 52.5% bad in 10 minutes.  Half of all requests never
+    # reach that, all of them do after 315 s.
+    assert told[0] == ["10m and 5m", "52.5%", "10.5", "0.26%", "5m15s", "never", "never"]
+    assert told[1] == ["6h and 30m", "28%", "5.6", "5%", "1h41m", "3h22m", "never"]
 
 
 def test_a_failure_of_a_part_is_as_bad_as_an_outage_for_time_slices():
     slices = TimeSlices(Decimal(60), Decimal("0.9"))
     plan = example(replace(objective("availability", "0.99"), slices=slices))
-    text = page(plan, "ChatAvailabilityBudgetBurn")
+    text = page(plan, "ChatAvailabilityErrorBudgetBurn")
     [row, *_] = re.findall(r"^\| page \| 1h.*$", text, re.MULTILINE)
     assert len(set(row.split(" | ")[-3:-1])) == 1
     assert "never" not in row
     assert "of which more than 10% makes all of it bad." in text
 
 
-def test_native_histograms_need_no_edge():
-    assert CHECKS["edge"].question in page(PLAN, "ChatTtftSignalAbsent")
-    native = page(example(objective("ttft"), histograms="native"), "ChatTtftSignalAbsent")
-    assert CHECKS["edge"].question not in native
+def test_the_page_of_absent_metrics_asks_who_judges_against_the_threshold():
+    assert CHECKS["threshold"].question in page(PLAN, "ChatTtftMetricAbsent")
+    native = page(example(objective("ttft"), histograms="native"), "ChatTtftMetricAbsent")
+    assert CHECKS["threshold"].question in native
     assert "count by (model, version) (llm_time_to_first_token_seconds)" in native
 
 
@@ -140,25 +140,25 @@ def test_what_an_objective_says_of_its_histogram_goes_before_the_service():
         example(one, objective("itl")),
         example(objective("ttft"), other, histograms="native"),
     ):
-        assert "sum(rate(llm_time_to_first_token_seconds{" in page(plan, "ChatTtftBudgetBurn")
-        assert "llm_inter_token_latency_seconds_bucket{" in page(plan, "ChatItlBudgetBurn")
+        assert "sum(rate(llm_time_to_first_token_seconds{" in page(plan, "ChatTtftErrorBudgetBurn")
+        assert "llm_inter_token_latency_seconds_bucket{" in page(plan, "ChatItlErrorBudgetBurn")
 
 
 def test_the_budget_is_told_as_time():
-    text = page(example(objective("availability", "0.999")), "ChatAvailabilityBudgetBurn")
+    text = page(example(objective("availability", "0.999")), "ChatAvailabilityErrorBudgetBurn")
     assert "The error budget is the other 0.1%. If all were bad, it would last 40m." in text
 
 
 def test_the_low_traffic_guard_is_told_only_where_there_is_one():
     guard = "requests were bad in its long window"
-    assert f"at least 10 {guard}" in page(PLAN, "ChatTtftBudgetBurn")
+    assert f"at least 10 {guard}" in page(PLAN, "ChatTtftErrorBudgetBurn")
     without = example(alerting=Alerting(min_bad_events=0))
-    assert guard not in page(without, "ChatTtftBudgetBurn")
+    assert guard not in page(without, "ChatTtftErrorBudgetBurn")
 
 
 def test_the_owner_is_named_or_said_to_be_missing():
-    assert "Call **inference-platform** when" in page(PLAN, "ChatTtftBudgetBurn")
-    assert "the SLO file names none" in page(example(owner=""), "ChatTtftBudgetBurn")
+    assert "Call **inference-platform** when" in page(PLAN, "ChatTtftErrorBudgetBurn")
+    assert "the SLO file names none" in page(example(owner=""), "ChatTtftErrorBudgetBurn")
 
 
 @pytest.mark.parametrize("indicator", INDICATORS)
@@ -207,12 +207,12 @@ def test_causes_and_what_they_explain_link_to_each_other():
 
 def test_the_steps_of_a_budget_policy_are_told():
     steps = (PolicyStep(Decimal("0.5"), "no risky | rollouts"), PolicyStep(Decimal(1), "freeze"))
-    text = page(example(objective("ttft"), policy=steps), "ChatTtftBudgetPolicy")
+    text = page(example(objective("ttft"), policy=steps), "ChatTtftErrorBudgetPolicy")
     assert "\n| 50% | no risky \\| rollouts |\n| 100% | freeze |\n" in text
 
 
 def test_the_page_on_a_trickle_tells_what_makes_one():
-    text = page(example(objective("ttft", "0.95")), "ChatTtftFailingTrickle")
+    text = page(example(objective("ttft", "0.95")), "ChatTtftLowTrafficErrors")
     assert (
         "More than 52.5% of the requests in the last 3d were bad, and that was at least 3 of them. "
         "The burn-rate alerts say nothing below 10"
@@ -226,7 +226,7 @@ def test_what_can_be_taken_back_at_once_comes_before_what_cannot():
 
 
 def test_what_a_restart_of_the_sidecar_costs_depends_on_its_tap():
-    text = page(PLAN, "ChatTtftSignalAbsent")
+    text = page(PLAN, "ChatTtftMetricAbsent")
     restart = "*Needs a restart of the sidecar. Risk: see [Restarting the sidecar]"
     assert f"- Restart the sidecar's container.\n  {restart}(#restarting-the-sidecar).*" in text
     rows = dict(re.findall(r"^\| (`--tap \w+=…`|no `--tap`) \| (.*?) \|", text, re.MULTILINE))

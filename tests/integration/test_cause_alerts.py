@@ -154,25 +154,25 @@ HAPPENS: Mapping[str, tuple[str, Series]] = {
     "only preemptions are counted": ("SequencesPaused", {PREEMPTED: rises(2)}),
     "the queue is long and grows": ("QueueGrowing", queue("20+2x60")),
     "no token comes": ("DecodeStuck", ready(0, "decode")),
-    "clients leave at a minute": ("DisconnectsAtOneAge", ages(s60=2, s20=1)),
+    "clients leave at a minute": ("ClientDisconnectsAtTimeout", ages(s60=2, s20=1)),
     "every fifth request is a retry": ("RetryStorm", {RETRIES: rises(10), **requests(v1_ok=50)}),
     "streams wait a fifth of their time": ("SlowClients", readers(120, 10)),
-    "a fifth of all tokens is for nobody": ("WorkWasted", waste(20, 80, 2)),
+    "a fifth of all tokens is for nobody": ("WastedWork", waste(20, 80, 2)),
     "records are lost": ("EngineStatsLost", {LOST: rises(1)}),
-    "a source is down": ("SidecarBlind", source(0)),
+    "a source is down": ("ExporterSourceDown", source(0)),
     "a model is not loaded": ("ModelNotReady", ready(0, "model")),
     "a GPU is full": ("GpuMemoryNearFull", gpu(99)),
-    "the new version fails": ("BadRollout", requests(v1_ok=600, v2_ok=500, v2_error=100)),
+    "the new version fails": ("BadVersion", requests(v1_ok=600, v2_ok=500, v2_error=100)),
     "the new version fails, and the old one a little": (
-        "BadRollout",
+        "BadVersion",
         requests(v1_ok=590, v1_error=10, v2_ok=500, v2_timeout=100),
     ),
     "the new version takes long to begin": (
-        "SlowRollout",
+        "SlowVersion",
         times("llm_time_to_first_token_seconds", v1=(100, 0.4), v2=(100, 1)),
     ),
     "the new version is slow between tokens": (
-        "SlowRollout",
+        "SlowVersion",
         times("llm_inter_token_latency_seconds", v1=(9000, 0.02), v2=(9000, 0.05)),
     ),
 }
@@ -221,19 +221,19 @@ ALIKE: Mapping[str, tuple[str, Series]] = {
     "an engine decodes": ("DecodeStuck", ready(1, "decode")),
     "another model is stuck": ("DecodeStuck", ready(0, "decode", "qwen")),
     "people leave when they want to": (
-        "DisconnectsAtOneAge",
+        "ClientDisconnectsAtTimeout",
         ages(s10=1, s25=1, s60=2, s70=1, s100=1),
     ),
-    "three clients leave at a minute": ("DisconnectsAtOneAge", ages(s60=0.1)),
+    "three clients leave at a minute": ("ClientDisconnectsAtTimeout", ages(s60=0.1)),
     "retries are few among many": ("RetryStorm", {RETRIES: rises(2), **requests(v1_ok=50)}),
     "one retry of two requests": ("RetryStorm", {RETRIES: rises(0.5), **requests(v1_ok=1)}),
     "one slow client": ("SlowClients", readers(60, 1)),
     "streams wait a little": ("SlowClients", readers(12, 10)),
-    "tokens in flight when clients leave": ("WorkWasted", waste(2, 98, 2)),
-    "one long answer for nobody": ("WorkWasted", waste(90, 10, 0.1)),
+    "tokens in flight when clients leave": ("WastedWork", waste(2, 98, 2)),
+    "one long answer for nobody": ("WastedWork", waste(90, 10, 0.1)),
     "records were lost once": ("EngineStatsLost", {LOST: stays(5)}),
-    "the sidecar of another model is blind": ("SidecarBlind", source(0, "qwen")),
-    "all is read": ("SidecarBlind", source(1)),
+    "the sidecar of another model is blind": ("ExporterSourceDown", source(0, "qwen")),
+    "all is read": ("ExporterSourceDown", source(1)),
     "another model is not loaded": ("ModelNotReady", ready(0, "model", "qwen")),
     "another layer does not hold": ("ModelNotReady", ready(0, "decode")),
     "a GPU as full as engines make it": ("GpuMemoryNearFull", gpu(96)),
@@ -248,32 +248,32 @@ ALIKE: Mapping[str, tuple[str, Series]] = {
         },
     ),
     "both versions fail alike": (
-        "BadRollout",
+        "BadVersion",
         requests(v1_ok=500, v1_error=100, v2_ok=500, v2_error=100),
     ),
-    "there is one version": ("BadRollout", requests(v1_ok=500, v1_error=100)),
+    "there is one version": ("BadVersion", requests(v1_ok=500, v1_error=100)),
     "the old version is idle": (
-        "BadRollout",
+        "BadVersion",
         requests(v1_ok=0, v1_error=0, v2_ok=500, v2_error=100),
     ),
     "both versions are slow": (
-        "SlowRollout",
+        "SlowVersion",
         times("llm_time_to_first_token_seconds", v1=(100, 4), v2=(100, 5)),
     ),
     "one long prompt of the new version": (
-        "SlowRollout",
+        "SlowVersion",
         times("llm_time_to_first_token_seconds", v1=(100, 0.4), v2=(5, 4)),
     ),
     "the old version hardly gets requests, and short ones": (
-        "SlowRollout",
+        "SlowVersion",
         times("llm_time_to_first_token_seconds", v1=(2, 0.1), v2=(100, 1)),
     ),
     "the new version fails once in a while": (
-        "BadRollout",
+        "BadVersion",
         requests(v1_ok=600, v2_ok=597, v2_error=3),
     ),
     "the new version fails one of three requests": (
-        "BadRollout",
+        "BadVersion",
         requests(v1_ok=600, v2_ok=0.2, v2_error=0.1),
     ),
 }
@@ -338,7 +338,7 @@ STORIES = (
     # Every series there is, and none of them moves.
     Story("", {**STILL, **source(1), **ready(1, "decode"), **ready(1, "model"), **gpu(50)}, NEVER),
     Story(
-        "DisconnectsAtOneAge",
+        "ClientDisconnectsAtTimeout",
         ages(s60=2, s20=1),
         (("40m", SPIKE[0], True), ("40m", SPIKE[1], False)),
     ),
@@ -349,7 +349,7 @@ STORIES = (
     ),
     Story("RetryStorm", FEW, NEVER, "one-tenant"),
     Story("RetryStorm", STORM, (("40m", told("RetryStorm", "OneTenant"), True),), "one-tenant"),
-    Story("WorkWasted", FOR_ALL_TENANTS, NEVER, "one-tenant"),
+    Story("WastedWork", FOR_ALL_TENANTS, NEVER, "one-tenant"),
 )
 
 
@@ -430,16 +430,17 @@ def test_causes_go_where_tickets_go(routed: Callable[..., str]) -> None:
 
 
 STEPS = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal(1), "stop"))
-PAGE = {"alertname": "ChatTtftBudgetBurn", "slo": "ttft", "window": "1h"}
-TICKET = {"alertname": "ChatTtftBudgetBurn", "slo": "ttft", "window": "3d"}
+PAGE = {"alertname": "ChatTtftErrorBudgetBurn", "slo": "ttft", "window": "1h"}
+TICKET = {"alertname": "ChatTtftErrorBudgetBurn", "slo": "ttft", "window": "3d"}
 HALF, WHOLE = (
-    {"alertname": "ChatTtftBudgetPolicy", "slo": "ttft", "step": step} for step in ("50%", "100%")
+    {"alertname": "ChatTtftErrorBudgetPolicy", "slo": "ttft", "step": step}
+    for step in ("50%", "100%")
 )
-EXHAUSTED = {"alertname": "ChatTtftBudgetExhausted", "slo": "ttft"}
-TRICKLE = {"alertname": "ChatTtftFailingTrickle", "slo": "ttft"}
+EXHAUSTED = {"alertname": "ChatTtftErrorBudgetExhausted", "slo": "ttft"}
+TRICKLE = {"alertname": "ChatTtftLowTrafficErrors", "slo": "ttft"}
 
 
-ABSENT = {"alertname": "ChatTtftSignalAbsent", "slo": "ttft", "severity": "critical"}
+ABSENT = {"alertname": "ChatTtftMetricAbsent", "slo": "ttft", "severity": "critical"}
 ABSENT_IN_PART = {**ABSENT, "severity": "warning"}
 CAUSES = tuple({"alertname": rule["alert"], **rule["labels"]} for rule in cause_rules("chat"))
 OTHERS = (TICKET, EXHAUSTED, TRICKLE)

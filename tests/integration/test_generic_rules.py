@@ -47,7 +47,7 @@ def story(run: Run) -> Story:
 BAD, TOTAL = "sum(slo:bad:rate5m)", "sum(slo:total:rate5m)"
 RATIO = "sum(slo:error_ratio:rate1h)"
 NAN = " ".join(["NaN"] * 40)
-ABSENT = 'count(ALERTS{alertname=~".+SignalAbsent"})'
+ABSENT = 'count(ALERTS{alertname=~".+MetricAbsent"})'
 
 
 def test_rules_are_free_of_lint(run: Run) -> None:
@@ -207,5 +207,5 @@ def test_a_server_with_other_buckets_is_left_out(story: Story) -> None:
         f'{metric}_bucket{{{labels}"b",le="0.5"}}': "0+900x160",
         f'{metric}_count{{{labels}"b"}}': "0+1000x160",
     }
-    firing = 'count(ALERTS{alertname=~".+SignalAbsent",alertstate="firing",severity="warning"})'
+    firing = 'count(ALERTS{alertname=~".+MetricAbsent",alertstate="firing",severity="warning"})'
     story("latency", series, ("1h10m", RATIO, [0.1]), ("1h10m", firing, [1]))

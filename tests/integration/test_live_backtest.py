@@ -236,11 +236,11 @@ def test_what_it_says_fired_is_what_the_rules_fire(
     told = list(checks(found, start))
     assert len(told) > 30
     assert {firing["alert"].removeprefix("Chat") for one in found for firing in one["fired"]} >= {
-        "TenantsBudgetBurn",
-        "TenantsBudgetPolicy",
-        "TenantsSignalAbsent",
-        "HeadroomBudgetBurn",
-        "OwnBudgetBurn",
+        "TenantsErrorBudgetBurn",
+        "TenantsErrorBudgetPolicy",
+        "TenantsMetricAbsent",
+        "HeadroomErrorBudgetBurn",
+        "OwnErrorBudgetBurn",
     }
     story = {
         "rule_files": ["chat.rules.yaml"],
@@ -282,8 +282,8 @@ def test_groups_that_are_not_told_are_counted(
     text = capsys.readouterr().out
     assert "4 groups, of which those below spent most of their budget" in text
     assert '\nchat tenants, tenant="$1"\n' in text
-    assert "page    ChatTenantsBudgetBurn (1h window) for " in text
-    assert "ticket  ChatTenantsBudgetPolicy (50% spent) and does still" in text
+    assert "page    ChatTenantsErrorBudgetBurn (1h window) for " in text
+    assert "ticket  ChatTenantsErrorBudgetPolicy (50% spent) and does still" in text
 
 
 class Gate(BaseHTTPRequestHandler):
@@ -408,7 +408,7 @@ def test_what_nobody_measured_is_said(
     file.write_text(NEVER)
     (pace,) = backtested(capsys, str(file), "--prometheus", url)
     assert (pace["tightest_target"], pace["measured_share"]) == (None, 0)
-    assert [firing["alert"] for firing in pace["fired"]] == ["OtherPaceSignalAbsent"] * 2
+    assert [firing["alert"] for firing in pace["fired"]] == ["OtherPaceMetricAbsent"] * 2
     assert run(str(file), "--prometheus", url) == 0
     assert "nothing was measured" in capsys.readouterr().out
 

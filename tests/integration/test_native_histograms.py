@@ -73,7 +73,7 @@ def check(part: Callable[[str], Path], tmp_path: Path) -> Callable[..., None]:
 
 NATIVE = example(objective("ttft"), histograms="native")
 RATIO = "slo:error_ratio:rate5m"
-ABSENT = 'ALERTS{alertname="ChatTtftSignalAbsent",alertstate="firing"}'
+ABSENT = 'ALERTS{alertname="ChatTtftMetricAbsent",alertstate="firing"}'
 
 
 def rising(each: str, steps: int = 60) -> str:

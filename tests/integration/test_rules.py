@@ -97,7 +97,7 @@ def test_windows_and_budgets_pass_their_own_tests(
         window=days * DAY,
         policy=steps,
     )
-    command = ("test", "rules", "chat.budget.test.yaml")
+    command = ("test", "rules", "chat.windows.test.yaml")
     done = run(plan, *command, program=part(PART_OF_PERIOD[days]))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -138,7 +138,7 @@ def test_generated_tests_notice_broken_rules(run: Run, breakage: str) -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"),)
     plan = example(objective("availability", "0.99"), policy=steps)
     good = alerts.files(plan, source="slo.yaml", version="0.1.0")["alerts/chat.rules.yaml"]
-    kind = "test" if breakage in BREAKAGES else "budget.test"
+    kind = "test" if breakage in BREAKAGES else "windows.test"
     broken = good.replace(*{**BREAKAGES, **BUDGET_BREAKAGES}[breakage])
     assert broken != good
     done = run(plan, "test", "rules", f"chat.{kind}.yaml", **{"chat.rules.yaml": broken})
@@ -273,7 +273,7 @@ def test_goodput_that_nobody_can_judge_is_not_measured(story: Callable[..., None
         example(objective("goodput")),
         {judged("unknown", "tpot"): "0+10x160"},
         ("1h", "slo:error_ratio:rate1h", False),
-        ("1h", firing("SignalAbsent", severity="critical"), True),
+        ("1h", firing("MetricAbsent", severity="critical"), True),
     )
 
 
@@ -291,8 +291,8 @@ def test_a_server_that_cannot_judge_its_requests_is_told(
             judged("good", pod="b"): known,
         },
         ("1h", "slo:error_ratio:rate1h == 0", True),
-        ("1h", firing("SignalAbsent", severity="warning"), True),
-        ("1h", firing("SignalAbsent", severity="critical"), False),
+        ("1h", firing("MetricAbsent", severity="warning"), True),
+        ("1h", firing("MetricAbsent", severity="critical"), False),
     )
 
 
@@ -367,8 +367,8 @@ def test_a_spent_budget_is_told_once_enough_went_wrong(story: Callable[..., None
         AVAILABILITY,
         {OK: "0+1x200", ERROR: "0+0.1x200"},
         ("30m", f"slo:error_budget_remaining:ratio{{{SLO}}} < -8", True),
-        ("30m", firing("BudgetExhausted"), False),
-        ("1h", firing("BudgetExhausted", severity="warning"), True),
+        ("30m", firing("ErrorBudgetExhausted"), False),
+        ("1h", firing("ErrorBudgetExhausted", severity="warning"), True),
     )
 
 
@@ -393,9 +393,9 @@ def test_a_server_without_the_edge_is_left_out_and_told(story: Callable[..., Non
             other(DIED): "0+20x160",
         },
         ("20m", "slo:error_ratio:rate1h == 0", True),
-        ("1h", firing("BudgetBurn"), False),
-        ("1h", firing("SignalAbsent", severity="warning"), True),
-        ("1h", firing("SignalAbsent", severity="critical"), False),
+        ("1h", firing("ErrorBudgetBurn"), False),
+        ("1h", firing("MetricAbsent", severity="warning"), True),
+        ("1h", firing("MetricAbsent", severity="critical"), False),
     )
 
 
@@ -405,8 +405,8 @@ def test_a_missing_edge_is_a_missing_signal(story: Callable[..., None]) -> None:
         {BUCKET.replace("0.8", "0.9"): "0+10x160", COUNT: "0+10x160"},
         ("1h", "slo:error_ratio:rate1h", False),
         ("1h", "slo:error_budget_remaining:ratio", False),
-        ("1h", firing("SignalAbsent", severity="critical"), True),
-        ("1h", firing("SignalAbsent", severity="warning"), False),
+        ("1h", firing("MetricAbsent", severity="critical"), True),
+        ("1h", firing("MetricAbsent", severity="warning"), False),
     )
 
 
@@ -510,7 +510,7 @@ def test_headroom_is_asked_of_every_server(story: Callable[..., None]) -> None:
         example(objective("kv_headroom", "0.99")),
         {full: "0.95+0x40", empty: "0.1+0x40"},
         ("15m", is_near("slo:error_ratio:rate5m", 0.5), True),
-        ("15m", firing("BudgetBurn", window="1h"), True),
+        ("15m", firing("ErrorBudgetBurn", window="1h"), True),
     )
 
 
@@ -537,8 +537,8 @@ def test_a_page_takes_as_long_as_is_said(story: Callable[..., None], ratio: str)
     story(
         AVAILABILITY,
         {OK: f"0+1000x120 {121_000 - bad}+{1000 - bad}x120", ERROR: f"0+0x120 {bad}+{bad}x120"},
-        (f"{3600 + int(seconds) - 60}s", firing("BudgetBurn", window="1h"), False),
-        (f"{3600 + int(seconds) + 60}s", firing("BudgetBurn", window="1h"), True),
+        (f"{3600 + int(seconds) - 60}s", firing("ErrorBudgetBurn", window="1h"), False),
+        (f"{3600 + int(seconds) + 60}s", firing("ErrorBudgetBurn", window="1h"), True),
     )
 
 
@@ -644,7 +644,7 @@ def test_a_page_arrives_and_silences_the_tickets(
             wait_for(all_known)
             wait_for(lambda: told)
             all_known()
-    burn, exhausted = "ChatAvailabilityBudgetBurn", "ChatAvailabilityBudgetExhausted"
+    burn, exhausted = "ChatAvailabilityErrorBudgetBurn", "ChatAvailabilityErrorBudgetExhausted"
     assert {key: alert["status"]["state"] for key, alert in known.items()} == {
         (burn, "1h"): "active",
         (burn, "6h"): "active",

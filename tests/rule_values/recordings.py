@@ -136,7 +136,9 @@ def tokenslo(model: str, name: str, period: Decimal) -> Tool:
             if "alert" in rule:
                 alerting.append((rule["expr"], every))
             else:
-                recordings.append(Recording(rule["record"], rule["expr"], rule["labels"], every))
+                # Tools of several periods share what they record, but not their labels.
+                labels = names.series_labels(model, name)
+                recordings.append(Recording(rule["record"], rule["expr"], labels, every))
     ratios = {window: str(vector(names.error_ratio(window), mine)) for window in only.windows}
     whole, budget = (
         str(vector(series, mine)) for series in (names.PERIOD_ERROR_RATIO, names.BUDGET_REMAINING)

@@ -22,11 +22,11 @@ SCRAPE = 30
 """Seconds between two scrapes of a server."""
 HOUR, DAY = 3600, 86_400
 REQUESTS, DURATION = "llm_requests_total", "llm_request_duration_seconds"
-FIRST_TOKEN, DIED = "llm_time_to_first_token_seconds", "llm_requests_without_first_token_total"
+EVENTS = "llm_slo_events_total"
 GOODPUT, FULLNESS = "llm_goodput_requests_total", "llm_kv_cache_utilization_ratio"
-FAMILIES = (REQUESTS, DURATION)
+FAMILIES = (REQUESTS, DURATION, EVENTS)
 """Metrics that servers have unless more are asked for."""
-METRICS = (*FAMILIES, FIRST_TOKEN, DIED, GOODPUT, FULLNESS)
+METRICS = (*FAMILIES, GOODPUT, FULLNESS)
 """All that servers can have."""
 EDGE = Decimal(10)
 """Seconds that a good request and its first token take at most, an edge of the histograms."""
@@ -36,10 +36,11 @@ FULL = Decimal("0.9")
 _BUSY = 4.0
 """Requests per second of a server under strain."""
 _JUDGED = {
-    REQUESTS: ("outcome", "ok", "error", "reason"),
-    GOODPUT: ("result", "good", "bad", "clause"),
+    REQUESTS: ("outcome", "ok", ("error", "timeout")),
+    GOODPUT: ("result", "good", ("bad",)),
+    EVENTS: ("result", "good", ("bad",)),
 }
-"""The label that tells good requests from bad ones, its values, and the one that says why."""
+"""The label that distinguishes good requests from bad ones, and its values."""
 
 Counts = npt.NDArray[np.int64]
 """Numbers of something, by tick."""
@@ -72,8 +73,7 @@ class Story:
 
     ``..._every`` are mean seconds between two events of a kind, 0 for never.  A server that
     restarts counts from zero; after a rollout it is another version, which is another set of
-    series.  With ``newborn`` every incident has a reason of its own, and the series of a reason is
-    not there before its first failure.  ``strain`` is the share of requests that fail for the load
+    series, all of them zero at first.  ``strain`` is the share of requests that fail for the load
     alone, where there are many.
     """
 
@@ -82,7 +82,6 @@ class Story:
     restarts_every: int = 0
     rollouts_every: int = 0
     gaps_every: int = 0
-    newborn: bool = False
     strain: float = 0.0
 
 
@@ -197,47 +196,43 @@ class _Told:
     def of(self, family: str) -> Iterator[tuple[Labels, Points]]:
         """Yield the series of a metric.
 
-        What fails in every other incident dies before its first token, and all that fails is slow,
-        so all metrics of requests tell of the same good and bad events.
+        All that fails is slow, so all metrics of requests count the same good and bad events.
         """
-        asked, died = self.good + self.failed, self.failed * (self.reasons % 2)
-        if family in (DURATION, FIRST_TOKEN):
+        asked = self.good + self.failed
+        if family == DURATION:
             yield from self._counter(f"{family}_bucket", self.good, le=str(EDGE))
-            slow = asked - died if family == FIRST_TOKEN else asked
-            yield from self._counter(f"{family}_count", slow)
+            yield from self._counter(f"{family}_count", asked)
         elif family == FULLNESS:
             yield from self._series(family, np.where(self.reasons > 0, 0.97, 0.5))
-        elif family == DIED:
-            yield from self._counter(family, died, newborn=self.story.newborn, outcome="error")
         else:
-            label, good, bad, why = _JUDGED[family]
-            of = {"objective": f"{self.story.name}/goodput"} if family == GOODPUT else {}
-            yield from self._counter(family, self.good, **of, **{label: good})
-            known = self.reasons if self.story.newborn else self.reasons % 2
-            for reason in np.unique(known) if self.story.newborn else (0, 1):
-                because = {label: bad, why: str(reason)}
-                counted = self.failed * (known == reason)
-                yield from self._counter(
-                    family, counted, newborn=self.story.newborn, **of, **because
-                )
+            label, good, bad = _JUDGED[family]
+            for of in self._kinds(family):
+                yield from self._counter(family, self.good, **of, **{label: good})
+                for number, value in enumerate(bad):
+                    counted = self.failed * (self.reasons % len(bad) == number)
+                    yield from self._counter(family, counted, **of, **{label: value})
+
+    def _kinds(self, family: str) -> list[dict[str, str]]:
+        if family == EVENTS:
+            return [{"signal": key, "threshold": str(EDGE)} for key in ("e2e", "ttft")]
+        return [{"objective": f"{self.story.name}/goodput"}] if family == GOODPUT else [{}]
 
     def _counter(
-        self, metric: str, counts: Counts, *, newborn: bool = False, **labels: str
+        self, metric: str, counts: Counts, **labels: str
     ) -> Iterator[tuple[Labels, Points]]:
         running = np.concatenate(([0], np.cumsum(counts)))
         since_start = running[1:] - running[self.started]
-        yield from self._series(metric, since_start, since_start > 0 if newborn else True, **labels)
+        yield from self._series(metric, since_start, **labels)
 
     def _series(
         self,
         metric: str,
         values: npt.NDArray[np.generic],
-        there: npt.NDArray[np.bool_] | bool = True,
         **labels: str,
     ) -> Iterator[tuple[Labels, Points]]:
         """Yield a series of each version; its end is marked where it is found no more."""
-        found = self.found & np.broadcast_to(there, values.shape)[self.scraped]
-        version, times = self.version[self.scraped], (self.scraped + 1) * TICK
+        found, version = self.found, self.version[self.scraped]
+        times = (self.scraped + 1) * TICK
         for each in np.unique(version[found]):
             named = {"model": self.story.name, "instance": self.name, "version": str(each)}
             mine = found & (version == each)
@@ -315,7 +310,7 @@ STORIES = (
     Story("bursty", _bursty, strain=0.02),
     Story("idle", _idle),
     Story("resets", _diurnal, restarts_every=12 * HOUR),
-    Story("births", _diurnal, rollouts_every=12 * HOUR, newborn=True),
+    Story("births", _diurnal, rollouts_every=3 * HOUR),
     Story("labels", _diurnal, rollouts_every=12 * HOUR),
     Story("gaps", _diurnal, gaps_every=8 * HOUR),
     Story(
@@ -323,7 +318,6 @@ STORIES = (
         _bursty,
         rollouts_every=12 * HOUR,
         gaps_every=8 * HOUR,
-        newborn=True,
         strain=0.02,
     ),
 )

@@ -18,7 +18,7 @@ from alerts.formats import FORMATS, RELEASES, Format, Options, Release, further,
 from alerts.layout import HEADER
 from slos.document import STDIN
 from slos.errors import InvalidFile
-from slos.plan import Plan, plan
+from slos.plan import Plan, once_per_model, plan
 from slos.schema import nearest
 from tokenslo import output
 from tokenslo.files import files_argument, libraries_option, load_all
@@ -175,7 +175,7 @@ def generate(
         )
     services = load_all(files, libraries)
     check_served(services, series(metrics))
-    plans = [plan(service) for service in services]
+    plans = once_per_model(map(plan, services))
     options = Options(formats, min_prometheus, namespace, labels)
     if problems := [problem for each in plans for problem in unsupported(each, options)]:
         raise InvalidFile(problems)

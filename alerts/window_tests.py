@@ -1,0 +1,299 @@
+"""Tests of what follows from the recorded increases, for ``promtool test rules``.
+
+:mod:`alerts.rule_tests` covers how events are counted; here the increases are given, and the rules
+are evaluated once, after a whole period: so windows of any length are tested in seconds, each
+objective with numbers of its own.  A sample comes every five minutes, the last at the evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from itertools import groupby
+
+from alerts.checks import Item, fires, some
+from alerts.layout import document
+from alerts.rules import alert_labels
+from alerts.traffic import groups
+from promql.expr import decimal_text, number, vector
+from slos import names
+from slos.burn import Pair
+from slos.durations import format_duration, parse_duration
+from slos.events import MINUTE
+from slos.plan import Plan, PlannedAlert, PlannedObjective
+
+_EVERY = Decimal(300)
+"""Seconds between two samples."""
+_DIGITS = Context(prec=12)
+_ABOVE, _BELOW = Decimal("1.01"), Decimal("0.99")
+_MANY = Decimal(1_000_000)
+_ALL, _NONE = Decimal(1), Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spell:
+    """In each of ``samples``, this many events and bad ones among them."""
+
+    samples: int
+    total: Decimal
+    bad: Decimal
+
+
+_Spells = Sequence[_Spell]
+_Story = Mapping[PlannedObjective, _Spells]
+
+
+def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) -> str:
+    """Return the promtool test file for windows, thresholds, guards and budgets of a service."""
+    service = plan.service.service
+    return document(
+        f"Tests of the windows and budgets of {service}. "
+        f"Run: promtool test rules {service}.windows.test.yaml",
+        {
+            "rule_files": rule_files[:1],
+            "evaluation_interval": format_duration(plan.service.window),
+            "tests": [test for stories in _STORIES for test in stories(plan)],
+        },
+        source=source,
+        version=version,
+    )
+
+
+def _ratios(plan: Plan) -> Iterator[Item]:
+    """Let the error ratio grow with age, so that no two windows have the same one."""
+    story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+    whole = plan.service.window
+    for place, planned in enumerate(plan.objectives, 1):
+        ends = [*map(parse_duration, planned.windows), whole]
+        spells, before = [_Spell(1, Decimal(10_000), Decimal(place))], 0
+        for position, end in enumerate(dict.fromkeys(ends), 1):
+            samples = int(end / _EVERY) - before
+            bad = Decimal(place + 2 ** min(position, 12))
+            if samples:
+                spells.append(_Spell(samples, Decimal(10_000), bad))
+            before += samples
+        story[planned] = spells[::-1]
+        for window in planned.windows:
+            checks.append(_is_near(plan, planned, names.error_ratio(window), story, window))
+        checks.append(
+            _is_near(plan, planned, names.PERIOD_ERROR_RATIO, story, format_duration(whole))
+        )
+    yield _test("every window has its own error ratio", plan, story, checks, whole)
+
+
+def _is_near(
+    plan: Plan, planned: PlannedObjective, series: str, story: _Story, window: str
+) -> Item:
+    """Expect a ratio to be that of the last samples: one more or less, as versions differ."""
+    samples = int(parse_duration(window) / _EVERY)
+    values = [each for spell in story[planned] for each in [spell] * spell.samples]
+    known = [values[-count:] for count in (max(samples, 1), samples + 1)]
+    found = [
+        sum((each.bad for each in some), _NONE) / sum(each.total for each in some) for some in known
+    ]
+    recorded = vector(series, _labels(plan, planned))
+    low, high = min(found) * Decimal("0.998"), max(found) * Decimal("1.002")
+    between = recorded.compare(">", number(_DIGITS.plus(low)))
+    return some(plan.service.window, between.compare("<", number(_DIGITS.plus(high))))
+
+
+def _thresholds(plan: Plan) -> Iterator[Item]:
+    """Burn a little above and a little below what each pair asks for."""
+    alerting = {planned: planned.alerting_pairs for planned in plan.objectives}
+    for place in range(max(map(len, alerting.values()), default=0)):
+        for part, word in ((_ABOVE, "above"), (_BELOW, "below")):
+            story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+            for planned, pairs in alerting.items():
+                if place >= len(pairs):
+                    continue
+                asked = pairs[place].threshold
+                share = min(asked * part, (asked + 1) / 2)
+                longest = max(parse_duration(pair.long) for pair in pairs)
+                story[planned] = [_steady(planned, share, longest)]
+                checks += [
+                    _burns(plan, planned, pair, does=share > pair.threshold) for pair in pairs
+                ]
+            yield _test(f"1 % {word} the threshold of pair {place + 1}", plan, story, checks)
+
+
+def _steady(planned: PlannedObjective, share: Decimal, seconds: Decimal) -> _Spell:
+    """Return a share of bad events, enough of them for every guard in one sample."""
+    total = 2 * max(planned.min_bad_events, 1) / share
+    return _Spell(int(seconds / _EVERY) + 1, total, total * share)
+
+
+def _both_windows(plan: Plan) -> Iterator[Item]:
+    """Let the short window of each pair contradict the long one."""
+    alerting = {planned: planned.alerting_pairs for planned in plan.objectives}
+    for place in range(max(map(len, alerting.values()), default=0)):
+        for recent, before, word in (
+            (_Spell(1, _MANY, _MANY), _Spell(1, _MANY**2, _NONE), "short"),
+            (_Spell(1, _ALL, _NONE), _Spell(1, _MANY, _MANY), "long"),
+        ):
+            story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+            for planned, pairs in alerting.items():
+                if place < len(pairs):
+                    short, long = (
+                        int(parse_duration(window) / _EVERY)
+                        for window in (pairs[place].short, pairs[place].long)
+                    )
+                    story[planned] = [
+                        _Spell(long - short, before.total, before.bad),
+                        _Spell(short + 1, recent.total, recent.bad),
+                    ]
+                    checks.append(_burns(plan, planned, pairs[place], does=False))
+            name = f"pair {place + 1} is quiet when only its {word} window burns"
+            yield _test(name, plan, story, checks)
+
+
+def _guards(plan: Plan) -> Iterator[Item]:
+    """Let everything be bad, of as many events as an alert asks for and of one less."""
+    guarded = [each for each in plan.objectives if each.min_bad_events > 1]
+    for less, word in ((0, "the least number of"), (1, "one less than the least number of")):
+        story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+        for planned in guarded:
+            bad = Decimal(planned.min_bad_events - less)
+            story[planned] = [_Spell(1, bad, bad)]
+            enough = not less
+            checks += [_burns(plan, planned, pair, does=enough) for pair in planned.alerting_pairs]
+            if planned.exhausted in planned.alerts:
+                checks.append(_fires(plan, planned, planned.exhausted, does=enough))
+            for step in planned.policy_steps if planned.policy in planned.alerts else ():
+                labels = {names.STEP_LABEL: names.policy_step(step.spent)}
+                checks.append(_fires(plan, planned, planned.policy, does=enough, **labels))
+        if story:
+            yield _test(f"{word} bad events", plan, story, checks, plan.service.window)
+
+
+def _low_traffic(plan: Plan) -> Iterator[Item]:
+    """Let few events be bad: enough, too few, too many, and too small a share of them."""
+    told = [each for each in plan.objectives if each.failing_trickle in each.alerts]
+    for story_name in ("enough", "too few", "too many", "too small a share"):
+        story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+        for planned in told:
+            assert planned.trickle is not None  # noqa: S101  (else there is no such alert)
+            most = planned.min_bad_events - 1
+            bad = {
+                "enough": planned.trickle.events,
+                "too few": planned.trickle.events - 1,
+                "too many": planned.min_bad_events,
+            }.get(story_name, most)
+            share = planned.trickle.threshold * _BELOW if story_name.endswith("share") else _ALL
+            story[planned] = [_Spell(1, bad / share, Decimal(bad))]
+            does = story_name == "enough"
+            checks.append(_fires(plan, planned, planned.failing_trickle, does=does))
+        if story:
+            yield _test(f"bad events at low traffic: {story_name}", plan, story, checks)
+
+
+def _spent(plan: Plan) -> Iterator[Item]:
+    """Spend a little more and a little less of each budget than a step of the policy asks for."""
+    whole = plan.service.window
+    for share in sorted({_ALL, *(step.spent for step in plan.service.policy)}):
+        for part, word in ((_ABOVE, "more"), (_BELOW, "less")):
+            story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+            for planned in plan.objectives:
+                budget = 1 - planned.objective.target
+                spent = min(share * part, 1 / budget)
+                story[planned] = [_steady(planned, spent * budget, whole)]
+                if planned.exhausted in planned.alerts:
+                    checks.append(_fires(plan, planned, planned.exhausted, does=spent > 1))
+                for step in planned.policy_steps if planned.policy in planned.alerts else ():
+                    labels = {names.STEP_LABEL: names.policy_step(step.spent)}
+                    does = spent > step.spent
+                    checks.append(_fires(plan, planned, planned.policy, does=does, **labels))
+            if checks:
+                name = f"a little {word} than {names.policy_step(share)} of each budget is spent"
+                yield _test(name, plan, story, checks, whole)
+
+
+def _young(plan: Plan) -> Iterator[Item]:
+    """Let a blip be all that a young history has: it has spent next to nothing of the budget."""
+    story = {
+        planned: [_Spell(1, _MANY, _MANY)]
+        for planned in plan.objectives
+        if planned.exhausted in planned.alerts
+    }
+    checks = [_fires(plan, planned, planned.exhausted, does=False) for planned in story]
+    if story:
+        yield _test("a blip in a young history spends no budget", plan, story, checks)
+
+
+def _burns(plan: Plan, planned: PlannedObjective, pair: Pair, *, does: bool) -> Item:
+    labels = {"window": pair.long, "burn_rate": decimal_text(pair.burn_rate)}
+    return _fires(plan, planned, planned.burn, does=does, tier=pair.tier, **labels)
+
+
+def _fires(
+    plan: Plan,
+    planned: PlannedObjective,
+    alert: PlannedAlert,
+    *,
+    does: bool,
+    tier: str = "ticket",
+    **more: str,
+) -> Item:
+    """Expect that an alert fires with all of its labels, or does not fire at all."""
+    labels = {"alertname": alert.name, "alertstate": "firing", **_labels(plan, planned), **more}
+    if does:
+        labels |= alert_labels(plan, planned, tier, **more)
+    plain = {name: text for name, text in labels.items() if "{{" not in text}
+    return fires(plan.service.window, vector("ALERTS", plain), does=does)
+
+
+def _test(
+    name: str, plan: Plan, story: _Story, checks: Iterable[Item], history: Decimal = _NONE
+) -> Item:
+    """Return a test of rules that have been evaluated for ``history``, or only twice."""
+    end = int(plan.service.window / _EVERY)
+    series = []
+    for planned, spells in story.items():
+        labels = _labels(plan, planned)
+        for recorded, values in (
+            (names.TOTAL, [(each.samples, each.total) for each in spells]),
+            (names.BAD, [(each.samples, each.bad) for each in spells]),
+        ):
+            series.append({"series": str(vector(recorded, labels)), "values": _values(values, end)})
+        if history:
+            # The target is recorded each minute, and here five series have a sample each.
+            minutes = int(history / _EVERY)
+            own = names.series_labels(plan.service.service, planned.objective.name)
+            series += [
+                {
+                    "series": str(vector(names.TARGET, {**own, "minute": str(minute)})),
+                    "values": _values([(minutes, _ALL)], end),
+                }
+                for minute in range(int(_EVERY / MINUTE))
+            ]
+    return {
+        "name": name,
+        "interval": format_duration(_EVERY),
+        "input_series": series,
+        "promql_expr_test": [*checks],
+    }
+
+
+def _values(spells: Iterable[tuple[int, Decimal]], end: int) -> str:
+    """Write values in promtool's notation so that the last one is at the step ``end``."""
+    each = [value for samples, value in spells for value in [value] * samples][-end - 1 :]
+    words = [f"_x{end + 1 - len(each)}"] if len(each) <= end else []
+    for value, same in groupby(each):
+        words.append(f"{decimal_text(_DIGITS.plus(value))}+0x{len([*same]) - 1}")
+    return " ".join(words)
+
+
+def _labels(plan: Plan, planned: PlannedObjective) -> Mapping[str, str]:
+    recorded = names.series_labels(plan.service.service, planned.objective.name)
+    return {**recorded, **groups(planned, plan.service)[0]}
+
+
+_STORIES: Sequence[Callable[[Plan], Iterator[Item]]] = (
+    _ratios,
+    _thresholds,
+    _both_windows,
+    _guards,
+    _low_traffic,
+    _spent,
+    _young,
+)
