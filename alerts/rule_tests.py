@@ -84,17 +84,19 @@ def _outage(plan: Plan) -> Item:
     }
     waits = {planned: _outage_seconds(planned, first) for planned, first in firsts.items()}
     good = max(parse_duration(first.long) for first in firsts.values())
-    bad = max(waits.values()) + _DELAY
+    # Plain rules read rates, which look back over the base window.
+    smoothed = parse_duration(names.BASE_WINDOW) if plan.service.rules == "plain" else Decimal(0)
+    bad = max(waits.values()) + _DELAY + smoothed
     shorts = (parse_duration(first.short) for first in firsts.values())
     slices = (planned.indicator.slice or Decimal(0) for planned in firsts)
-    good_again = max(shorts) + max(slices) + _DELAY
+    good_again = max(shorts) + max(slices) + _DELAY + smoothed
     busy = _busy(plan)
     checks = [none(good, _alerted(plan, good))]
     for planned, wait in waits.items():
         page = burning(plan, planned, firsts[planned])
         checks += [
             none(good + max(wait / 2 - STEP, Decimal(0)), page),
-            some(good + wait + _DELAY, page),
+            some(good + wait + _DELAY + smoothed, page),
             none(good + bad + good_again, page),
             *(none(good + bad, other) for other in _healthy(plan, planned)),
         ]

@@ -13,8 +13,8 @@ from dashboards.stored import render
 from promql.expr import Expr, Matcher, aggregate, number, vector
 from slos import names
 from slos.durations import format_duration
-from slos.model import Service
 from slos.events import MINUTE
+from slos.model import Service
 from slos.plan import Plan
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from promql.expr import decimal_text
+from slos.alerting_fields import CAUSES, RECORDING, WINDOWS
 from slos.durations import parse_duration, parse_share
 from slos.errors import BadValue, quoted
 from slos.generic import (
@@ -598,7 +599,7 @@ _TIER = mapping_of(TIER)
 _PAGE, _TICKET, _CAUSE = (
     "Alerts that want a person now.",
     "Alerts that want a person within a working day.",
-    "Alerts that say why others fire, and wake nobody.",
+    "Alerts that say why others fire.",
 )
 _NONE_OF = "Alerts that there shall not be."
 ALERTING = (
@@ -606,6 +607,8 @@ ALERTING = (
     Field("ticket", _tier(Alerting().ticket), about=_TICKET, shape=_TIER),
     Field("cause", _tier(Alerting().cause), about=_CAUSE, shape=_TIER),
     _MIN_BAD_EVENTS,
+    WINDOWS,
+    CAUSES,
     Field("disable", _disable(SERVICE_DISABLED), about=_NONE_OF, shape=_kinds(SERVICE_DISABLED)),
 )
 OVERRIDES = (
@@ -779,6 +782,7 @@ SERVICE = (
         about="How Prometheus stores histograms: a series for each bucket, or one for all.",
         shape={"enum": [*HISTOGRAMS], "default": HISTOGRAMS[0]},
     ),
+    RECORDING,
     Field(
         "objectives",
         _objectives,

@@ -17,6 +17,7 @@ from slos.indicators import INDICATORS
 from slos.language import API_VERSION
 from slos.model import (
     HISTOGRAMS,
+    RULES,
     SERVICE_DISABLED,
     Alerting,
     Objective,
@@ -86,6 +87,7 @@ def _service(service: Service) -> dict[str, object]:
         runbooks=service.runbooks,
         dashboards=service.dashboards,
         histograms="" if service.histograms == HISTOGRAMS[0] else service.histograms,
+        rules="" if service.rules == RULES[0] else service.rules,
         alerting=_alerting(service.alerting),
         budget_policy=[{"when": _percent(step.spent), "do": step.do} for step in service.policy],
         objectives=service.objectives,
@@ -148,6 +150,16 @@ def _alerting(alerting: Alerting) -> dict[str, object]:
         ticket=_tier(alerting.ticket, _DEFAULT.ticket),
         cause=_tier(alerting.cause, _DEFAULT.cause),
         min_bad_events=None if least == _DEFAULT.min_bad_events else least,
+        windows=[
+            {
+                "severity": each.tier,
+                "long": format_duration(each.long),
+                "short": format_duration(each.short),
+                "burn_rate": each.burn_rate,
+            }
+            for each in alerting.windows
+        ],
+        causes=dict(alerting.causes),
         disable=_disable(alerting),
     )
 

@@ -310,7 +310,7 @@ STORIES = (
     Story("bursty", _bursty, strain=0.02),
     Story("idle", _idle),
     Story("resets", _diurnal, restarts_every=12 * HOUR),
-    Story("births", _diurnal, rollouts_every=3 * HOUR),
+    Story("births", _diurnal, rollouts_every=12 * HOUR),
     Story("labels", _diurnal, rollouts_every=12 * HOUR),
     Story("gaps", _diurnal, gaps_every=8 * HOUR),
     Story(
