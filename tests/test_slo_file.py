@@ -328,7 +328,8 @@ BAD_LINES = {
     "dashboards: https://example.com/{alert}": "dashboards: is not an http or https URL. "
     f"Fix: {WRITE_URL}",
     "alerting: []": "alerting: is a list. "
-    "Fix: write a mapping with the keys page, ticket, cause, min_bad_events, disable",
+    "Fix: write a mapping with the keys page, ticket, cause, min_bad_events, windows, causes, "
+    "disable",
     "alerting: {pages: {}}": "alerting.pages: is not a known key. Fix: write page",
     "alerting: {min_bad_events: -1}": "alerting.min_bad_events: -1 is out of bounds. "
     "Fix: write a whole number from 0 to 1,000,000",
