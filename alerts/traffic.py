@@ -13,6 +13,7 @@ from alerts.example_labels import Labels, example
 from promql.expr import Vector, decimal_text, vector
 from slos.events import MINUTE
 from slos.generic import parsed
+from slos.indicators import slices_are_judged
 from slos.model import Service
 from slos.names import BAD, TOTAL, goodput_objective, series_labels
 from slos.plan import Plan, PlannedObjective
@@ -52,7 +53,7 @@ class Input:
 
     With ``rate`` it is the recorded rate of such a counter, and with ``edge`` a native histogram
     whose observations are slow above it; ``healthy`` is one of a group in which nothing is ever
-    bad.
+    bad.  ``pace`` is how many events there are in each step whatever the traffic.
     """
 
     metric: str
@@ -63,6 +64,7 @@ class Input:
     rate: bool = False
     healthy: bool = False
     edge: Decimal | None = None
+    pace: Decimal | None = None
 
     @property
     def series(self) -> str:
@@ -99,6 +101,14 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
     objective = planned.objective
     if service.native(objective) and "histogram" in objective.queries:
         yield from _native(planned, service)
+        return
+    if slices_are_judged(objective, service):
+        assert objective.slices is not None  # noqa: S101  (else there are none to judge)
+        own = {"objective": goodput_objective(service.service, objective.name)}
+        for result, good in (("good", Decimal(1)), ("bad", Decimal(0))):
+            labels = {**service.selects(objective), **own, "result": result}
+            metric, pace = SIGNALS["slo_slices"].metric, STEP / objective.slices.window
+            yield Input(metric, tuple(labels.items()), False, good, 1 - good, pace=pace)
         return
     if objective.queries:
         yield from _generic(planned) or _recorded(planned, service)
@@ -283,7 +293,8 @@ def values(series: Input, phases: Iterable[Phase]) -> str:
         if series.gauge:
             value, rise = (series.bad if phase.bad else series.good), Decimal(0)
         else:
-            rise = phase.events * (phase.bad * series.bad + (1 - phase.bad) * series.good)
+            events = phase.events if series.pace is None else series.pace
+            rise = events * (phase.bad * series.bad + (1 - phase.bad) * series.good)
             value += rise
         words.append(f"{decimal_text(value)}+{decimal_text(rise)}x{more}")
         value += rise * more

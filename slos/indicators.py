@@ -259,6 +259,12 @@ def recorded_events(objective: Objective, service: Service) -> Events:
 def _events(objective: Objective, service: Service, counting: Counting) -> Events:
     if objective.slices is None:
         return counted(objective, service, counting)
+    if slices_are_judged(objective, service):
+        own = {"objective": goodput_objective(service.service, objective.name)}
+        of = equal({**service.selects(objective), **own})
+        total = vector(SIGNALS["slo_slices"].metric, of)
+        bad = vector(total.metric, (*of, *equal({"result": "bad"})))
+        return Events(counting.events(bad), counting.events(total), absent(total))
     one = Counting(format_duration(objective.slices.window), objective.group_by)
     return in_slices(counted(objective, service, one), objective.slices, counting)
 

@@ -196,8 +196,8 @@ OF_FILES = {
     "service: chat\nservices: [7]\n": [
         "2: service: is not a known key. Fix: write services.",
         "3: services[0]: is a number. Fix: write a mapping with the keys service, owner, "
-        "description, selector, window, labels, runbooks, dashboards, histograms, rules, objectives, "
-        "alerting, budget_policy.",
+        "description, selector, window, labels, runbooks, dashboards, histograms, rules, "
+        "objectives, alerting, budget_policy.",
     ],
     "selector: {le: '1', tenant: a}\nwindow: 7\nservices:\n  - service: chat\n  - service: chat\n"
     "    objectives: [{name: up, indicator: ttft, threshold: 1s, target: 9%}]\n": [
