@@ -104,9 +104,9 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
         return
     if slices_are_judged(objective, service):
         assert objective.slices is not None  # noqa: S101  (else there are none to judge)
-        judged = {"objective": goodput_objective(service.service, objective.name)}
+        of_slices = {"objective": goodput_objective(service.service, objective.name)}
         for result, good in (("good", Decimal(1)), ("bad", Decimal(0))):
-            labels = {**service.selects(objective), **judged, "result": result}
+            labels = {**service.selects(objective), **of_slices, "result": result}
             metric, pace = SIGNALS["slo_slices"].metric, STEP / objective.slices.window
             yield Input(metric, tuple(labels.items()), False, good, 1 - good, pace=pace)
         return
