@@ -50,10 +50,10 @@ def test_every_service_has_its_files() -> None:
     assert list(alerts.files(example(), source="slo.yaml", version="0.1.0")) == [
         "alerts/chat.rules.yaml",
         "alerts/chat.causes.rules.yaml",
-        "alerts/chat.test.yaml",
-        "alerts/chat.windows.test.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
+        "alerts/chat.test.yaml",
+        "alerts/chat.windows.test.yaml",
     ]
 
 
