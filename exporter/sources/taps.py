@@ -25,7 +25,7 @@ _READ_MORE = "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglan
 _USAGE = "have clients ask for it: stream_options.include_usage, in OpenAI's API"
 _STAGES = (
     "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
-    "X-TRTLLM-return-metrics: 1 from trtllm-serve"
+    "X-TRTLLM-return-metrics: 1 from trtllm-serve; or start vLLM with --enable-per-request-metrics"
 )
 _NO_STAGES = ("no answer carried the engine's own timing", _STAGES)
 _NO_USAGE = ("no answer told how many there were", _USAGE)
@@ -47,8 +47,14 @@ _GAPS: Mapping[str, tuple[str, str]] = {
 }
 """Why a signal that bytes on the wire can show is not there, and what would bring it."""
 ON_THE_WIRE = frozenset(
-    (*_GAPS, "e2e", "requests", "live_streams", "disconnect_release", "suspected_retries")
-) | {"client_backpressure"}
+    (
+        *_GAPS,
+        *("ttft", "itl", "tpot", "e2e", "decode", "max_gap"),
+        *("requests", "streams", "live_streams", "requests_without_first_token"),
+        *("disconnects", "disconnect_age", "disconnect_release", "suspected_retries"),
+        *("partial_tokens", "wasted_tokens", "client_backpressure"),
+    )
+)
 """Signals that a tap measures."""
 _NOT_ON_THE_WIRE = ("bytes on the wire do not show it", _READ_MORE)
 
