@@ -161,7 +161,7 @@ async def watch(
             )
             supervisor.start(f"read {source.name}", work)
         pace = max(config.interval, LOOK_EVERY)
-        supervisor.start("progress", partial(_keep_up, progress, slices, store, pace))
+        supervisor.start("progress", partial(_keep_up, progress, slices, store, judged, pace))
         for probe in probes:
             supervisor.start(f"probe {probe.model}", probe.run)
         await stop.wait()
@@ -173,7 +173,7 @@ async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
     """Let streams end, unless it is told to stop once more; all is served meanwhile."""
     draining = [asyncio.create_task(source.drain()) for source in taps]
     if draining:
-        LOG.info("streams may end now; tell it to stop once more to end them at once")
+        LOG.info("draining streams; send the signal again to end them at once")
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((*draining, stopping), return_when=asyncio.FIRST_COMPLETED)
         await cancel(*draining, stopping)
@@ -222,13 +222,35 @@ async def _push(
         export.offer(pushed())
 
 
-async def _keep_up(progress: Progress, slices: SliceJudge, store: Store, pace: float) -> None:
+async def _keep_up(
+    progress: Progress,
+    slices: SliceJudge,
+    store: Store,
+    judged: Callable[[View], Readiness],
+    pace: float,
+) -> None:
+    episodes = Episodes()
     while True:
         now = monotonic()
         view = store.view(now, in_words=False)
         progress.update(view, now)
         slices.update(view, time())
+        _log_readiness(judged(view), episodes, now)
         await asyncio.sleep(pace)
+
+
+def _log_readiness(readiness: Readiness, episodes: Episodes, now: float) -> None:
+    """Log when a layer becomes unready and when it is ready again.
+
+    Sources and probes have log lines of their own.
+    """
+    for layer in readiness.layers:
+        if layer.layer in ("server", "model", "decode"):
+            what = f"readiness of {layer.layer} {layer.name}"
+            if layer.ready is False:
+                episodes.went_wrong(what, layer.reason, now)
+            elif layer.ready:
+                episodes.went_well(what, now)
 
 
 def _look(progress: Progress, store: Store) -> None:

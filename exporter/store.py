@@ -177,7 +177,7 @@ class Store:
             if key not in read:
                 self._tracks.setdefault(key, _Track()).missing[survey.source] = gap
         self._withdraw(survey, read.keys(), missing, now)
-        self._forget_unversioned(now)
+        self._name_versions()
         self._forget(now)
 
     def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
@@ -283,15 +283,22 @@ class Store:
                 if raw.source == survey.source:
                     raw.current = False
 
-    def _forget_unversioned(self, now: float) -> None:
-        """Drop models without a version that every source now reports with one."""
-        named = {name for name, version in self._models if version}
-        bare = {(name, version) for name, version in self._models if not version and name in named}
-        if bare:
-            for _, survey in self._fresh_surveys(now):
-                bare -= _mentioned(survey).keys()
-        if bare:
-            self._drop(bare)
+    def _name_versions(self) -> None:
+        """Move what was read of models without a version to their only version, once it is known.
+
+        A tap may see a model before its server is read; it is one model nevertheless.
+        """
+        only = _only_versions({name for name, version in self._models if not version}, self._models)
+        bare = {(name, "") for name in only}
+        if not bare:
+            return
+        for source, (at, survey) in self._surveys.items():
+            self._surveys[source] = at, _with_versions(survey, self._models)
+        for key, track in list(self._tracks.items()):
+            if (key.model, key.version) in bare:
+                named = key._replace(version=only[key.model])
+                self._tracks[named] = _merged(self._tracks.get(named), track)
+        self._drop(bare)
 
     def _drop(self, models: Container[Model]) -> None:
         self._models = {model: at for model, at in self._models.items() if model not in models}
@@ -392,13 +399,27 @@ def _model(item: Reading | Missing | ModelInfo) -> Model:
     return (item.model, item.version)
 
 
-def _with_versions(survey: Survey, known: Iterable[Model]) -> Survey:
+def _only_versions(names: Container[str], known: Iterable[Model]) -> dict[str, str]:
+    """Return the version of those names that have exactly one."""
     versions: dict[str, list[str]] = {}
     for name, version in known:
-        if version:
+        if version and name in names:
             versions.setdefault(name, []).append(version)
+    return {name: found[0] for name, found in versions.items() if len(found) == 1}
+
+
+def _merged(track: _Track | None, other: _Track) -> _Track:
+    """Add to a track what another one has of the same signal."""
+    if track is None:
+        return other
+    track.raws = {**other.raws, **track.raws}
+    track.missing = {**other.missing, **track.missing}
+    return track
+
+
+def _with_versions(survey: Survey, known: Iterable[Model]) -> Survey:
     bare = {name for name, version in (*_mentioned(survey), *survey.waiting_streams) if not version}
-    only = {name: versions[name][0] for name in bare if len(versions.get(name, ())) == 1}
+    only = _only_versions(bare, known)
     if not only:
         return survey
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from exporter import sidecar as sidecar_module
 from exporter.config import Config, load_config
 from exporter.log import Episodes
 from exporter.methods import METHODS
@@ -377,6 +378,27 @@ async def test_a_background_task_that_fails_is_restarted_counted_and_shown(
     [record] = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert record.getMessage().startswith("background task progress: failed: ZeroDivisionError")
     assert record.exc_info
+
+
+async def test_a_layer_is_logged_when_it_becomes_unready_and_when_it_is_ready_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "tokenslo")
+    monkeypatch.setattr(sidecar_module, "LOOK_EVERY", 0.02)
+
+    def loaded(ready: bool, value: float) -> Survey:
+        info = ModelInfo("llama", "1", ready=ready, reason="" if ready else "UNLOADING")
+        return replace(good(value), models=(info,))
+
+    source = Scripted(*[loaded(True, 1.0)] * 3, *[loaded(False, 2.0)] * 5, loaded(True, 3.0))
+    async with watching(source) as url:
+        await eventually(f"{url}/metrics", lambda _, text: 'version="1"} 3.0' in text)
+        async with asyncio.timeout(10):
+            while len(messages(caplog)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    first, second = messages(caplog)
+    assert first == "readiness of model llama: model llama is not ready: UNLOADING"
+    assert second.startswith("readiness of model llama: works again; failed ")
 
 
 async def test_objectives_are_logged_once_for_each_model(caplog: pytest.LogCaptureFixture) -> None:

@@ -267,20 +267,28 @@ class TestLapsing:
         store.update(survey(models=()), 61, 0.01)
         assert store.view(61).signals == ()
 
-    def test_a_model_without_version_gives_way_to_its_only_version(self) -> None:
+    def test_a_model_without_version_becomes_its_only_version_at_once(self) -> None:
         store = Store(stale_after=5)
-        bare = replace(gauge(1.0, "live_streams"), version="")
-        taps = Survey("taps", (bare,), models=(ModelInfo("chat", ""),))
-        store.update(taps, 0, 0.01)
+
+        def taps(count: float) -> Survey:
+            live = replace(gauge(1.0, "live_streams"), version="")
+            asked = replace(requests("wire", ok=count), version="")
+            return Survey("taps", (live, asked), models=(ModelInfo("chat", ""),))
+
+        store.update(taps(0), 0, 0.01)
+        assert {(one.model, one.version) for one in store.view(0).signals} == {("chat", "")}
         store.update(survey(gauge(2.0), models=(ModelInfo("chat", "1"),)), 1, 0.01)
-        assert {(one.model, one.version) for one in store.view(1).signals} == {
-            ("chat", ""),
-            ("chat", "1"),
-        }
-        store.update(taps, 2, 0.01)
-        view = store.view(2)
-        assert {(one.model, one.version) for one in view.signals} == {("chat", "1")}
-        assert {one.signal for one in view.signals} == {"live_streams", "sequences_active"}
+        for now, count in ((1, 0), (2, 5), (3, 7)):
+            if count:
+                store.update(taps(count), now, 0.01)
+            view = store.view(now)
+            assert [(one.model, one.version) for one in view.models] == [("chat", "1")]
+            assert {(one.signal, one.quality, one.version) for one in view.signals} == {
+                ("live_streams", "exact", "1"),
+                ("requests", "exact", "1"),
+                ("sequences_active", "exact", "1"),
+            }
+            assert told(store, now) == count
 
     def test_an_outage_however_long_forgets_nothing(self) -> None:
         store = Store(10, forget_after=60)

@@ -187,6 +187,8 @@ def test_streams_at_a_tap_show_a_hang_whatever_the_engine_reports(
             page = get(running.ports[0], "/")[1]
             assert '<strong class="bad">not ready</strong>' in page
             assert "3 streams wait at the tap" in page
+            log = (tmp_path / "log").read_text()
+            assert f"readiness of decode {model}: {model}: decoding is stuck" in log
         finally:
             os.kill(stub, signal.SIGCONT)
         eventually(running, lambda status, _: status == 200)
