@@ -289,6 +289,8 @@ async def _read_once(
 ) -> Survey | None:
     """Read a source and store what came of it; return the survey if there is one."""
     what = f"reading {source.name}"
+    if isinstance(source, TapsSource):
+        source.learn(store.models(began))
     try:
         survey = events.added(without_probes(await source.survey(began), probed), began)
         now = monotonic()

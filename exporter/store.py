@@ -211,6 +211,10 @@ class Store:
             },
         )
 
+    def models(self, now: float) -> tuple[ModelInfo, ...]:
+        """Return every model that a source knows at ``now``."""
+        return tuple(self._model_infos(now))
+
     # Taking in
 
     def _update_parts(self, survey: Survey, now: float, took: float) -> None:
@@ -468,8 +472,18 @@ def _by_key(
     found: dict[Key, dict[str, Reading]] = {}
     for reading in readings:
         if _model(reading) not in refused:
-            found.setdefault(_key(reading), {})[reading.method] = reading
+            methods = found.setdefault(_key(reading), {})
+            twin = methods.get(reading.method)
+            methods[reading.method] = _added_up(twin, reading) if twin else reading
     return found
+
+
+def _added_up(one: Reading, other: Reading) -> Reading:
+    """Add readings of one model, of which one has the version that the other lacks."""
+    samples = dict(one.samples)
+    for labels, value in other.samples.items():
+        samples[labels] = plus(samples.get(labels), value)
+    return replace(other, samples=samples)
 
 
 def _known(survey: Survey) -> frozenset[Model]:

@@ -392,6 +392,12 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "Gaps between chunks that are in no histogram because a chunk was read late.",
         ("tap",),
     ),
+    "tokenslo_tap_limited_labels": (
+        "counter",
+        "Requests counted as other in a label (model, tenant, reason), because the value is not "
+        "known or there are too many series.",
+        ("label",),
+    ),
     "tokenslo_tap_restarts": (
         "counter",
         "How often the process of the taps ended unasked and was started again.",

@@ -16,11 +16,12 @@ from exporter.genai import PROFILES
 from exporter.methods import METHODS
 from exporter.readings import Distribution, Reading
 from exporter.taps.goodput import Goal, goals
+from exporter.taps.label_limiter import MAX_SERIES
 from exporter.taps.messages import read_genai
 from exporter.taps.model import GOES_ON_FROM, MAX_REASONS
+from exporter.taps.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
 from exporter.taps.recording import MAX_TENANTS, StreamRecorder
 from exporter.taps.retries import MOST, WITHIN
-from exporter.taps.roster import MAX_MODELS, MAX_UNPROVEN
 from exporter.view import SignalState, View
 from exporter.wire.events import Listener, Outcome, Stages, Stream
 from slos.model import Objective
@@ -31,7 +32,12 @@ OK = "stop"
 
 
 def stream(**fields: Any) -> Stream:
-    defaults = {"endpoint": "chat", "model": "llama", "streaming": True, "arrived": 100.0}
+    defaults = {
+        "endpoint": "generate_stream",
+        "model": "llama",
+        "streaming": True,
+        "arrived": 100.0,
+    }
     return Stream(**{**defaults, **fields})
 
 
@@ -716,12 +722,15 @@ def test_many_invented_names_push_out_one_another_only() -> None:
     assert recorder.passed == {}
 
 
-def test_models_have_a_limit_and_what_is_left_out_is_counted() -> None:
+def test_models_that_no_one_listed_share_one_budget_of_series() -> None:
     recorder = StreamRecorder({})
-    for number in range(MAX_MODELS + 3):
+    most = MAX_SERIES // MODEL_SERIES
+    for number in range(most + 3):
         play(recorder, stream(model=f"m{number}"), *chunks(101.0), ended(102.0))
-    assert len(names(recorder)) == MAX_MODELS
-    assert recorder.passed == {"models": 3}
+    assert len(names(recorder)) == most + 1
+    assert requests_of(recorder, "other") == 3
+    assert recorder.limited == {"model": 3}
+    assert value(recorder, "requests") == most + 3
     unanswered = StreamRecorder({})
     for number in range(MAX_UNPROVEN + 3):
         play(unanswered, stream(model=f"m{number}"))
@@ -734,8 +743,80 @@ def test_models_that_are_expected_have_room_whatever_a_server_lets_pass() -> Non
         play(recorder, stream(model=f"m{number}"), *chunks(101.0), ended(102.0))
     play(recorder, stream(), *chunks(101.0), ended(102.0))
     play(recorder, stream(version="77"), ended(101.0, "invalid", "404"))
-    assert ("llama", "") in names(recorder)
-    assert len(names(recorder)) == MAX_MODELS + 1
+    assert requests_of(recorder, "llama") == 1
+
+
+def requests_of(recorder: StreamRecorder, model: str) -> float:
+    return sum(
+        count
+        for reading in readings(recorder)
+        if (reading.signal, reading.model) == ("requests", model)
+        for count in reading.samples.values()
+        if isinstance(count, float)
+    )
+
+
+def test_a_server_that_echoes_names_makes_none_known() -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    for number in range(300):
+        one = stream(endpoint="chat", model=f"invented-{number}")
+        play(recorder, one, *chunks(101.0), ended(102.0))
+    assert names(recorder) == {("llama", ""), ("other", "")}
+    assert requests_of(recorder, "other") == recorder.limited["model"] == 300
+    recorder.learn_models(["new"], [])
+    play(recorder, stream(endpoint="chat", model="new"), *chunks(101.0), ended(102.0))
+    assert requests_of(recorder, "new") == 1
+
+
+def test_models_that_the_server_lists_begin_at_zero() -> None:
+    recorder = StreamRecorder({})
+    recorder.learn_models(["encoder", "chat"], ["chat"])
+    assert names(recorder) == {("chat", "")}
+    recorder.learn_models([], [f"adapter-{number:03}" for number in range(500)])
+    assert len(names(recorder)) == 1 + MAX_BEGUN
+    for number in range(500):
+        play(recorder, stream(endpoint="chat", model=f"adapter-{number:03}"), ended(101.0))
+    assert len(names(recorder)) == MAX_MODELS + 1, "and one is other"
+    assert value(recorder, "requests") == 500
+
+
+def test_models_tenants_and_reasons_share_one_budget_of_series() -> None:
+    recorder = StreamRecorder({}, expected=[f"m{number}" for number in range(20)], max_series=2000)
+    before = series_of(recorder)
+    for number in range(20):
+        for tenant in range(100):
+            one = stream(model=f"m{number}", tenant=f"t{tenant}")
+            play(recorder, one, *chunks(101.0), ended(102.0, "error", f"reason_{tenant}"))
+    # Each model also has the tenant other, and the method of an estimate.
+    assert series_of(recorder) - before < 2000 + 20 * 100
+    assert recorder.limited["tenant"] > 0
+    assert recorder.limited["reason"] > 0
+    assert value(recorder, "requests") == value(recorder, "tenant_requests") == 2000
+    assert value(recorder, "request_failures") == 2000
+
+
+def series_of(recorder: StreamRecorder) -> int:
+    return sum(
+        len(value.edges) + 2 if isinstance(value, Distribution) else 1
+        for reading in readings(recorder)
+        for value in reading.samples.values()
+    )
+
+
+def test_a_survey_has_only_the_models_that_changed() -> None:
+    recorder = StreamRecorder({}, expected=["a", "b"])
+
+    def changed() -> list[str]:
+        return [model[0].model for model in recorder.readings(changed_only=True)]
+
+    assert changed() == ["a", "b"]
+    assert changed() == []
+    one = play(recorder, stream(model="b"))
+    assert changed() == ["b"]
+    assert changed() == ["b"], "it has a live stream"
+    play_on(recorder, one, *chunks(101.0), ended(102.0))
+    assert changed() == ["b"]
+    assert changed() == []
 
 
 def test_models_that_are_expected_need_no_proof_but_their_versions_do() -> None:
@@ -794,14 +875,14 @@ def test_an_answer_says_which_version_a_request_was_for() -> None:
     assert gaps == {"1": 1.0, "2": 1.0, "3": 2.0}
 
 
-def test_a_version_that_is_learnt_late_takes_along_what_was_told_without_it() -> None:
+def test_what_was_reported_without_a_version_stays_so() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     play(recorder, stream(), ended(101.0, "rejected", "503"))
     assert names(recorder) == {("llama", "")}
     one = play(recorder, stream())
     one.version = "1"
     play_on(recorder, one, *chunks(101.0), ended(103.0))
-    assert names(recorder) == {("llama", "1")}
+    assert names(recorder) == {("llama", ""), ("llama", "1")}
     assert value(recorder, "requests") == 2
 
 

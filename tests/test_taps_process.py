@@ -47,6 +47,11 @@ ROOT = Path(__file__).parent.parent
 START = re.compile(r"tokenslo 0\.\S+: metrics (http://127\.0\.0\.1:\d+)/metrics, status \1/\n")
 
 
+_NAMES = b'{"object":"list","data":[{"id":"chat","object":"model"}]}'
+_LISTED = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_NAMES), _NAMES)
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+
+
 @dataclass
 class Upstream:
     """A server that streams as many chunks as ``max_tokens`` says, each when ``go`` is set."""
@@ -58,6 +63,10 @@ class Upstream:
         with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if not head.startswith(b"POST /v1/chat"):
+                    writer.write(_LISTED if b" /v1/models " in head else _NOT_FOUND)
+                    await writer.drain()
+                    continue
                 length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
                 body = json.loads(await reader.readexactly(int(length[1]) if length else 0))
                 writer.write(
@@ -169,7 +178,7 @@ async def child_of(pid: int) -> int:
 @asynccontextmanager
 async def source(upstream: Upstream, **more: object) -> AsyncIterator[tuple[TapsSource, int]]:
     """Run taps; give the source and the port of the proxy."""
-    given = Settings([tap(upstream)], **more)  # type: ignore[arg-type]
+    given = Settings([tap(upstream)], **{"expected": ["chat"], **more})  # type: ignore[arg-type]
     async with TapsSource(TapsProcess(given)) as one:
         yield one, port_of(one.where)
 
@@ -216,12 +225,13 @@ async def settled(one: TapsSource, tap: str) -> None:
 
 async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstream) -> None:
     async with source(upstream, tenant_header="x-tenant") as (one, port):
-        assert (await one.survey(0.0)).readings == ()
+        born = await one.survey(0.0)
+        assert {(one.model, one.version) for one in born.readings} == {("chat", "")}
+        assert total(born, "requests") == total(born, "itl") == 0
         await stream(port)
         await stream(port)
-        first = await one.survey(0.0)
-        assert total(first, "requests") == total(first, "itl") == 0
-        second = await until_streams(one, 2)
+        await until_streams(one, 2)
+        second = await one.survey(0.0)
         assert total(second, "output_tokens") == 6
         [info] = second.models
         assert (info.model, info.version, info.decoupled) == ("chat", "", True)
@@ -280,7 +290,9 @@ async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upst
 
 
 async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: Upstream) -> None:
-    async with TapsSource(TapsProcess(Settings([tap(upstream)])), alone=False) as one:
+    async with TapsSource(
+        TapsProcess(Settings([tap(upstream)], expected=["chat"])), alone=False
+    ) as one:
         await stream(port_of(one.where))
         survey = await one.survey(0.0)
     assert survey.models == ()
@@ -324,7 +336,7 @@ async def test_a_process_that_is_killed_is_started_again(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     fixed = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
-    async with TapsSource(TapsProcess(Settings([fixed]))) as one:
+    async with TapsSource(TapsProcess(Settings([fixed], expected=["chat"]))) as one:
         await stream(port)
         await until_streams(one, 0)
         await until_streams(one, 1)
@@ -364,7 +376,9 @@ async def test_a_process_that_is_killed_is_started_again(
 
 
 async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Upstream) -> None:
-    async with TapsSource(TapsProcess(Settings([tap(upstream)])), timeout=0.2) as one:
+    async with TapsSource(
+        TapsProcess(Settings([tap(upstream)], expected=["chat"])), timeout=0.2
+    ) as one:
         await stream(port_of(one.where))
         await one.survey(0.0)
         child = await child_of(os.getpid())
@@ -587,7 +601,7 @@ class Recorded:
     def __init__(self) -> None:
         self.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
 
-    async def survey(self, _: float) -> Answer:
+    async def survey(self, *_: object) -> Answer:
         lines = [readings_line(model) for model in self.recorder.readings()]
         readings = tuple(reading for line in lines for reading in read_readings(json.loads(line)))
         return Answer(readings, (), self.recorder.live)
@@ -622,7 +636,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
             process.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
             process.restarts += 1
         else:
-            seen = Stream("chat", "chat", streaming=True, arrived=1.0)
+            seen = Stream("generate_stream", "chat", streaming=True, arrived=1.0)
             process.recorder.started(seen, 1.0)
             for time in (2.0, 3.0):
                 process.recorder.chunk(seen, time, 0)
@@ -653,7 +667,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
 async def test_what_has_no_version_on_the_wire_is_the_only_one_that_triton_has() -> None:
     process, store = Recorded(), Store(stale_after=1e9)
     one = TapsSource(process, alone=False)  # type: ignore[arg-type]
-    seen = Stream("chat", "chat", streaming=True, arrived=1.0)
+    seen = Stream("generate_stream", "chat", streaming=True, arrived=1.0)
     process.recorder.started(seen, 1.0)
     process.recorder.chunk(seen, 2.0, 0)
     process.recorder.ended(seen, 4.0, "ok", "stop", None)

@@ -202,3 +202,9 @@ def test_a_prompt_is_words_or_token_ids() -> None:
 def test_what_does_not_fit_the_api_is_refused(api: Api, wrong: bytes, message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         read(api, wrong)
+
+
+@pytest.mark.parametrize("api", [CHAT, COMPLETIONS])
+def test_the_name_of_the_model_is_echoed(api: Api) -> None:
+    echoed = chunks(stream(api, 1, 1, model="invented", serve={}))
+    assert {chunk["model"] for chunk in echoed} == {"invented"}

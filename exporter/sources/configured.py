@@ -9,6 +9,7 @@ from exporter.genai import PROFILES
 from exporter.probe import ID
 from exporter.sources import Source
 from exporter.sources.fetch import Limits
+from exporter.sources.served_models import ServedModels
 from exporter.sources.sglang_server import SglangSource
 from exporter.sources.taps import TapsSource
 from exporter.sources.traces import TracesSource
@@ -57,10 +58,12 @@ def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Sou
         )
     if config.tap:
         # Last, as others may need more time to open, and from then on it stands in the way.
+        alone = not any(getattr(config, name) for name in _KNOW_MODELS)
         yield TapsSource(
             TapsProcess(_tap_settings(config, services, edges)),
-            alone=not any(getattr(config, name) for name in _KNOW_MODELS),
+            alone=alone,
             timeout=config.timeout,
+            served=_served(config, limits) if alone else None,
         )
 
 
@@ -74,6 +77,12 @@ _KNOW_MODELS = (
     "otlp_traces",
 )
 """Settings of sources that tell what is missing of their models."""
+
+
+def _served(config: Config, limits: Limits) -> ServedModels:
+    return ServedModels(
+        config.tap, limits, server_name=config.tap_upstream_tls, ca=config.tap_upstream_ca
+    )
 
 
 def _tap_settings(

@@ -35,14 +35,14 @@ class Answer:
     body: bytes
 
 
-def new_session() -> aiohttp.ClientSession:
+def new_session(tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
     """Return a session without proxies, cookies or transparent decompression (a size bomb).
 
     Every exchange has a connection of its own: one that was idle since the last may be dead, and
     its failure would be blamed on the server.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=16, force_close=True),
+        connector=aiohttp.TCPConnector(limit=16, force_close=True, ssl=tls or True),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Accept-Encoding": "identity", "User-Agent": "tokenslo"},
         auto_decompress=False,

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from exporter.background import TaskState
+from exporter.background import Supervisor, TaskState
 from exporter.families import Family, own_family
 from exporter.genai import GenAiSeries
 from exporter.readings import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
 from exporter.recorder import Series
 from exporter.sources import Closing
+from exporter.sources.served_models import ServedModels
 from exporter.taps.messages import TapState
 from exporter.taps.model import GOES_ON_FROM, UNUSED
 from exporter.taps.process import TapsProcess
@@ -71,16 +72,27 @@ class TapsSource(Closing):
     """Runs the ``process`` of the taps and asks it what it has counted.
 
     ``alone`` says that no other source knows the servers, so that this one says what is missing;
-    an answer may take ``timeout`` seconds.
+    an answer may take ``timeout`` seconds.  ``served`` has the models that the servers list, where
+    no other source has them.
     """
 
     def __init__(
-        self, process: TapsProcess, *, alone: bool = True, timeout: float = 2.0, name: str = "taps"
+        self,
+        process: TapsProcess,
+        *,
+        alone: bool = True,
+        timeout: float = 2.0,
+        name: str = "taps",
+        served: ServedModels | None = None,
     ) -> None:
         self.name = name
         self._process = process
         self._alone = alone
         self._timeout = timeout
+        self._served = served
+        self._supervisor = Supervisor()
+        self._listed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._limited: Mapping[str, int] = {}
         self._restarts = 0
         self._told: set[Series] = set()
         self._samples: dict[Series, Mapping[Labels, Value]] = {}
@@ -98,11 +110,15 @@ class TapsSource(Closing):
 
     async def __aenter__(self) -> Self:
         """Start the taps; raises InvalidFile if they cannot be had."""
+        if self._served:
+            await self._served.refresh()
+            self._supervisor.start("list served models", self._served.run)
         await self._process.start()
         return self
 
     async def close(self) -> None:
         """End the taps at once."""
+        self._supervisor.cancel()
         await self._process.close()
 
     async def drain(self) -> None:
@@ -114,15 +130,25 @@ class TapsSource(Closing):
         """Histograms of requests by endpoint, as they were at the last survey."""
         return self._genai
 
+    def learn(self, models: Iterable[ModelInfo]) -> None:
+        """Take the models that other sources know."""
+        if not self._served:
+            infos = tuple(models)
+            reported = {info.model for info in infos if info.ready and not info.excluded}
+            self._listed = frozenset(info.model for info in infos), frozenset(reported)
+
     def tasks(self) -> Sequence[TaskState]:
         """Return the task that restarts the process, and those in the process."""
-        return (*self._process.tasks, *self._tasks)
+        return (*self._supervisor.states, *self._process.tasks, *self._tasks)
 
     async def survey(self, now: float) -> Survey:
         """Return what the taps have counted so far; raises SourceError."""
         if self._process.restarts != self._restarts:
             self._begin_again()
-        answer = await self._process.survey(self._timeout)
+        if self._served:
+            self._listed = self._served.names(), self._served.generative()
+        answer = await self._process.survey(self._timeout, *self._listed)
+        self._limited = answer.limited
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         self._genai = answer.genai
         readings = tuple(self._from_0(answer.readings))
@@ -154,6 +180,10 @@ class TapsSource(Closing):
                 [({"tap": state.tap}, state.traffic.connections) for state in self._states],
             ),
             *(own_family(name, series) for name, series in by_name.items()),
+            own_family(
+                "tokenslo_tap_limited_labels",
+                [({"label": label}, count) for label, count in sorted(self._limited.items())],
+            ),
             own_family("tokenslo_tap_restarts", [({}, self._process.restarts)]),
         )
 
@@ -183,8 +213,13 @@ class TapsSource(Closing):
                 continue
             self._told.add(series)
             if series in before or SIGNALS[reading.signal].kind == "gauge":
-                self._samples[series] = reading.samples
-                yield reading
+                had = self._samples.get(series, {})
+                self._samples[series] = {**had, **reading.samples}
+                samples = {
+                    labels: value if labels in had or not had else nothing_of(value)
+                    for labels, value in reading.samples.items()
+                }
+                yield replace(reading, samples=samples)
             else:
                 # With those of a process that ended, which begin anew as well.
                 every = {**self._samples.get(series, {}), **reading.samples}

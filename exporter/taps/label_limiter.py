@@ -1,8 +1,12 @@
-"""Bound the number of values of a label that clients or servers choose."""
+"""Bound the values of labels that clients or servers choose, and the series they cause."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 OTHER = "other"
+MAX_SERIES = 20_000
+"""Series that clients can cause beside those of the models that are known."""
 
 
 class LabelLimiter:
@@ -37,3 +41,21 @@ class LabelLimiter:
         self._provisional.discard(value)
         self._values.add(value)
         return value
+
+
+class SeriesBudget:
+    """The number of series that clients can cause: one budget for models, tenants and reasons.
+
+    ``limited`` counts requests by the label that is ``other`` instead of a value of its own.
+    """
+
+    def __init__(self, limit: int = MAX_SERIES) -> None:
+        self._left = limit
+        self.limited: Counter[str] = Counter()
+
+    def take(self, series: int) -> bool:
+        """Take a number of series from the budget; False, and nothing is taken, if it has less."""
+        if series > self._left:
+            return False
+        self._left -= series
+        return True

@@ -1,8 +1,9 @@
 """What the sidecar and the process of its taps say to each other: a line of JSON each.
 
 The sidecar sends :class:`Settings` and gets ``started`` or ``problems``.  Then it may send
-``{"survey": number}`` any time, which is answered by a line for every model and a last one with
-the same number, and ``{"drain": seconds}`` once.
+``{"survey": number, "known": [names], "reported": [names]}`` any time, which is answered by a line
+for every model that has changed since the previous one and a last line with the same number, and
+``{"drain": seconds}`` once.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from exporter.births import known_labels
 from exporter.readings import UNLABELLED, Distribution, Labels, Reading, Value
 from exporter.recorder import Histogram, Recorder, Series
 from exporter.taps.goodput import Goal, Verdict
-from exporter.taps.label_limiter import OTHER, LabelLimiter
+from exporter.taps.label_limiter import OTHER, LabelLimiter, SeriesBudget
 from exporter.wire.events import Stages
 from slos.signals import (
     LATENCIES,
+    OUTCOMES,
     RESULTS,
     SIGNALS,
     TENANT,
@@ -111,16 +112,20 @@ class Model:
         version: str,
         thresholds: Mapping[str, Iterable[float]],
         goals: Iterable[Goal],
+        budget: SeriesBudget | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.proven = False
         self.live = 0
+        self.touched = True
+        self._budget = budget or SeriesBudget()
         self.goals = tuple(goal for goal in goals if goal.model in ("", name))
         self._pace: Pace | None = None
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
         self._reasons = LabelLimiter(MAX_REASONS)
+        self._known_reasons: set[str] = set()
         self.thresholds = {
             signal: tuple(thresholds[signal]) for signal in LATENCIES if thresholds.get(signal)
         }
@@ -169,13 +174,25 @@ class Model:
             of_tenant = self._series(TENANT_SIGNALS[signal])
             self._recorder.count(of_tenant, _of_tenant(given, tenant), amount)
 
-    def met(self, tenant: str) -> None:
-        """Begin the counters of a tenant, at zero, with its first request."""
-        if tenant and tenant not in self._tenants:
-            self._tenants.add(tenant)
-            for signal, twin in TENANT_SIGNALS.items():
-                for labels in self._known_labels(signal):
-                    self._recorder.count(self._series(twin), _of_tenant(labels, tenant), 0.0)
+    def met(self, tenant: str) -> str:
+        """Begin the counters of a tenant, at zero, with its first request.
+
+        Return the tenant as a label: ``other`` where the budget has no series left for it.
+        """
+        if not tenant or tenant in self._tenants:
+            return tenant
+        begun = [
+            (twin, labels)
+            for signal, twin in TENANT_SIGNALS.items()
+            for labels in self._known_labels(signal)
+        ]
+        if tenant != OTHER and not self._budget.take(len(begun)):
+            self._budget.limited["tenant"] += 1
+            return self.met(OTHER)
+        self._tenants.add(tenant)
+        for twin, labels in begun:
+            self._recorder.count(self._series(twin), _of_tenant(labels, tenant), 0.0)
+        return tenant
 
     def used(self, *signals: str) -> None:
         """Stop to serve zero for signals that a request should have shown and did not."""
@@ -210,11 +227,18 @@ class Model:
                         self._begin(self._series(key))
 
     def reason(self, word: str) -> str:
-        """Return a reason as a label may have it: few words, of few letters."""
+        """Return a reason as a label: few values, of few letters."""
         word = word.lower()
-        if not word:
+        if not word or word in self._known_reasons:
             return word
-        return self._reasons.admit(word) if _REASON.fullmatch(word) else OTHER
+        if not _REASON.fullmatch(word):
+            return OTHER
+        reason = self._reasons.admit(word)
+        if reason == OTHER or not self._budget.take(len(OUTCOMES)):
+            self._budget.limited["reason"] += 1
+            return OTHER
+        self._known_reasons.add(reason)
+        return reason
 
     def readings(self) -> Iterator[Reading]:
         """Yield everything so far."""

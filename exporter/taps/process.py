@@ -8,9 +8,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from time import monotonic
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ class Answer:
     """What the process has counted since it began; ``live`` are the requests under way.
 
     ``waiting`` counts the streams of each model that wait for a token, and ``tasks`` are the
-    process's background tasks.
+    process's background tasks.  ``limited`` counts requests by the label that is ``other``.
     """
 
     readings: tuple[Reading, ...]
@@ -55,6 +56,7 @@ class Answer:
     waiting: Mapping[Model, int] = field(default_factory=dict)
     tasks: tuple[TaskState, ...] = ()
     genai: tuple[GenAiSeries, ...] = ()
+    limited: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Run:
@@ -71,6 +73,7 @@ class _Run:
         self._reader = reader
         self._writer = writer
         self._surveys = 0
+        self._readings: dict[Model, tuple[Reading, ...]] = {}
 
     @classmethod
     async def start(cls, settings: Settings) -> Self:
@@ -107,27 +110,26 @@ class _Run:
             raise InvalidFile(read_problems(message["problems"]))
         self.taps = tuple(message["started"])
 
-    async def survey(self) -> Answer:
-        """Ask for everything; raises _Ended."""
+    async def survey(self, known: Collection[str], reported: Collection[str]) -> Answer:
+        """Ask for the models that changed, and return all; raises _Ended."""
         self._surveys += 1
         number = self._surveys
-        self._send(line({"survey": number}))
-        readings: list[Reading] = []
+        self._send(line({"survey": number, "known": [*known], "reported": [*reported]}))
         while True:
             message = await self._read()
             if "model" in message:
-                readings += read_readings(message)
+                # Also of an answer that was not waited for: each change is sent once.
+                self._readings[message["model"], message["version"]] = read_readings(message)
             elif message["survey"] == number:
                 return Answer(
-                    tuple(readings),
+                    tuple(chain.from_iterable(self._readings.values())),
                     tuple(map(read_state, message["taps"])),
                     message["live"],
                     {(name, version): count for name, version, count in message["waiting"]},
                     tuple(TaskState(**task) for task in message["tasks"]),
                     tuple(map(read_genai, message["genai"])),
+                    message["limited"],
                 )
-            else:
-                readings.clear()  # the rest of an answer that was not waited for
 
     async def drain(self, seconds: float) -> None:
         """Have it end when its connections have, after ``seconds`` at the latest."""
@@ -186,13 +188,19 @@ class TapsProcess:
         self._run = await _Run.start(self._settings)
         self._supervisor.start("taps-process", self._keep)
 
-    async def survey(self, seconds: float) -> Answer:
-        """Ask for everything; raises SourceError if there is no answer within ``seconds``."""
+    async def survey(
+        self, seconds: float, known: Collection[str] = (), reported: Collection[str] = ()
+    ) -> Answer:
+        """Ask for everything; raises SourceError if there is no answer within ``seconds``.
+
+        ``known`` are the models that the servers list, ``reported`` those of them whose series
+        begin before their first request.
+        """
         if not self._run:
             raise SourceError("ended", f"{self._problem}; it is being started again")
         try:
             async with asyncio.timeout(seconds):
-                return await self._run.survey()
+                return await self._run.survey(known, reported)
         except TimeoutError:
             raise SourceError("timeout", f"the taps did not answer within {seconds:g} s") from None
         except _Ended as ended:

@@ -24,11 +24,11 @@ from exporter.readings import Reading
 from exporter.taps.genai_recorder import GenAiRecorder
 from exporter.taps.goodput import Goal, times
 from exporter.taps.judgement import Judgement, judge_ended, judge_first_token, judge_under_way
-from exporter.taps.label_limiter import OTHER, LabelLimiter
+from exporter.taps.label_limiter import MAX_SERIES, OTHER, LabelLimiter, SeriesBudget
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.model import Model, Pace
+from exporter.taps.model_registry import ModelRegistry
 from exporter.taps.retries import Retries
-from exporter.taps.roster import Roster
 from exporter.wire.events import Outcome, Stream
 
 MAX_TENANTS = 100
@@ -89,13 +89,17 @@ class StreamRecorder:
         expected: Collection[str] = (),
         probe: str = "",
         genai: Mapping[str, Sequence[float]] | None = None,
+        max_series: int = MAX_SERIES,
     ) -> None:
         self.genai = GenAiRecorder(genai or {})
         self.lossy = 0
         self.passed: Counter[str] = Counter()
         goals = tuple(goals)
-        self._models = Roster(
-            lambda name, version: Model(name, version, thresholds, goals), expected
+        self._budget = SeriesBudget(max_series)
+        self._models = ModelRegistry(
+            lambda name, version: Model(name, version, thresholds, goals, self._budget),
+            expected,
+            self._budget,
         )
         self.seen_until: Callable[[], float] | None = None
         self.lag = LoopLag()
@@ -150,9 +154,26 @@ class StreamRecorder:
             if not (stream.chunks and stream.end_may_not_show)
         )
 
-    def readings(self) -> Iterator[tuple[Reading, ...]]:
-        """Yield everything so far, model by model; events may come in between."""
-        return (tuple(model.readings()) for model in self._models.told())
+    @property
+    def limited(self) -> Mapping[str, int]:
+        """How many requests are counted under ``other``, by label."""
+        return self._budget.limited
+
+    def learn_models(self, known: Collection[str], reported: Collection[str] = ()) -> None:
+        """Take the models that the server lists; ``reported`` ones begin at zero now."""
+        self._models.learn(known, reported)
+
+    def readings(self, *, changed_only: bool = False) -> Iterator[tuple[Reading, ...]]:
+        """Yield everything so far, model by model; events may come in between.
+
+        With ``changed_only`` models are left out to which nothing happened since they were last
+        yielded.
+        """
+        for model in self._models.reported():
+            if model.touched or model.live or not changed_only:
+                # One that has live requests may yet change, and so may it when they are gone.
+                model.touched = model.live > 0
+                yield tuple(model.readings())
 
     # Events
 
@@ -161,13 +182,13 @@ class StreamRecorder:
         if self._probe and stream.request_id == self._probe:
             return
         stream.model = stream.model or self._only
-        model = self._models.asked(stream.model, stream.version)
+        model = self._models.requested(stream.model, stream.version, stream.endpoint)
         if model is None:
             self.passed["models"] += 1
             return
         model.live += 1
-        tenant = self._tenant(stream.tenant, self._tenants.begin)
-        model.met(tenant)
+        model.touched = True
+        tenant = model.met(self._tenant(stream.tenant, self._tenants.begin))
         self._live[stream] = _Live(
             model,
             model.pace if stream.streaming else None,
@@ -241,7 +262,8 @@ class StreamRecorder:
                 model.count("wasted_tokens", amount=wasted)
         else:
             _rejoin(stream, live)
-        model.met(tenant)
+        tenant = model.met(tenant)
+        model.touched = True
         model.count("requests", {"outcome": outcome}, tenant=tenant)
         if outcome != "ok":
             failure = {"outcome": outcome, "reason": model.reason(reason)}
@@ -296,7 +318,7 @@ class StreamRecorder:
 
     def _answered(self, stream: Stream, live: _Live) -> None:
         """Take in that the server knows the model, and perhaps only now tells its version."""
-        model = self._models.answered(live.model, stream.model, stream.version)
+        model = self._models.answered(live.model, stream.model, stream.version, stream.endpoint)
         if model is not live.model:
             live.model.live -= 1
             model.live += 1
@@ -321,7 +343,10 @@ class StreamRecorder:
         """Return a tenant as a label."""
         if not name:
             return name
-        return limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
+        label = limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
+        if label == OTHER:
+            self._budget.limited["tenant"] += 1
+        return label
 
 
 def _rejoin(stream: Stream, live: _Live) -> None:

@@ -173,7 +173,8 @@ async def _answer(
                 continue
             for _ in recorder.judge_under_way(monotonic()):
                 await asyncio.sleep(0)
-            for readings in recorder.readings():
+            recorder.learn_models(message.pop("known"), message.pop("reported"))
+            for readings in recorder.readings(changed_only=True):
                 writer.write(readings_line(readings))
                 await writer.drain()
                 # One model at a time: bytes between clients and servers come first.
@@ -185,6 +186,7 @@ async def _answer(
                 "live": recorder.live,
                 "waiting": waiting,
                 "taps": states,
+                "limited": recorder.limited,
                 "tasks": tasks,
                 "genai": list(recorder.genai.series()),
             }

@@ -32,6 +32,7 @@ class BadRequest(Exception):  # noqa: N818 - the API's own word for it
 class Ask:
     """What a client asks for."""
 
+    model: str
     prompt: tuple[Hashable, ...]
     max_tokens: int
     stream: bool
@@ -76,7 +77,9 @@ def read(api: Api, body: bytes) -> Ask:
     if any(type(number) is not int for number in numbers if number is not None) or limit is None:
         raise BadRequest("Input should be a valid integer")
     stop = given.get("stop_after")
+    model = given.get("model")
     return Ask(
+        model=model if isinstance(model, str) else "",
         prompt=api.prompt(given),
         max_tokens=limit if stop is None else min(limit, stop),
         stream=given.get("stream") is True,
@@ -98,7 +101,7 @@ class Answer:
             "id": f"{api.prefix}-{uuid.uuid4().hex}",
             "object": api.chunk if ask.stream else api.whole,
             "created": int(time.time()),
-            "model": settings.model,
+            "model": ask.model or settings.model,  # it echoes whatever name it is asked for
         }
         self._tokens = self._iterations = 0
         self._cached = 0

@@ -1,0 +1,96 @@
+"""The names of the models that the servers behind taps list: /v1/models, the repository index."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+
+import aiohttp
+
+from exporter.readings import SourceError
+from exporter.sources import repository
+from exporter.sources.fetch import Limits, fetch, new_session, parse_json
+from exporter.taps.tap import ProxySpec, Spec
+
+EVERY = 30.0
+"""Seconds between two requests to a server."""
+SOON = 2.0
+"""The same while no server has listed any model."""
+
+
+class ServedModels:
+    """Asks every server that taps watch for the names of its models.
+
+    A capture tap's servers are asked on this host.  With a ``server_name``, which their certificate
+    has, servers are asked in TLS; ``ca`` is a file of CAs, empty for the system's.
+    """
+
+    def __init__(
+        self, taps: Iterable[Spec], limits: Limits, *, server_name: str = "", ca: str = ""
+    ) -> None:
+        self._server_name, self._ca = server_name, ca
+        scheme = "https" if server_name else "http"
+        self._urls = [f"{scheme}://{address}" for tap in taps for address in _addresses(tap)]
+        self._limits = limits
+        self._listed: dict[str, frozenset[str]] = {}
+        self._generative: dict[str, frozenset[str]] = {}
+
+    async def run(self) -> None:
+        """Ask again and again."""
+        while True:
+            await asyncio.sleep(EVERY if any(self._listed.values()) else SOON)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask every server; one that does not answer keeps the names it had."""
+        async with new_session(self._tls()) as session:
+            for url in self._urls:
+                await self._ask(session, url)
+
+    def names(self) -> frozenset[str]:
+        """Return every name that a server lists."""
+        return frozenset().union(*self._listed.values())
+
+    def generative(self) -> frozenset[str]:
+        """Return the names of models that certainly generate text: those of /v1/models."""
+        return frozenset().union(*self._generative.values())
+
+    async def _ask(self, session: aiohttp.ClientSession, url: str) -> None:
+        generative = await self._get(session, "GET", f"{url}/v1/models")
+        index = await self._get(session, "POST", f"{url}/v2/repository/index")
+        if generative is not None:
+            self._generative[url] = frozenset(_ids(generative))
+        if generative is not None or index is not None:
+            ready = frozenset(entry.name for entry in repository.index(index) if entry.ready)
+            self._listed[url] = self._generative.get(url, frozenset()) | ready
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self._server_name:
+            return None
+        context = ssl.create_default_context(cafile=self._ca or None)
+        # The address is not the name in the certificate, which the proxy verifies; here the chain
+        # suffices, as nothing but names is read.
+        context.check_hostname = False
+        return context
+
+    async def _get(self, session: aiohttp.ClientSession, method: str, url: str) -> object:
+        try:
+            return parse_json(await fetch(session, method, url, limits=self._limits), url)
+        except SourceError:
+            return None  # it is no server of this kind, or does not answer now
+
+
+def _addresses(tap: Spec) -> Sequence[str]:
+    if isinstance(tap, ProxySpec):
+        host = f"[{tap.upstream_host}]" if ":" in tap.upstream_host else tap.upstream_host
+        return (f"{host}:{tap.upstream_port}",)
+    return [f"127.0.0.1:{port}" for port in tap.ports]
+
+
+def _ids(document: object) -> Iterator[str]:
+    """Yield the ids in an answer of /v1/models."""
+    data = document.get("data") if isinstance(document, dict) else None
+    for entry in data if isinstance(data, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            yield entry["id"]

@@ -1,0 +1,89 @@
+"""The names of models that servers behind taps list."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from exporter.sources.fetch import Limits
+from exporter.sources.served_models import ServedModels
+from exporter.sources.taps import TapsSource
+from exporter.taps.messages import Settings
+from exporter.taps.process import TapsProcess
+from exporter.taps.tap import CaptureSpec, parse
+from lab import serve
+from lab.process import HOST
+from tests.fake_server import fake_server
+from tests.fake_triton import fake_triton, ready
+from tests.test_taps_process import eventually, port_of, total
+
+LISTED = {"data": [{"id": "chat"}, {"id": 7}, "x", {"id": "adapter"}]}
+
+
+async def served(port: int) -> ServedModels:
+    models = ServedModels([CaptureSpec("lo", (port,))], Limits(2.0))
+    await models.refresh()
+    return models
+
+
+async def test_names_are_those_of_v1_models() -> None:
+    async with fake_server({"/v1/models": LISTED}) as server:
+        models = await served(urlsplit(server.url).port or 0)
+    assert models.names() == models.generative() == {"chat", "adapter"}
+    await models.refresh()
+    assert models.names() == {"chat", "adapter"}, "a server that is down keeps its names"
+
+
+async def test_names_are_those_of_the_repository_index() -> None:
+    async with fake_triton(index=ready("chat")) as server:
+        models = await served(urlsplit(server.url).port or 0)
+    assert models.names() == {"chat"}
+    assert models.generative() == frozenset()
+
+
+async def test_nothing_is_learnt_from_what_is_no_server() -> None:
+    async with fake_server({"/v1/models": b"[[["}) as server:
+        models = await served(urlsplit(server.url).port or 0)
+    assert models.names() == frozenset()
+
+
+async def test_invented_names_are_other_where_the_server_echoes_them(tmp_path: Path) -> None:
+    with serve.start(tmp_path / "server") as server:
+        tap = f"proxy={HOST}:0={HOST}:{server.ports[0]}"
+        models = ServedModels([parse(tap)], Limits(2.0))
+        async with TapsSource(TapsProcess(Settings([tap])), served=models) as one:
+            url = f"http://{HOST}:{port_of(one.where)}/v1/chat/completions"
+            async with aiohttp.ClientSession() as session:
+
+                async def ask(model: str) -> None:
+                    message = {"role": "user", "content": "a"}
+                    body = {"model": model, "max_tokens": 1, "messages": [message]}
+                    async with session.post(url, json=body) as answer:
+                        assert (await answer.json())["model"] == model
+
+                await one.survey(0.0)
+                await asyncio.gather(
+                    *(ask(f"invented-{n}") for n in range(40)), ask("tensorrt_llm")
+                )
+
+            async def all_counted() -> bool:
+                return total(await one.survey(0.0), "requests") == 41
+
+            await eventually(all_counted)
+            survey = await one.survey(0.0)
+            limited = {
+                labels["label"]: value
+                for family in one.families()
+                if family.name == "tokenslo_tap_limited_labels"
+                for labels, value in family.series
+            }
+    counts = {
+        reading.model: sum(value for value in reading.samples.values() if isinstance(value, float))
+        for reading in survey.readings
+        if reading.signal == "requests"
+    }
+    assert counts == {"tensorrt_llm": 1, "other": 40}
+    assert limited == {"model": 40}
