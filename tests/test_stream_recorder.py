@@ -301,13 +301,13 @@ def test_requests_by_endpoint_and_error_for_otlp() -> None:
         for one in map(read_genai, recorder.genai.series())
     }
     assert found == {
-        ("e2e", "chat", ""): (2, 3.0),
-        ("ttft", "chat", ""): (1, 0.5),
-        ("tpot", "chat", ""): (1, 0.5),
+        ("e2e", "generate_stream", ""): (2, 3.0),
+        ("ttft", "generate_stream", ""): (1, 0.5),
+        ("tpot", "generate_stream", ""): (1, 0.5),
         ("e2e", "completions", ""): (1, 4.0),
         ("ttft", "completions", ""): (1, 3.0),
-        ("e2e", "chat", "error"): (1, 10.0),
-        ("e2e", "chat", "disconnected"): (1, 5.0),
+        ("e2e", "generate_stream", "error"): (1, 10.0),
+        ("e2e", "generate_stream", "disconnected"): (1, 5.0),
     }
     edges = {one.signal: one.value.edges[:-1] for one in map(read_genai, recorder.genai.series())}
     assert edges == bounds
@@ -367,7 +367,7 @@ def test_our_own_probe_is_in_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "model"), [(["llama"] * 2, "llama"), (["llama", "other"], "")]
+    ("expected", "model"), [(["llama"] * 2, "llama"), (["llama", "mistral"], "other")]
 )
 def test_a_request_without_a_model_is_for_the_only_one(expected: list[str], model: str) -> None:
     recorder = StreamRecorder({}, expected=expected)

@@ -59,6 +59,10 @@ class ModelRegistry:
             elif self._has_place(name):
                 self._add(*key, proven=True)
 
+    def only(self) -> str:
+        """Return the name of the only model there is, empty if there are several or none."""
+        return next(iter(self._known)) if len(self._known) == 1 else ""
+
     def requested(self, name: str, version: str, endpoint: Endpoint) -> Model | None:
         """Return the model that a request is for; None if too many are waiting for proof.
 

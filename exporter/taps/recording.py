@@ -105,8 +105,6 @@ class StreamRecorder:
         self.lag = LoopLag()
         self.late_gaps = 0
         self._probe = probe
-        names = {*expected}
-        self._only = names.pop() if len(names) == 1 else ""
         self._live: dict[Stream, _Live] = {}
         self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
         self._retries = Retries()
@@ -181,7 +179,7 @@ class StreamRecorder:
         """Begin to measure a request."""
         if self._probe and stream.request_id == self._probe:
             return
-        stream.model = stream.model or self._only
+        stream.model = stream.model or self._models.only()
         model = self._models.requested(stream.model, stream.version, stream.endpoint)
         if model is None:
             self.passed["models"] += 1
@@ -211,8 +209,7 @@ class StreamRecorder:
         elif late or live.late:
             # Chunks that are read late come in one: nothing is known of the gaps around each.
             self.late_gaps += 1
-            if live.judgement.pending and live.left is None:
-                live.judgement.token_came(live.model)
+            live.judgement.pending = frozenset()
         else:
             gap = time - stream.last
             pace.itl.observe(gap)
