@@ -282,16 +282,16 @@ def legend(labels: Iterable[str]) -> str:
     return " ".join(f"{{{{{label}}}}}" for label in labels)
 
 
-def variable(name: str, label: str, values_of: Expr) -> core.Template:
+def variable(name: str, label: str, values_of: Expr, *, several: bool = True) -> core.Template:
     """Let the reader choose among the values of the label ``name`` on ``values_of``."""
     return core.Template(
         name=name,
         label=label,
         query=f"label_values({values_of}, {name})",
         dataSource=DATASOURCE,
-        includeAll=True,
-        allValue=".+",
-        multi=True,
+        includeAll=several,
+        allValue=".+" if several else None,
+        multi=several,
         regex="",
         refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
     )

@@ -9,6 +9,7 @@ from grafanalib import core
 from dashboards import engine, grafana
 from dashboards.grafana import Column, Level, Row
 from dashboards.objective import objective_row
+from dashboards.selected_objective import MOST_ROWS, selected_row, selected_variable
 from dashboards.stored import render
 from promql.expr import Expr, Matcher, aggregate, number, vector
 from slos import names
@@ -30,6 +31,8 @@ def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
 def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
     """Lay out the dashboard of a service.
 
+    With more than :data:`MOST_ROWS` objectives, one row shows the one that the reader selects.
+
     From top to bottom it answers: which promise is in danger, since when and how badly; what the
     service's users see; what the engine is short of; and how far these numbers can be trusted.
     """
@@ -42,6 +45,8 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
     )
     everything = Scope(service.selector).series("tokenslo_model_info")
     about_models = any(planned.indicator.signals for planned in plan.objectives)
+    many = len(plan.objectives) > MOST_ROWS
+    shown = () if many else plan.objectives
     made = f"Made by tokenslo {version} from {source}."
     return grafana.dashboard(
         uid=names.dashboard_uid(service.service),
@@ -50,6 +55,7 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
         tags=("llm", "slo", "tokenslo"),
         variables=[
             grafana.datasource_variable(),
+            *([selected_variable(plan)] if many else ()),
             *(
                 grafana.variable(name, label, everything)
                 for name, label in (_VARIABLES if about_models else ())
@@ -58,8 +64,13 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
         annotations=[_alerts(service.service)],
         links=_runbooks(service),
         rows=[
-            Row("Objectives", [_overview(plan)], height=3 + len(plan.objectives)),
-            *(objective_row(planned, plan, scope) for planned in plan.objectives),
+            Row(
+                "Objectives",
+                [_overview(plan)],
+                height=3 + min(len(plan.objectives), MOST_ROWS),
+            ),
+            *([selected_row(plan)] if many else ()),
+            *(objective_row(planned, plan, scope) for planned in shown),
             *(engine.rows(plan, scope) if about_models else ()),
         ],
     )

@@ -32,7 +32,6 @@ from slos.plan import PlannedAlert, PlannedObjective
 
 def alert_page(subject: Subject, alert: PlannedAlert) -> str:
     """Write the page on an alert of an objective."""
-    steps = tuple(checks(subject.planned, alert))
     return document(
         [
             f"# {alert.name}",
@@ -41,8 +40,7 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
             *_MEANING[alert.kind](subject),
             "## Impact",
             _impact(subject, alert),
-            *diagnosis(steps, subject),
-            *mitigation(causes(steps, alert)),
+            *_what_to_do(subject, alert),
             "## Verify",
             *_verify(subject, alert),
             "## Escalate",
@@ -51,6 +49,22 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
             _related(subject, alert),
         ]
     )
+
+
+def _what_to_do(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
+    """Yield diagnosis and mitigation; at low traffic they are those of the burn-rate alert."""
+    if alert.kind == "trickle":
+        burn = page_link(subject.planned.burn)
+        yield "## Diagnosis"
+        trickle = subject.planned.trickle
+        assert trickle is not None  # noqa: S101  (else there is no such alert)
+        yield f"Take the steps of {burn}, with the range `[{trickle.window}]` instead of `[5m]`."
+        yield "## Mitigation"
+        yield f"As on {burn}."
+        return
+    steps = tuple(checks(subject.planned, alert))
+    yield from diagnosis(steps, subject)
+    yield from mitigation(causes(steps, alert))
 
 
 def promise(planned: PlannedObjective, window: Decimal) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -283,3 +284,28 @@ def test_goodput_shows_the_failing_clause_of_its_own_objective():
     (target,) = clauses["targets"]
     assert target["expr"].startswith("sum by (result, clause)")
     assert 'objective="chat/goodput",result=~"bad|unknown"' in target["expr"]
+
+
+def test_a_dashboard_of_many_objectives_shows_the_selected_one():
+    objectives = [replace(objective("availability"), name=f"o{n}") for n in range(51)]
+    every, many = dashboard(example(*objectives[:50])), dashboard(example(*objectives))
+    rows = [panel["title"] for panel in every["panels"] if panel["type"] == "row"]
+    assert sum(title.startswith("o") for title in rows) == 50
+    rows = [panel["title"] for panel in many["panels"] if panel["type"] == "row"]
+    assert rows[:2] == ["Objectives", "Objective $slo"]
+    assert not [title for title in rows if title.startswith("o")]
+    [chosen] = [each for each in many["templating"]["list"] if each["name"] == "slo"]
+    assert (chosen["multi"], chosen["includeAll"]) == (False, False)
+    assert chosen["query"] == 'label_values(slo:error_budget_remaining:ratio{service="chat"}, slo)'
+    selected = [
+        target["expr"]
+        for panel in many["panels"]
+        for target in panel.get("targets", ())
+        if "$slo" in target["expr"]
+    ]
+    (planned, *_) = example(*objectives).objectives
+    assert len(selected) == len(planned.windows) + 1
+    for expr in selected:
+        assert all(each.metric.startswith("slo:") for each in selectors(expr))
+        assert all("slo" in each.labels for each in selectors(expr))
+    assert len(json.dumps(many)) < len(json.dumps(every)) / 2

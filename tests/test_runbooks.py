@@ -211,6 +211,12 @@ def test_the_steps_of_a_budget_policy_are_told():
     assert "\n| 50% | no risky \\| rollouts |\n| 100% | freeze |\n" in text
 
 
+def test_the_page_on_a_trickle_refers_to_the_steps_of_the_burn_rate_alert():
+    text = page(example(objective("ttft", "0.95")), "ChatTtftFailingTrickle")
+    assert "\nTake the steps of [ChatTtftBudgetBurn](ChatTtftBudgetBurn.md), with" in text
+    assert "\nAs on [ChatTtftBudgetBurn](ChatTtftBudgetBurn.md).\n" in text
+
+
 def test_the_page_on_a_trickle_tells_what_makes_one():
     text = page(example(objective("ttft", "0.95")), "ChatTtftLowTrafficErrors")
     assert (

@@ -1,0 +1,54 @@
+"""The row of a service with many objectives: panels of the one that the reader selects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+from grafanalib import core
+
+from dashboards import grafana
+from dashboards.grafana import Level, Query, Row
+from promql.expr import aggregate
+from slos import names
+from slos.durations import parse_duration
+from slos.plan import Plan
+from slos.queries import burn_rate, recorded
+
+MOST_ROWS = 50
+"""With more objectives, one row shows the selected one: thousands of panels are slow in Grafana."""
+VARIABLE = "slo"
+
+
+def selected_variable(plan: Plan) -> core.Template:
+    """Let the reader select one objective of a service."""
+    every = recorded(names.BUDGET_REMAINING, plan.service.service)
+    return grafana.variable(VARIABLE, "Objective", every, several=False)
+
+
+def selected_row(plan: Plan) -> Row:
+    """Return the panels of the selected objective, from recorded series alone."""
+    service = plan.service.service
+    selected = replace(plan.objectives[0].objective, name=f"${VARIABLE}")
+    windows = {window for planned in plan.objectives for window in planned.windows}
+    burning = grafana.time_series(
+        "Burn rate by window",
+        "How many times faster than allowed the error budget of the selected objective burns; of "
+        "groups, the one that burns the fastest. Recorded series: they cover the whole service.",
+        [
+            Query(aggregate("max", burn_rate(window, service, selected)), window)
+            for window in sorted(windows, key=parse_duration)
+        ],
+        unit=grafana.NUMBER,
+        lines=[Level(Decimal(1), "orange")],
+    )
+    left = grafana.time_series(
+        "Budget left",
+        "The share of the error budget that is left; of groups, the least. Below the dashed line "
+        "it is spent.",
+        [Query(aggregate("min", recorded(names.BUDGET_REMAINING, service, selected)), "left")],
+        unit=grafana.RATIO,
+        lines=[Level(Decimal(0), "red")],
+        top=1,
+    )
+    return Row("Objective $slo", [burning, left])
