@@ -212,9 +212,9 @@ def test_the_steps_of_a_budget_policy_are_told():
 
 
 def test_the_page_on_a_trickle_refers_to_the_steps_of_the_burn_rate_alert():
-    text = page(example(objective("ttft", "0.95")), "ChatTtftFailingTrickle")
-    assert "\nTake the steps of [ChatTtftBudgetBurn](ChatTtftBudgetBurn.md), with" in text
-    assert "\nAs on [ChatTtftBudgetBurn](ChatTtftBudgetBurn.md).\n" in text
+    text = page(example(objective("ttft", "0.95")), "ChatTtftLowTrafficErrors")
+    assert "\nTake the steps of [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md), with" in text
+    assert "\nAs on [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md).\n" in text
 
 
 def test_the_page_on_a_trickle_tells_what_makes_one():
