@@ -17,6 +17,7 @@ from itertools import compress
 from exporter.reader import Family, Sample, check_lines, read
 
 PIECE = 128 * 1024
+_BLANKS = b" \t\r"
 SHOWN_SERIES = 200
 """Characters of a series in a message."""
 
@@ -59,11 +60,12 @@ class ExpositionReader:
             if families is not None:
                 return families
         families = read(body, self._wanted)
-        duplicates = [_drop_duplicates(family) for family in families.values()]
-        if any(duplicates):
-            self._layout = None
-        else:
-            self._layout = _layout(body, digest, words, families)
+        places = _places(body, words, families)
+        for name, family in families.items():
+            kept = _drop_duplicates(family)
+            if places and kept:
+                places[name] = [places[name][index] for index in kept]
+        self._layout = _layout(body, digest, words, families, places) if places else None
         return families
 
 
@@ -114,32 +116,44 @@ def _filled(layout: _Layout, words: list[bytes]) -> dict[str, Family] | None:
     }
 
 
-def _layout(
-    body: bytes, digest: bytes, words: list[bytes], families: dict[str, Family]
-) -> _Layout | None:
-    """Describe a body that was parsed; None if its lines cannot be matched with its samples."""
+def _places(
+    body: bytes, words: list[bytes], families: dict[str, Family]
+) -> dict[str, list[int]] | None:
+    """Return the places of every family's values among the last words of all lines.
+
+    None if they cannot be found: a sample has a timestamp, say.
+    """
     owners = {name: family for family in families.values() for name in family.sample_names()}
     places: dict[str, list[int]] = {name: [] for name in families}
-    comments = []
-    place = -1
-    for line in body.split(b"\n"):
-        if b" " not in line:
-            continue
-        place += 1
-        if line.lstrip(b" \t").startswith(b"#"):
-            comments.append((place, line.rpartition(b" ")[2]))
+    for place, line in enumerate(line for line in body.split(b"\n") if b" " in line):
+        if line.lstrip(_BLANKS).startswith(b"#"):
             continue
         name = line[: min(line.find(b" "), line.find(b"{") % (len(line) + 1))].strip().decode()
         if name in owners:
             places[owners[name].name].append(place)
-    if place + 1 != len(words):
-        return None
-    chosen = bytearray(len(words))
     for name, family in families.items():
-        if not _matches(family.samples, [words[place] for place in places[name]]):
+        if max(places[name], default=-1) >= len(words) or not _matches(
+            family.samples, [words[place] for place in places[name]]
+        ):
             return None
-        for place in places[name]:
-            chosen[place] = 1
+    return places
+
+
+def _layout(
+    body: bytes,
+    digest: bytes,
+    words: list[bytes],
+    families: dict[str, Family],
+    places: dict[str, list[int]],
+) -> _Layout:
+    comments = [
+        (place, line.rpartition(b" ")[2])
+        for place, line in enumerate(line for line in body.split(b"\n") if b" " in line)
+        if line.lstrip(_BLANKS).startswith(b"#")
+    ]
+    chosen = bytearray(len(words))
+    for place in (place for found in places.values() for place in found):
+        chosen[place] = 1
     index = {place: index for index, place in enumerate(compress(range(len(chosen)), chosen))}
     return _Layout(
         digest,
@@ -162,14 +176,15 @@ def _matches(samples: list[Sample], words: list[bytes]) -> bool:
     return [repr(value) for _, _, value in samples] == list(map(repr, values))
 
 
-def _drop_duplicates(family: Family) -> bool:
-    """Keep the first sample of every series; return whether there were others."""
-    series: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
-    for sample in family.samples:
-        first = series.setdefault((sample[0], frozenset(sample[1].items())), sample)
-        if first is not sample and not family.duplicate:
-            labels = ",".join(f'{name}="{value}"' for name, value in sample[1].items())
-            family.duplicate = f"{sample[0]}{{{labels}}}"[:SHOWN_SERIES]
-    if family.duplicate:
-        family.samples[:] = series.values()
-    return bool(family.duplicate)
+def _drop_duplicates(family: Family) -> list[int]:
+    """Keep the first sample of every series; return the indices of those kept, if not all are."""
+    series: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+    for index, (name, labels, _) in enumerate(family.samples):
+        if series.setdefault((name, frozenset(labels.items())), index) != index:
+            text = ",".join(f'{label}="{value}"' for label, value in labels.items())
+            family.duplicate = family.duplicate or f"{name}{{{text}}}"[:SHOWN_SERIES]
+    if not family.duplicate:
+        return []
+    kept = list(series.values())
+    family.samples[:] = [family.samples[index] for index in kept]
+    return kept

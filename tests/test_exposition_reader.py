@@ -102,10 +102,13 @@ def test_damaged_bodies_are_read_as_if_they_were_the_first(
 def test_of_a_series_that_stands_there_twice_the_first_value_counts() -> None:
     more = 'queued{a="1",b="2"} 1\nqueued{b="2",a="1"} 5\nqueued{a="1"} 9\n'
     reader = ExpositionReader(WANTED)
-    for _ in range(2):
+    caches = []
+    for _ in range(3):
         family = reader.read(exposition(["1"] * 5, more=more))["queued"]
         assert [value for _, _, value in family.samples] == [1, 9]
         assert family.duplicate == 'queued{b="2",a="1"}'
+        caches.append(family.cache)
+    assert caches[1] is caches[0]
 
 
 @pytest.mark.parametrize(
