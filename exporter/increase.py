@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from operator import add, gt, sub
 
 from exporter.readings import Distribution, Value
 
@@ -13,10 +13,12 @@ SUM_TOLERANCE = 1e-9
 def since(previous: Value | None, value: Value) -> Value:
     """Return how much of a server's counter or histogram is new."""
     if isinstance(value, Distribution):
-        if not isinstance(previous, Distribution) or _was_reset(previous, value):
+        if not isinstance(previous, Distribution) or previous.edges != value.edges:
             return value
-        counts = tuple(new - old for old, new in zip(previous.counts, value.counts, strict=True))
-        return Distribution(value.edges, counts, max(0.0, value.sum - previous.sum))
+        added = tuple(map(sub, value.counts, previous.counts))
+        if _was_reset(added, previous.sum, value.sum):
+            return value
+        return Distribution(value.edges, added, max(0.0, value.sum - previous.sum))
     if previous is None or isinstance(previous, Distribution) or value < previous:
         return value
     return value - previous
@@ -27,18 +29,15 @@ def plus(told: Value | None, added: Value) -> Value:
     if isinstance(added, Distribution):
         if not isinstance(told, Distribution) or told.edges != added.edges:
             return added
-        counts = tuple(old + new for old, new in zip(told.counts, added.counts, strict=True))
+        counts = tuple(map(add, told.counts, added.counts))
         return Distribution(told.edges, counts, told.sum + added.sum)
     return added if told is None or isinstance(told, Distribution) else told + added
 
 
-def _was_reset(previous: Distribution, value: Distribution) -> bool:
-    """Tell whether no set of new observations leads from one to the other."""
-    if previous.edges != value.edges:
-        return True
-    added = [new - old for old, new in zip(previous.counts, value.counts, strict=True)]
+def _was_reset(added: tuple[float, ...], before: float, total: float) -> bool:
+    """Tell whether no set of new observations explains these buckets and sums."""
     return (
         added[0] < 0
-        or any(upto < below for below, upto in pairwise(added))
-        or value.sum < previous.sum - SUM_TOLERANCE * abs(previous.sum)
+        or any(map(gt, added, added[1:]))
+        or total < before - SUM_TOLERANCE * abs(before)
     )

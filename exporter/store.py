@@ -92,13 +92,19 @@ class _Raw:
 
 @dataclass(slots=True)
 class _Track:
-    """One signal of one model: what was read, and what is told."""
+    """One signal of one model: what was read, and what is told.
+
+    ``shown`` is the state without words, kept until ``shown_until`` or the next survey that
+    mentions the signal.
+    """
 
     raws: dict[str, _Raw] = field(default_factory=dict)
     missing: dict[str, Missing] = field(default_factory=dict)
     told: dict[Labels, Value] = field(default_factory=dict)
     accounted: float = -inf
     seen: float = -inf
+    shown: SignalState | None = None
+    shown_until: float = -inf
     history: deque[tuple[float, Mapping[Labels, Value]]] = field(
         default_factory=lambda: deque(maxlen=round(SPAN / SNAPSHOT_EVERY) + 1)
     )
@@ -193,7 +199,9 @@ class Store:
         """
         return View(
             signals=tuple(
-                self._signal_state(key, track, now, in_words)
+                self._signal_state(key, track, now, in_words=True)
+                if in_words
+                else self._kept_state(key, track, now)
                 for key, track in sorted(self._tracks.items())
             ),
             sources=tuple(self._source_states(now)),
@@ -278,14 +286,15 @@ class Store:
         for key, track in self._tracks.items():
             gap = missing.get(key)
             if key in missing or key in given:
-                track.seen = now
+                track.seen, track.shown = now, None
             if key in given or (gap is not None and gap.unread):
                 continue
-            if gap is None:
-                track.missing.pop(survey.source, None)
+            if gap is None and survey.source in track.missing:
+                del track.missing[survey.source]
+                track.shown = None
             for raw in track.raws.values():
-                if raw.source == survey.source:
-                    raw.current = False
+                if raw.source == survey.source and raw.current:
+                    raw.current, track.shown = False, None
 
     def _name_versions(self) -> None:
         """Move what was read of models without a version to their only version, once it is known.
@@ -301,7 +310,8 @@ class Store:
         for key, track in list(self._tracks.items()):
             if (key.model, key.version) in bare:
                 named = key._replace(version=only[key.model])
-                self._tracks[named] = _merged(self._tracks.get(named), track)
+                merged = self._tracks[named] = _merged(self._tracks.get(named), track)
+                merged.shown = None
         self._drop(bare)
 
     def _drop(self, models: Container[Model]) -> None:
@@ -335,7 +345,18 @@ class Store:
         ]
         return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
 
-    def _signal_state(self, key: Key, track: _Track, now: float, in_words: bool) -> SignalState:
+    def _kept_state(self, key: Key, track: _Track, now: float) -> SignalState:
+        """Return the state without words; it changes with a survey or when a reading is stale."""
+        if track.shown is None or now > track.shown_until:
+            track.shown = self._signal_state(key, track, now, in_words=False)
+            if track.shown.method:
+                track.shown_until = track.raws[track.shown.method].at + self._stale_after
+            else:
+                lapsed = any(raw.current for raw in track.raws.values())
+                track.shown_until = -inf if lapsed else inf
+        return track.shown
+
+    def _signal_state(self, key: Key, track: _Track, now: float, *, in_words: bool) -> SignalState:
         best = self._best(track, now)
         if not best:
             reason, fix = self._why_unavailable(track, now)

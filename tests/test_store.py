@@ -516,3 +516,22 @@ def test_histograms_stay_cumulative_and_equal_the_truth(steps: list[int | None])
     assert isinstance(found, Distribution)
     assert list(found.counts) == truth
     assert found.sum >= 0
+
+
+def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> None:
+    store = Store(stale_after=5.0)
+    store.update(Survey("triton", readings=(ttft(1, 2, 3),)), 0.0, 0.1)
+
+    def state(now: float) -> SignalState:
+        [found] = store.view(now, in_words=False).signals
+        return found
+
+    assert state(1.0) is state(2.0)
+    assert state(5.1).quality == "unavailable"
+    assert state(5.1).note.startswith("no good reading for 5 s")
+    assert state(9.0).note.startswith("no good reading for 9 s")
+    store.update(Survey("triton", readings=(ttft(2, 3, 4),)), 10.0, 0.1)
+    assert state(10.0).quality != "unavailable"
+    gap = Missing("ttft", "chat", "1", "it is gone", "load it")
+    store.update(Survey("triton", missing=(gap,)), 11.0, 0.1)
+    assert state(11.0).note == "it is gone"

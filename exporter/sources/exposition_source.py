@@ -63,6 +63,9 @@ class ExpositionSource(HttpSource):
             self.read_state(parts), attempt(parts, "metrics", self._read_metrics())
         )
         check_any(parts)
+        return await asyncio.to_thread(self._survey, metrics, ready, parts)
+
+    def _survey(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Survey:
         found: Sequence[Reading | Missing] = ()
         if metrics:
             names = sorted({name for name, _ in metrics.models(*self._families)})
@@ -70,7 +73,7 @@ class ExpositionSource(HttpSource):
             self._models = names[:MAX_MODELS]
         infos = tuple(served(model, self.backend, self._version, ready) for model in self._models)
         if metrics:
-            found = await asyncio.to_thread(lambda: tuple(self.interpret(metrics, infos)))
+            found = tuple(self.interpret(metrics, infos))
         readings = tuple(one for one in found if isinstance(one, Reading))
         refused = {(one.model, one.signal): one for one in found if isinstance(one, Missing)}
         return Survey(

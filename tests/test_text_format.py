@@ -1,0 +1,84 @@
+"""The text of a scrape is what prometheus_client writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import exposition as prometheus_text
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from exporter.families import Family, Series
+from exporter.readings import Distribution
+from exporter.text_format import MAX_HEADS, UNITS, TextWriter
+
+TEXT = st.text(max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "é", "\U0001f600"])
+LABELS = st.dictionaries(st.sampled_from(["model", "version", "a", "z", "outcome"]), TEXT)
+NUMBERS = st.floats() | st.integers(0, 10**12).map(float)
+EDGES = st.lists(st.floats(0, 1e9), unique=True, max_size=4).map(lambda e: (*sorted(e), inf))
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> Distribution:
+    edges = draw(EDGES)
+    counts = draw(st.lists(st.integers(0, 10**7), min_size=len(edges), max_size=len(edges)))
+    return Distribution(edges, tuple(map(float, accumulate(counts))), draw(NUMBERS))
+
+
+@st.composite
+def families(draw: st.DrawFn) -> Family:
+    kind = draw(st.sampled_from(["counter", "gauge", "histogram"]))
+    name = draw(st.sampled_from(["llm_wait_seconds", "llm_requests", "llm_memory_bytes"]))
+    values = distributions() if kind == "histogram" else NUMBERS
+    series: list[Series] = draw(st.lists(st.tuples(LABELS, values), min_size=1, max_size=4))
+    return Family(name, kind, draw(TEXT), tuple(series))  # type: ignore[arg-type]
+
+
+class Registry(Collector):
+    def __init__(self, shown: Iterable[Family]) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterable[Metric]:
+        for family in self._shown:
+            unit = family.name.rpartition("_")[2]
+            metric = Metric(family.name, family.help, family.kind, unit if unit in UNITS else "")
+            for labels, value in family.series:
+                if not isinstance(value, Distribution):
+                    suffix = "_total" if family.kind == "counter" else ""
+                    metric.add_sample(family.name + suffix, labels, value)
+                    continue
+                for edge, count in zip(value.edges, value.counts, strict=True):
+                    le = floatToGoString(edge)  # type: ignore[no-untyped-call]
+                    metric.add_sample(f"{family.name}_bucket", {**labels, "le": le}, count)
+                metric.add_sample(f"{family.name}_count", labels, value.count)
+                metric.add_sample(f"{family.name}_sum", labels, value.sum)
+            yield metric
+
+
+@given(st.lists(families(), max_size=3))
+def test_the_text_is_prometheus_clients(shown: list[Family]) -> None:
+    writer = TextWriter()
+    for _ in range(2):
+        assert writer.render(shown, openmetrics=False) == prometheus_text.generate_latest(
+            Registry(shown), openmetrics.ALLOWUTF8
+        )
+        assert writer.render(shown, openmetrics=True) == openmetrics.generate_latest(  # type: ignore[no-untyped-call]
+            Registry(shown), openmetrics.ALLOWUTF8
+        )
+
+
+def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.text_format.MAX_HEADS", 10)
+    assert MAX_HEADS > 10
+    writer = TextWriter()
+    for number in range(100):
+        family = Family("llm_requests", "counter", "", (({"model": str(number)}, 1.0),))
+        writer.render([family], openmetrics=False)
+        assert len(writer._heads) <= 10
