@@ -402,6 +402,17 @@ def test_requests_that_may_be_read_in_two_ways_are_refused(
 CHUNKED = b"POST /v2/models/m/generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
+@pytest.mark.parametrize("extension", [256, 4096, CHUNK_LINE_BYTES - 10])
+def test_long_extensions_of_chunks_pass(extension: int) -> None:
+    body = b"5;x=" + b"y" * extension + b"\r\nhello\r\n0\r\n\r\n"
+    for size in (10**6, 7):
+        _, observer = watched()
+        observer.feed(CLIENT, CHUNKED, 1.0)
+        for at in range(0, len(body), size):
+            observer.feed(CLIENT, body[at : at + size], 1.0)
+        assert (observer.refusal, observer.blind) == ("", False)
+
+
 @pytest.mark.parametrize(
     ("body", "refusal"),
     [

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 HEAD_BYTES: Final = 64 * 1024
 """The longest head, and the longest trailers."""
-CHUNK_LINE_BYTES: Final = 256
-"""The longest line of a chunk's size, with its extensions."""
+CHUNK_LINE_BYTES: Final = 16 * 1024
+"""The longest line of a chunk's size, with its extensions: as long as Node.js takes."""
 MAX_LENGTH: Final = 2**60
 
 Fields = list[tuple[bytes, bytes]]
