@@ -18,6 +18,7 @@ from exporter.wire.events import Settings, Stream
 from lab import serve
 from lab.engine import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings
+from tests.http_streams import passed
 from tests.proxied import on_loop, until
 from tests.wire_log import WireLog
 
@@ -163,3 +164,17 @@ async def test_a_whole_message(port: int) -> None:
     assert message["content"][0]["text"].startswith("token0 token1 ")
     assert message["usage"] == {"input_tokens": 5, "output_tokens": 6}
     assert (seen.input_tokens, seen.output_tokens, outcome) == (5, 6, "ok")
+
+
+@on_loop("uvloop")
+async def test_requests_to_other_endpoints_pass_and_count_one_by_one(port: int) -> None:
+    paths = {"/v1/embeddings": "embeddings", "/v1/audio/transcriptions": "audio",
+             "/inference/v1/generate": "token_generate", "/v1/whatever": "endpoint"}  # fmt: skip
+    async with tapped(port) as (url, log), aiohttp.ClientSession() as session:
+        for path in paths:
+            for _ in range(10):
+                async with session.post(f"{url}{path}", json={"model": "org/model"}) as answer:
+                    assert answer.status == 404  # the look-alike has none of them
+
+    assert passed(log) == [reason for reason in paths.values() for _ in range(10)]
+    assert log.streams == []
