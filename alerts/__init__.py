@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import formats, inhibition, routing, rule_tests, window_tests
+from alerts import alertmanager, formats, inhibition, routing, rule_tests, window_tests
 from alerts.formats import Options
 from slos.plan import Plan
 
@@ -38,7 +38,7 @@ def rule_files(
     }
     made[f"alerts/{service}.inhibit.yaml"] = inhibition.text(plan, **about)
     made[f"alerts/{service}.route.yaml"] = routing.text(plan, **about)
-    return made
+    return made | dict(alertmanager.files(options, version=version))
 
 
 def promtool_test_files(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
 
+from alerts.rules import alert_labels
 from alerts.traffic import STEP, groups
-from promql.expr import Expr, Vector, aggregate, vector
+from promql.expr import Expr, Vector, aggregate, equal, vector
 from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration
@@ -26,6 +28,14 @@ def firing(plan: Plan, planned: PlannedObjective, alert: PlannedAlert, **more: s
         **more,
     }
     return vector("ALERTS", labels)
+
+
+def labelled(plan: Plan, planned: PlannedObjective, alert: Vector, tier: str) -> Vector:
+    """Select an alert with all labels of its tier but those that are templates."""
+    known = {matcher.label for matcher in alert.matchers}
+    labels = alert_labels(plan, planned, tier).items()
+    more = {name: text for name, text in labels if name not in known and "{{" not in text}
+    return replace(alert, matchers=(*alert.matchers, *equal(more)))
 
 
 def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Vector:

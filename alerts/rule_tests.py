@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 
-from alerts import cause_tests
-from alerts.checks import Item, burning, firing, none, some
+from alerts import cause_tests, outcome_tests
+from alerts.checks import Item, burning, firing, labelled, none, some
 from alerts.layout import document
 from alerts.rules import INCONSISTENT_FOR, INTERVAL
 from alerts.traffic import STEP, Phase, apart, contradiction, groups, inputs, values
@@ -49,7 +49,11 @@ def text(plan: Plan, files: Sequence[str], *, source: str, version: str) -> str:
         {
             "rule_files": files,
             "evaluation_interval": INTERVAL,
-            "tests": [*_tests(plan), *(cause_tests.tests(plan) if plan.alerts_on_causes else ())],
+            "tests": [
+                *_tests(plan),
+                *outcome_tests.tests(plan),
+                *(cause_tests.tests(plan) if plan.alerts_on_causes else ()),
+            ],
         },
         source=source,
         version=version,
@@ -136,7 +140,7 @@ def _vanished(plan: Plan) -> Item:
         wait = _unrecorded(plan, planned) + planned.absent_seconds
         checks += [
             none(_SETTLED + planned.absent_seconds / 2, absent),
-            some(_SETTLED + wait + _DELAY, absent),
+            some(_SETTLED + wait + _DELAY, labelled(plan, planned, absent, planned.absent_tier)),
             none(_SETTLED + gone + _SETTLED, absent),
         ]
     busy = _busy(plan)

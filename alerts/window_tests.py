@@ -61,7 +61,7 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
 
 
 def _ratios(plan: Plan) -> Iterator[Item]:
-    """Let the error ratio grow with age, so that no two windows have the same one."""
+    """Let ratio and traffic grow with age, so that no two windows have the same of either."""
     story, checks = dict[PlannedObjective, _Spells](), list[Item]()
     whole = plan.service.window
     for place, planned in enumerate(plan.objectives, 1):
@@ -69,9 +69,9 @@ def _ratios(plan: Plan) -> Iterator[Item]:
         spells, before = [_Spell(1, Decimal(10_000), Decimal(place))], 0
         for position, end in enumerate(dict.fromkeys(ends), 1):
             samples = int(end / _EVERY) - before
-            bad = Decimal(place + 2 ** min(position, 12))
+            bad = Decimal(place + 2 ** min(position, 12)) * position
             if samples:
-                spells.append(_Spell(samples, Decimal(10_000), bad))
+                spells.append(_Spell(samples, Decimal(10_000 * position), bad))
             before += samples
         story[planned] = spells[::-1]
         for window in planned.windows:

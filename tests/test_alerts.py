@@ -52,6 +52,7 @@ def test_every_service_has_its_files() -> None:
         "alerts/chat.causes.rules.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
+        "alerts/alertmanager.yaml",
         "alerts/chat.test.yaml",
         "alerts/chat.windows.test.yaml",
     ]

@@ -56,6 +56,7 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     written = tree()
     assert [path for path in written if not path.startswith("runbooks/")] == [
+        "alerts/alertmanager.yaml",
         "alerts/chat.causes.rules.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
@@ -89,22 +90,24 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     out, err = capsys.readouterr()
     *lines, summary = out.splitlines()
     assert sorted(lines) == [f"wrote out/{path}" for path in written]
-    assert summary == "27 files: 27 written"
+    assert summary == "28 files: 28 written"
     assert err == ""
 
 
 def test_every_file_names_its_source_and_the_version_that_made_it():
     run("chat.yaml", "-o", "out")
-    for text in tree().values():
-        assert f"Made by tokenslo {version('tokenslo')} from chat.yaml." in text
+    for path, text in tree().items():
+        source = "SLO files" if "alertmanager" in path else "chat.yaml"  # which all services share
+        assert f"Made by tokenslo {version('tokenslo')} from {source}." in text
 
 
 def test_what_is_written_does_not_tell_where_this_machine_keeps_things(folder, monkeypatch):
     Path("work").mkdir()
     monkeypatch.chdir("work")
     assert run(folder / "chat.yaml", "-o", "out") == 0
-    for text in tree().values():
-        assert f"Made by tokenslo {version('tokenslo')} from chat.yaml." in text
+    for path, text in tree().items():
+        source = "SLO files" if "alertmanager" in path else "chat.yaml"  # which all services share
+        assert f"Made by tokenslo {version('tokenslo')} from {source}." in text
         assert str(folder) not in text
 
 
@@ -214,7 +217,7 @@ def test_a_second_run_writes_nothing(capsys):
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out") == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-    assert capsys.readouterr().out == "27 files: 27 current\n"
+    assert capsys.readouterr().out == "28 files: 28 current\n"
 
 
 def test_only_what_changed_is_written(capsys):
@@ -224,7 +227,7 @@ def test_only_what_changed_is_written(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     assert capsys.readouterr().out.splitlines() == [
         "wrote out/dashboards/chat.json",
-        "27 files: 26 current, 1 written",
+        "28 files: 27 current, 1 written",
     ]
 
 
@@ -327,7 +330,7 @@ def test_check_is_content_with_current_files(capsys):
     run("chat.yaml", "-o", "out")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 0
-    assert capsys.readouterr().out == "27 files: 27 current\n"
+    assert capsys.readouterr().out == "28 files: 28 current\n"
 
 
 def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
@@ -339,7 +342,7 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     assert run("chat.yaml", "-o", "out", "--check") == 1
     out, err = capsys.readouterr()
     assert tree() == before
-    assert err == "18 files: 2 current, 16 to write, 9 to remove\n"
+    assert err == "19 files: 3 current, 16 to write, 9 to remove\n"
     headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
     page = "out/runbooks/chat/ChatFirstTokenErrorBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"
@@ -400,7 +403,7 @@ def test_one_file_that_cannot_be_written_leaves_all_as_they_were(monkeypatch, ca
     opened = Path.open
 
     def full(path, *arguments, **more):
-        if path.name.startswith(".ChatAvailabilityBudgetBurn"):
+        if path.name.startswith(".ChatAvailabilityErrorBudgetBurn"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return opened(path, *arguments, **more)
 

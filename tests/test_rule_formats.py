@@ -244,14 +244,14 @@ def test_the_command_writes_the_formats_it_is_asked_for(slo: str, tmp_path: Path
     )
     assert run(slo, "-o", str(out), "--only", "alerts", *formats) == 0
     assert sorted(path.name for path in (out / "alerts").glob("*.yaml")) == [
+        "alertmanager.yaml",
+        "alertmanagerconfig.yaml",
         "chat.causes.mimir.yaml",
         "chat.causes.prometheusrule.yaml",
         "chat.inhibit.yaml",
         "chat.mimir.yaml",
         "chat.prometheusrule.yaml",
         "chat.route.yaml",
-        "chat.test.yaml",
-        "chat.windows.test.yaml",
     ]
     resource = parsed((out / "alerts/chat.prometheusrule.yaml").read_text())
     assert resource["metadata"]["labels"] == {"release": "a.b", "example.com/team": ""}

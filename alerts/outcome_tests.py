@@ -1,0 +1,141 @@
+"""Tests of what counts: one series of every outcome, and a second model, for ``promtool``.
+
+Every series rises by a number of its own, so the recorded increases show which of them count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from itertools import product
+
+from alerts.checks import Item, some
+from promql.expr import Expr, number, vector
+from slos import names
+from slos.indicators import INDICATORS, slices_are_judged
+from slos.names import goodput_objective
+from slos.plan import Plan, PlannedObjective
+from slos.signals import (
+    OUTCOMES,
+    PHASES,
+    RESULTS,
+    SIGNALS,
+    metric_with,
+    slo_events,
+    threshold_label,
+)
+
+Labels = Mapping[str, str]
+
+_SEEN = Decimal(900)
+"""When the increases are looked at: rates of plain rules have filled by then."""
+_MINUTES = 16
+_FIRST, _STEP = 100, 7
+_WITHIN = Decimal("0.0005")
+_OTHER = "other"
+
+
+def tests(plan: Plan) -> Iterator[Item]:
+    """Yield the test of the objectives whose events the sidecar counts, if there are any."""
+    told = [each for each in plan.objectives if _is_counted(plan, each)]
+    if not told:
+        return
+    series = dict[tuple[str, tuple[tuple[str, str], ...]], int]()
+    for planned in told:
+        for metric, labels in _series(plan, planned):
+            key = metric, tuple(sorted(labels.items()))
+            series.setdefault(key, _FIRST + _STEP * len(series))
+    yield {
+        "name": "only the outcomes of the objective count, and only those of its servers",
+        "interval": "1m",
+        "input_series": [
+            {"series": str(vector(metric, dict(labels))), "values": f"0+{rise}x{_MINUTES}"}
+            for (metric, labels), rise in series.items()
+        ],
+        "promql_expr_test": [check for planned in told for check in _checks(plan, planned, series)],
+    }
+
+
+def _is_counted(plan: Plan, planned: PlannedObjective) -> bool:
+    objective = planned.objective
+    is_own = not (objective.queries or objective.group_by or planned.indicator.in_slices)
+    return is_own and not slices_are_judged(objective, plan.service)
+
+
+def _series(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
+    """Yield series of every outcome, of the selected servers and of others."""
+    selected = plan.service.selects(planned.objective)
+    others = [{**selected, name: f"{_OTHER}-{text}"} for name, text in selected.items()]
+    for chosen in (selected, *others[:1]):
+        for metric, labels in _outcomes(plan, planned):
+            yield metric_with(metric, (*chosen, *labels)), {**chosen, **labels}
+
+
+def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
+    objective = planned.objective
+    verdicts = INDICATORS[objective.indicator].verdicts
+    if verdicts is None:
+        assert objective.threshold is not None  # noqa: S101  (load.py requires it)
+        own = SIGNALS[slo_events(objective.indicator)]
+        threshold = threshold_label(objective.threshold)
+        for signal, limit, result in product(
+            (own.fixed["signal"], _OTHER), (threshold, f"{threshold}1"), RESULTS
+        ):
+            yield own.metric, {"signal": signal, "threshold": limit, "result": result}
+        return
+    metric = SIGNALS[verdicts.signal].metric
+    if verdicts.signal == "requests":
+        yield from ((metric, {"outcome": outcome}) for outcome in OUTCOMES)
+    elif verdicts.signal == "streams":
+        for outcome, phase in product(OUTCOMES, PHASES):
+            yield metric, {"outcome": outcome, "phase": phase}
+    else:
+        own_name = goodput_objective(plan.service.service, objective.name)
+        for name, result in product((own_name, f"{own_name}-{_OTHER}"), RESULTS):
+            clause = next(iter(objective.clauses)) if result == "bad" else ""
+            yield metric, {"objective": name, "result": result, "clause": clause}
+
+
+def _counts(plan: Plan, planned: PlannedObjective, labels: Labels) -> tuple[bool, bool]:
+    """Whether a series counts at all, and as bad."""
+    objective = planned.objective
+    if any(labels.get(k) != v for k, v in plan.service.selects(objective).items()):
+        return False, False
+    verdicts = INDICATORS[objective.indicator].verdicts
+    if verdicts is None:
+        assert objective.threshold is not None  # noqa: S101  (load.py requires it)
+        own = {
+            **SIGNALS[slo_events(objective.indicator)].fixed,
+            "threshold": threshold_label(objective.threshold),
+        }
+        return own.items() <= labels.items(), labels["result"] == "bad"
+    if verdicts.signal == "goodput":
+        own_name = goodput_objective(plan.service.service, objective.name)
+        return labels["objective"] == own_name, labels["result"] == "bad"
+    among = all(matcher.accepts(labels.get(matcher.label, "")) for matcher in verdicts.among)
+    outcome = labels[verdicts.label]
+    return among and outcome in verdicts.good + verdicts.bad, outcome in verdicts.bad
+
+
+def _checks(
+    plan: Plan,
+    planned: PlannedObjective,
+    series: Mapping[tuple[str, tuple[tuple[str, str], ...]], int],
+) -> Iterator[Item]:
+    own = names.series_labels(plan.service.service, planned.objective.name)
+    metrics = {metric for metric, _ in _series(plan, planned)}
+    rises = [
+        (rise, *_counts(plan, planned, dict(labels)))
+        for (metric, labels), rise in series.items()
+        if metric in metrics
+    ]
+    for recorded, rise in (
+        (names.TOTAL, sum(rise for rise, counts, _ in rises if counts)),
+        (names.BAD, sum(rise for rise, counts, bad in rises if counts and bad)),
+    ):
+        yield some(_SEEN, _near(vector(recorded, own), Decimal(rise)))
+
+
+def _near(value: Expr, wanted: Decimal) -> Expr:
+    above = value.compare(">", number(wanted * (1 - _WITHIN)))
+    return above.compare("<", number(wanted * (1 + _WITHIN)))
