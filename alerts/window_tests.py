@@ -8,9 +8,8 @@ objective with numbers of its own.  A sample comes every five minutes, the last 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
-from itertools import groupby
 
 from alerts.checks import Item, fires, some
 from alerts.layout import document
@@ -25,6 +24,8 @@ from slos.plan import Plan, PlannedAlert, PlannedObjective
 
 _EVERY = Decimal(300)
 """Seconds between two samples."""
+_ALL_UP_TO, _OF_EACH_KIND = 50, 5
+"""How many objectives of a service are all tested; and of more, how many of each kind."""
 _DIGITS = Context(prec=12)
 _ABOVE, _BELOW = Decimal("1.01"), Decimal("0.99")
 _MANY = Decimal(1_000_000)
@@ -46,17 +47,44 @@ _Story = Mapping[PlannedObjective, _Spells]
 
 def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) -> str:
     """Return the promtool test file for windows, thresholds, guards and budgets of a service."""
-    service = plan.service.service
+    service, tested = plan.service.service, _tested(plan)
+    few = len(tested.objectives) < len(plan.objectives)
+    which = f"{len(tested.objectives)} of {len(plan.objectives):,} objectives" if few else service
     return document(
-        f"Tests of the windows and budgets of {service}. "
+        f"Tests of the windows and budgets of {which}. "
         f"Run: promtool test rules {service}.windows.test.yaml",
         {
             "rule_files": rule_files[:1],
             "evaluation_interval": format_duration(plan.service.window),
-            "tests": [test for stories in _STORIES for test in stories(plan)],
+            "tests": [test for stories in _STORIES for test in stories(tested)],
         },
         source=source,
         version=version,
+    )
+
+
+def _tested(plan: Plan) -> Plan:
+    """Return a plan of the objectives to test: of many, some of each kind.
+
+    What is tested here depends on an objective's target, windows, guard and policy, not on what its
+    events are; promtool takes seconds for each objective.
+    """
+    if len(plan.objectives) <= _ALL_UP_TO:
+        return plan
+    kinds: dict[object, list[PlannedObjective]] = {}
+    for planned in plan.objectives:
+        kind = (
+            planned.objective.target,
+            planned.indicator.in_slices,
+            planned.objective.slices,
+            planned.min_bad_events,
+            tuple(alert.kind for alert in planned.alerts),
+            bool(planned.objective.group_by),
+        )
+        kinds.setdefault(kind, []).append(planned)
+    chosen = {each.objective.name for same in kinds.values() for each in same[:_OF_EACH_KIND]}
+    return replace(
+        plan, objectives=tuple(each for each in plan.objectives if each.objective.name in chosen)
     )
 
 
@@ -87,15 +115,21 @@ def _is_near(
 ) -> Item:
     """Expect a ratio to be that of the last samples: one more or less, as versions differ."""
     samples = int(parse_duration(window) / _EVERY)
-    values = [each for spell in story[planned] for each in [spell] * spell.samples]
-    known = [values[-count:] for count in (max(samples, 1), samples + 1)]
-    found = [
-        sum((each.bad for each in some), _NONE) / sum(each.total for each in some) for some in known
-    ]
+    found = [_ratio(story[planned], count) for count in (max(samples, 1), samples + 1)]
     recorded = vector(series, _labels(plan, planned))
     low, high = min(found) * Decimal("0.998"), max(found) * Decimal("1.002")
     between = recorded.compare(">", number(_DIGITS.plus(low)))
     return some(plan.service.window, between.compare("<", number(_DIGITS.plus(high))))
+
+
+def _ratio(spells: _Spells, last: int) -> Decimal:
+    """Return the share of bad events in the last samples."""
+    bad = total = _NONE
+    for spell in reversed(spells):
+        count = min(spell.samples, last)
+        last -= count
+        bad, total = bad + count * spell.bad, total + count * spell.total
+    return bad / total
 
 
 def _thresholds(plan: Plan) -> Iterator[Item]:
@@ -276,11 +310,16 @@ def _test(
 
 def _values(spells: Iterable[tuple[int, Decimal]], end: int) -> str:
     """Write values in promtool's notation so that the last one is at the step ``end``."""
-    each = [value for samples, value in spells for value in [value] * samples][-end - 1 :]
-    words = [f"_x{end + 1 - len(each)}"] if len(each) <= end else []
-    for value, same in groupby(each):
-        words.append(f"{decimal_text(_DIGITS.plus(value))}+0x{len([*same]) - 1}")
-    return " ".join(words)
+    kept, free = list[tuple[int, Decimal]](), end + 1
+    for samples, value in reversed([*spells]):
+        count = min(samples, free)
+        free -= count
+        if count and kept and kept[-1][1] == value:
+            kept[-1] = (kept[-1][0] + count, value)
+        elif count:
+            kept.append((count, value))
+    words = [f"{decimal_text(_DIGITS.plus(value))}+0x{count - 1}" for count, value in kept[::-1]]
+    return " ".join([f"_x{free}", *words] if free else words)
 
 
 def _labels(plan: Plan, planned: PlannedObjective) -> Mapping[str, str]:

@@ -274,8 +274,13 @@ class Binary(Expr):
         return (mine + 1, mine) if self.op == "^" else (mine, mine + 1)
 
     def __str__(self) -> str:
-        left, right = self.needs
-        return f"{_inside(self.left, left)} {self.operator} {_inside(self.right, right)}"
+        need_left, need_right = self.needs
+        left, right = str(self.left), str(self.right)
+        if self.left.strength < need_left:
+            left = f"({left})"
+        if self.right.strength < need_right:
+            right = f"({right})"
+        return f"{left} {self.operator} {right}"
 
 
 def _inside(expr: Expr, at_least: int) -> str:

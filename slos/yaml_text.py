@@ -109,6 +109,7 @@ def _text(value: str) -> str:
     return _single_quoted(value)
 
 
+@lru_cache(maxsize=4096)
 def _inline(text: str) -> str:
     written = _text(text)
     return written if written != text or _FLOW.fullmatch(text) else _single_quoted(text)

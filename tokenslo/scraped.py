@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -69,6 +68,8 @@ def _body(place: str) -> bytes:
         except OSError as error:
             message = f"{place} cannot be read: {error.strerror}."
             raise click.BadParameter(message, param_hint=OPTION) from None
+    import asyncio
+
     from exporter.readings import SourceError
     from exporter.sources.fetch import Limits, fetch, new_session
 
