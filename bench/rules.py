@@ -97,20 +97,20 @@ def print_costs(start: Start, folder: Path) -> None:
     for servers in SERVERS:
         with replaying(start, folder / f"cost {servers}") as replay:
             replay.add(play(COSTLY, COSTLY_HISTORY, servers=servers).samples)
-            each = [tool for name in COMPARED for tool in tools(COSTLY.name, name, USUAL)]
-            record(replay, each, COSTLY_HISTORY, range(COSTLY_HISTORY, COSTLY_HISTORY + 1, 30))
-            for tool in each:
-                cost = _cost(replay, tool)
+            asked = [tool for name in COMPARED for tool in tools(COSTLY.name, name, USUAL)]
+            record(replay, asked, COSTLY_HISTORY, range(COSTLY_HISTORY, COSTLY_HISTORY + 1, 30))
+            for tool in asked:
+                each = cost(replay, tool, COSTLY_HISTORY)
                 print(
-                    f"{servers:>7} {tool.objective:<12} {tool.name:<8} {cost['series']:>6,.0f} "
-                    f"{cost['once']:>19,.0f} {cost['read']:>14,.0f} {cost['written']:>17,.0f}"
+                    f"{servers:>7} {tool.objective:<12} {tool.name:<8} {each['series']:>6,.0f} "
+                    f"{each['once']:>19,.0f} {each['read']:>14,.0f} {each['written']:>17,.0f}"
                 )
 
 
-def _cost(replay: Replay, tool: Tool) -> Mapping[str, float]:
-    """Return what one evaluation of all rules reads and gives, and what that is in a minute."""
-    recorded = [(replay.cost(one.expr, COSTLY_HISTORY), one.every) for one in tool.recordings]
-    alerting = [(replay.cost(expr, COSTLY_HISTORY), every) for expr, every in tool.alerts]
+def cost(replay: Replay, tool: Tool, at: int) -> Mapping[str, float]:
+    """Return what an evaluation of all rules at a time reads and gives, and that in a minute."""
+    recorded = [(replay.cost(one.expr, at), one.every) for one in tool.recordings]
+    alerting = [(replay.cost(expr, at), every) for expr, every in tool.alerts]
     return {
         "series": sum(series for (series, _), _ in recorded),
         "once": sum(read for (_, read), _ in recorded + alerting),

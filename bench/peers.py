@@ -1,0 +1,318 @@
+"""Run the real Sloth and the real Pyrra, and compare their rules with ours.
+
+``python -m bench.peers`` from the checkout.  Both are built from their Go modules where Go is
+installed; nothing else of this project needs Go.  README.md explains the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from bench import rules as own
+from lab import parts, prometheus
+from promql.expr import decimal_text
+from slos.burn import pairs
+from slos.durations import format_duration, parse_duration
+from tests.rule_values.compare import compare, record
+from tests.rule_values.recordings import EVERY, TARGET, Recording, Tool, _Selected, tokenslo
+from tests.rule_values.replay import Start, replaying
+from tests.rule_values.traffic import DAY, STORIES, play
+
+MODULES = {
+    "sloth": ("github.com/slok/sloth", "v0.16.0", "./cmd/sloth"),
+    "pyrra": ("github.com/pyrra-dev/pyrra", "v0.10.1", "."),
+}
+PERIOD = Decimal(30 * DAY)
+DAYS = format_duration(PERIOD)
+TARGETS = (Decimal("0.999"), Decimal("0.99"), Decimal("0.95"), Decimal("0.9"))
+ERROR_RATIOS = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
+WORKBOOK = (("1h", Decimal("14.4")), ("6h", Decimal(6)))
+"""Long windows and burn rates that page, for 30 days: table 5-8 of the SRE workbook."""
+_BUDGET = 1 - TARGET
+HISTORIES = (DAY, 30 * DAY)
+_NOT_OPTIMIZED = {
+    "chain": [
+        {"id": "sloth.dev/core/sli_rules/v1", "priority": 1, "config": {"disableOptimized": True}}
+    ]
+}
+_CONDITION = re.compile(
+    r"(?:ratio_rate|burnrate)(\w+)(?:\{[^}]*\})? > \(([0-9.]+) \* ([0-9.]+|\(1-[0-9.]+\))\)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A burn-rate condition: it fires above ``threshold`` over ``long`` seconds, after ``wait``."""
+
+    pages: bool
+    long: Decimal
+    threshold: Decimal
+    wait: Decimal
+
+    def fires(self, error_ratio: Decimal) -> Decimal | None:
+        """Return after how many seconds of an error ratio this fires; None for never."""
+        if error_ratio <= self.threshold:
+            return None
+        return self.threshold * self.long / error_ratio + self.wait
+
+
+def built(name: str) -> Path:
+    """Return the program of a peer, built once; raises PartError without Go."""
+    module, version, package = MODULES[name]
+
+    def build(home: Path) -> None:
+        found = json.loads(
+            parts.run(name, ["go", "mod", "download", "-json", f"{module}@{version}"])
+        )
+        source = home / "source"
+        shutil.copytree(found["Dir"], source)
+        for path in (source, *source.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+        (source / "ui/build").mkdir(parents=True, exist_ok=True)  # embedded; not in the module
+        (source / "ui/build/index.html").touch()
+        parts.run(name, ["go", "build", "-o", home / name, package], cwd=source)
+        shutil.rmtree(source)
+
+    return parts.install(f"go-{name}-{version}", build, print) / name
+
+
+def sloth(selected: _Selected, target: Decimal, *, optimized: bool = True) -> list[dict[str, Any]]:
+    """Return the rule groups that Sloth generates."""
+    window = "[{{.window}}]"
+    total = f"sum(rate({selected.total}{window}))"
+    error = (
+        f"sum(rate({selected.failed}{window}))"
+        if selected.failed
+        else f"{total} - sum(rate({selected.good}{window}))"
+    )
+    slo: dict[str, Any] = {
+        "name": selected.indicator,
+        "objective": float(target * 100),
+        "sli": {"events": {"error_query": error, "total_query": total}},
+        "alerting": {"name": "Burn"},
+    }
+    if not optimized:
+        slo["plugins"] = _NOT_OPTIMIZED
+    spec = {"version": "prometheus/v1", "service": selected.model, "slos": [slo]}
+    with TemporaryDirectory() as folder:
+        given, made = Path(folder, "slo.yaml"), Path(folder, "rules.yaml")
+        given.write_text(yaml.safe_dump(spec))
+        parts.run("sloth", [built("sloth"), "generate", "-i", given, "-o", made])
+        return yaml.safe_load(made.read_text())["groups"]  # type: ignore[no-any-return]
+
+
+def pyrra(selected: _Selected, target: Decimal, *, native: bool = False) -> list[dict[str, Any]]:
+    """Return the rule groups that Pyrra generates, its generic ones too."""
+    if native:
+        total = selected.total.replace("_count{", "{")
+        indicator: dict[str, Any] = {
+            "latencyNative": {"latency": "10s", "total": {"metric": total}}
+        }
+    elif selected.failed:
+        indicator = {
+            "ratio": {"errors": {"metric": selected.failed}, "total": {"metric": selected.total}}
+        }
+    else:
+        indicator = {
+            "latency": {"success": {"metric": selected.good}, "total": {"metric": selected.total}}
+        }
+    spec = {
+        "apiVersion": "pyrra.dev/v1alpha1",
+        "kind": "ServiceLevelObjective",
+        "metadata": {"name": f"{selected.model}-{selected.indicator}"},
+        "spec": {"target": str(target * 100), "window": DAYS, "indicator": indicator},
+    }
+    with TemporaryDirectory() as folder:
+        given, made = Path(folder, "slo.yaml"), Path(folder, "rules")
+        made.mkdir()
+        given.write_text(yaml.safe_dump(spec))
+        command = [built("pyrra"), "generate", f"--config-files={folder}/*.yaml"]
+        parts.run("pyrra", [*command, f"--prometheus-folder={made}", "--generic-rules"])
+        return [
+            group
+            for path in sorted(made.iterdir())
+            for group in yaml.safe_load(path.read_text())["groups"]
+        ]
+
+
+def alerts(groups: Iterable[Mapping[str, Any]]) -> Iterator[Alert]:
+    """Yield the burn-rate conditions of rule groups, each pair of windows once."""
+    for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
+        labels = rule.get("labels", {})
+        pages = "page" in labels.values() or labels.get("severity") == "critical"
+        conditions = _CONDITION.findall(rule["expr"])
+        for pair in zip(conditions[::2], conditions[1::2], strict=True):
+            windows = [parse_duration(window) for window, _, _ in pair]
+            factor, budget = Decimal(pair[0][1]), pair[0][2]
+            share = 1 - Decimal(budget[3:-1]) if budget[0] == "(" else Decimal(budget)
+            wait = parse_duration(rule.get("for", "0s"))
+            yield Alert(pages, max(windows), factor * share, wait)
+
+
+def tool(name: str, selected: _Selected, groups: Iterable[Mapping[str, Any]]) -> Tool:
+    """Return rule groups in the form that is replayed."""
+    recordings, alerting = list[Recording](), list[tuple[str, int]]()
+    ratios, whole, budget = dict[str, str](), "", ""
+    for group in groups:
+        every = int(parse_duration(group.get("interval", f"{EVERY}s")))
+        for rule in group["rules"]:
+            if "alert" in rule:
+                alerting.append((rule["expr"], every))
+                continue
+            labels = rule.get("labels", {})
+            recordings.append(Recording(rule["record"], rule["expr"], labels, every))
+            series = f"{rule['record']}{{{_matchers(labels)}}}"
+            if found := re.search(r"(?:ratio_rate|burnrate)(\w+)$", rule["record"]):
+                if found[1] == DAYS:
+                    whole = series
+                else:
+                    ratios[found[1]] = series
+            elif rule["record"] == "slo:period_error_budget_remaining:ratio":
+                budget = series
+            elif rule["record"] == "pyrra_availability":
+                whole = f"1 - {series}"
+                budget = f"({_BUDGET} - (1 - {series})) / {_BUDGET}"
+    return Tool(name, selected.indicator, DAYS, recordings, alerting, ratios, whole, budget)
+
+
+def _matchers(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in labels.items())
+
+
+def real_tools(model: str, name: str) -> Sequence[Tool]:
+    """Return our rules and those that the real tools generate, for 30 days."""
+    selected, target = _Selected.of(model, name), TARGET
+    return [
+        tokenslo(model, name, PERIOD),
+        tool("Sloth", selected, sloth(selected, target)),
+        tool("Sloth -o", selected, sloth(selected, target, optimized=False)),
+        tool("Pyrra", selected, pyrra(selected, target)),
+    ]
+
+
+def print_sizes() -> None:
+    print(f"{'rules':<14} {'objective':<12} {'rules':>5} {'lines':>5} {'longest query':>13}")
+    for name in own.COMPARED:
+        selected = _Selected.of("chat", name)
+        made = {
+            "Sloth": sloth(selected, TARGET),
+            "Sloth -o": sloth(selected, TARGET, optimized=False),
+            "Pyrra": pyrra(selected, TARGET),
+        }
+        if not selected.failed:
+            made["Pyrra, native"] = pyrra(selected, TARGET, native=True)
+        for title, groups in made.items():
+            rules = [rule for group in groups for rule in group["rules"]]
+            text = yaml.safe_dump({"groups": groups}, width=1000)
+            longest = max(len(" ".join(rule["expr"].split())) for rule in rules)
+            lines = text.count("\n")
+            print(f"{title:<14} {name:<12} {len(rules):>5} {lines:>5} {longest:>13}")
+
+
+def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
+    """Return after how many seconds of each error ratio each tool pages, at a target."""
+    selected = _Selected.of("chat", "availability")
+    budget = 1 - target
+    of_workbook = [
+        Alert(True, parse_duration(long), rate * budget, Decimal(0)) for long, rate in WORKBOOK
+    ]
+    each = {
+        "workbook": of_workbook,
+        "Sloth": [*alerts(sloth(selected, target))],
+        "Pyrra": [*alerts(pyrra(selected, target))],
+    }
+    ours = [pair for pair in pairs(PERIOD, target) if pair.tier == "page"]
+    return {
+        "tokenslo": [
+            _first(pair.seconds_to_fire(ratio) for pair in ours) for ratio in ERROR_RATIOS
+        ],
+        **{
+            name: [
+                _first(alert.fires(ratio) for alert in found if alert.pages)
+                for ratio in ERROR_RATIOS
+            ]
+            for name, found in each.items()
+        },
+    }
+
+
+def _first(times: Iterable[Decimal | None]) -> Decimal | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def print_page_times() -> None:
+    print(
+        f"{'target':>6} {'rules':<9}",
+        *(f"{decimal_text(100 * r) + ' % bad':>10}" for r in ERROR_RATIOS),
+    )
+    for target in TARGETS:
+        for name, times in page_times(target).items():
+            cells = ("never" if time is None else f"{time / 60:.1f} min" for time in times)
+            print(
+                f"{decimal_text(100 * target) + '%':>6} {name:<9}",
+                *(f"{cell:>10}" for cell in cells),
+            )
+
+
+def print_accuracy(start: Start, folder: Path) -> None:
+    own.print_head([PERIOD])
+    history, checks = 30 * DAY, range(2 * DAY, 30 * DAY + 1, own.CHECK_EVERY)
+    for story in STORIES:
+        each = [one for name in own.COMPARED for one in real_tools(story.name, name)]
+        with replaying(start, folder / story.name) as replay:
+            played = {story.name: play(story, history)}
+            found = compare(replay, played, {story.name: each}, history, checks)
+        own.print_errors(found, [PERIOD])
+
+
+def print_costs(start: Start, folder: Path) -> None:
+    print(f"{'history':>7} {'objective':<12} {'rules':<8} {'samples read / minute':>21}")
+    for history in HISTORIES:
+        with replaying(start, folder / f"cost {history}") as replay:
+            replay.add(play(own.COSTLY, history, servers=own.SERVERS[0]).samples)
+            each = [one for name in own.COMPARED for one in real_tools(own.COSTLY.name, name)]
+            record(replay, each, history, range(history, history + 1, EVERY))
+            for one in each:
+                read = own.cost(replay, one, history)["read"]
+                length = format_duration(Decimal(history))
+                print(f"{length:>7} {one.objective:<12} {one.name:<8} {read:>21,.0f}")
+
+
+def main(*tables: str) -> None:
+    """Print the named tables: sizes, pages, accuracy, costs; all of them by default."""
+    if not shutil.which("go"):
+        print("Go is not installed, so Sloth and Pyrra cannot be built.")
+        print("`python -m bench.rules` compares with their rules as written down here.")
+        return
+    wanted = tables or ("sizes", "pages", "accuracy", "costs")
+    if "sizes" in wanted:
+        print_sizes()
+        print()
+    if "pages" in wanted:
+        print_page_times()
+        print()
+    if not {"accuracy", "costs"} & {*wanted}:
+        return
+    start = partial(prometheus.start, parts.program("prometheus", print))
+    with TemporaryDirectory() as name:
+        if "accuracy" in wanted:
+            print_accuracy(start, Path(name))
+            print()
+        if "costs" in wanted:
+            print_costs(start, Path(name))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,54 @@
+"""What the bench reads in the rules of Sloth and Pyrra, and what it says without Go."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from bench import peers
+
+SLOTH = {
+    "alert": "Burn",
+    "labels": {"sloth_severity": "page"},
+    "expr": """\
+(
+    max(slo:sli_error:ratio_rate5m{sloth_id="a"} > (14.4 * 0.01)) without (sloth_window)
+    and
+    max(slo:sli_error:ratio_rate1h{sloth_id="a"} > (14.4 * 0.01)) without (sloth_window)
+)
+or
+(
+    max(slo:sli_error:ratio_rate30m{sloth_id="a"} > (6 * 0.01)) without (sloth_window)
+    and
+    max(slo:sli_error:ratio_rate6h{sloth_id="a"} > (6 * 0.01)) without (sloth_window)
+)
+""",
+}
+PYRRA = {
+    "alert": "ErrorBudgetBurn",
+    "for": "2m",
+    "labels": {"severity": "critical"},
+    "expr": 'x:burnrate5m{slo="a"} > (14 * (1-0.99)) and x:burnrate1h{slo="a"} > (14 * (1-0.99))',
+}
+ABSENT = {"alert": "SLOMetricAbsent", "expr": "absent(x) == 1"}
+
+
+def test_alerts_are_read_with_windows_thresholds_and_pauses() -> None:
+    found = [*peers.alerts([{"rules": [SLOTH, {"record": "x", "expr": "y"}, ABSENT, PYRRA]}])]
+    assert found == [
+        peers.Alert(True, Decimal(3600), Decimal("0.144"), Decimal(0)),
+        peers.Alert(True, Decimal(21600), Decimal("0.06"), Decimal(0)),
+        peers.Alert(True, Decimal(3600), Decimal("0.14"), Decimal(120)),
+    ]
+    assert found[0].fires(Decimal(1)) == Decimal("518.4")
+    assert found[2].fires(Decimal("0.5")) == Decimal(1128)
+    assert found[0].fires(Decimal("0.144")) is None
+
+
+def test_without_go_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    peers.main()
+    assert capsys.readouterr().out.startswith("Go is not installed")
