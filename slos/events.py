@@ -112,8 +112,8 @@ class Counting:
         return self.sum(self.each(some).or_(newborn))
 
     def total(self, total: Expr) -> Expr:
-        """Return the total: as recorded, or else as given."""
-        return total if self.recorded is None else vector(TOTAL, self.recorded)
+        """Return the total: the recorded one without its labels, or else as given."""
+        return total if self.recorded is None else self.sum(vector(TOTAL, self.recorded))
 
     def contradiction(self, part: Expr, whole: Expr, *, good: bool) -> Expr:
         """Say that the good or the bad events are more than all, by more than extrapolation makes.

@@ -273,7 +273,7 @@ def _bad_events(of: _Asked) -> Events:
         if not some:  # a difference of rates may be a hair below zero
             known = call("clamp_min", known, number(0))
     # Series of bad events that do not exist yet are zero while others are counted.
-    bad_ = known.or_(of.counting.total(all_) * number(0))
+    bad_ = known.or_(all_ * number(0))
     impossible = _contradicted(of, some, every, known, all_, good=False)
     return Events(bad_, all_, of.missing(total), impossible=impossible)
 
@@ -286,7 +286,7 @@ def _good_events(of: _Asked) -> Events:
         good_ = of.sum_of(good.selector, total.selector)
     else:
         good_ = of.per_second(good)
-    recorded = of.counting.total(all_)
+    recorded = all_
     # No series of good events at all, while others are counted: all of those are bad.
     bad = (recorded - good_).or_(recorded)
     if of.counting.recorded is None:
@@ -317,7 +317,7 @@ def _weighted_ratio(of: _Asked) -> Events:
     ratio, weight = _expr(of.queries["ratio"]), of.queries["weight"]
     all_ = of.per_second(weight)
     share = call("clamp", aggregate("avg", ratio, of.counting.by), number(0), number(1))
-    known = of.counting.total(all_)
+    known = all_
     return Events(
         _number(share * known).or_(known * number(0)),
         all_,

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from tokenslo.commands.generate import generate
@@ -74,3 +75,47 @@ def test_an_idiom_passes_its_generated_tests(name: str, promtool: Path, tmp_path
     assert tests
     said = subprocess.run([promtool, "test", "rules", *tests], capture_output=True, text=True)
     assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]
+
+
+SERIES = {
+    't_total{code="200",host="a"}': "0+60x60",
+    't_total{code="500",host="a"}': "0+20x60",
+    'g_total{host="a"}': "0+60x60",
+    'a_total{host="a"}': "0+16x60",
+    'b_total{host="a"}': "0+4x60",
+    'h_seconds_count{host="a"}': "0+80x60",
+    'h_seconds_bucket{host="a",le="0.4"}': "0+60x60",
+    'h_seconds_bucket{host="a",le="+Inf"}': "0+80x60",
+}
+QUARTER = (
+    "selector", "count-bucket", "infinity-bucket", "total-good", "total-good-guarded",
+    "total-good-inside", "total-good-code", "sum", "sum-guarded", "clamp", "by-host",
+    "by-host-histogram",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUARTER)
+def test_an_idiom_measures_the_share_of_bad_events(
+    name: str, promtool: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "sloth.yaml"
+    source.write_text(sloth(name, *IDIOMS[name]))
+    asked = [str(source), "-o", str(tmp_path), "--only", "alerts"]
+    assert CliRunner().invoke(generate, asked).exit_code == 0
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": each, "values": text} for each, text in SERIES.items()],
+        "promql_expr_test": [
+            {
+                "expr": "round(sum(slo:error_ratio:rate30m), 0.001)",
+                "eval_time": "50m",
+                "exp_samples": [{"labels": "{}", "value": 0.25}],
+            }
+        ],
+    }
+    rules = str(next(tmp_path.rglob("*.rules.yaml")))
+    content = {"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "story.yaml").write_text(yaml.safe_dump(content))
+    command = [promtool, "test", "rules", str(tmp_path / "story.yaml")]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
