@@ -23,7 +23,7 @@ from exporter.taps.attach import Connections
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.packet_clock import PacketClock
 from exporter.taps.packet_filter import MOST_PORTS, packet_filter
-from exporter.taps.packets import FIN, RST, SYN, Segment, is_intact, segment
+from exporter.taps.packets import RST, SYN, Segment, is_intact, segment
 from exporter.taps.ring import ANY, BLOCK_MILLISECONDS, CHECKSUM_PENDING, CHECKSUM_VALID, Ring
 from exporter.taps.tap import CaptureSpec, NewObserver, Traffic
 from slos.errors import InvalidFile, Problem
@@ -31,7 +31,8 @@ from slos.errors import InvalidFile, Problem
 PACKETS_AT_ONCE = 128
 """Packets after which others on the event loop have their turn: about a millisecond."""
 SWEEP_SECONDS = 1.0
-ENDS = SYN | FIN | RST
+ALWAYS_VERIFIED = SYN | RST
+"""Never part of what a device or the kernel has merged, which has no checksum of its own."""
 LAG = 2 * BLOCK_MILLISECONDS / 1000
 """Seconds that a packet may wait before it is handed over, amply."""
 
@@ -42,9 +43,9 @@ class CaptureTap:
     ``passed_over`` gets one word for each connection or packet that is left out: ``joined`` and
     ``forgotten`` (see Connections), ``fragment``, ``malformed``, ``checksum``.
 
-    The kernel hands packets over before it verifies them, and devices may vouch for checksums that
-    they did not compare.  So checksums that are not marked as valid are verified, and always those
-    of segments that begin or end a connection; what is sent by this machine has none yet.
+    The kernel hands packets over before it verifies them, and a device may mark checksums as valid
+    that it did not compare.  So checksums without that mark are verified, and always those of SYN
+    and RST; what this machine sends has none yet.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class CaptureTap:
                     self._passed_over(read or "malformed")
                 elif (
                     not status & CHECKSUM_PENDING
-                    and (not status & CHECKSUM_VALID or read.flags & ENDS)
+                    and (not status & CHECKSUM_VALID or read.flags & ALWAYS_VERIFIED)
                     and not is_intact(buffer, start, read)
                 ):
                     self._passed_over("checksum")
