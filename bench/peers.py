@@ -98,7 +98,8 @@ def sloth(selected: _Selected, target: Decimal, *, optimized: bool = True) -> li
         else f"{total} - sum(rate({selected.good}{window}))"
     )
     slo: dict[str, Any] = {
-        "name": selected.indicator,
+        # Names of their own, as both variants are recorded by one server.
+        "name": selected.indicator + ("" if optimized else "-raw"),
         "objective": float(target * 100),
         "sli": {"events": {"error_query": error, "total_query": total}},
         "alerting": {"name": "Burn"},

@@ -18,7 +18,10 @@ from aiohttp import ClientSession, web
 from exporter import doctor, first_look
 from exporter.config import Config, load_config
 from exporter.doctor import Diagnosis, as_text
+from exporter.readings import Missing, ModelInfo, Survey
 from exporter.server_config import FLAG
+from exporter.sources.gaps import OBSERVE
+from exporter.store import Store
 from slos import first_file
 from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
@@ -443,6 +446,17 @@ async def test_with_a_tap_nothing_advises_a_tap() -> None:
             text = as_text(await look(address))
             models = await first_look.look([address], "1.2.3", {})
         said = " ".join(text.split())
-        assert "send the requests of this model through the sidecar's tap" in said
         assert "--tap" not in said
         assert "--tap" not in first_file.text(models, about="")
+
+
+def test_the_fix_of_a_missing_signal_depends_on_whether_there_is_a_tap() -> None:
+    gap = Missing("itl", "chat", "1", "no metric has it", f"{OBSERVE}; or wait")
+    info = ModelInfo("chat", "1")
+    for tapped, fix in ((False, OBSERVE), (True, "send the requests of this model through the")):
+        store = Store(10.0, tapped=tapped)
+        store.update(Survey(source="triton", missing=(gap,), models=(info,)), 0.0, 0.0)
+        [state] = [one for one in store.view(1.0).signals if one.signal == "itl"]
+        assert state.fix.startswith(fix)
+        assert state.fix.endswith("; or wait")
+        assert ("--tap" in state.fix) is not tapped
