@@ -259,6 +259,7 @@ async def test_a_client_that_does_not_read() -> None:
         if event[0] == "blocked"  # type: ignore
     )
     assert 0.4 < seconds < 2
+    assert captured.watchers[0].stops > 0
 
 
 async def test_large_bodies_in_large_packets() -> None:

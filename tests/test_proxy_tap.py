@@ -138,6 +138,7 @@ async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later()
         assert stuck_at < 40 * MIB, "only the kernel's buffers hold what nobody reads"
         assert _resident() - before < 4 * MIB
         assert notes[0].not_read == 0.0
+        assert notes[0].told == ["blocked"]
 
         digest = hashlib.sha256()
         got = 0

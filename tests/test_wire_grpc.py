@@ -168,6 +168,12 @@ def test_the_same_id_again_goes_to_the_oldest_first() -> None:
     assert told(talk.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
 
 
+def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
+    talk = Talk()
+    talk.call(asked("a", final=True), asked("b"))
+    assert [stream.end_may_not_show for stream in talk.log.streams] == [False, True]
+
+
 @pytest.mark.parametrize("final", [None, False])
 def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
     final: bool | None,

@@ -473,6 +473,8 @@ def test_backpressure_is_that_of_every_request() -> None:
     talk.call(asked("a"), asked("b"), stream=1)
     talk.call(asked("c"), stream=3)
     talk.respond(answered("a", final=True))
+    talk.observer.blocked()
+    assert talk.log.events[-2:] == [("blocked", 1), ("blocked", 2)]
     talk.observer.backpressure(1.5)
     assert talk.log.events[-2:] == [("backpressure", 1, 1.5), ("backpressure", 2, 1.5)]
 

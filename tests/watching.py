@@ -16,6 +16,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.stops = 0
         self.blind = False
         self.live = 0
 
@@ -36,7 +37,7 @@ class Watcher:
         self.events.append(("gap", direction, time))
 
     def blocked(self) -> None:
-        pass
+        self.stops += 1
 
     def backpressure(self, seconds: float) -> None:
         self.events.append(("blocked", seconds))
