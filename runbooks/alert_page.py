@@ -64,7 +64,7 @@ def _what_to_do(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
         return
     steps = tuple(checks(subject.planned, alert))
     yield from diagnosis(steps, subject)
-    yield from mitigation(causes(steps, alert))
+    yield from mitigation(causes(steps, alert), subject.mitigations)
 
 
 def promise(planned: PlannedObjective, window: Decimal) -> str:

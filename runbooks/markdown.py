@@ -16,6 +16,8 @@ from slos.plan import Plan, PlannedAlert
 
 INDEX = "README.md"
 """The file name of a service's list of pages."""
+MITIGATIONS = "Mitigations.md"
+"""The file name of the mitigations that many pages share."""
 
 _HOW = (
     "The steps go from what is checked fastest to what takes thought. Stop at the first one that "
@@ -55,9 +57,12 @@ def diagnosis(steps: Iterable[Check], subject: Subject) -> Iterator[str]:
         yield from _step(number, check, subject)
 
 
-def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
-    """Yield the blocks of what to do about each cause."""
+def mitigation(causes: Iterable[Cause], page: str = "") -> Iterator[str]:
+    """Yield the blocks of what to do about each cause; or links to ``page``, which has them."""
     yield "## Mitigation"
+    if page:
+        yield "\n".join(f"- {link(each, page)}" for each in causes)
+        return
     restarts = False
     for each in causes:
         yield from _cause(each)
@@ -70,7 +75,7 @@ def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
 def _step(number: int, check: Check, subject: Subject) -> Iterator[str]:
     yield f"### {number}. {check.question}"
     yield promql(check.query(subject))
-    cause = link(CAUSES[check.points_to])
+    cause = link(CAUSES[check.points_to], subject.mitigations)
     yield (f"Expect {check.healthy(subject)}. If so, {check.rules_out}; if not, see {cause}.")
     yield check.note
 
@@ -119,9 +124,9 @@ def plain(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text)
 
 
-def link(cause: Cause) -> str:
-    """Link to a cause's heading as Markdown renderers name it."""
-    return f"[{cause.title}](#{_anchor(cause.title)})"
+def link(cause: Cause, page: str = "") -> str:
+    """Link to a cause's heading, as Markdown renderers name it, on this page or another."""
+    return f"[{cause.title}]({page}#{_anchor(cause.title)})"
 
 
 def _anchor(heading: str) -> str:

@@ -27,12 +27,14 @@ _STUCK_SECONDS = 30
 class Subject:
     """The objective that a page is about, within its service's plan.
 
-    ``causes`` are the cause alerts that explain it.
+    ``causes`` are the cause alerts that explain it; ``mitigations`` is the page with those of all
+    objectives, empty where each page has its own.
     """
 
     plan: Plan
     planned: PlannedObjective
     causes: tuple[PlannedCause, ...] = ()
+    mitigations: str = ""
 
     @cached_property
     def scope(self) -> Scope:

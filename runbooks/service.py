@@ -6,11 +6,22 @@ from collections.abc import Iterator
 
 from runbooks.alert_page import alert_page, promise
 from runbooks.cause_page import cause_page, explained
-from runbooks.markdown import INDEX, dashboard, document, page_link, plain
+from runbooks.causes import CAUSES
+from runbooks.markdown import (
+    INDEX,
+    MITIGATIONS,
+    dashboard,
+    document,
+    mitigation,
+    page_link,
+    plain,
+)
 from runbooks.questions import Subject
 from slos import names
 from slos.plan import Plan, PlannedCause
 
+_OWN_MITIGATIONS = 50
+"""Up to how many objectives each page has its mitigations; of more they are one page."""
 HEADER = "<!-- Made by tokenslo "
 """How every generated page begins; one that begins otherwise was written by somebody."""
 
@@ -27,9 +38,13 @@ def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
     for cause in plan.causes:
         for planned in cause.explains:
             causes.setdefault(planned.objective.name, []).append(cause)
+    shared = MITIGATIONS if len(plan.objectives) > _OWN_MITIGATIONS else ""
     pages = {INDEX: _index(plan)}
+    if shared:
+        title = f"# Mitigations of {plan.service.service}"
+        pages[shared] = document([title, *mitigation(CAUSES.values())])
     for planned in plan.objectives:
-        subject = Subject(plan, planned, tuple(causes.get(planned.objective.name, ())))
+        subject = Subject(plan, planned, tuple(causes.get(planned.objective.name, ())), shared)
         for alert in planned.alerts:
             pages[names.runbook_file(alert.name)] = alert_page(subject, alert)
     pages |= {

@@ -251,6 +251,21 @@ def test_restarting_the_sidecar_is_never_called_free_of_risk():
             assert bool(restarts) is (action.effort == "Needs a restart of the sidecar"), action
 
 
+def test_pages_of_many_objectives_share_their_mitigations():
+    objectives = [replace(objective("ttft"), name=f"o{n}") for n in range(51)]
+    few, many = pages(example(*objectives[:50])), pages(example(*objectives))
+    shared = many["runbooks/chat/Mitigations.md"]
+    assert "runbooks/chat/Mitigations.md" not in few
+    headings = re.findall(r"^### (.*)$", shared, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    name = "runbooks/chat/ChatO1ErrorBudgetBurn.md"
+    links = re.findall(r"\]\(Mitigations\.md#([^)]+)\)", many[name])
+    assert links
+    assert set(links) <= anchors
+    assert not re.findall(r"\]\(#", many[name])
+    assert len(many[name]) < 0.7 * len(few[name])
+
+
 HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:alert(1)) ![y](data:,) `a` **b** | c_d"
 
 
