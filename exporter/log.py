@@ -12,7 +12,7 @@ LOG = logging.getLogger("tokenslo")
 
 
 def set_up(level: str) -> None:
-    """Send what we say of at least ``level`` to standard error, as ``time=… level=… msg=…``.
+    """Write our records of at least ``level`` to standard error, as ``time=… level=… msg=…``.
 
     Of libraries it is no more than what they inform of: below that hpack logs headers, keys
     included, and asyncio itself.
@@ -100,9 +100,9 @@ class _Episode:
 
 
 class Episodes:
-    """Tells of each problem once when it begins and once when it is over.
+    """Logs each problem once when it begins and once when it is over.
 
-    A problem that comes back every second would bury everything else.
+    A problem that recurs every second would bury everything else.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Whether what the sidecar watches can serve, layer by layer, and why not.
+"""Readiness of the servers and models that the sidecar watches, by layer, with reasons.
 
 The layers are separate because they fail separately: a server that answers may have no model, a
-model that is loaded may not decode, and a sidecar that runs may read nothing.  A layer of which
-nobody knows anything does not make a server unready: taking it away would be an outage.
+model that is loaded may not decode, and a sidecar that runs may read nothing.  A layer in an
+unknown state does not make a server unready: removing it from traffic would be an outage.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from exporter.view import SourceState, View
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One thing that must hold, about a source or a model; ``ready`` is None where nobody knows.
+    """The readiness of a source or a model in one respect; ``ready`` is None where it is unknown.
 
-    ``reason`` says why it does not hold, why nobody knows, or what to keep an eye on.
+    ``reason`` explains why it is not ready or unknown, or what to watch.
     """
 
     layer: str
@@ -34,24 +34,24 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Every layer, and whether none of them is known not to hold."""
+    """Every layer; the whole is ready unless a layer is known to be unready."""
 
     layers: tuple[Layer, ...]
 
     @property
     def ready(self) -> bool:
-        """Whether no layer stands in the way."""
+        """Whether no layer is known to be unready."""
         return not self.reasons
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What stands in the way, one text each."""
+        """The reasons of the unready layers."""
         return tuple(layer.reason for layer in self.layers if layer.ready is False)
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known beside a view: which models there must be, how engines decode, how they answer.
+    """Input beside a view: the expected models, their decode progress and their probes.
 
     ``probes`` are by model.
     """
@@ -85,7 +85,7 @@ def readiness(view: View, unready_after: float, watched: Watched = _NOTHING) -> 
 
 
 def family(readiness: Readiness) -> Family:
-    """Return every layer of which something is known as a gauge."""
+    """Return every layer in a known state as a gauge."""
     return own_family(
         "tokenslo_ready",
         [

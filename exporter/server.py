@@ -51,10 +51,10 @@ BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where the answers come from: ``status`` is called in a thread, all else on the event loop.
+    """The data behind the answers: ``status`` is called in a thread, all else on the event loop.
 
-    ``view_in_words`` also says what the last minute brought, which only the status page shows.
-    ``more`` are the families of ``/metrics`` that are not of a view.
+    ``view_in_words`` includes the last minute, which only the status page shows.  ``more`` are the
+    families of ``/metrics`` that do not come from a view.
     """
 
     version: str
@@ -66,10 +66,9 @@ class Facts:
 
 
 class Renderer:
-    """Renders in one thread of its own, so that a large scrape does not hold up the event loop.
+    """Renders in a thread of its own, so that a large scrape does not block the event loop.
 
-    Whoever asks for what is being rendered already gets that: however many ask at once, only one
-    rendering of each kind runs.
+    Concurrent requests of one kind share one rendering.
     """
 
     def __init__(self) -> None:
@@ -77,9 +76,9 @@ class Renderer:
         self._running: dict[object, asyncio.Future[Any]] = {}
 
     async def render(self, kind: object, prepare: Callable[[], Callable[[], T]]) -> T:
-        """Return what is made by what ``prepare`` returns, which is called here if need be.
+        """Return the result of the function that ``prepare`` returns.
 
-        Calls with an equal ``kind`` ask for the same thing.
+        ``prepare`` is called only if no rendering of this ``kind`` is running.
         """
         running = self._running.get(kind)
         if running is None:

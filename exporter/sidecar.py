@@ -1,4 +1,4 @@
-"""The running sidecar: read the sources again and again, and serve what is known."""
+"""The running sidecar: scrape the sources at an interval, and serve the results."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def watch(
 
 
 async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
-    """Let streams end, unless it is told to stop once more; all is served meanwhile."""
+    """Let streams end, until a second stop signal; everything is served meanwhile."""
     draining = [asyncio.create_task(source.drain()) for source in taps]
     if draining:
         LOG.info("draining streams; send the signal again to end them at once")

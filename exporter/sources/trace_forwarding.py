@@ -1,6 +1,6 @@
-"""Passes export requests on to a real collector, as they were received.
+"""Forward export requests unchanged to a collector.
 
-Whoever sent them does not wait for it: they queue here, and what does not fit is dropped.
+Senders do not wait: requests are queued here, and dropped when the queue is full.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Waiting:
 
 
 class Forwarder:
-    """Sends to ``url`` what is offered, one at a time and in order.
+    """Sends the requests offered to it to ``url``, one at a time and in order.
 
-    At most ``max_bytes`` wait, none longer than ``give_up_after`` seconds.
+    At most ``max_bytes`` are queued, none for longer than ``give_up_after`` seconds.
     """
 
     def __init__(
