@@ -216,6 +216,11 @@ METHODS: Mapping[str, Method] = {
         "TensorRT-LLM's statistics of its last iteration",
         "as of the last iteration before the reading: shorter bursts are not seen",
     ),
+    "trtllm_at_rest": Method(
+        DERIVED,
+        "estimate",
+        "zero: TensorRT-LLM has run no iteration since it was loaded",
+    ),
     "trtllm_waiting": Method(
         DERIVED,
         "estimate",

@@ -28,6 +28,8 @@ Marks = Mapping[str, float]
 _MOVING = ("output_tokens", "itl", "tpot", "e2e", "decode")
 # A tap's first tokens are tokens.
 _MOVING_AT_TAPS = (*_MOVING, "ttft")
+AT_REST = "trtllm_at_rest"
+"""The method of a gauge of an engine that has run no iteration yet."""
 _ENGINE_GAUGES = ("sequences_active", "sequences_max")
 _NO_GAUGE = "no gauge of active sequences and no tap that sees its streams"
 FORGET_AFTER = 3600.0
@@ -255,4 +257,7 @@ def _initialised(states: Mapping[str, SignalState]) -> bool:
         if ("output_tokens" in states)
         else 0.0
     )
-    return made > 0 or any(_gauge(states, signal) is not None for signal in _ENGINE_GAUGES)
+    return made > 0 or any(
+        _gauge(states, signal) is not None and states[signal].method != AT_REST
+        for signal in _ENGINE_GAUGES
+    )

@@ -313,7 +313,13 @@ def _slice_events(objective: Objective, chosen: tuple[Matcher, ...], counting: C
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     usage = usage_ratio(objective.indicator, chosen)
     over = Binary(usage, ">", number(objective.threshold), bool_=True)
-    return slices(usage, over, counting)
+    events = slices(usage, over, counting)
+    if objective.indicator == "kv_headroom":
+        return events
+    # An engine that has run nothing yet has no maximum, and nothing active.
+    active = SIGNALS["sequences_active"]
+    at_rest = vector(active.metric, (*chosen, *equal(active.fixed))).compare("==", number(0))
+    return replace(events, missing=absent(usage.or_(at_rest)))
 
 
 def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from exporter.progress import Progress
+from exporter.progress import AT_REST, Progress
 from exporter.readings import Distribution, ModelInfo
 from exporter.view import SignalState, View, WaitingStreams
 from tests.views import FIRST_TOKEN, measured, unavailable, view
@@ -253,6 +253,13 @@ def test_an_engine_is_initialised_by_its_first_iteration_or_token() -> None:
     progress.update(active(None, tokens(1)), 2.0)
     progress.update(nothing, 3.0)
     assert progress.decoding(nothing, 3.0)[LLAMA].initialised is True
+
+
+def test_an_engine_at_rest_is_not_initialised() -> None:
+    progress = Progress(60, 30)
+    at_rest = view(tokens(0), measured("sequences_active", 0.0, method=AT_REST))
+    progress.update(at_rest, 1.0)
+    assert progress.decoding(at_rest, 1.0)[LLAMA].initialised is None
 
 
 def test_only_what_was_made_counts_as_made() -> None:

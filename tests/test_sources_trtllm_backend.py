@@ -8,7 +8,7 @@ import pytest
 
 from exporter.methods import METHODS
 from exporter.readings import Distribution, Missing, ModelInfo, Reading, Survey
-from exporter.sources.trtllm_backend import GAUGES
+from exporter.sources.trtllm_backend import AT_REST, GAUGES
 from tests.fake_triton import FakeTriton, config, core, fake_triton, found, look
 
 CPP = {"chat": config("tensorrtllm")}
@@ -113,7 +113,7 @@ async def test_python_models_and_old_backends_lack_some_series() -> None:
     assert str(told["kv_reused_blocks"]).startswith("TensorRT-LLM's python model")
 
 
-async def test_before_the_first_iteration_nothing_is_known() -> None:
+async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
     zeros = {family: dict.fromkeys(series, 0.0) for family, series in BUSY.items()}
     survey = await look(
         metrics=published(
@@ -125,9 +125,10 @@ async def test_before_the_first_iteration_nothing_is_known() -> None:
         configs=CPP,
     )
     told = values(survey)
-    assert {told[signal] for signal in GAUGES} == {
+    assert {told[signal] for signal in GAUGES if signal not in AT_REST} == {
         "the engine has run no iteration yet, so all of its gauges are 0"
     }
+    assert [told[signal] for signal in AT_REST] == [0.0, 0.0]
     assert survey.engine_stats_age == {}
 
 

@@ -911,6 +911,7 @@ def test_tenants_are_few_and_an_invalid_request_takes_no_lasting_place() -> None
     assert value(recorder, "tenant_requests", tenant="acme") == 1
     assert value(recorder, "tenant_requests", tenant="guest", outcome="invalid") == 1
     assert value(recorder, "tenant_requests", tenant="other") == 6 + 2
+    assert recorder.limited == {"tenant": 6 + 2}
     assert value(recorder, "requests") == 1 + 1 + MAX_TENANTS + 5 + 3
 
 

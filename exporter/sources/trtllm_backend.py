@@ -40,6 +40,8 @@ SEQUENCES = (
 CACHE_GAUGES = (*KV_GAUGES, "kv_block_tokens")
 MEMORY_GAUGES = ("memory_gpu", "memory_cpu", "memory_pinned")
 GAUGES = SEQUENCES + CACHE_GAUGES + MEMORY_GAUGES
+AT_REST = ("sequences_active", "kv_utilization")
+"""Gauges that are truly 0 before the first iteration; of the others 0 says nothing."""
 
 MICROSECONDS = 1e14
 """Timestamps above are microseconds since 1970, the C++ backend's; below, the python model's."""
@@ -239,9 +241,11 @@ def _gauges(
 ) -> Iterator[Reading | Missing]:
     active = gauges.requests.get("active", 0.0)
     if not gauges.requests.get("max") and not gauges.general.get("timestamp"):
+        for signal in AT_REST:
+            yield Reading(signal, info.model, info.version, "trtllm_at_rest", {UNLABELLED: 0.0})
         yield from _refuse(
             info,
-            GAUGES,
+            [signal for signal in GAUGES if signal not in AT_REST],
             "the engine has run no iteration yet, so all of its gauges are 0",
             "send a first request",
         )

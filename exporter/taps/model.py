@@ -187,7 +187,6 @@ class Model:
             for labels in self._known_labels(signal)
         ]
         if tenant != OTHER and not self._budget.take(len(begun)):
-            self._budget.limited["tenant"] += 1
             return self.met(OTHER)
         self._tenants.add(tenant)
         for twin, labels in begun:

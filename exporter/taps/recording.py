@@ -260,6 +260,8 @@ class StreamRecorder:
         else:
             _rejoin(stream, live)
         tenant = model.met(tenant)
+        if tenant == OTHER:
+            self._budget.limited["tenant"] += 1
         model.touched = True
         model.count("requests", {"outcome": outcome}, tenant=tenant)
         if outcome != "ok":
@@ -340,10 +342,7 @@ class StreamRecorder:
         """Return a tenant as a label."""
         if not name:
             return name
-        label = limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
-        if label == OTHER:
-            self._budget.limited["tenant"] += 1
-        return label
+        return limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
 
 
 def _rejoin(stream: Stream, live: _Live) -> None:
