@@ -334,6 +334,10 @@ def test_streams_that_wait_for_a_token() -> None:
     assert recorder.waiting() == {("llama", "1"): 4}
     play_on(recorder, unseen, *chunks(101.0))
     assert recorder.waiting() == {("llama", "1"): 3}, "it may have ended"
+    several = play(recorder, stream(version="1", choices=2))
+    assert recorder.waiting() == {("llama", "1"): 4}
+    several.other_chunks = 1
+    assert recorder.waiting() == {("llama", "1"): 3}, "another choice gets tokens"
 
 
 def play_on(recorder: Listener, one: Stream, *events: tuple[Any, ...]) -> None:

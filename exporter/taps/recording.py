@@ -142,14 +142,15 @@ class StreamRecorder:
     def waiting(self) -> Mapping[tuple[str, str], int]:
         """Return how many streams of each model wait for a token, by name and version.
 
-        Left out are streams whose client may have left or does not read, and those that may have
-        ended unseen.
+        Left out are streams whose client may have left or does not read, those that may have ended
+        unseen, and begun ones of several choices, of which only one is timed.
         """
         return Counter(
             (live.model.name, live.model.version)
             for stream, live in self._live.items()
             if stream.streaming and live.left is None and not live.blocked and not stream.opaque
             if not (stream.chunks and stream.end_may_not_show)
+            if stream.choices == 1 or not (stream.chunks or stream.other_chunks)
         )
 
     @property
