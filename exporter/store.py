@@ -181,7 +181,9 @@ class Store:
             self._take(key, survey.source, readings, now, born=born)
         for key, gap in missing.items():
             if key not in read:
-                self._tracks.setdefault(key, _Track()).missing[survey.source] = gap
+                track = self._track(key)
+                if track.missing.get(survey.source) != gap:
+                    track.missing[survey.source], track.shown = gap, None
         self._withdraw(survey, read.keys(), missing, now)
         self._name_versions()
         self._forget(now)
@@ -260,7 +262,7 @@ class Store:
     def _take(
         self, key: Key, source: str, readings: Mapping[str, Reading], now: float, *, born: bool
     ) -> None:
-        track = self._tracks.setdefault(key, _Track())
+        track = self._track(key)
         track.missing.pop(source, None)
         previous = dict(track.raws)
         for method, raw in track.raws.items():
@@ -274,6 +276,12 @@ class Store:
         if best in readings and SIGNALS[key.signal].kind != "gauge":
             _account(track, track.raws[best].samples, previous.get(best), now, born=born)
 
+    def _track(self, key: Key) -> _Track:
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = _Track()
+        return track
+
     def _withdraw(
         self,
         survey: Survey,
@@ -286,7 +294,9 @@ class Store:
         for key, track in self._tracks.items():
             gap = missing.get(key)
             if key in missing or key in given:
-                track.seen, track.shown = now, None
+                track.seen = now
+            if key in given:
+                track.shown = None
             if key in given or (gap is not None and gap.unread):
                 continue
             if gap is None and survey.source in track.missing:
