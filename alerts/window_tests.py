@@ -247,7 +247,9 @@ def _young(plan: Plan) -> Iterator[Item]:
     story = {
         planned: [_Spell(1, _MANY, _MANY)]
         for planned in plan.objectives
+        # Two evaluations are two minutes, which may be all of a short period's budget.
         if planned.exhausted in planned.alerts
+        and (1 - planned.objective.target) * plan.service.window > 3 * MINUTE
     }
     checks = [_fires(plan, planned, planned.exhausted, does=False) for planned in story]
     if story:

@@ -264,7 +264,7 @@ def _events(objective: Objective, service: Service, counting: Counting) -> Event
         of = equal({**service.selects(objective), **own})
         total = vector(SIGNALS["slo_slices"].metric, of)
         bad = vector(total.metric, (*of, *equal({"result": "bad"})))
-        return Events(counting.events(bad), counting.events(total), absent(total))
+        return Events(counting.events(bad), counting.events(total), absent(bad))
     one = Counting(format_duration(objective.slices.window), objective.group_by)
     return in_slices(counted(objective, service, one), objective.slices, counting)
 
@@ -278,7 +278,8 @@ def counted(objective: Objective, service: Service, counting: Counting) -> Event
     if indicator.in_slices:
         return _slice_events(objective, chosen, counting)
     bad, total = counters(objective, service, counting.by)
-    return Events(counting.events(bad), counting.events(total), absent(total))
+    # Without series of bad events there is no error ratio; the sidecar serves them from the start.
+    return Events(counting.events(bad), counting.events(total), absent(bad))
 
 
 def counters(

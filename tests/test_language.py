@@ -380,7 +380,7 @@ def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
         'printf `slo:error_budget_remaining:ratio{service="chat",slo="up",tenant=%q,pod=%q}` '
         "$labels.tenant $labels.pod | query"
     ) in " ".join(text.split())
-    absent = 'absent(sum(llm_tenant_requests_total{outcome=~"ok|error|rejected|timeout"}))'
+    absent = 'absent(sum(llm_tenant_requests_total{outcome=~"error|rejected|timeout"}))'
     assert absent in text, "what vanishes altogether has no group"
 
 

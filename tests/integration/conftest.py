@@ -53,7 +53,7 @@ def story(run: Run) -> Callable[..., None]:
                 for at, expr, holds in checks
             ],
         }
-        content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": every, "tests": [test]}
+        content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
         done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
         assert done.returncode == 0, done.stdout + done.stderr
 
