@@ -124,6 +124,13 @@ def missing(planned: PlannedObjective) -> Message:
 
 def uncovered(planned: PlannedObjective) -> Message:
     """Describe the alert on servers that are left out; its value is their number of series."""
+    if not planned.objective.queries:
+        return Message.of(
+            "some servers are not measured",
+            f"{{{{ $value }}}} signals of {_needed(planned)} are reported as unavailable: their "
+            "requests are neither good nor bad. `tokenslo doctor` and the exporter's status page "
+            "give the reason and the fix.",
+        )
     return Message.of(
         "some servers are not measured",
         f"{{{{ $value }}}} series report without {_needed(planned)}: their histogram has other "

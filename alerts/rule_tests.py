@@ -28,7 +28,9 @@ from promql.expr import (
 from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
+from slos.indicators import needed_signals
 from slos.plan import Plan, PlannedObjective
+from slos.signals import TENANT
 
 _SETTLED = Decimal(600)
 # What has just happened is seen by the next scrape, then by the next evaluation; and up to
@@ -79,6 +81,7 @@ def _stories(plan: Plan) -> Iterator[Item]:
     yield _idle(plan)
     if any(planned.absent in planned.alerts for planned in plan.objectives):
         yield _vanished(plan)
+    yield from _unavailable(plan)
     yield from _contradictions(plan)
 
 
@@ -146,6 +149,39 @@ def _vanished(plan: Plan) -> Item:
     busy = _busy(plan)
     phases = [Phase(_SETTLED, busy), Phase(gone, None), Phase(_SETTLED, busy)]
     return _test("signals that vanish are missed until they are back", plan, phases, checks)
+
+
+def _unavailable(plan: Plan) -> Iterator[Item]:
+    declared = {
+        planned: _declared(planned, plan)
+        for planned in plan.objectives
+        if planned.absent in planned.alerts and not planned.objective.queries
+    }
+    if not declared:
+        return
+    lasting = _DELAY + max(planned.absent_seconds for planned in declared)
+    checks = []
+    for planned in declared:
+        absent = firing(plan, planned, planned.absent)
+        ticket = labelled(plan, planned, absent, "ticket")
+        checks += [some(lasting, ticket), some(lasting, absent)]
+    yield {
+        "name": "signals that the exporter declares unavailable are a ticket, not a page",
+        "interval": format_duration(STEP),
+        "input_series": [
+            {"series": str(series), "values": f"1x{int(lasting / STEP)}"}
+            for series in dict.fromkeys(declared.values())
+        ],
+        "promql_expr_test": checks,
+    }
+
+
+def _declared(planned: PlannedObjective, plan: Plan) -> Vector:
+    selector = plan.service.selects(planned.objective)
+    chosen = {label: value for label, value in selector.items() if label != TENANT}
+    first, *_ = needed_signals(planned.objective)
+    labels = {**chosen, "signal": first, "quality": "unavailable"}
+    return vector("tokenslo_signal_info", labels)
 
 
 def _contradictions(plan: Plan) -> Iterator[Item]:

@@ -86,7 +86,7 @@ def _own_series(view: View, version: str) -> Mapping[str, list[tuple[dict[str, s
                 },
                 1,
             )
-            for state in view.signals
+            for state in (*view.signals, *view.unseen)
         ],
         "tokenslo_model_info": [
             (

@@ -1,7 +1,8 @@
 """Models that an SLO file selects and that no source has seen: their counters stand at zero.
 
-Only the counters that the file's objectives read are served, with an empty version.  A selector
-without ``model`` names no model, so nothing is served for it until a source sees one.
+Only the counters that the file's objectives read are served, with an empty version; gauges are
+reported as unavailable.  A selector without ``model`` names no model, so nothing is served for it
+until a source sees one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from slos.names import goodput_objective
 from slos.signals import LATENCIES, TENANT, TENANT_SIGNALS, slo_events
 
 METHOD = "selected"
+_UNSEEN = "no source has reported it yet"
+_FIX = "send it a request, or compare the selector with the names of the server's models"
 
 
 def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState, ...]]:
-    """Return the counters at zero that objectives read, by the model that their selector names."""
+    """Return the signals that objectives read, by the model that their selector names."""
     found: dict[str, dict[str, dict[Labels, Value]]] = {}
+    gauges: dict[str, set[str]] = {}
     for service in services:
         own = tuple(goals([service]))
         for objective in service.objectives:
@@ -32,19 +36,37 @@ def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState,
                 counters = found.setdefault(selector["model"], {})
                 for signal, labels in _counters(service, objective, own):
                     counters.setdefault(signal, {}).update(dict.fromkeys(labels, 0.0))
+                if INDICATORS[objective.indicator].in_slices:
+                    signals = INDICATORS[objective.indicator].signals
+                    gauges.setdefault(selector["model"], set()).update(signals)
     return {
-        model: tuple(
-            SignalState(signal, model, "", METHOD, "exact", samples)
-            for signal, samples in counters.items()
+        model: (
+            *(
+                SignalState(signal, model, "", METHOD, "exact", samples)
+                for signal, samples in counters.items()
+            ),
+            *(
+                SignalState(signal, model, "", "", "unavailable", {}, _UNSEEN, _FIX)
+                for signal in sorted(gauges.get(model, ()))
+            ),
         )
         for model, counters in found.items()
     }
 
 
 def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> View:
-    """Return the view with the counters of those selected models that no source has seen."""
+    """Return the view with the counters of selected models that no source has seen.
+
+    Gauges that no source reports on are added also for models that a tap alone has seen.
+    """
     seen = {state.model for state in view.signals}
-    states = (state for model, zero in selected.items() if model not in seen for state in zero)
+    reported = {(state.model, state.signal) for state in view.signals}
+    states = (
+        state
+        for model, expected in selected.items()
+        for state in expected
+        if model not in seen or not (state.samples or (model, state.signal) in reported)
+    )
     return replace(view, unseen=tuple(states))
 
 

@@ -20,6 +20,7 @@ from promql.expr import (
     Expr,
     Matcher,
     Vector,
+    aggregate,
     decimal_text,
     equal,
     number,
@@ -257,6 +258,39 @@ def recorded_events(objective: Objective, service: Service) -> Events:
 
 
 def _events(objective: Objective, service: Service, counting: Counting) -> Events:
+    events = _counted(objective, service, counting)
+    if objective.queries:
+        return events
+    unavailable = declared_unavailable(objective, service)
+    # What an exporter cannot say because one of its sources is down may be an incident.
+    down = vector("tokenslo_source_up").compare("==", number(0))
+    return replace(
+        events,
+        missing=events.missing.unless(unavailable.unless(down, "on (instance)"), "on ()"),
+        uncovered=aggregate("count", unavailable),
+    )
+
+
+def declared_unavailable(objective: Objective, service: Service) -> Vector:
+    """Select the signals of an indicator that exporters report as unavailable.
+
+    A server without a tap, or an engine that has published nothing yet, is no incident.
+    """
+    chosen = {
+        label: value for label, value in service.selects(objective).items() if label != TENANT
+    }
+    of = (*equal(chosen), among("signal", needed_signals(objective)))
+    return vector("tokenslo_signal_info", (*of, *equal({"quality": "unavailable"})))
+
+
+def needed_signals(objective: Objective) -> tuple[str, ...]:
+    """Return the signals without which an indicator of ours cannot be measured."""
+    indicator = INDICATORS[objective.indicator]
+    is_latency = indicator.threshold == "seconds"
+    return (slo_events(objective.indicator),) if is_latency else indicator.signals
+
+
+def _counted(objective: Objective, service: Service, counting: Counting) -> Events:
     if objective.slices is None:
         return counted(objective, service, counting)
     if slices_are_judged(objective, service):

@@ -234,6 +234,21 @@ def test_a_model_that_a_source_sees_has_its_own_series_only() -> None:
     assert set(shown(store)) == {'llm_requests_total{model="llama",outcome="ok",version="1"}'}
 
 
+@pytest.mark.parametrize("seen", ["", "requests", "kv_utilization"])
+def test_a_gauge_that_no_source_reports_is_declared_unavailable(seen: str) -> None:
+    store = Store(60.0)
+    if seen:
+        reading = Reading(seen, "llama", "1", "trtllm_iteration", {(("outcome", "ok"),): 0.5})
+        store.update(Survey("source", (reading,)), 0.0, 0.1)
+    headroom = Objective("kv", "kv_headroom", Decimal("0.99"), Decimal("0.9"))
+    view = with_unseen(store.view(0.0), selected_models([service(headroom)]))
+    states = [one for one in (*view.signals, *view.unseen) if one.signal == "kv_utilization"]
+    reported = seen == "kv_utilization"
+    assert [one.quality for one in states] == ["exact" if reported else "unavailable"]
+    info = 'tokenslo_signal_info{method="",model="llama",quality="unavailable",'
+    assert (info in expose(view, "1").body.decode()) == (not reported)
+
+
 def test_a_selector_without_a_model_names_none() -> None:
     anything = replace(service(*OBJECTIVES), selector={"namespace": "prod"})
     assert selected_models([anything]) == {}

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from lab.engine import EngineSettings
 from lab.process import get
 from lab.prometheus import Prometheus
@@ -45,7 +43,6 @@ STUCK_AFTER = 60
 """The default of the sidecar, in seconds of the history."""
 
 
-@pytest.mark.xfail(reason="the hang is an info ticket so far", strict=True)
 def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
     triton: Callable[..., Triton], prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:

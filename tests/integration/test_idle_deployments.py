@@ -125,7 +125,6 @@ async def vllm() -> AsyncIterator[Served]:
         yield Served("example/chat-8b", port, ("--vllm", server.url))
 
 
-@pytest.mark.xfail(reason="series are not born at the source yet", strict=True)
 @pytest.mark.parametrize("engine", ["triton-python", "triton-tensorrtllm", "trtllm-serve", "vllm"])
 async def test_idle_deployments_page_no_one(
     engine: str, request: pytest.FixtureRequest, prometheus: Start, tmp_path: Path
