@@ -33,8 +33,9 @@ AT_REST = "trtllm_at_rest"
 _ENGINE_GAUGES = ("sequences_active", "sequences_max")
 _NO_GAUGE = "no gauge of active sequences and no tap that sees its streams"
 FORGET_AFTER = 3600.0
-_ROUNDING = 0.001
-"""Seconds by which an iteration must be later than the one before: ages are differences."""
+_SNAPSHOT = 0.5
+"""Seconds by which an iteration must be later than the one before: the age of the last one is taken
+before a snapshot whose duration varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class Progress:
         watched = before is not None and now - before.at < self._unwatched_after
         worked = before is not None and watched and bool(before.active and active)
         # Iterations of an idle engine prove nothing: streams may wait in front of it.
-        iterated = before is not None and bool(active) and made - before.made > _ROUNDING
+        iterated = before is not None and bool(active) and made - before.made > _SNAPSHOT
         return _Seen(
             at=now,
             marks=marks,

@@ -191,9 +191,9 @@ def test_iterations_during_a_long_prefill_are_progress() -> None:
     assert tapped(*[streams(3, measured("sequences_active", 1.0), age=0.5)] * 20) == (True, "")
 
 
-def test_the_rounding_of_an_age_is_no_iteration() -> None:
+def test_an_age_that_varies_with_the_duration_of_snapshots_is_no_iteration() -> None:
     gauge = measured("sequences_active", 4.0)
-    looks = [streams(3, gauge, age=10.0 * at + 0.1 - 1e-9 * at) for at in range(9)]
+    looks = [streams(3, gauge, age=10.0 * at + 0.3 - 0.04 * at) for at in range(9)]
     assert tapped(*looks)[0] is False
 
 
