@@ -157,22 +157,22 @@ class Store:
         self._tracks: dict[Key, _Track] = {}
         self._models: dict[Model, float] = {}
         self._refused: dict[str, Mapping[Model, str]] = {}
+        self._joined: dict[str, Mapping[Model, Model]] = {}
 
     def update(self, survey: Survey, now: float, took: float) -> None:
-        """Take in what a source read at ``now``; ``took`` seconds were spent reading it.
+        """Store the survey that a source returned at ``now`` after ``took`` seconds.
 
-        What a source without versions tells of a model is about the version that others know, if
-        that is the only one: it is one model, and must not be counted twice.
+        Readings of a model without a version belong to its version if the model has exactly one.
         """
-        survey = _with_versions(survey, self._models)
         source = self._sources.setdefault(survey.source, _Source())
         before = self._surveys.get(survey.source)
+        known_before = None if before is None else self._known(before[1])
+        survey = self._join_versions(survey)
         source.succeed(now, took)
         self._update_parts(survey, now, took)
         self._surveys[survey.source] = (now, survey)
         refused = self._admit(survey, now)
 
-        known_before = None if before is None else _known(before[1])
         read = _by_key(survey.readings, refused)
         missing = {_key(item): item for item in survey.missing if _model(item) not in refused}
         for key, readings in read.items():
@@ -185,7 +185,6 @@ class Store:
                 if track.missing.get(survey.source) != gap:
                     track.missing[survey.source], track.shown = gap, None
         self._withdraw(survey, read.keys(), missing, now)
-        self._name_versions()
         self._forget(now)
 
     def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
@@ -306,30 +305,53 @@ class Store:
                 if raw.source == survey.source and raw.current:
                     raw.current, track.shown = False, None
 
-    def _name_versions(self) -> None:
-        """Move what was read of models without a version to their only version, once it is known.
+    def _join_versions(self, survey: Survey) -> Survey:
+        """Give models without a version their only version, in the survey and in the store.
 
-        A tap may see a model before its server is read; it is one model nevertheless.
+        A tap may see a model before its server is read.  Join before counting: each increase is
+        then that of the sum, and is counted once.
         """
-        only = _only_versions({name for name, version in self._models if not version}, self._models)
-        bare = {(name, "") for name in only}
-        if not bare:
+        mentioned = _mentioned(survey)
+        known = self._models.keys() | (model for model in mentioned if not _misfit(model))
+        for bare, named in _only_versions(self._models, known).items():
+            self._models[named] = max(self._models.pop(bare), self._models.get(named, -inf))
+            for source, (at, earlier) in self._surveys.items():
+                self._surveys[source] = at, _with_versions(earlier, {bare: named})
+            for key in [key for key in self._tracks if _named(key) == bare]:
+                target = key._replace(version=named[1])
+                track = _merged(self._tracks.get(target), self._tracks.pop(key))
+                self._tracks[target], track.shown = track, None
+        joined = _only_versions((*mentioned, *survey.waiting_streams), known)
+        self._split_versions(survey.source, self._joined.get(survey.source, {}), joined)
+        self._joined[survey.source] = joined
+        return _with_versions(survey, joined)
+
+    def _split_versions(
+        self, source: str, before: Mapping[Model, Model], joined: Mapping[Model, Model]
+    ) -> None:
+        """Leave out the next increase of models that were joined and have several versions now.
+
+        Their sum falls, which is no reset.
+        """
+        apart = {named for bare, named in before.items() if bare not in joined}
+        if not apart:
             return
-        for source, (at, survey) in self._surveys.items():
-            self._surveys[source] = at, _with_versions(survey, self._models)
-        for key, track in list(self._tracks.items()):
-            if (key.model, key.version) in bare:
-                named = key._replace(version=only[key.model])
-                merged = self._tracks[named] = _merged(self._tracks.get(named), track)
-                merged.shown = None
-        self._drop(bare)
+        for key, track in self._tracks.items():
+            if _named(key) in apart:
+                track.raws = {
+                    method: raw for method, raw in track.raws.items() if raw.source != source
+                }
+                track.shown = None
+
+    def _known(self, survey: Survey) -> frozenset[Model]:
+        """Return the models that a survey names, loaded or not: others are new in the next one."""
+        named = frozenset(map(_model, survey.models)) | frozenset(map(_model, survey.readings))
+        return named | self._joined.get(survey.source, {}).keys()
 
     def _drop(self, models: Container[Model]) -> None:
         self._models = {model: at for model, at in self._models.items() if model not in models}
         self._tracks = {
-            key: track
-            for key, track in self._tracks.items()
-            if (key.model, key.version) not in models
+            key: track for key, track in self._tracks.items() if _named(key) not in models
         }
 
     def _forget(self, now: float) -> None:
@@ -341,7 +363,7 @@ class Store:
         self._tracks = {
             key: track
             for key, track in self._tracks.items()
-            if (key.model, key.version) in self._models and track.seen > horizon
+            if _named(key) in self._models and track.seen > horizon
         }
 
     # Showing
@@ -434,47 +456,62 @@ def _model(item: Reading | Missing | ModelInfo) -> Model:
     return (item.model, item.version)
 
 
-def _only_versions(names: Container[str], known: Iterable[Model]) -> dict[str, str]:
-    """Return the version of those names that have exactly one."""
-    versions: dict[str, list[str]] = {}
-    for name, version in known:
-        if version and name in names:
-            versions.setdefault(name, []).append(version)
-    return {name: found[0] for name, found in versions.items() if len(found) == 1}
+def _named(key: Key) -> Model:
+    return (key.model, key.version)
+
+
+def _only_versions(models: Iterable[Model], known: Iterable[Model]) -> dict[Model, Model]:
+    """Map each model without a version to its version, if ``known`` has exactly one."""
+    bare = {name for name, version in models if not version}
+    versions: dict[str, list[Model]] = {}
+    for model in known if bare else ():
+        if model[1] and model[0] in bare:
+            versions.setdefault(model[0], []).append(model)
+    return {(name, ""): found[0] for name, found in versions.items() if len(found) == 1}
 
 
 def _merged(track: _Track | None, other: _Track) -> _Track:
-    """Add to a track what another one has of the same signal."""
+    """Add another track of the same signal; what ``track`` counts goes on."""
     if track is None:
         return other
-    track.raws = {**other.raws, **track.raws}
+    if track.accounted == -inf:
+        track.accounted, track.told, track.history = other.accounted, other.told, other.history
+    for method, raw in other.raws.items():
+        twin = track.raws.get(method)
+        track.raws[method] = _both(twin, raw) if twin and twin.source == raw.source else twin or raw
     track.missing = {**other.missing, **track.missing}
+    track.seen = max(track.seen, other.seen)
     return track
 
 
-def _with_versions(survey: Survey, known: Iterable[Model]) -> Survey:
-    bare = {name for name, version in (*_mentioned(survey), *survey.waiting_streams) if not version}
-    only = _only_versions(bare, known)
-    if not only:
+def _both(one: _Raw, other: _Raw) -> _Raw:
+    return replace(
+        one,
+        at=min(one.at, other.at),
+        samples=_sums(one.samples, other.samples),
+        last=_sums(one.last, other.last),
+        current=one.current or other.current,
+    )
+
+
+def _with_versions(survey: Survey, joined: Mapping[Model, Model]) -> Survey:
+    if not joined:
         return survey
 
     def versioned(item: Item) -> Item:
-        return replace(item, version=item.version or only.get(item.model, ""))
+        model = joined.get(_model(item))
+        return replace(item, version=model[1]) if model else item
 
+    streams: Counter[Model] = Counter()
+    for model, count in survey.waiting_streams.items():
+        streams[joined.get(model, model)] += count
     return replace(
         survey,
         readings=tuple(map(versioned, survey.readings)),
         missing=tuple(map(versioned, survey.missing)),
         models=tuple(map(versioned, survey.models)),
-        waiting_streams=_add_versions(survey.waiting_streams, only),
+        waiting_streams=streams,
     )
-
-
-def _add_versions(streams: Mapping[Model, int], versions: Mapping[str, str]) -> Mapping[Model, int]:
-    counts: Counter[Model] = Counter()
-    for (name, version), count in streams.items():
-        counts[name, version or versions.get(name, "")] += count
-    return counts
 
 
 def _mentioned(survey: Survey) -> dict[Model, None]:
@@ -511,15 +548,14 @@ def _by_key(
 
 def _added_up(one: Reading, other: Reading) -> Reading:
     """Add readings of one model, of which one has the version that the other lacks."""
-    samples = dict(one.samples)
-    for labels, value in other.samples.items():
-        samples[labels] = plus(samples.get(labels), value)
-    return replace(other, samples=samples)
+    return replace(other, samples=_sums(one.samples, other.samples))
 
 
-def _known(survey: Survey) -> frozenset[Model]:
-    """Return the models that a survey names, loaded or not: others are new in the next one."""
-    return frozenset(map(_model, survey.models)) | frozenset(map(_model, survey.readings))
+def _sums(one: Mapping[Labels, Value], other: Mapping[Labels, Value]) -> dict[Labels, Value]:
+    sums = dict(one)
+    for labels, value in other.items():
+        sums[labels] = plus(sums.get(labels), value)
+    return sums
 
 
 def _source_state(name: str, source: _Source, now: float, ready: bool | None) -> SourceState:

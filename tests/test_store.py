@@ -290,6 +290,81 @@ class TestLapsing:
             }
             assert told(store, now) == count
 
+    def test_a_source_that_names_a_model_with_and_without_version_counts_once(self) -> None:
+        store = Store(10)
+        versioned = ModelInfo("chat", "1")
+
+        def taps(bare: float, named: float | None = None) -> Survey:
+            readings = [replace(requests("wire", ok=bare), version="")]
+            readings += [] if named is None else [requests("wire", ok=named)]
+            infos = (ModelInfo("chat", ""), *([] if named is None else [versioned]))
+            return Survey("taps", tuple(readings), models=infos)
+
+        store.update(taps(0), 0, 0.01)
+        for now, bare, named in ((1, 100, None), (2, 103, 5), (3, 103, 6), (4, 110, 6)):
+            store.update(taps(bare, named), now, 0.01)
+            assert told(store, now) == bare + (named or 0)
+        assert {one.version for one in store.view(4).signals} == {"1"}
+
+    def test_a_first_survey_with_and_without_version_starts_at_zero(self) -> None:
+        store = Store(10)
+        for now, more in ((0, 0), (1, 7)):
+            bare = replace(requests("wire", ok=100 + more), version="")
+            store.update(Survey("taps", (bare, requests("wire", ok=5)), models=(CHAT,)), now, 0)
+            assert told(store, now) == more
+
+    def test_a_second_version_counts_nothing_again(self) -> None:
+        store = Store(10)
+
+        def taps(bare: float, first: float) -> Survey:
+            readings = (replace(requests("wire", ok=bare), version=""), requests("wire", ok=first))
+            return Survey("taps", readings, models=(ModelInfo("chat", ""), CHAT))
+
+        def counts() -> dict[str, Value]:
+            states = store.view(0).signals
+            return {one.version: one.samples[OK] for one in states if one.signal == "requests"}
+
+        store.update(taps(0, 0), 0, 0)
+        store.update(taps(100, 5), 0, 0)
+        assert counts() == {"1": 105}
+        store.update(of("chat"), 0, 0)
+        second = replace(gauge(1), version="2")
+        store.update(survey(gauge(1), second, models=(CHAT, ModelInfo("chat", "2"))), 0, 0)
+        store.update(taps(101, 6), 0, 0)
+        assert counts() == {"1": 105, "": 0}
+        store.update(taps(103, 7), 0, 0)
+        assert counts() == {"1": 106, "": 2}
+
+    def test_a_version_that_is_left_alone_takes_over_the_model_without_one(self) -> None:
+        store = Store(10, forget_after=60)
+
+        def taps(bare: float, *named: float) -> Survey:
+            readings = [replace(requests("wire", ok=bare), version="")]
+            readings += [
+                replace(requests("wire", ok=count), version=str(version))
+                for version, count in enumerate(named, 1)
+            ]
+            return Survey("taps", tuple(readings))
+
+        def counts(now: float) -> dict[str, Value]:
+            return {one.version: one.samples[OK] for one in store.view(now).signals}
+
+        store.update(taps(0, 0, 0), 0, 0)
+        store.update(taps(10, 20, 30), 1, 0)
+        assert counts(1) == {"": 10, "1": 20, "2": 30}
+        for now, bare, first, expected in ((55, 11, 21, None), (62, 12, 22, None), (63, 13, 24, 0)):
+            store.update(taps(bare, first), now, 0)
+            assert expected is None or counts(now) == {"1": 25}
+
+    def test_a_version_that_cannot_be_a_label_takes_no_other_readings(self) -> None:
+        store = Store(10)
+        long = ModelInfo("chat", "v" * 300)
+        bare = replace(requests("wire", ok=1), version="")
+        refused = replace(bare, version=long.version)
+        for now in (0, 1):
+            store.update(Survey("taps", (bare, refused), models=(long,)), now, 0)
+            assert {(one.model, one.version) for one in store.view(now).signals} == {("chat", "")}
+
     def test_an_outage_however_long_forgets_nothing(self) -> None:
         store = Store(10, forget_after=60)
         store.update(survey(requests(ok=4)), 0, 0.01)
