@@ -11,11 +11,14 @@ from promql.expr import (
     Aggregate,
     Expr,
     Matcher,
+    Text,
     aggregate,
     call,
     decimal_text,
     equal,
+    for_matchers,
     number,
+    selector_text,
     vector,
 )
 from slos import names
@@ -107,7 +110,7 @@ def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on a spent budget, whose value is the share of it that is left."""
     return Message.of(
         f"error budget of {format_duration(plan.service.window)} is spent",
-        f"Budget left: {_VALUE}{_history(plan, planned)}.",
+        f"Budget left: {_VALUE}{_recorded_share(plan, planned)}.",
         _objective(plan, planned),
     )
 
@@ -173,7 +176,7 @@ def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Message:
         f"{names.policy_step(step.spent)} of the error budget of "
         f"{format_duration(plan.service.window)} is spent",
         f'The policy for this: "{step.do}".',
-        f"Budget left: {_VALUE}{_history(plan, planned)}.",
+        f"Budget left: {_VALUE}{_recorded_share(plan, planned)}.",
         _objective(plan, planned),
     )
 
@@ -186,21 +189,31 @@ def _objective(plan: Plan, planned: PlannedObjective) -> str:
     )
 
 
-def minutes_recorded(plan: Plan, planned: PlannedObjective) -> Expr:
-    """Return for how many minutes of the period the rules have been evaluated."""
+def recorded_matchers(plan: Plan, planned: PlannedObjective) -> str:
+    """Return the matchers of an objective's recorded series, as text."""
     labels = names.series_labels(plan.service.service, planned.objective.name)
-    target = vector(names.TARGET, labels, format_duration(plan.service.window))
+    return selector_text("", equal(labels))
+
+
+def minutes_recorded(matchers: str, period: Decimal) -> Expr:
+    """Return for how many minutes of the period the rules have been evaluated."""
+    target = Text(f"{names.TARGET}{matchers}[{format_duration(period)}]", whole=True)
     return aggregate("sum", call("count_over_time", target))
 
 
-def _history(plan: Plan, planned: PlannedObjective) -> str:
+@for_matchers
+def _history(matchers: str, period: Decimal) -> str:
     """Say how much of the period is recorded, as long as it is not all."""
-    share = minutes_recorded(plan, planned) / number(plan.service.window / MINUTE)
+    share = minutes_recorded(matchers, period) / number(period / MINUTE)
     young = share.compare("<", number(Decimal("0.99")))
     return (
         f"{{{{ with query `{young}` }}}}, from the {{{{ . | first | value | humanizePercentage }}}}"
-        f" of {format_duration(plan.service.window)} recorded so far{{{{ end }}}}"
+        f" of {format_duration(period)} recorded so far{{{{ end }}}}"
     )
+
+
+def _recorded_share(plan: Plan, planned: PlannedObjective) -> str:
+    return _history(recorded_matchers(plan, planned), plan.service.window)
 
 
 def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
@@ -212,17 +225,17 @@ def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
 
 
 def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
-    labels = names.series_labels(plan.service.service, planned.objective.name)
+    matchers = recorded_matchers(plan, planned)
     by = planned.objective.group_by
-    query = str(vector(names.BUDGET_REMAINING, labels))
+    query = f"{names.BUDGET_REMAINING}{matchers}"
     asked = f"query `{query}`"
     if by:
-        matchers = "".join(f",{label}=%q" for label in by)
+        more = "".join(f",{label}=%q" for label in by)
         values = " ".join(f"$labels.{label}" for label in by)
-        asked = f"printf `{query.removesuffix('}')}{matchers}}}` {values} | query"
+        asked = f"printf `{query.removesuffix('}')}{more}}}` {values} | query"
     return (
         f"{{{{ with {asked} }}}}{{{{ . | first | value | humanizePercentage }}}}"
-        f"{{{{ else }}}}unknown{{{{ end }}}}{_history(plan, planned)}"
+        f"{{{{ else }}}}unknown{{{{ end }}}}{_history(matchers, plan.service.window)}"
     )
 
 

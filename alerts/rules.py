@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from alerts import messages
 from alerts.messages import Message
-from promql.expr import Expr, Vector, call, decimal_text, number, pretty, vector
+from promql.expr import Expr, Text, call, decimal_text, for_matchers, number, pretty
 from slos import names
 from slos.burn import Pair, Trickle
 from slos.durations import format_duration
@@ -29,12 +29,15 @@ INTERVAL = format_duration(Decimal(MINUTE))
 """How often groups are evaluated: as long as the increases that they record."""
 INCONSISTENT_FOR = "15m"
 """Servers scraped at different times contradict each other for moments."""
-_WIDTH = 155
+_WIDTH, _ALERT_WIDTH = 155, 100
 
 
 def groups(plan: Plan) -> list[Rule]:
     """Return the rule groups of a service, one for each objective."""
-    return [_Rules(plan, planned).group() for planned in plan.objectives]
+    return [
+        _Rules(plan, planned, messages.recorded_matchers(plan, planned)).group()
+        for planned in plan.objectives
+    ]
 
 
 def alert_labels(
@@ -51,10 +54,11 @@ def alert_labels(
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of one objective."""
+    """The rules of one objective; ``matchers`` select its recorded series."""
 
     plan: Plan
     planned: PlannedObjective
+    matchers: str
 
     def group(self) -> Rule:
         """Return the rules in reading order: events, error ratios, budget, alerts."""
@@ -71,32 +75,28 @@ class _Rules:
         )
 
     def _events(self) -> Iterator[Rule]:
-        target = call("vector", number(self.planned.objective.target))
+        target = f"vector({decimal_text(self.planned.objective.target)})"
+        recorded = self.planned.recorded
         yield self._record(names.TARGET, target, **self._info())
-        yield self._record(names.TOTAL, self.planned.recorded.total)
-        yield self._record(names.BAD, self.planned.recorded.bad)
+        yield self._record(names.TOTAL, pretty(recorded.total, _WIDTH))
+        yield self._record(names.BAD, pretty(recorded.bad, _WIDTH))
 
     def _ratios(self) -> Iterator[Rule]:
         for window in self.planned.windows:
-            yield self._record(names.error_ratio(window), self._error_ratio(window))
+            yield self._record(names.error_ratio(window), _error_ratio(self.matchers, window))
 
     def _budget(self) -> Iterator[Rule]:
-        period = self.plan.service.window
-        window = format_duration(period)
-        yield self._record(names.PERIOD_BAD, self._count(names.BAD, window))
-        total = self._count(names.TOTAL, window).compare(">", number(0))
-        recorded = messages.minutes_recorded(self.plan, self.planned)
-        # The ratio is of the events of the whole period, of which some are still to come.
-        spent = self._series(names.PERIOD_BAD) / total * call("scalar", recorded)
-        yield self._record(names.PERIOD_ERROR_RATIO, spent / number(period / MINUTE))
-        yield self._record(names.BUDGET_REMAINING, self._budget_remaining())
+        period, target = self.plan.service.window, self.planned.objective.target
+        yield self._record(names.PERIOD_BAD, _period_bad(self.matchers, period))
+        yield self._record(names.PERIOD_ERROR_RATIO, _period_error_ratio(self.matchers, period))
+        yield self._record(names.BUDGET_REMAINING, _budget_remaining(self.matchers, target))
 
     def _alerts(self) -> Iterator[Rule]:
         planned, alerts = self.planned, self.planned.alerts
         for pair in planned.alerting_pairs:
             yield self._alert(
                 planned.burn,
-                self._burns(pair),
+                _burns(self.matchers, pair, planned.min_bad_events),
                 pair.tier,
                 messages.burning(self.plan, planned, pair),
                 window=pair.long,
@@ -106,12 +106,13 @@ class _Rules:
             yield self._low_traffic_alert(planned.trickle)
         if planned.exhausted in alerts:
             message = messages.exhausted(self.plan, planned)
-            yield self._alert(planned.exhausted, self._spent(Decimal(1)), "ticket", message)
+            spent = _spent(self.matchers, Decimal(1), planned.min_bad_events)
+            yield self._alert(planned.exhausted, spent, "ticket", message)
         if planned.policy in alerts:
             for step in planned.policy_steps:
                 yield self._alert(
                     planned.policy,
-                    self._spent(step.spent),
+                    _spent(self.matchers, step.spent, planned.min_bad_events),
                     "ticket",
                     messages.policy(self.plan, planned, step),
                     **{names.STEP_LABEL: names.policy_step(step.spent)},
@@ -121,9 +122,8 @@ class _Rules:
         inconsistent = planned.recorded.impossible
         if inconsistent is not None and planned.impossible in alerts:
             message = messages.inconsistent(planned)
-            yield self._alert(
-                planned.impossible, inconsistent, "ticket", message, lasting=INCONSISTENT_FOR
-            )
+            expr = pretty(inconsistent, _ALERT_WIDTH)
+            yield self._alert(planned.impossible, expr, "ticket", message, lasting=INCONSISTENT_FOR)
 
     def _absent_alerts(self) -> Iterator[Rule]:
         events = self.planned.events
@@ -133,60 +133,19 @@ class _Rules:
         if uncovered is not None and tier == "ticket":  # two of a tier would be the same alert
             message = messages.missing_somewhere(self.planned)
             missing, uncovered = missing.or_(uncovered), None
-        yield self._alert(absent, missing, tier, message, lasting=lasting)
+        expr = pretty(missing, _ALERT_WIDTH)
+        yield self._alert(absent, expr, tier, message, lasting=lasting)
         if uncovered is not None:
-            message = messages.uncovered(self.planned)
-            yield self._alert(absent, uncovered, "ticket", message, lasting=lasting)
+            expr, message = pretty(uncovered, _ALERT_WIDTH), messages.uncovered(self.planned)
+            yield self._alert(absent, expr, "ticket", message, lasting=lasting)
 
     def _low_traffic_alert(self, trickle: Trickle) -> Rule:
-        ratio = self._series(names.error_ratio(trickle.window))
-        bad = self._count(names.BAD, trickle.window)
-        some = bad.compare(">", number(trickle.events - 1))
-        few = bad.compare("<", number(self.planned.min_bad_events))
         return self._alert(
             self.planned.failing_trickle,
-            ratio.compare(">", number(trickle.threshold)).and_(some).and_(few),
+            _low_traffic(self.matchers, trickle, self.planned.min_bad_events),
             "ticket",
             messages.low_traffic(self.plan, self.planned, trickle),
         )
-
-    def _spent(self, share: Decimal) -> Expr:
-        """At least this share of the budget is spent."""
-        left = self._series(names.BUDGET_REMAINING).compare("<=", number(1 - share))
-        return self._unless_few(left, self._series(names.PERIOD_BAD))
-
-    def _error_ratio(self, window: str) -> Expr:
-        """Bad / all events over ``window``; no element, instead of 0/0, where there were none."""
-        total = self._count(names.TOTAL, window).compare(">", number(0))
-        return self._count(names.BAD, window) / total
-
-    def _budget_remaining(self) -> Expr:
-        """Return 1 for an untouched budget, 0 for a spent one, less for an overspent one.
-
-        A service that is measured and had no traffic all period has spent nothing; one that is not
-        measured has no element.
-        """
-        budget = number(1 - self.planned.objective.target)
-        idle = self._series(names.TOTAL).compare("==", number(0))
-        return (number(1) - self._series(names.PERIOD_ERROR_RATIO) / budget).or_(idle + number(1))
-
-    def _burns(self, pair: Pair) -> Expr:
-        threshold = number(pair.threshold)
-        long, short = (
-            self._series(names.error_ratio(window)).compare(">", threshold)
-            for window in (pair.long, pair.short)
-        )
-        return self._unless_few(long.and_(short), self._count(names.BAD, pair.long))
-
-    def _unless_few(self, expr: Expr, bad: Expr) -> Expr:
-        """At low traffic a single failure is a large ratio, and yet no reason to wake somebody."""
-        least = self.planned.min_bad_events
-        if least <= 1:
-            return expr
-        return expr.and_(bad.compare(">=", number(least)))
-
-    def _count(self, name: str, window: str) -> Expr:
-        return call("sum_over_time", self._series(name, window))
 
     def _info(self) -> dict[str, str]:
         service, objective = self.plan.service, self.planned.objective
@@ -199,20 +158,17 @@ class _Rules:
         known = {name: value for name, value in about.items() if value}
         return {**self.planned.labels, **known}
 
-    def _series(self, name: str, window: str | None = None) -> Vector:
-        return vector(name, self._labels(), window)
-
     def _labels(self) -> dict[str, str]:
         return names.series_labels(self.plan.service.service, self.planned.objective.name)
 
-    def _record(self, name: str, expr: Expr, **more: str) -> Rule:
+    def _record(self, name: str, expr: str, **more: str) -> Rule:
         labels = Inline({**self._labels(), **more})
-        return {"record": name, "expr": pretty(expr, _WIDTH), "labels": labels}
+        return {"record": name, "expr": expr, "labels": labels}
 
     def _alert(
         self,
         alert: PlannedAlert,
-        expr: Expr,
+        expr: str,
         tier: TierName,
         message: Message,
         *,
@@ -222,8 +178,88 @@ class _Rules:
         labels = alert_labels(self.plan, self.planned, tier, **more)
         return {
             "alert": alert.name,
-            "expr": pretty(expr, 100),
+            "expr": expr,
             **({"for": lasting} if lasting else {}),
             "labels": Inline(labels),
             "annotations": messages.annotated(self.plan, self.planned, alert, tier, message),
         }
+
+
+# Queries on the recorded series of an objective, which `matchers` select.
+
+
+@for_matchers
+def _error_ratio(matchers: str, window: str) -> str:
+    """Bad / all events over ``window``; no element, instead of 0/0, where there were none."""
+    total = _count(names.TOTAL, matchers, window).compare(">", number(0))
+    return pretty(_count(names.BAD, matchers, window) / total, _WIDTH)
+
+
+@for_matchers
+def _period_bad(matchers: str, period: Decimal) -> str:
+    return pretty(_count(names.BAD, matchers, format_duration(period)), _WIDTH)
+
+
+@for_matchers
+def _period_error_ratio(matchers: str, period: Decimal) -> str:
+    """Return the bad share of the events of the whole period, of which some are still to come."""
+    total = _count(names.TOTAL, matchers, format_duration(period)).compare(">", number(0))
+    recorded = call("scalar", messages.minutes_recorded(matchers, period))
+    spent = _series(names.PERIOD_BAD, matchers) / total * recorded
+    return pretty(spent / number(period / MINUTE), _WIDTH)
+
+
+@for_matchers
+def _budget_remaining(matchers: str, target: Decimal) -> str:
+    """Return 1 for an untouched budget, 0 for a spent one, less for an overspent one.
+
+    A service that is measured and had no traffic all period has spent nothing; one that is not
+    measured has no element.
+    """
+    idle = _series(names.TOTAL, matchers).compare("==", number(0))
+    spent = _series(names.PERIOD_ERROR_RATIO, matchers) / number(1 - target)
+    return pretty((number(1) - spent).or_(idle + number(1)), _WIDTH)
+
+
+@for_matchers
+def _burns(matchers: str, pair: Pair, least_bad: int) -> str:
+    """Return where the error ratio exceeds the threshold over both windows."""
+    threshold = number(pair.threshold)
+    long, short = (
+        _series(names.error_ratio(window), matchers).compare(">", threshold)
+        for window in (pair.long, pair.short)
+    )
+    bad = _count(names.BAD, matchers, pair.long)
+    return pretty(_unless_few(long.and_(short), bad, least_bad), _ALERT_WIDTH)
+
+
+@for_matchers
+def _low_traffic(matchers: str, trickle: Trickle, least_bad: int) -> str:
+    """Return where most events are bad, and those are too few for a burn-rate alert."""
+    ratio = _series(names.error_ratio(trickle.window), matchers)
+    bad = _count(names.BAD, matchers, trickle.window)
+    some = bad.compare(">", number(trickle.events - 1))
+    few = bad.compare("<", number(least_bad))
+    most = ratio.compare(">", number(trickle.threshold))
+    return pretty(most.and_(some).and_(few), _ALERT_WIDTH)
+
+
+@for_matchers
+def _spent(matchers: str, share: Decimal, least_bad: int) -> str:
+    """Return where at least this share of the budget is spent."""
+    left = _series(names.BUDGET_REMAINING, matchers).compare("<=", number(1 - share))
+    bad = _series(names.PERIOD_BAD, matchers)
+    return pretty(_unless_few(left, bad, least_bad), _ALERT_WIDTH)
+
+
+def _unless_few(expr: Expr, bad: Expr, least: int) -> Expr:
+    """At low traffic a single failure is a large ratio, and yet no reason to wake somebody."""
+    return expr.and_(bad.compare(">=", number(least))) if least > 1 else expr
+
+
+def _count(name: str, matchers: str, window: str) -> Expr:
+    return call("sum_over_time", _series(name, matchers, window))
+
+
+def _series(name: str, matchers: str, window: str = "") -> Expr:
+    return Text(f"{name}{matchers}[{window}]" if window else name + matchers, whole=True)

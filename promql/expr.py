@@ -10,7 +10,7 @@ long expressions over several lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -30,6 +30,7 @@ __all__ = [
     "call",
     "decimal_text",
     "equal",
+    "for_matchers",
     "number",
     "one_of",
     "pretty",
@@ -332,6 +333,27 @@ def _block(opening: str, args: tuple[Expr, ...], closing: str, width: int) -> li
         lines[-1] += ","
     lines[-1] = lines[-1].removesuffix(",")
     return [*lines, closing]
+
+
+def for_matchers(render: Callable[..., str]) -> Callable[..., str]:
+    """Cache ``render(matchers, *values)``, a query whose selectors all end in ``matchers``.
+
+    Where :func:`pretty` breaks a query depends on the length of its selectors, not on what they
+    select: one rendering serves all matchers of the same length.
+    """
+
+    @lru_cache(maxsize=1 << 10)
+    def rendered(length: int, *values: object) -> str:
+        return render(_PLACEHOLDER * length, *values)
+
+    def text(matchers: str, *values: Hashable) -> str:
+        length = len(matchers)
+        return rendered(length, *values).replace(_PLACEHOLDER * length, matchers)
+
+    return text
+
+
+_PLACEHOLDER = "\0"  # no query holds it
 
 
 def number(value: Decimal | int | str) -> Number:
