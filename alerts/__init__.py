@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import alertmanager, formats, inhibition, routing, rule_tests, window_tests
+from alerts import alertmanager, formats, inhibition, routing
 from alerts.formats import Options
 from slos.plan import Plan
 
@@ -45,6 +45,8 @@ def promtool_test_files(
     plan: Plan, *, source: str, version: str, options: Options = _USUAL
 ) -> dict[str, str]:
     """Return tests for promtool, which reads Prometheus's own format; see :func:`files`."""
+    from alerts import rule_tests, window_tests  # rules alone are made without them
+
     service, about = plan.service.service, {"source": source, "version": version}
     made, tested = dict[str, str](), "" if "prometheus" in options.formats else _TESTED
     if tested:

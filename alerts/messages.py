@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import lru_cache
 from typing import NamedTuple
 
 from promql.expr import (
@@ -18,7 +19,6 @@ from promql.expr import (
     equal,
     for_matchers,
     number,
-    selector_text,
     vector,
 )
 from slos import names
@@ -26,7 +26,7 @@ from slos.burn import Pair, Trickle
 from slos.causes import cause_labels
 from slos.durations import format_duration
 from slos.events import MINUTE
-from slos.indicators import counters, good_sentence, threshold_text
+from slos.indicators import counters, threshold_text
 from slos.model import PolicyStep, Service, TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.signals import SIGNALS
@@ -73,17 +73,20 @@ def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Message:
         f"error budget burns over {decimal_text(pair.burn_rate)}x, {_VALUE} bad in {pair.long}",
         f"Over {_percent(pair.threshold)} of {planned.indicator.events} were bad in {pair.long} "
         f"and in {pair.short}.",
-        _objective(plan, planned),
+        f"Objective: {planned.sentence}",
         f"Budget left: {_budget_left(plan, planned)}.",
     )
     if pair.tier == "ticket":
         return message
-    return message._replace(more={"causes": _causes(plan), **_worst(plan, planned)})
+    return message._replace(
+        more={"causes": _causes(*plan.service.selector.items()), **_worst(plan, planned)}
+    )
 
 
-def _causes(plan: Plan) -> str:
+@lru_cache
+def _causes(*selector: tuple[str, str]) -> str:
     """List the cause alerts that fire on the same servers."""
-    firing = {"alertstate": "firing", **cause_labels(plan.service.selector)}
+    firing = {"alertstate": "firing", **cause_labels(dict(selector))}
     query = vector("ALERTS", (*equal(firing), Matcher(names.CAUSE_LABEL, "!=", "")))
     return (
         f"{{{{ range query `{query}` }}}}{{{{ .Labels.alertname }}}} {{{{ .Labels.instance }}}}; "
@@ -110,8 +113,8 @@ def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on a spent budget, whose value is the share of it that is left."""
     return Message.of(
         f"error budget of {format_duration(plan.service.window)} is spent",
-        f"Budget left: {_VALUE}{_recorded_share(plan, planned)}.",
-        _objective(plan, planned),
+        f"Budget left: {_VALUE}{_history(planned.matchers, plan.service.window)}.",
+        f"Objective: {planned.sentence}",
     )
 
 
@@ -166,7 +169,7 @@ def low_traffic(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Mess
         f"errors at low traffic, {_VALUE} bad in {trickle.window}",
         f"At least {trickle.events} and fewer than {planned.min_bad_events} "
         f"{planned.indicator.events} were bad, too few for a burn-rate alert.",
-        _objective(plan, planned),
+        f"Objective: {planned.sentence}",
     )
 
 
@@ -176,23 +179,9 @@ def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Message:
         f"{names.policy_step(step.spent)} of the error budget of "
         f"{format_duration(plan.service.window)} is spent",
         f'The policy for this: "{step.do}".',
-        f"Budget left: {_VALUE}{_recorded_share(plan, planned)}.",
-        _objective(plan, planned),
+        f"Budget left: {_VALUE}{_history(planned.matchers, plan.service.window)}.",
+        f"Objective: {planned.sentence}",
     )
-
-
-def _objective(plan: Plan, planned: PlannedObjective) -> str:
-    percent, period = _percent(planned.objective.target), format_duration(plan.service.window)
-    return (
-        f"Objective: {percent} of {planned.indicator.events} in {period} are good. One is good if "
-        f"{good_sentence(planned.objective)}."
-    )
-
-
-def recorded_matchers(plan: Plan, planned: PlannedObjective) -> str:
-    """Return the matchers of an objective's recorded series, as text."""
-    labels = names.series_labels(plan.service.service, planned.objective.name)
-    return selector_text("", equal(labels))
 
 
 def minutes_recorded(matchers: str, period: Decimal) -> Expr:
@@ -212,10 +201,6 @@ def _history(matchers: str, period: Decimal) -> str:
     )
 
 
-def _recorded_share(plan: Plan, planned: PlannedObjective) -> str:
-    return _history(recorded_matchers(plan, planned), plan.service.window)
-
-
 def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
     """Name the group that an alert is about; what is missing has none."""
     by = planned.objective.group_by
@@ -225,9 +210,8 @@ def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
 
 
 def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
-    matchers = recorded_matchers(plan, planned)
     by = planned.objective.group_by
-    query = f"{names.BUDGET_REMAINING}{matchers}"
+    query = f"{names.BUDGET_REMAINING}{planned.matchers}"
     asked = f"query `{query}`"
     if by:
         more = "".join(f",{label}=%q" for label in by)
@@ -235,7 +219,7 @@ def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
         asked = f"printf `{query.removesuffix('}')}{more}}}` {values} | query"
     return (
         f"{{{{ with {asked} }}}}{{{{ . | first | value | humanizePercentage }}}}"
-        f"{{{{ else }}}}unknown{{{{ end }}}}{_history(matchers, plan.service.window)}"
+        f"{{{{ else }}}}unknown{{{{ end }}}}{_history(planned.matchers, plan.service.window)}"
     )
 
 

@@ -18,7 +18,7 @@ from slos import names
 from slos.burn import Pair, Trickle
 from slos.durations import format_duration
 from slos.events import MINUTE
-from slos.indicators import good_sentence, threshold_text
+from slos.indicators import threshold_text
 from slos.model import TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.yaml_text import Commented, Inline
@@ -34,10 +34,7 @@ _WIDTH, _ALERT_WIDTH = 155, 100
 
 def groups(plan: Plan) -> list[Rule]:
     """Return the rule groups of a service, one for each objective."""
-    return [
-        _Rules(plan, planned, messages.recorded_matchers(plan, planned)).group()
-        for planned in plan.objectives
-    ]
+    return [_Rules(plan, planned).group() for planned in plan.objectives]
 
 
 def alert_labels(
@@ -54,19 +51,16 @@ def alert_labels(
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of one objective; ``matchers`` select its recorded series."""
+    """The rules of one objective."""
 
     plan: Plan
     planned: PlannedObjective
-    matchers: str
 
     def group(self) -> Rule:
         """Return the rules in reading order: events, error ratios, budget, alerts."""
         service, planned = self.plan.service, self.planned
-        percent = f"{decimal_text(planned.objective.target * 100)}%"
         return Commented(
-            f"{percent} of {planned.indicator.events} in {format_duration(service.window)} are "
-            f"good. One is good if {good_sentence(planned.objective)}.",
+            planned.sentence,
             {
                 "name": f"{service.service}/{planned.objective.name}",
                 "interval": INTERVAL,
@@ -83,20 +77,24 @@ class _Rules:
 
     def _ratios(self) -> Iterator[Rule]:
         for window in self.planned.windows:
-            yield self._record(names.error_ratio(window), _error_ratio(self.matchers, window))
+            yield self._record(
+                names.error_ratio(window), _error_ratio(self.planned.matchers, window)
+            )
 
     def _budget(self) -> Iterator[Rule]:
         period, target = self.plan.service.window, self.planned.objective.target
-        yield self._record(names.PERIOD_BAD, _period_bad(self.matchers, period))
-        yield self._record(names.PERIOD_ERROR_RATIO, _period_error_ratio(self.matchers, period))
-        yield self._record(names.BUDGET_REMAINING, _budget_remaining(self.matchers, target))
+        yield self._record(names.PERIOD_BAD, _period_bad(self.planned.matchers, period))
+        yield self._record(
+            names.PERIOD_ERROR_RATIO, _period_error_ratio(self.planned.matchers, period)
+        )
+        yield self._record(names.BUDGET_REMAINING, _budget_remaining(self.planned.matchers, target))
 
     def _alerts(self) -> Iterator[Rule]:
         planned, alerts = self.planned, self.planned.alerts
         for pair in planned.alerting_pairs:
             yield self._alert(
                 planned.burn,
-                _burns(self.matchers, pair, planned.min_bad_events),
+                _burns(self.planned.matchers, pair, planned.min_bad_events),
                 pair.tier,
                 messages.burning(self.plan, planned, pair),
                 window=pair.long,
@@ -106,13 +104,13 @@ class _Rules:
             yield self._low_traffic_alert(planned.trickle)
         if planned.exhausted in alerts:
             message = messages.exhausted(self.plan, planned)
-            spent = _spent(self.matchers, Decimal(1), planned.min_bad_events)
+            spent = _spent(self.planned.matchers, Decimal(1), planned.min_bad_events)
             yield self._alert(planned.exhausted, spent, "ticket", message)
         if planned.policy in alerts:
             for step in planned.policy_steps:
                 yield self._alert(
                     planned.policy,
-                    _spent(self.matchers, step.spent, planned.min_bad_events),
+                    _spent(self.planned.matchers, step.spent, planned.min_bad_events),
                     "ticket",
                     messages.policy(self.plan, planned, step),
                     **{names.STEP_LABEL: names.policy_step(step.spent)},
@@ -142,7 +140,7 @@ class _Rules:
     def _low_traffic_alert(self, trickle: Trickle) -> Rule:
         return self._alert(
             self.planned.failing_trickle,
-            _low_traffic(self.matchers, trickle, self.planned.min_bad_events),
+            _low_traffic(self.planned.matchers, trickle, self.planned.min_bad_events),
             "ticket",
             messages.low_traffic(self.plan, self.planned, trickle),
         )

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import fmod, inf, isfinite
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from promql.expr import PRECEDENCE, MatchOp
 
@@ -292,24 +292,29 @@ def duration(text: str) -> float | None:
     return sum(int(amount) * unit for amount, unit in amounts) / 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
+    """A token; ``word`` is how a keyword or sign is written, "" for other tokens."""
+
     kind: str
     text: str
     start: int
     end: int
+    word: str
 
 
 def _tokens(text: str, at: int, end: int, variables: bool) -> Iterator[_Token]:
+    match = _TOKENS[variables].match
     while at < end:
-        found = _TOKENS[variables].match(text, at, end)
+        found = match(text, at, end)
         if not found:
             what = "text in quotes that never end" if text[at] in "\"'`" else repr(text[at])
             raise NotPromQL(f"found {what}", at)
-        at = found.end()
-        if found.lastgroup != "blank":
-            yield _Token(found.lastgroup or "", found[0], found.start(), at)
-    yield _Token("end", "", at, at)
+        start, at = found.span()
+        kind, token = found.lastgroup or "", found[0]
+        if kind != "blank":
+            word = token.lower() if kind == "name" else token if kind == "sign" else ""
+            yield _Token(kind, token, start, at, word)
+    yield _Token("end", "", at, at, "")
 
 
 class _Parser:
@@ -344,16 +349,12 @@ class _Parser:
         return self._tokens[self._at - 1].end
 
     def _word(self) -> str:
-        """Return the token as a keyword or sign is written, "" for other tokens."""
-        token = self._now
-        if token.kind == "name":
-            return token.text.lower()
-        return token.text if token.kind == "sign" else ""
+        return self._tokens[self._at].word
 
     def _skip(self, word: str) -> bool:
-        if self._word() != word:
+        if self._tokens[self._at].word != word:
             return False
-        self._next()
+        self._at += 1
         return True
 
     def _expect(self, sign: str) -> None:
@@ -673,6 +674,8 @@ class _Parser:
         text = _COMMENT.sub("", self._text[start:end]).strip()
         if self._is_variable(text):
             return Window(text, None)
+        if (seconds := duration(text)) and seconds <= _LONGEST:
+            return Window(text, seconds)
         try:
             length = _Parser(self._text, False, start, end, self._parts).whole()
             seconds = _seconds(length)

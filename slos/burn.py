@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
+from functools import lru_cache
 
 from promql.expr import decimal_text
 from slos.durations import format_duration, parse_duration
@@ -69,8 +70,9 @@ class Pair:
         return seconds.to_integral_value(ROUND_CEILING)
 
 
+@lru_cache
 def pairs(
-    period: Decimal, target: Decimal, configured: Sequence[BurnWindow] = ()
+    period: Decimal, target: Decimal, configured: tuple[BurnWindow, ...] = ()
 ) -> tuple[Pair, ...]:
     """Return the pairs for an SLO over ``period`` seconds, the most urgent first.
 

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
+from promql.expr import decimal_text, equal, selector_text
 from slos import names
 from slos.burn import Pair, Trickle, absent_seconds, pairs, trickle
 from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions
-from slos.durations import parse_duration
+from slos.durations import format_duration, parse_duration
 from slos.events import Events
-from slos.indicators import Indicator, events, indicator_of, recorded_events
+from slos.indicators import Indicator, events, good_sentence, indicator_of, recorded_events
 from slos.model import Alerting, Objective, PolicyStep, Service, TierName
 
 
@@ -31,7 +32,8 @@ class PlannedAlert:
 class PlannedObjective:
     """One objective with its events, windows and alerts.
 
-    ``recorded`` are the events of one minute, as the rules record them.
+    ``recorded`` are the events of one minute, as the rules record them; ``matchers`` select its
+    recorded series, and ``sentence`` states the objective.
 
     No budget alert fires for fewer than ``min_bad_events`` in its window; ``trickle`` sees what
     that hides.  ``alerting`` and ``labels`` are the service's with what the objective adds.
@@ -41,6 +43,8 @@ class PlannedObjective:
     indicator: Indicator
     events: Events
     recorded: Events
+    matchers: str
+    sentence: str
     pairs: tuple[Pair, ...]
     absent_seconds: Decimal
     min_bad_events: int
@@ -205,6 +209,12 @@ def _objective(service: Service, objective: Objective) -> PlannedObjective:
         indicator=indicator,
         events=events(objective, service),
         recorded=recorded_events(objective, service),
+        matchers=selector_text("", equal(names.series_labels(*of))),
+        sentence=(
+            f"{decimal_text(objective.target * 100)}% of {indicator.events} in "
+            f"{format_duration(service.window)} are good. One is good if "
+            f"{good_sentence(objective)}."
+        ),
         pairs=chosen,
         absent_seconds=absent_seconds(service.window, objective.target),
         min_bad_events=_least_slices(indicator.slice) if indicator.slice else least,

@@ -16,12 +16,13 @@ from promql.expr import decimal_text
 
 # What every YAML reader takes for this very text, without quotes.
 _PLAIN = re.compile(
-    r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[a-z_](?:[^\s:#]|:(?=\S)| (?=[^\s#])|(?<=\S)#)*"
+    r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[a-z_](?:[^\s:#]++|:(?=\S)| (?=[^\s#])|(?<=\S)#)*+"
     r"|(?:[0-9]+(?:ms|[smhdw]))+",
     re.IGNORECASE,
 )
 # What is plain between the braces of a mapping on one line as well.
 _FLOW = re.compile(r"[^,\[\]{}?]+")
+_NUMBERS = (int, Decimal)
 # Lines that can stand as a literal block.
 _LINES = re.compile(r"\S[^\n]*(?:\n[^\n]*\S)+")
 
@@ -87,11 +88,10 @@ def _write_entry(lines: list[str], key: str, value: object, indent: str) -> None
             lines += [f"{indent}  {line}" for line in value.split("\n")]
         else:
             lines.append(f"{indent}{name}: {_text(value)}")
-    elif isinstance(value, int | Decimal):
+    elif isinstance(value, _NUMBERS):
         lines.append(f"{indent}{name}: {_number(value)}")
     elif isinstance(value, Inline):
-        pairs = (f"{_inline(key)}: {_inline(text)}" for key, text in value.items())
-        lines.append(f"{indent}{name}: {{{', '.join(pairs)}}}")
+        lines.append(f"{indent}{name}: {{{_pairs(*value.items())}}}")
     elif value == []:
         lines.append(f"{indent}{name}: []")
     else:
@@ -107,6 +107,11 @@ def _text(value: str) -> str:
     if "\n" in value:
         return json.dumps(value, ensure_ascii=False)
     return _single_quoted(value)
+
+
+@lru_cache(maxsize=64)  # rules of an objective have the same labels
+def _pairs(*pairs: tuple[str, str]) -> str:
+    return ", ".join([f"{_inline(key)}: {_inline(text)}" for key, text in pairs])
 
 
 @lru_cache(maxsize=4096)

@@ -25,6 +25,7 @@ from promql.expr import (
     call,
     decimal_text,
     equal,
+    for_matchers,
     number,
     one_of,
     pretty,
@@ -217,3 +218,16 @@ def test_one_of_matches_these_and_nothing_else(values: list[str]) -> None:
 def test_matchers_keep_the_order_given() -> None:
     chosen = {"namespace": "prod", "model": 'say "hi"'}
     assert str(vector("up", equal(chosen))) == r'up{namespace="prod",model="say \"hi\""}'
+
+
+@given(st.lists(st.text("ab-\n\"'\\\0", max_size=40), min_size=2, max_size=4), st.integers(1, 99))
+def test_cached_layout_is_that_of_the_matchers_given(slos: list[str], width: int) -> None:
+    def ratio(matchers: str, window: str) -> str:
+        bad, total = (Text(f"{name}{matchers}[{window}]", whole=True) for name in ("bad", "all"))
+        return pretty(call("rate", bad) / call("rate", total).compare(">", number(0)), width)
+
+    cached = for_matchers(ratio)
+    for slo in slos:
+        matchers = f"{{slo={quote(slo)}}}"
+        for window in ("5m", "30d"):
+            assert cached(matchers, window) == ratio(matchers, window)

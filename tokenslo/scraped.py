@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from exporter.reader import ExpositionError, Family, read
+if TYPE_CHECKING:
+    from exporter.reader import Family
+
 from slos.errors import InvalidFile
 from slos.model import Service
 from slos.served import Served, unserved
@@ -27,6 +30,8 @@ metrics_option = click.option(
 
 def families(place: str) -> dict[str, Family]:
     """Read the metrics at a URL or in a file, by the name of their families."""
+    from exporter.reader import ExpositionError, read
+
     try:
         found = read(_body(place))
     except ExpositionError as error:
