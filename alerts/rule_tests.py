@@ -134,16 +134,18 @@ def _idle(plan: Plan) -> Item:
 
 
 def _vanished(plan: Plan) -> Item:
-    gone = _DELAY + max(_unrecorded(plan, each) + each.absent_seconds for each in plan.objectives)
+    gone = _DELAY + _longest_absence(plan)
     checks = []
     for planned in plan.objectives:
         if planned.absent not in planned.alerts:
             continue
         absent = firing(plan, planned, planned.absent)
-        wait = _unrecorded(plan, planned) + planned.absent_seconds
         checks += [
             none(_SETTLED + planned.absent_seconds / 2, absent),
-            some(_SETTLED + wait + _DELAY, labelled(plan, planned, absent, planned.absent_tier)),
+            some(
+                _SETTLED + planned.absent_seconds + _DELAY,
+                labelled(plan, planned, absent, planned.absent_tier),
+            ),
             none(_SETTLED + gone + _SETTLED, absent),
         ]
     busy = _busy(plan)
@@ -226,15 +228,6 @@ def _busy(plan: Plan) -> Decimal:
     return _ALL.scaleb((2 * STEP * max(per_second, _ALL)).adjusted() + 1)
 
 
-def _unrecorded(plan: Plan, planned: PlannedObjective) -> Decimal:
-    """How long rates are recorded after their native histogram is gone; others are missed then."""
-    return parse_duration(names.BASE_WINDOW) if _is_native(plan, planned) else Decimal(0)
-
-
-def _is_native(plan: Plan, planned: PlannedObjective) -> bool:
-    return any(made.edge is not None for made in inputs(planned, plan.service))
-
-
 def _longest_absence(plan: Plan) -> Decimal:
     return max(planned.absent_seconds for planned in plan.objectives)
 
@@ -248,12 +241,7 @@ def _service(plan: Plan) -> tuple[Matcher, ...]:
 
 
 def _alerted(plan: Plan, seconds: Decimal) -> Expr:
-    """Select alerts that fired, or were about to, at any time in the first ``seconds``.
-
-    Of a native histogram nothing is recorded before its second sample, so it is about to be missed.
-    """
-    if any(_is_native(plan, planned) for planned in plan.objectives):
-        seconds -= _DELAY
+    """Select alerts that fired, or were about to, at any time in the first ``seconds``."""
     return call("count_over_time", vector("ALERTS", _service(plan), format_duration(seconds)))
 
 

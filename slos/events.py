@@ -67,6 +67,11 @@ class Counting:
     plain: bool = False
 
     @property
+    def differs(self) -> bool:
+        """Whether a count is the difference of two values, and not a rate."""
+        return self.recorded is not None and not self.plain
+
+    @property
     def seconds(self) -> int:
         """How many seconds the unit of a count is."""
         return 1 if self.recorded is None else MINUTE
@@ -90,11 +95,20 @@ class Counting:
         scrape interval; ``rate`` extrapolates at every edge.  A counter has no increase in the
         minute in which it restarts or in which Prometheus first sees it: it may be old.
         """
-        if self.recorded is None:
-            return self.rate(some)
-        if self.plain:
+        if not self.differs:
             return self.scaled(self.rate(some))
         return (self._last(some) - self._before(some)).compare(">=", number(0))
+
+    def observations(self, histogram: Vector) -> Expr:
+        """Return what native histograms observe, per second or in the last minute.
+
+        Like a counter, one that restarts has no increase in that minute.
+        """
+        if not self.differs:
+            return self.rate(histogram)
+        last, before = self._last(histogram), self._before(histogram)
+        grown = Binary(call("histogram_count", last), ">=", call("histogram_count", before))
+        return (last - before).and_(grown)
 
     def events(self, some: Vector) -> Expr:
         """Return the sum of what counters count."""
@@ -106,7 +120,7 @@ class Counting:
         Such a counter has nothing to rise from, but where the ``known`` counter of the same target
         is older, its value is its increase.
         """
-        if self.recorded is None or self.plain:
+        if not self.differs:
             return self.events(some)
         newborn = self._last(some).and_(self._before(known), matching)
         return self.sum(self.each(some).or_(newborn))
@@ -195,19 +209,19 @@ def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: 
     )
 
 
-def native(histogram: Vector, edge: Decimal, counting: Counting, unmeasured: Expr) -> Events:
+def native(histogram: Vector, edge: Decimal, counting: Counting) -> Events:
     """Return the observations of a native histogram; those above ``edge`` are bad.
 
     The share of them is exact where ``edge`` is a bucket edge, as in a classic histogram that
-    Prometheus 3 has converted; else it is interpolated within one bucket.  ``unmeasured`` says that
-    nothing was recorded.
+    Prometheus 3 has converted; else it is interpolated within one bucket.
     """
-    every = counting.sum(counting.rate(histogram))
-    observed = counting.scaled(call("histogram_count", every))
+    every = counting.sum(counting.observations(histogram))
+    count = call("histogram_count", every)
+    observed = count if counting.differs else counting.scaled(count)
     total = counting.total(observed)
     # Of no observations there is no share; it is not a number.
     slow = ((number(1) - share_within(every, edge)) * total).compare(">=", number(0))
-    return Events(bad=slow.or_(total * number(0)), total=observed, missing=unmeasured)
+    return Events(bad=slow.or_(total * number(0)), total=observed, missing=absent(histogram))
 
 
 def share_within(histogram: Expr, edge: Decimal) -> Expr:

@@ -337,7 +337,7 @@ def _native_observations(of: _Asked) -> Events:
     histogram = of.queries["histogram"].selector
     assert histogram is not None  # noqa: S101  (read_generic requires it)
     assert of.edge is not None  # noqa: S101  (likewise)
-    return native(histogram, of.edge, of.counting, of.unmeasured)
+    return native(histogram, of.edge, of.counting)
 
 
 def _gauge(of: _Asked) -> Events:
