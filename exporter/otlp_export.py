@@ -73,6 +73,7 @@ _COUNTED = {
     "sequences": "{sequence}",
     "max": "{sequence}",
     "events": "{event}",
+    "slices": "{slice}",
     "errors": "{error}",
     "records": "{record}",
     "connections": "{connection}",

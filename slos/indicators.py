@@ -40,6 +40,7 @@ from slos.generic import edge_text, generic_events
 from slos.model import Objective, Service
 from slos.names import goodput_objective, series_labels
 from slos.signals import (
+    MODEL_LABELS,
     SIGNALS,
     TENANT,
     TENANT_SIGNALS,
@@ -263,7 +264,9 @@ def _events(objective: Objective, service: Service, counting: Counting) -> Event
         return events
     unavailable = declared_unavailable(objective, service)
     # What an exporter cannot say because one of its sources is down may be an incident.
-    down = vector("tokenslo_source_up").compare("==", number(0))
+    apart = {*MODEL_LABELS, TENANT}
+    target = {name: is_ for name, is_ in service.selects(objective).items() if name not in apart}
+    down = vector("tokenslo_source_up", target).compare("==", number(0))
     return replace(
         events,
         missing=events.missing.unless(unavailable.unless(down, "on (instance)"), "on ()"),
