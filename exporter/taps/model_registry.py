@@ -115,7 +115,15 @@ class ModelRegistry:
         model = self._models[name, version] = self._new(name, version)
         model.proven = proven
         self._known_count += proven
+        self._link_versions(name)
         return model
+
+    def _link_versions(self, name: str) -> None:
+        unversioned = self._models.get((name, ""))
+        for model in self._models.values():
+            if model.name == name and model.version and unversioned:
+                model.unversioned = unversioned
+                unversioned.not_told(*model.estimated)
 
     def _has_place(self, name: str) -> bool:
         return name in self._expected or self._known_count < MAX_MODELS

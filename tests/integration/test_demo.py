@@ -127,6 +127,16 @@ def test_the_signals_agree_with_what_the_clients_saw(demo: Stack) -> None:
     assert seen > 500
 
 
+def test_every_request_that_ended_is_judged_for_goodput(demo: Stack) -> None:
+    assert demo.prometheus
+    before = demo.load.summary().outcomes["ok"]
+    judged = f"sum({SIGNALS['goodput'].metric})"
+    end = time.monotonic() + PATIENCE_SECONDS
+    while sum(one.value for one in query(demo.prometheus.url, judged)) < before:
+        assert time.monotonic() < end, query(demo.prometheus.url, judged)
+        time.sleep(1)
+
+
 def test_ctrl_c_stops_everything_and_sums_up(tmp_path: Path) -> None:
     with started(tmp_path, "--no-prometheus") as process:
         assert process.stdout
