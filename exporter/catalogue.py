@@ -30,8 +30,9 @@ _ZEROS = """\
 
 Every series whose labels are known exists from the first scrape, at zero: each outcome, phase,
 result, clause and threshold of every model that a source or a tap reports, and of every model that
-an SLO file selects. The label sets of a tenant begin when its first request starts, or with the
-sidecar where a selector names the tenant; `reason` begins with its first failure.
+an SLO file selects. With `--tap-tenant-header`, the label sets of a tenant that a selector names
+begin with those of the model, and the label sets of any other tenant when its first request starts;
+`reason` begins with its first failure.
 
 - A selected model that no source has seen has the counters that its objectives read, with an empty
   `version`. They give way to the model's own series when a source sees it.

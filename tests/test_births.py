@@ -10,16 +10,20 @@ from decimal import Decimal
 import pytest
 
 from exporter.collector import expose
+from exporter.config import load_config
 from exporter.readings import Distribution, Labels, Missing, Reading, Survey
 from exporter.slo_events import SloEvents
+from exporter.sources.configured import configured
 from exporter.store import Store
 from exporter.taps.goodput import goals
-from exporter.taps.recording import StreamRecorder
+from exporter.taps.messages import Settings
+from exporter.taps.model import GOES_ON_FROM
+from exporter.taps.recording import MAX_TENANTS, StreamRecorder
 from exporter.unseen import selected_models, with_unseen
 from slos.model import Objective
 from slos.signals import OUTCOMES, SIGNALS, TENANT_SIGNALS, threshold_label
 from tests.service_example import service
-from tests.test_stream_recorder import chunks, ended, play, readings, stream, value
+from tests.test_stream_recorder import chunks, ended, play, play_on, readings, stream, value
 
 TTFT = {"ttft": (0.25, 0.8)}
 
@@ -59,6 +63,39 @@ def test_a_model_that_is_expected_has_every_known_series_before_its_first_reques
         for value in one.samples.values()
         if not isinstance(value, Distribution)
     )
+
+
+def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -> None:
+    """Both are one model to the store: exact zeros of one hid the estimates of the other."""
+    clauses = {"ttft": Decimal("0.8"), "tpot": Decimal("0.06")}
+    goodput = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
+    recorder = StreamRecorder({}, tuple(goals([service(goodput)])), expected=["llama"])
+    store = Store(10)
+    server = Survey("triton", (), (Missing("kv_utilization", "llama", "1", "why", "fix"),))
+
+    def survey() -> Survey:
+        # The source of the taps leaves out methods from which another one goes on.
+        found = readings(recorder)
+        older = {
+            (one.signal, one.model, one.version, GOES_ON_FROM.get(one.method)) for one in found
+        }
+        told = [
+            one for one in found if (one.signal, one.model, one.version, one.method) not in older
+        ]
+        return Survey("taps", tuple(told))
+
+    store.update(server, 0, 0)
+    store.update(survey(), 0, 0)
+    for now in (1, 2, 3):
+        for _ in range(2):
+            one = stream()
+            recorder.started(one, 100.0)
+            one.version = "1"
+            play_on(recorder, one, *chunks(100.2, 100.21, 100.22), ended(100.3))
+        store.update(survey(), now, 0)
+    [state] = [one for one in store.view(3).signals if one.signal == "goodput"]
+    assert (state.version, state.method) == ("1", "wire_chunks")
+    assert sum(n for n in state.samples.values() if isinstance(n, float)) == 4
 
 
 def test_first_tokens_are_judged_by_every_threshold() -> None:
@@ -102,6 +139,43 @@ def test_a_tenant_begins_at_zero_when_its_first_request_starts() -> None:
     recorder.ended(one, 104.0, "error", "500", None)
     assert value(recorder, "tenant_requests", tenant="acme", outcome="error") == 1
     assert value(recorder, "requests") == 2
+
+
+def test_a_tenant_that_a_selector_names_begins_at_zero_with_the_model() -> None:
+    tenants = {"llama": ("acme",), "": ("globex",), "mistral": ("initech",)}
+    recorder = StreamRecorder({}, tenants=tenants, expected=["llama"])
+    begun = counter(recorder, "tenant_requests")
+    assert begun == {
+        frozenset({("outcome", outcome), ("tenant", tenant)}): 0.0
+        for outcome in OUTCOMES
+        for tenant in ("acme", "globex")
+    }
+
+
+def test_a_tenant_that_a_selector_names_is_never_other() -> None:
+    recorder = StreamRecorder({}, tenants={"": ("acme",)}, expected=["llama"])
+    for number in range(MAX_TENANTS + 1):
+        play(recorder, stream(tenant=f"t{number}"), *chunks(101.0), ended(102.0))
+    play(recorder, stream(tenant="acme"), *chunks(101.0), ended(102.0))
+    assert value(recorder, "tenant_requests", tenant="acme", outcome="ok") == 1
+    assert value(recorder, "tenant_requests", tenant="other", outcome="ok") == 1
+
+
+@pytest.mark.parametrize("header", ["x-tenant", ""])
+def test_the_taps_know_the_tenants_of_selectors_if_they_read_a_header(
+    header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Settings] = []
+    monkeypatch.setattr("exporter.sources.configured.TapsProcess", given.append)
+    monkeypatch.setattr("exporter.sources.configured.TapsSource", lambda *_, **__: None)
+    selected = replace(
+        service(Objective("up", "availability", Decimal("0.99"))),
+        selector={"model": "llama", "tenant": "acme"},
+    )
+    flags = {"tap": ["proxy=127.0.0.1:0=127.0.0.1:8000"]}
+    flags |= {"tap-tenant-header": [header]} if header else {}
+    list(configured(load_config(flags, {}), [selected]))
+    assert given[0].tenants == ({"llama": ("acme",)} if header else {})
 
 
 def test_no_family_that_an_objective_reads_has_a_reason_or_a_tenant() -> None:

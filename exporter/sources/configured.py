@@ -21,6 +21,7 @@ from exporter.taps.goodput import goals
 from exporter.taps.messages import Settings
 from exporter.taps.process import TapsProcess
 from slos.model import Service
+from slos.signals import TENANT
 from slos.thresholds import thresholds
 
 
@@ -104,11 +105,21 @@ def _tap_settings(
         inject=bool(config.inject),
         thresholds=edges,
         goals=tuple(goals(services)),
+        tenants=_tenants(selectors) if config.tap_tenant_header else {},
         expected=[*named, *(model.name for model in config.expect_model)],
         probe=ID if config.probe else "",
         genai=_genai_bounds(config),
         log_level=config.log_level,
     )
+
+
+def _tenants(selectors: Iterable[Mapping[str, str]]) -> Mapping[str, Sequence[str]]:
+    """Return the tenants that selectors name, by model; an empty model is every one."""
+    found: dict[str, dict[str, None]] = {}
+    for selector in selectors:
+        if TENANT in selector:
+            found.setdefault(selector.get("model", ""), {})[selector[TENANT]] = None
+    return {model: tuple(names) for model, names in found.items()}
 
 
 def _genai_bounds(config: Config) -> Mapping[str, Sequence[float]]:

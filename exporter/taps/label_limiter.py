@@ -21,6 +21,12 @@ class LabelLimiter:
         self._values: set[str] = set()
         self._provisional: set[str] = set()
 
+    def reserve(self, value: str) -> None:
+        """Keep a value that the operator chose; it takes no place of the others."""
+        if value not in self._values:
+            self._values.add(value)
+            self._limit += 1
+
     def begin(self, value: str) -> str:
         """Return the label of a value that is not confirmed yet; empty where there is no room."""
         if value in self._values or value in self._provisional:

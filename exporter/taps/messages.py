@@ -31,7 +31,8 @@ class Settings:
     many a proxy lets through at once.  Without ``certificate`` (a PEM file, as all of these)
     clients are not spoken to in TLS, without ``upstream_name`` servers are not; it is the name in
     the server's certificate, and without ``upstream_ca`` the system's CAs vouch for it.  With
-    ``inject`` proxies ask engines for their timing.
+    ``inject`` proxies ask engines for their timing.  ``tenants`` are those that selectors name, by
+    model; an empty model is every one.
     """
 
     taps: Sequence[str]
@@ -45,6 +46,7 @@ class Settings:
     inject: bool = False
     thresholds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     goals: Sequence[Goal] = ()
+    tenants: Mapping[str, Sequence[str]] = field(default_factory=dict)
     expected: Sequence[str] = ()
     probe: str = ""
     genai: Mapping[str, Sequence[float]] = field(default_factory=dict)

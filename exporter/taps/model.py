@@ -103,7 +103,8 @@ class Model:
     ``proven`` says that the server has shown that it knows the model, ``live`` how many requests
     are under way.  ``thresholds`` are SLO thresholds in seconds by signal, ``gap_limits`` those of
     the longest gap of a stream, clauses of goodput among them.  ``late_gaps`` counts waits for a
-    token that no histogram has yet, or never will, by threshold of ``itl``.
+    token that no histogram has yet, or never will, by threshold of ``itl``.  ``tenants`` have
+    their counters from the start.  ``unversioned`` counts requests that name no version.
     """
 
     def __init__(
@@ -113,9 +114,11 @@ class Model:
         thresholds: Mapping[str, Iterable[float]],
         goals: Iterable[Goal],
         budget: SeriesBudget | None = None,
+        tenants: Iterable[str] = (),
     ) -> None:
         self.name = name
         self.version = version
+        self.unversioned: Model | None = None
         self.proven = False
         self.live = 0
         self.touched = True
@@ -137,6 +140,8 @@ class Model:
         self._unused = set(_BEFORE_FIRST_USE)
         for signal in _AT_ONCE:
             self._begin(self._series(signal))
+        for tenant in tenants:
+            self.met(tenant)
 
     @property
     def pace(self) -> Pace:
@@ -215,8 +220,18 @@ class Model:
         labels = {"objective": goal.name, "result": verdict.result, "clause": verdict.clause}
         self.count("goodput", labels, tenant=tenant)
 
+    @property
+    def estimated(self) -> frozenset[str]:
+        """The signals that are estimates."""
+        return frozenset(self._estimated)
+
     def not_told(self, *signals: str) -> None:
-        """Mark signals as estimates: a request did not say all that they need."""
+        """Mark signals as estimates: a request did not say all that they need.
+
+        So they are of the model without a version: the store adds up both.
+        """
+        if self.unversioned:
+            self.unversioned.not_told(*signals)
         for signal in signals:
             for key in (signal, slo_events(signal), TENANT_SIGNALS.get(signal, signal)):
                 if key in SIGNALS:

@@ -74,7 +74,8 @@ class _Live:
 class StreamRecorder:
     """The listener of the observers of a tap; times are in seconds.
 
-    ``thresholds`` are SLO thresholds by signal.  ``expected`` are names of models that the server
+    ``thresholds`` are SLO thresholds by signal.  ``tenants`` are those that selectors name, by
+    model; an empty model is every one.  ``expected`` are names of models that the server
     is known to have; a request that names none is for the only one.  Requests with the id ``probe``
     are our own.  ``lossy`` counts streams of which bytes were not seen, ``passed`` what was left
     out, by reason.  ``genai`` are the bucket boundaries of the profile that is pushed over OTLP, by
@@ -85,6 +86,7 @@ class StreamRecorder:
         self,
         thresholds: Mapping[str, Iterable[float]],
         goals: Iterable[Goal] = (),
+        tenants: Mapping[str, Sequence[str]] | None = None,
         *,
         expected: Collection[str] = (),
         probe: str = "",
@@ -95,9 +97,20 @@ class StreamRecorder:
         self.lossy = 0
         self.passed: Counter[str] = Counter()
         goals = tuple(goals)
+        selected = dict(tenants or {})
+        self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
+        for tenant in (one for names in selected.values() for one in names):
+            self._tenants.reserve(tenant)
         self._budget = SeriesBudget(max_series)
         self._models = ModelRegistry(
-            lambda name, version: Model(name, version, thresholds, goals, self._budget),
+            lambda name, version: Model(
+                name,
+                version,
+                thresholds,
+                goals,
+                self._budget,
+                (*selected.get("", ()), *selected.get(name, ())),
+            ),
             expected,
             self._budget,
         )
@@ -106,7 +119,6 @@ class StreamRecorder:
         self.late_gaps = 0
         self._probe = probe
         self._live: dict[Stream, _Live] = {}
-        self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
         self._retries = Retries()
 
     def beside(self) -> StreamRecorder:

@@ -82,6 +82,7 @@ async def _serve(link: socket.socket) -> None:
     recorder = StreamRecorder(
         settings.thresholds,
         settings.goals,
+        settings.tenants,
         expected=settings.expected,
         probe=settings.probe,
         genai=settings.genai,
