@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from exporter.config import Listen
-from exporter.probe import NAME
+from exporter.probe import ID
 from exporter.readings import Distribution, Survey
 from exporter.sources.traces import TracesSource
 from lab.engine import EngineSettings
@@ -131,7 +131,7 @@ async def test_what_clients_saw_is_what_the_traces_tell(
         nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
 
         # Requests of our own leave no trace of theirs.
-        await asyncio.to_thread(traced.by_http, server, "streaming", id=NAME, max_tokens=WORDS)
+        await asyncio.to_thread(traced.by_http, server, "streaming", id=ID, max_tokens=WORDS)
         await asyncio.to_thread(traced.by_http, server, "chained", max_tokens=3)
         await asyncio.to_thread(traced.by_http, server, "calling", max_tokens=3)
         await asyncio.to_thread(traced.by_http, server, "plain")
