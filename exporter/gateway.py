@@ -1,9 +1,10 @@
 """The gauges by which the Gateway API inference extension picks a server, under names it knows.
 
-Its model-server protocol (docs/proposals/003-model-server-protocol) asks for five: queued and
-running requests, KV-cache utilization, and optionally the size and number of KV-cache blocks.
-Names are free, so each is a setting; the sets known by name are those that its endpoint picker is
-configured with for these servers.  What is not known is not there: a 0 would draw all traffic.
+Its model-server protocol (docs/proposals/003-model-server-protocol) has six: queued and running
+requests, KV-cache utilization, and optionally the size and number of KV-cache blocks, and the LoRA
+adapters with requests.  Names are free, so each is a setting; the sets known by name are those that
+its endpoint picker is configured with for these servers.  Only vLLM's set names a gauge of LoRA
+adapters.  An unavailable value has no series: a 0 would draw all traffic.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.families import Family
-from exporter.readings import UNLABELLED, Distribution
+from exporter.readings import UNLABELLED, Distribution, Labels
 from exporter.view import SignalState, View
 from slos.errors import BadValue, quoted
 
@@ -23,7 +24,9 @@ ROLES = {
     "kv_utilization": "Blocks held by live sequences / all blocks of the KV cache.",
     "block_size": "Tokens that a KV-cache block holds.",
     "blocks": "KV-cache blocks.",
+    "lora": "Unix time of the last update of the LoRA adapters with running and waiting requests.",
 }
+Sample = tuple[Labels, float]
 _VALUE = "*"
 """Stands in a name for the value itself: vLLM tells some numbers in labels of a gauge of 1."""
 
@@ -34,6 +37,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "kv_utilization": "vllm:kv_cache_usage_perc",
         "block_size": "vllm:cache_config_info{block_size=*}",
         "blocks": "vllm:cache_config_info{num_gpu_blocks=*}",
+        "lora": "vllm:lora_requests_info",
     },
     "trtllm": {
         "queued": "trtllm_num_requests_waiting",
@@ -115,16 +119,17 @@ def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[Family, ...]:
 
 
 def _series(
-    model: tuple[str, str], values: Mapping[str, float], places: Iterable[GatewayMetric]
+    model: tuple[str, str], values: Mapping[str, Sample], places: Iterable[GatewayMetric]
 ) -> list[tuple[dict[str, str], float]]:
     """Return a model's series of one metric; numbers that are labels share one series."""
     own = {"model_name": model[0], "version": model[1]}
     found: list[tuple[dict[str, str], float]] = []
     told: dict[str, str] = {}
     for one in places:
-        labels, value = dict(one.labels), values.get(one.role)
-        if value is None:
+        if one.role not in values:
             continue
+        more, value = values[one.role]
+        labels = {**dict(one.labels), **dict(more)}
         if _VALUE in labels.values():
             told |= {k: f"{value:.15g}" if text == _VALUE else text for k, text in labels.items()}
         else:
@@ -132,22 +137,28 @@ def _series(
     return [*found, *([({**own, **told}, 1.0)] if told else [])]
 
 
-def _known(view: View) -> list[tuple[tuple[str, str], dict[str, float]]]:
+def _known(view: View) -> list[tuple[tuple[str, str], dict[str, Sample]]]:
     """Return by model what is known of each role."""
-    models: dict[tuple[str, str], dict[str, SignalState]] = {}
-    for state in view.signals:
-        models.setdefault((state.model, state.version), {})[state.signal] = state
     return [
         (
             model,
             {
-                role: value
-                for role, value_of in _VALUE_OF.items()
-                if (value := value_of(states)) is not None
+                role: sample
+                for role, sample_of in _SAMPLE_OF.items()
+                if (sample := sample_of(states)) is not None
             },
         )
-        for model, states in models.items()
+        for model, states in view.by_model().items()
     ]
+
+
+def _lora(states: Mapping[str, SignalState]) -> Sample | None:
+    """Return the time of the last update with the labels of the protocol."""
+    state = states.get("lora_adapters")
+    for labels, value in state.samples.items() if state else ():
+        if not isinstance(value, Distribution):
+            return labels, value
+    return None
 
 
 def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
@@ -169,10 +180,24 @@ _COUNTED = ("sequences_active", "sequences_waiting")
 _UNSCHEDULED_WAIT = ("trtllm_iteration", "trtllm_waiting")
 """Methods by which those that wait are among the active ones."""
 
-_VALUE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], float | None]] = {
-    "queued": lambda states: _gauge(states, "sequences_waiting"),
-    "running": _running,
-    "kv_utilization": lambda states: _gauge(states, "kv_utilization"),
-    "block_size": lambda states: _gauge(states, "kv_block_tokens"),
-    "blocks": lambda states: _gauge(states, "kv_blocks_max"),
+
+def _plain(
+    value_of: Callable[[Mapping[str, SignalState]], float | None],
+) -> Callable[[Mapping[str, SignalState]], Sample | None]:
+    """Return a function that gives a value as a sample without labels."""
+
+    def sample(states: Mapping[str, SignalState]) -> Sample | None:
+        value = value_of(states)
+        return None if value is None else (UNLABELLED, value)
+
+    return sample
+
+
+_SAMPLE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], Sample | None]] = {
+    "queued": _plain(lambda states: _gauge(states, "sequences_waiting")),
+    "running": _plain(_running),
+    "kv_utilization": _plain(lambda states: _gauge(states, "kv_utilization")),
+    "block_size": _plain(lambda states: _gauge(states, "kv_block_tokens")),
+    "blocks": _plain(lambda states: _gauge(states, "kv_blocks_max")),
+    "lora": _lora,
 }

@@ -154,6 +154,13 @@ METHODS: Mapping[str, Method] = {
         "vLLM's own gauge",
         "as of the engine's last step",
     ),
+    "vllm_lora": Method(
+        ENGINE,
+        "exact",
+        "vLLM's own gauge of LoRA adapters, its latest series",
+        "names are sorted; an adapter without requests is in no list; of several engines the one "
+        "that stepped last",
+    ),
     "sglang_histogram": Method(
         ENGINE,
         "exact",

@@ -78,7 +78,7 @@ _SIGNALS_IN_ORDER = tuple(SIGNALS)
 class _Raw:
     """The last value one method read; ``current`` while its source still gives it.
 
-    ``last`` holds the last value of every series the method ever had: one that is missing from a
+    ``last`` holds the last value of every series a counter ever had: one that is missing from a
     single reading must not count again as new.
     """
 
@@ -264,15 +264,16 @@ class Store:
         track = self._track(key)
         track.missing.pop(source, None)
         previous = dict(track.raws)
+        counts = SIGNALS[key.signal].kind != "gauge"
         for method, raw in track.raws.items():
             if raw.source == source and method not in readings:
                 raw.current = False
         for method, reading in readings.items():
             before = previous.get(method)
-            last = {**before.last, **reading.samples} if before else reading.samples
+            last = {**before.last, **reading.samples} if before and counts else reading.samples
             track.raws[method] = _Raw(source, now, reading.samples, last, reading.note)
         best = self._best(track, now)
-        if best in readings and SIGNALS[key.signal].kind != "gauge":
+        if best in readings and counts:
             _account(track, track.raws[best].samples, previous.get(best), now, born=born)
 
     def _track(self, key: Key) -> _Track:

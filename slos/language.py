@@ -57,7 +57,7 @@ from slos.schema import (
     read_value,
     text_map,
 )
-from slos.signals import SIGNALS
+from slos.signals import LORA_LABELS, SIGNALS
 
 API_VERSION = "tokenslo/v1"
 DEFAULT_WINDOW = "28d"
@@ -83,7 +83,7 @@ _SELECTOR_RESERVED = {
             name
             for signal in SIGNALS.values()
             for name in (*signal.labels, *signal.fixed)
-            if name != "tenant"
+            if name != "tenant" and name not in LORA_LABELS  # no objective reads these
         },
         ("is a label that indicators select by themselves", "delete it"),
     ),

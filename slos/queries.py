@@ -26,7 +26,7 @@ from slos import names
 from slos.events import edge_matcher, share_within
 from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
 from slos.model import Objective, Service
-from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS, metric_with
+from slos.signals import LORA_LABELS, MODEL_LABELS, OWN_METRICS, SIGNALS, metric_with
 
 INSTANCE = "instance"
 """The label by which Prometheus tells servers apart; it adds it to every scraped series."""
@@ -58,7 +58,7 @@ NATIVE_SERIES: Mapping[str, frozenset[str]] = {
 }
 """Those that Prometheus may make of the histograms among them: one series for all buckets."""
 
-_OUR_LABELS = frozenset().union(*SERIES.values())
+_OUR_LABELS = frozenset().union(*SERIES.values()).difference(LORA_LABELS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ AGE_BUCKETS = (
 )  # fmt: skip
 
 MODEL_LABELS = ("model", "version")
+LORA_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+"""Labels of the model-server protocol: how many adapters fit in a batch, and two lists of names."""
 TENANT = "tenant"
 OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
 """``invalid`` is a request that is wrong in itself (HTTP 400, gRPC INVALID_ARGUMENT): its client
@@ -204,6 +206,11 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     _member("kv_blocks", "max", "kv_blocks_max", "KV-cache blocks"),
     Signal("kv_block_tokens", "Tokens per KV-cache block", "llm_kv_cache_block_tokens", "gauge",
            "Tokens that a KV-cache block holds."),
+    Signal("lora_adapters", "LoRA adapters with requests", "llm_lora_adapters_timestamp_seconds",
+           "gauge",
+           "Unix time at which the engine last updated its LoRA adapters; labels list those with "
+           "running and with waiting requests.",
+           labels=LORA_LABELS, unit="s"),
     Signal("kv_reused_blocks", "KV-cache blocks reused", "llm_kv_cache_reused_blocks_total",
            "counter", "KV-cache blocks served from the prefix cache instead of being computed."),
     Signal("kv_missed_blocks", "KV-cache blocks missed", "llm_kv_cache_missed_blocks_total",

@@ -72,6 +72,38 @@ def test_under_tritons_names() -> None:
     ]
 
 
+LORA = measured(
+    "lora_adapters",
+    {
+        (
+            ("max_lora", "2"),
+            ("running_lora_adapters", "law,sql"),
+            ("waiting_lora_adapters", "chat"),
+        ): 1795213791.5
+    },
+    "vllm_lora",
+)
+
+
+def test_lora_adapters_are_served_under_vllms_names_and_under_ones_own() -> None:
+    before = 'max_lora="2",model_name="llama",'
+    after = 'running_lora_adapters="law,sql",version="1",waiting_lora_adapters="chat"'
+    vllms = f"vllm:lora_requests_info{{{before}{after}}} 1.7952137915e+09"
+    ones_own = f'adapters{{{before}pool="a",{after}}} 1.7952137915e+09'
+    assert series(view(LORA), "vllm") == [vllms]
+    assert series(view(LORA), "lora=adapters{pool=a}") == [ones_own]
+
+
+@pytest.mark.parametrize("names", ["trtllm", "sglang", "triton"])
+def test_lora_adapters_have_no_name_where_the_protocol_gives_none(names: str) -> None:
+    assert series(view(LORA), names) == []
+
+
+def test_unavailable_lora_adapters_are_absent() -> None:
+    shown = view(unavailable("lora_adapters", "no vllm:lora_requests_info"))
+    assert series(shown, "vllm") == []
+
+
 def test_under_names_of_ones_own() -> None:
     settings = ("vllm", "queued=my_queue{kind=all,pool=a}", "block_size=cache{size=*}")
     lines = series(engine(), *settings)

@@ -120,3 +120,25 @@ async def test_without_custom_metrics_the_stanza_is_named() -> None:
         assert isinstance(gap, Missing)
         assert 'key: "REPORT_CUSTOM_METRICS" value: { string_value: "true" }' in gap.fix
     assert said["sequences_active"].fix == "none with Triton's vLLM backend"  # type: ignore[union-attr]
+
+
+LORA = (
+    'vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql",waiting_lora_adapters=""} '
+    "1.795213791418207e+09"
+)
+
+
+async def test_lora_adapters_are_read_from_triton_where_the_model_publishes_them() -> None:
+    running = plain("gauge", 'vllm:num_requests_running{model="chat",version="1"} 1')
+    said = found(await look(metrics=core() + running + plain("gauge", LORA), configs=VLLM), "chat")
+    labels = ("max_lora", "2"), ("running_lora_adapters", "sql"), ("waiting_lora_adapters", "")
+    assert said["lora_adapters"] == Reading(
+        "lora_adapters", "chat", "1", "vllm_lora", {labels: 1795213791.418207}
+    )
+
+
+async def test_tritons_vllm_backend_publishes_no_lora_adapters() -> None:
+    said = found(await look(metrics=core(ok=40), configs=VLLM), "chat")
+    gap = said["lora_adapters"]
+    assert isinstance(gap, Missing)
+    assert gap.reason == "Triton's vLLM backend does not publish vllm:lora_requests_info"

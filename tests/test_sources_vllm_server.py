@@ -16,11 +16,12 @@ from exporter.sources import vllm
 from exporter.sources.by_model import ByModel
 from exporter.sources.fetch import Limits
 from exporter.sources.vllm_server import VllmSource
-from slos.signals import COMPANIONS, MAIN_SIGNALS
+from slos.signals import COMPANIONS, LORA_LABELS, MAIN_SIGNALS
 from tests.fake_server import Said, fake_server, status
 from tests.fake_triton import outcomes
 
 CAPTURE = (Path(__file__).parent / "captures" / "vllm_standalone_by_hand.txt").read_text()
+LORA = (Path(__file__).parent / "captures" / "vllm_lora_by_hand.txt").read_text()
 CHAT = "example/chat-8b"
 
 
@@ -363,3 +364,74 @@ async def test_of_too_many_models_the_first_are_looked_at() -> None:
     assert str(survey.parts["series"]) == (
         "the server has 40,000 models, and only 256 are looked at"
     )
+
+
+def lora(running: str, waiting: str = "", updated: float = 1795213791.5, more: str = "") -> str:
+    """Return an exposition with one series of the LoRA gauge."""
+    return (
+        engines("gauge", "num_requests_running", 1)
+        + "# TYPE vllm:lora_requests_info gauge\n"
+        + f'vllm:lora_requests_info{{max_lora="2",{more}running_lora_adapters="{running}",'
+        + f'waiting_lora_adapters="{waiting}"}} {updated}\n'
+    )
+
+
+def adapters(one: Reading | Missing) -> list[str]:
+    assert isinstance(one, Reading), one
+    [labels] = one.samples
+    assert [name for name, _ in labels] == [*LORA_LABELS]
+    return [text for _, text in labels]
+
+
+class TestLoraAdapters:
+    async def test_the_latest_series_is_read_with_its_time_and_its_names_sorted(self) -> None:
+        one = said(await look(answers(LORA)))["lora_adapters"]
+        assert adapters(one) == ["2", "law,sql", "chat"]
+        assert value(one) == 1795213791.418207
+        assert isinstance(one, Reading)
+        assert (one.method, one.note) == ("vllm_lora", "")
+
+    async def test_without_the_gauge_there_is_a_reason(self) -> None:
+        one = said(await look(answers()))["lora_adapters"]
+        assert isinstance(one, Missing)
+        assert "vllm:lora_requests_info" in one.reason
+        assert "--enable-lora" in one.fix
+
+    async def test_of_several_models_an_unnamed_series_is_left_out(self) -> None:
+        other = engines("gauge", "num_requests_running", 1).replace("chat", "other")
+        metrics = lora("sql") + other.partition("\n")[2]
+        found = said(await look(answers(metrics)), "chat")
+        assert isinstance(found["lora_adapters"], Missing)
+        named = lora("sql", more='model_name="other",') + other.partition("\n")[2]
+        survey = await look(answers(named))
+        assert adapters(said(survey, "other")["lora_adapters"]) == ["2", "sql", ""]
+        assert isinstance(said(survey, "chat")["lora_adapters"], Missing)
+
+    async def test_summed_times_of_update_are_refused(self) -> None:
+        one = said(await look(answers(lora("sql", updated=2 * 1795213791.5))), "chat")
+        refused = one["lora_adapters"]
+        assert isinstance(refused, Missing)
+        assert refused.fix == "set --api-server-count 1"
+
+    @pytest.mark.parametrize("updated", ["NaN", "-1", "+Inf"])
+    async def test_a_time_that_is_none_is_left_out(self, updated: str) -> None:
+        found = said(await look(answers(lora("sql").replace("1795213791.5", updated))), "chat")
+        assert isinstance(found["lora_adapters"], Missing)
+
+    async def test_names_are_bounded_in_number_and_length_and_the_rest_is_counted(self) -> None:
+        running = ",".join(f"adapter-{number:03}" for number in range(70))
+        one = said(await look(answers(lora(running, f"{'x' * 129},{'y' * 128}"))), "chat")
+        read = one["lora_adapters"]
+        most, run, waiting = adapters(read)
+        assert most == "2"
+        assert run.split(",") == [f"adapter-{number:03}" for number in range(64)]
+        assert waiting == "y" * 128
+        assert isinstance(read, Reading)
+        assert read.note == (
+            "left out: 7 adapters, beyond 64 in a list or with a name of more than 128 characters"
+        )
+
+    async def test_a_maximum_that_is_no_number_is_empty(self) -> None:
+        metrics = lora("sql").replace('max_lora="2"', 'max_lora="many"')
+        found = said(await look(answers(metrics)), "chat")
+        assert adapters(found["lora_adapters"]) == ["", "sql", ""]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from math import inf
 
@@ -46,6 +48,11 @@ def ttft(*counts: float, total: float = 0.0, method: str = "triton_first_respons
 
 def gauge(value: float, signal: str = "sequences_active", model: str = "chat") -> Reading:
     return Reading(signal, model, "1", "trtllm_iteration", {(): value})
+
+
+def lora(running: str) -> Reading:
+    labels = ("max_lora", "2"), ("running_lora_adapters", running), ("waiting_lora_adapters", "")
+    return Reading("lora_adapters", "chat", "1", "vllm_lora", {labels: 1795213791.0})
 
 
 def gap(signal: str, reason: str = "why not", *, unread: bool = False) -> Missing:
@@ -177,6 +184,22 @@ class TestMethods:
         assert (
             state(store, "sequences_active", 0).note == "as of the engine's last step; two engines"
         )
+
+
+class TestGauges:
+    def test_series_of_earlier_readings_are_dropped(self) -> None:
+        class Name(str):
+            """A text to which there can be weak references."""
+
+        store = Store(10)
+        names = [Name(f"adapter-{number}") for number in range(3)]
+        references = [weakref.ref(name) for name in names]
+        for at in range(3):
+            store.update(survey(lora(names.pop(0))), at, 0.01)
+        gc.collect()
+        assert [reference() for reference in references] == [None, None, "adapter-2"]
+        [labels] = state(store, "lora_adapters", 2).samples
+        assert dict(labels)["running_lora_adapters"] == "adapter-2"
 
 
 class TestHistograms:

@@ -8,7 +8,7 @@ namespace then becomes part of the model's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, isnan, nan
 from operator import itemgetter, le
@@ -136,6 +136,12 @@ class ByModel:
         """Return the labels of a family's samples."""
         family = self.families.get(name)
         return [labels for _, labels, _ in family.samples] if family else []
+
+    def samples(self, name: str) -> Iterator[tuple[Model | None, Mapping[str, str], float]]:
+        """Yield model, labels and value of a family's samples; None where none is named."""
+        family = self.families.get(name)
+        for _, labels, value in family.samples if family else ():
+            yield self._home(labels), labels, value
 
     def distributions(self, name: str, per_second: float = 1.0) -> dict[Model, Distribution]:
         """Return a histogram's buckets by model; ``per_second`` is 1000 for milliseconds.

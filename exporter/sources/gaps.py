@@ -80,6 +80,9 @@ OBSERVED = (
 """Signals that nobody has who does not see the streams."""
 UNSEEN = Gap("no server metric knows single streams and their clients", OBSERVE, never=True)
 
+LORA = Gap(
+    "only vLLM publishes which LoRA adapters have requests", "none with this server", never=True
+)
 _STREAMS = {
     "itl": Gap("Triton has no metric of single tokens", OBSERVE_OR_TRACE, never=True),
     "tpot": Gap("Triton has no metric of single tokens", OBSERVE, never=True),
@@ -111,6 +114,7 @@ _COMMON = {
     "queue": _NO_COUNTERS,
     "requests": _NO_COUNTERS,
     "requests_without_first_token": _DEATHS,
+    "lora_adapters": LORA,
 }
 _EARLY = "Triton counts a request of this model when execute() returns, before its first token"
 # A compiled backend is not known to, and one that blocks in execute() does not.
@@ -160,6 +164,10 @@ GAPS: Mapping[Kind, Mapping[str, Gap]] = {
         ),
         "input_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
         "output_tokens": Gap("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
+        "lora_adapters": Gap(
+            "Triton's vLLM backend does not publish vllm:lora_requests_info",
+            "none with Triton's vLLM backend; vLLM's own server has it",
+        ),
         **dict.fromkeys(
             ENGINE_ONLY,
             Gap(

@@ -9,7 +9,7 @@ from exporter.sources import sglang
 from exporter.sources.by_model import ByModel
 from exporter.sources.exposition_source import ExpositionSource
 from exporter.sources.fetch import Limits
-from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
+from exporter.sources.gaps import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
 
 ENABLE = "start SGLang with --enable-metrics"
 _NO_MEMORY = Gap("SGLang publishes no memory in use, only what it allocated", "none with SGLang")
@@ -36,6 +36,7 @@ GAPS: Mapping[str, Gap] = {
     "kv_missed_blocks": _IN_TOKENS,
     "draft_tokens": _DRAFTS,
     "accepted_draft_tokens": _DRAFTS,
+    "lora_adapters": LORA,
     "memory_gpu": _NO_MEMORY,
     "memory_cpu": _NO_MEMORY,
     "memory_pinned": _NO_MEMORY,

@@ -22,7 +22,7 @@ from exporter.sources.by_model import ByModel
 from exporter.sources.counter_parts import CounterParts
 from exporter.sources.fetch import Limits, public
 from exporter.sources.file_tailer import FileTailer
-from exporter.sources.gaps import OBSERVE, OBSERVED, UNSEEN, Gap
+from exporter.sources.gaps import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
 from exporter.sources.http_source import (
     HttpSource,
     Parts,
@@ -70,6 +70,7 @@ GAPS: Mapping[str, Gap] = {
     "requests_without_first_token": Gap(
         "trtllm-serve does not tell which requests ended before their first token", OBSERVE
     ),
+    "lora_adapters": LORA,
     "preemptions": Gap("trtllm-serve counts no paused sequences", ITERATIONS),
 }
 """Signals that neither the metrics nor the timing of requests ever has."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from operator import itemgetter
 from typing import TypeVar
 
 from exporter.readings import (
@@ -24,8 +26,10 @@ from exporter.readings import (
 from exporter.sources.by_model import ByModel
 from exporter.sources.request_outcomes import request_readings
 from exporter.sources.triton_core import Finished
+from slos.signals import LORA_LABELS
 
 T = TypeVar("T")
+first = itemgetter(0)
 
 DURATION = "vllm:e2e_request_latency_seconds"
 FINISH_REASONS = "vllm:request_success_total"
@@ -33,6 +37,7 @@ REJECTIONS = "vllm:admission_rejections_total"
 TPOT = "vllm:request_time_per_output_token_seconds"
 OUTPUT_TOKENS = "vllm:request_generation_tokens"
 CACHE_CONFIG = "vllm:cache_config_info"
+LORA = "vllm:lora_requests_info"
 
 # Signal, then the family's names, newest first.  What older releases (and Triton's backend) call
 # time per output token is fed with inter-token latencies.
@@ -65,6 +70,11 @@ OUTCOMES = {
     "error": "error",
 }
 MAX_DIGITS = 12
+MAX_ADAPTERS = 64
+"""Names in one list of LoRA adapters: both lists are labels."""
+MAX_ADAPTER_NAME = 128
+SUMMED_TIMES = 3e9
+"""No single Unix time of today, but any sum of two."""
 REJECTED_FOR = ("max_num_queued_reqs", "max_num_queued_tokens")
 FAMILIES = frozenset(
     {
@@ -73,6 +83,7 @@ FAMILIES = frozenset(
         TPOT,
         OUTPUT_TOKENS,
         CACHE_CONFIG,
+        LORA,
         *(name for _, names in (*HISTOGRAMS, *GAUGES) for name in names),
         *(name for _, name in COUNTERS),
     }
@@ -104,6 +115,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading
             gauges = {model: float(sum(values)) for model, values in series.items()}
             yield from _readings(signal, "vllm_gauge", keys, gauges)
     yield from _requests(metrics, keys)
+    yield from _lora(metrics, keys)
 
 
 def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
@@ -174,6 +186,42 @@ def _cache_sizes(metrics: ByModel) -> tuple[float, float] | None:
     if not blocks:
         return None
     return blocks, tokens.pop() if len(tokens) == 1 else 0.0
+
+
+def _lora(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading | Missing]:
+    """Yield the LoRA adapters of the latest series.
+
+    vLLM adds a series for every combination of adapters and never removes one; the value is the
+    time of its last update.  A series that names no model belongs to the server's only one.
+    """
+    only = keys[0] if len(keys) == 1 else None
+    latest: dict[Model, tuple[float, Mapping[str, str]]] = {}
+    for model, labels, updated in metrics.samples(LORA):
+        key = model or only
+        if key in keys and key and 0 <= updated < inf:
+            latest[key] = max(latest.get(key, (updated, labels)), (updated, labels), key=first)
+    for key, (updated, labels) in latest.items():
+        if updated >= SUMMED_TIMES:
+            reason = "the API servers of this vLLM add up their times of update"
+            yield Missing("lora_adapters", *key, reason, "set --api-server-count 1")
+            continue
+        most = labels.get("max_lora", "")
+        lists = [labels.get(name, "").split(",") for name in LORA_LABELS[1:]]
+        shown, left_out = zip(*map(_adapters, lists), strict=True)
+        values = (most if most.isdecimal() and len(most) < MAX_DIGITS else "", *shown)
+        note = (
+            f"left out: {sum(left_out)} adapters, beyond {MAX_ADAPTERS} in a list or with a name "
+            f"of more than {MAX_ADAPTER_NAME} characters"
+        )
+        samples: dict[Labels, Value] = {tuple(zip(LORA_LABELS, values, strict=True)): updated}
+        yield Reading("lora_adapters", *key, "vllm_lora", samples, note if any(left_out) else "")
+
+
+def _adapters(names: Sequence[str]) -> tuple[str, int]:
+    """Return the names that a label holds, sorted, and the number of the others."""
+    every = {name.strip() for name in names} - {""}
+    fit = sorted(name for name in every if len(name) <= MAX_ADAPTER_NAME)[:MAX_ADAPTERS]
+    return ",".join(fit), len(every) - len(fit)
 
 
 def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:

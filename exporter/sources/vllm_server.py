@@ -40,6 +40,10 @@ GAPS: Mapping[str, Gap] = {
     ),
     "kv_reused_blocks": _IN_TOKENS,
     "kv_missed_blocks": _IN_TOKENS,
+    "lora_adapters": Gap(
+        "the server has no vllm:lora_requests_info, or several models, which it does not name",
+        "start vLLM with --enable-lora, and serve one model per server",
+    ),
     "draft_tokens": Gap("the server does not speculate", "set --speculative-config"),
     "accepted_draft_tokens": Gap("the server does not speculate", "set --speculative-config"),
     "memory_gpu": _NO_MEMORY,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from exporter.readings import UNLABELLED, Distribution, Missing, Reading, Value
-from exporter.sources.gaps import OBSERVE, OBSERVED, Gap
+from exporter.sources.gaps import LORA, OBSERVE, OBSERVED, Gap
 from exporter.sources.iterations.engine import GAPS_METHOD, Engine, Lane
 from exporter.sources.iterations.records import KvCache, Record
 from exporter.sources.kv_blocks import KV_GAUGES, blocks, contradict
@@ -43,6 +43,7 @@ _NEVER = {
         PER_REQUEST,
     ),
     **dict.fromkeys(("requests_without_first_token", "max_gap", *OBSERVED), _NO_STREAMS),
+    "lora_adapters": LORA,
 }
 _ABSENT = Gap("the iteration records do not hold it", "upgrade TensorRT-LLM")
 _NO_RECORD = Gap("no iteration record was read yet", ENABLE)
