@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain, groupby
@@ -184,43 +184,40 @@ def apart(plan: Plan) -> list[tuple[PlannedObjective, ...]]:
     Two that read the same metric differently cannot have the same story: what is good for one may
     be bad for the other.
     """
-    groups: list[list[_Told]] = []
+    groups: list[list[PlannedObjective]] = []
+    readers: dict[str, int] = defaultdict(int)  # bit n: group n reads the metric
+    alike: dict[tuple[str, Hashable], int] = defaultdict(int)  # and all in it have this story
     for planned in plan.objectives:
-        told = _Told.of(planned, plan.service)
-        fitting = (group for group in groups if not any(map(told.disturbs, group)))
-        group = next(fitting, None)
-        if group is None:
-            groups.append(group := [])
-        group.append(told)
-    return [tuple(told.planned for told in group) for group in groups]
+        stories = _stories(planned, plan.service)
+        disturbed = 0
+        for metric, story in stories.items():
+            disturbed |= readers[metric] & ~alike[metric, story]
+        first = ~disturbed & (disturbed + 1)  # the lowest bit that is not set
+        for metric, story in stories.items():
+            readers[metric] |= first
+            alike[metric, story] |= first
+        if first >> len(groups):
+            groups.append([])
+        groups[first.bit_length() - 1].append(planned)
+    return [*map(tuple, groups)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """An objective with its made-up series and the metrics that it reads."""
+def _stories(planned: PlannedObjective, service: Service) -> dict[str, Hashable]:
+    """Return by metric that an objective reads what is made up of it.
 
-    planned: PlannedObjective
-    inputs: frozenset[Input]
-    reads: frozenset[str]
-
-    @classmethod
-    def of(cls, planned: PlannedObjective, service: Service) -> _Told:
-        made = frozenset(inputs(planned, service))
-        read = (parsed(text).metrics for text in planned.objective.queries.values())
-        return cls(planned, made, frozenset().union(*read, (each.metric for each in made)))
-
-    def disturbs(self, other: _Told) -> bool:
-        """Whether one of the two reads what is made up for the other alone."""
-        if self.planned.objective.group_by != other.planned.objective.group_by:
-            return not self.reads.isdisjoint(other.reads)
-        if not (self.planned.objective.queries or other.planned.objective.queries):
-            return False
-        mine, theirs = self.inputs - other.inputs, other.inputs - self.inputs
-        return any(
-            not made.rate and made.metric in reader.reads
-            for alone, reader in ((mine, other), (theirs, self))
-            for made in alone
-        )
+    Indicators of tokenslo never disturb each other: what they read of a metric, they read alike.
+    """
+    objective = planned.objective
+    made: dict[str, set[Input]] = defaultdict(set)
+    for each in inputs(planned, service):
+        made[each.metric] |= set() if each.rate else {each}
+    for text in objective.queries.values():
+        for metric in parsed(text).metrics:
+            made[metric] |= set()
+    own = not objective.queries
+    return {
+        metric: (objective.group_by, own or frozenset(series)) for metric, series in made.items()
+    }
 
 
 def _generic(planned: PlannedObjective) -> list[Input]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 import click
 
@@ -62,27 +63,38 @@ def apply(changes: Sequence[Change]) -> None:
             if change.new is None:
                 with reporting(change.path):
                     change.path.unlink()
-    finally:
+    except BaseException:
         for temporary, _ in staged:
             with suppress(OSError):
                 temporary.unlink()
+        raise
 
 
 def _staged(path: Path, text: str) -> tuple[Path, Path]:
     """Write a text beside the file that it is to replace; return both paths."""
-    path = path.resolve()  # a link stays a link
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        path = path.resolve()  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # One that a killed run has left: in a container its process id is ours.
-        temporary.unlink(missing_ok=True)
-        with temporary.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        try:
+            _create(temporary, text)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _create(temporary, text)
+        except FileExistsError:
+            # One that a killed run has left: in a container its process id is ours.
+            temporary.unlink()
+            _create(temporary, text)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
     return temporary, path
+
+
+def _create(path: Path, text: str) -> None:
+    with path.open("xb") as file:
+        file.write(text.encode())
 
 
 @contextmanager
@@ -137,9 +149,9 @@ def _read(path: Path) -> str | None:
     Raises click.ClickException for what cannot be replaced: reading a pipe could take forever.
     """
     with reporting(path):
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         try:
+            if not S_ISREG(path.stat().st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file", str(path))
             return path.read_bytes().decode("utf-8", errors="replace")
         except FileNotFoundError:
             return None
