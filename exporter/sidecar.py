@@ -21,6 +21,7 @@ from exporter.genai import PROFILES, GenAiProfile, from_engines
 from exporter.log import LOG, Episodes
 from exporter.objective_log import ObjectiveLog
 from exporter.objectives import judge
+from exporter.pauses import limit_garbage_collection, shorten_thread_switches
 from exporter.probe import Probe, of_openai, of_triton, without_probes
 from exporter.probe import families as probe_families
 from exporter.process_metrics import families as process_families
@@ -52,6 +53,8 @@ LOOK_EVERY = 1.0
 
 async def run(config: Config, services: Sequence[Service], version: str) -> None:
     """Run until the process is told to stop; raises InvalidFile if the port cannot be had."""
+    limit_garbage_collection()
+    shorten_thread_switches()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

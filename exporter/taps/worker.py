@@ -9,7 +9,6 @@ the sidecar, which says when it is time.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from time import monotonic
 import uvloop
 
 from exporter.log import set_up
+from exporter.pauses import limit_garbage_collection
 from exporter.taps.messages import (
     MAX_LINE,
     Settings,
@@ -43,9 +43,6 @@ from slos.errors import InvalidFile
 SALT_BYTES = 16
 LAST_SURVEY_SECONDS = 2.5
 """How long the sidecar may take to ask for the last time, once connections have ended."""
-YOUNG_OBJECTS = 50_000
-"""So many before Python looks for cycles among them.  Streams have none, and a look through all of
-many streams holds up every byte meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +94,7 @@ async def _serve(link: socket.socket) -> None:
         return
     give_up()
     writer.write(line({"started": [one.name() for one in watched]}))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 20, 100)
+    limit_garbage_collection()
 
     seconds: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     told = asyncio.Event()
