@@ -52,7 +52,7 @@ def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
     write_repository(tmp_path / "models", engine=EngineSettings())
     scrapes = []
     with triton(tmp_path / "models", tmp_path) as server:
-        before = [threading.Thread(target=ask, args=(server, 300)) for _ in range(20)]
+        before = [threading.Thread(target=ask, args=(server, 300)) for _ in range(12)]
         for client in before:
             client.start()
         flags = (
@@ -60,7 +60,7 @@ def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
             *("--stuck-after", f"{STUCK_AFTER // PACE}s"),
         )
         with sidecar(server, tmp_path, *flags) as running:
-            clients = [threading.Thread(target=ask, args=(server, 300)) for _ in range(20)]
+            clients = [threading.Thread(target=ask, args=(server, 300)) for _ in range(12)]
             for client in clients:
                 client.start()
             time.sleep(2)

@@ -34,7 +34,7 @@ from tests.test_exporter_command import get, start
 CAPTURES = Path(__file__).parent.parent / "captures"
 SCRAPE = 15
 """Seconds between scrapes in the history; in truth a second passes between them."""
-STARTING = 12
+STARTING = 8
 """Scrapes of the sidecar as it starts."""
 HOUR = 3600
 TAPS = ("none", "proxy", "capture")
