@@ -203,7 +203,7 @@ def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
     assert "no metric found" in done.stderr
 
 
-@pytest.mark.parametrize("server", ["vllm", "sglang", "dynamo", "triton"])
+@pytest.mark.parametrize("server", ["vllm", "sglang", "dynamo", "triton", "trtllm"])
 def test_every_catalogue_names_its_release_and_commit(server: str) -> None:
     data = stored(server)
     assert data.release
@@ -235,7 +235,37 @@ def test_vllms_catalogue_is_that_of_the_source() -> None:
     assert known["vllm:kv_offload_load_bytes_total"].unit == "bytes"
 
 
+def test_trtllm_serves_catalogue_is_that_of_the_source_and_what_it_does_not_say() -> None:
+    declared, known = stored("trtllm").metrics, named("trtllm-1.4").metrics
+    assert known.keys() == declared.keys()
+    latency = known["trtllm_time_to_first_token_seconds"]
+    assert latency.edges == declared[latency.name].edges
+    assert "prometheus_metrics_config" in latency.edges_from
+    assert known["trtllm_prefill_batch_tokens"].edges[0] == 64.0
+    assert not known["trtllm_prefill_batch_tokens"].edges_from
+    rank = known["trtllm_scheduled_batch_size"]
+    assert rank.labels == {"model_name", "engine_type", "rank", "pid"}
+    assert known["trtllm_kv_cache_utilization"].unit == "ratio"
+    assert known["trtllm_kv_cache_config_info"].labels is None
+
+
+def test_generations_of_trtllm_serve_are_those_of_1_4_under_their_own_names() -> None:
+    first, newest = named("trtllm-1.2"), named("trtllm-1.4")
+    assert len(first.metrics) == 5
+    for name, metric in first.metrics.items():
+        same = newest.metrics[f"trtllm_{name}"]
+        assert (metric.kind, metric.labels, metric.edges) == (same.kind, same.labels, same.edges)
+        assert not metric.edges_from
+    assert "trtllm_cache_config_info" in named("trtllm-1.3").metrics
+    renamed = newest.became("trtllm_cache_config_info")
+    assert renamed
+    assert renamed.now == "trtllm_kv_cache_config_info"
+
+
 QUERY = 'sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.8"}[5m]))'
+
+
+FIXED = 'sum(rate(trtllm_prefill_batch_tokens_bucket{le="100.0"}[5m]))'
 
 
 @pytest.mark.parametrize(
@@ -249,6 +279,9 @@ QUERY = 'sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.8"}[5m]))'
         ("dynamo_frontend_inflight_requests", ("--catalogue", "dynamo-1.6"), []),
         ("dynamo_frontend_requests_active", ("--catalogue", "dynamo-1.6"), [("TL002", "error")]),
         (QUERY, ("--catalogue", "vllm-0.33"), [("TL005", "note")]),
+        (QUERY.replace("vllm:", "trtllm_"), ("--catalogue", "trtllm-1.4"), [("TL005", "note")]),
+        (FIXED, ("--catalogue", "trtllm-1.4"), [("TL005", "error")]),
+        ("trtllm_cache_config_info", ("--catalogue", "trtllm-1.4"), [("TL002", "error")]),
         ('rate(vllm:nixl_failures_total{engine="0"}[5m])', (), [("TL002", "note")]),
         (
             'rate(vllm:admission_rejections_total{engine="0", finished_reason="x"}[5m])',
@@ -266,6 +299,6 @@ def test_unknown_names_and_configurable_buckets(
 
 def test_a_metric_that_the_source_declares_is_never_unknown() -> None:
     known = everything()
-    for server in ("vllm", "sglang", "dynamo", "triton"):
+    for server in ("vllm", "sglang", "dynamo", "triton", "trtllm"):
         for name in stored(server).metrics:
             assert isinstance(known.metrics[name], Metric)
