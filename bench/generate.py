@@ -95,8 +95,11 @@ def main(count: str = str(COUNT)) -> None:
         print("no sloth on PATH, nor in $SLOTH: without the peer")
     environment = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     os.environ["PYTHONPATH"] = environment
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with TemporaryDirectory() as name:
         folder = Path(name)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # as pip compiles a wheel
+        subprocess.run([*ours, "--help"], cwd=folder, check=True, capture_output=True)
         write_files(folder, int(count))
         results = measure(list(rows.values()), folder)
         print(f"{int(count):,} SLOs, {ROUNDS} rounds\n")
