@@ -13,6 +13,7 @@ from exporter.doctor import diagnose
 from exporter.readings import Distribution, Labels, Reading, Value
 from exporter.sidecar_client import read_sidecar
 from exporter.sources.fetch import Limits
+from exporter.taps.label_limiter import OTHER
 from exporter.view import View
 from slos.first_file import Seen, SeenModel
 
@@ -42,9 +43,14 @@ async def look(
 
 
 def _counted(view: View) -> Mapping[Key, Sequence[Seen]]:
-    """Return what a sidecar has counted, by model and signal."""
+    """Return what a sidecar has counted, by model and signal.
+
+    ``other`` is no model: requests with names that the servers do not list.
+    """
     found: dict[Key, list[Seen]] = {}
     for state in view.signals:
+        if state.model == OTHER:
+            continue
         about = Seen(state.quality, state.note, state.fix)
         found.setdefault((state.model, state.signal), []).append(_seen(about, state.samples))
     return found

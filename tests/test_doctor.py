@@ -450,6 +450,19 @@ async def test_with_a_tap_nothing_advises_a_tap() -> None:
         assert "--tap" not in first_file.text(models, about="")
 
 
+async def test_requests_for_unknown_models_are_no_model_of_a_first_file() -> None:
+    async with triton() as fake, ClientSession() as session:
+        host, port = fake.url.removeprefix("http://"), closed_port().rpartition(":")[2]
+        async with sidecar_of(fake, "--tap", f"proxy=127.0.0.1:{port}={host}") as address:
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            async with session.post(url, json={"model": "x", "messages": []}) as answer:
+                await answer.read()
+            other = 'llm_requests_total{model="other"'
+            await eventually(f"{address}/metrics", lambda _, text: other in text)
+            models = await first_look.look([address], "1.2.3", {})
+    assert {model.name for model in models} == {"chat"}
+
+
 def test_the_fix_of_a_missing_signal_depends_on_whether_there_is_a_tap() -> None:
     gap = Missing("itl", "chat", "1", "no metric has it", f"{OBSERVE}; or wait")
     info = ModelInfo("chat", "1")
