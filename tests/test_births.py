@@ -73,9 +73,15 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
     store = Store(10)
     server = Survey("triton", (), (Missing("kv_utilization", "llama", "1", "why", "fix"),))
 
+    kept: dict[tuple[str, str], tuple[Reading, ...]] = {}
+
     def survey() -> Survey:
-        # The source of the taps leaves out methods from which another one goes on.
-        found = readings(recorder)
+        # The source of the taps keeps what has not changed, and leaves out methods from which
+        # another one goes on.
+        kept.update(
+            {(one[0].model, one[0].version): one for one in recorder.readings(changed_only=True)}
+        )
+        found = [one for readings in kept.values() for one in readings]
         older = {
             (one.signal, one.model, one.version, GOES_ON_FROM.get(one.method)) for one in found
         }
@@ -86,14 +92,17 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
 
     store.update(server, 0, 0)
     store.update(survey(), 0, 0)
-    for now in (1, 2, 3):
-        for _ in range(2):
-            one = stream()
+    for now in (1, 3, 5):
+        streams = [stream(), stream()]
+        for one in streams:
             recorder.started(one, 100.0)
             one.version = "1"
-            play_on(recorder, one, *chunks(100.2, 100.21, 100.22), ended(100.3))
+            play_on(recorder, one, *chunks(100.2, 100.21, 100.22))
         store.update(survey(), now, 0)
-    [state] = [one for one in store.view(3).signals if one.signal == "goodput"]
+        for one in streams:
+            play_on(recorder, one, ended(100.3))
+        store.update(survey(), now + 1, 0)
+    [state] = [one for one in store.view(6).signals if one.signal == "goodput"]
     assert (state.version, state.method) == ("1", "wire_chunks")
     assert sum(n for n in state.samples.values() if isinstance(n, float)) == 4
 

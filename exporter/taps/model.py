@@ -236,6 +236,7 @@ class Model:
             for key in (signal, slo_events(signal), TENANT_SIGNALS.get(signal, signal)):
                 if key in SIGNALS:
                     before = self._series(key)
+                    self.touched |= key not in self._estimated
                     self._estimated.add(key)
                     if before in self._recorder:
                         self._begin(self._series(key))
