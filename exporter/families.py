@@ -4,13 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from exporter.readings import Value
+from exporter.readings import Labels, Value
 from exporter.view import SignalState, View
 from slos.signals import OWN_METRICS, SIGNALS, Kind, Signal
 
-Series = tuple[dict[str, str], Value]
+Series = tuple[Mapping[str, str], Value]
 """Labels and value."""
+
+MAX_LABEL_SETS = 65_536
+"""Label sets that are kept of measured series, and as many of ``tokenslo_signal_info``."""
+
+
+class LabelSet(dict[str, str]):
+    """Read-only labels of a series, kept between scrapes; ``pairs`` are sorted by name.
+
+    Values are encodable: JSON can carry halves of surrogate pairs, UTF-8 cannot.
+    """
+
+    __slots__ = ("_hash", "pairs")
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        super().__init__(
+            (name, value if value.isascii() else value.encode(errors="replace").decode())
+            for name, value in labels.items()
+        )
+        self.pairs = tuple(sorted(self.items()))
+        self._hash = hash(self.pairs)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +64,51 @@ def families(view: View, version: str, more: Iterable[Family] = ()) -> Iterator[
 def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> Family:
     """Return one of the exporter's own metrics, which the catalogue describes."""
     kind, text, _ = OWN_METRICS[name]
-    return Family(name, kind, text, tuple((_texts(labels), value) for labels, value in series))
+    own = ((_label_set(labels), value) for labels, value in series)
+    return Family(name, kind, text, tuple(own))
 
 
 def _measured(view: View) -> Iterator[Family]:
-    found: dict[str, list[Series]] = {metric: [] for metric in _CATALOGUE}
+    found: dict[str, list[tuple[LabelSet, Value]]] = {metric: [] for metric in _CATALOGUE}
     for state in (*view.signals, *view.slices, *view.unseen):
         found[SIGNALS[state.signal].metric].extend(_series(state))
     for metric, series in found.items():
         signal = _CATALOGUE[metric]
         name = metric.removesuffix("_total")
-        yield Family(name, signal.kind, signal.help, tuple(sorted(series, key=_by_labels)))
+        series.sort(key=_by_labels)
+        yield Family(name, signal.kind, signal.help, tuple(series))
 
 
-def _series(state: SignalState) -> Iterator[Series]:
-    fixed = {"model": state.model, "version": state.version, **SIGNALS[state.signal].fixed}
+def _series(state: SignalState) -> Iterator[tuple[LabelSet, Value]]:
     for labels, value in state.samples.items():
-        yield _texts({**fixed, **dict(labels)}), value
+        yield _measured_labels(state.signal, state.model, state.version, labels), value
 
 
-def _by_labels(series: Series) -> list[tuple[str, str]]:
-    return sorted(series[0].items())
+@lru_cache(maxsize=MAX_LABEL_SETS)
+def _measured_labels(signal: str, model: str, version: str, labels: Labels) -> LabelSet:
+    fixed = {"model": model, "version": version, **SIGNALS[signal].fixed}
+    return LabelSet({**fixed, **dict(labels)})
+
+
+@lru_cache(maxsize=MAX_LABEL_SETS)
+def _info_labels(signal: str, model: str, version: str, method: str, quality: str) -> LabelSet:
+    return LabelSet(
+        {
+            "signal": signal,
+            "model": model,
+            "version": version,
+            "method": method,
+            "quality": quality,
+        }
+    )
+
+
+def _label_set(labels: Mapping[str, str]) -> LabelSet:
+    return labels if isinstance(labels, LabelSet) else LabelSet(labels)
+
+
+def _by_labels(series: tuple[LabelSet, Value]) -> Labels:
+    return series[0].pairs
 
 
 def _own(view: View, version: str) -> Iterator[Family]:
@@ -70,20 +118,14 @@ def _own(view: View, version: str) -> Iterator[Family]:
             yield own_family(name, own[name])
 
 
-def _own_series(view: View, version: str) -> Mapping[str, list[tuple[dict[str, str], float]]]:
+def _own_series(view: View, version: str) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
     """Return label values and value of every series about the exporter itself."""
     sources = view.sources
     return {
         "tokenslo_build_info": [({"version": version}, 1)],
         "tokenslo_signal_info": [
             (
-                {
-                    "signal": state.signal,
-                    "model": state.model,
-                    "version": state.version,
-                    "method": state.method,
-                    "quality": state.quality,
-                },
+                _info_labels(state.signal, state.model, state.version, state.method, state.quality),
                 1,
             )
             for state in (*view.signals, *view.unseen)
@@ -123,12 +165,4 @@ def _own_series(view: View, version: str) -> Mapping[str, list[tuple[dict[str, s
             ({"model": model, "version": version_}, age)
             for (model, version_), age in sorted(view.engine_stats_age.items())
         ],
-    }
-
-
-def _texts(labels: Mapping[str, str]) -> dict[str, str]:
-    """Make label values encodable: JSON can carry halves of surrogate pairs, UTF-8 cannot."""
-    return {
-        name: value if value.isascii() else value.encode(errors="replace").decode()
-        for name, value in labels.items()
     }

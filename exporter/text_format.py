@@ -12,8 +12,8 @@ from operator import add
 
 from prometheus_client.utils import floatToGoString
 
-from exporter.families import Family
-from exporter.readings import Distribution
+from exporter.families import Family, LabelSet
+from exporter.readings import Distribution, Labels
 
 MAX_HEADS = 200_000
 """Heads of lines that are kept."""
@@ -21,7 +21,7 @@ MAX_HEADS = 200_000
 UNITS = ("seconds", "bytes", "ratio")
 """Units that OpenMetrics can state, because our metric names end in them."""
 
-Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[float, ...]]
+Key = tuple[str, str, LabelSet | Labels, tuple[float, ...]]
 """Name and kind of the family, labels and bucket boundaries."""
 
 
@@ -51,7 +51,8 @@ class TextWriter:
     def _heads_of(
         self, family: Family, labels: Mapping[str, str], edges: tuple[float, ...]
     ) -> tuple[str, ...]:
-        key = (family.name, family.kind, tuple(labels.items()), edges)
+        known = labels if isinstance(labels, LabelSet) else tuple(labels.items())
+        key = (family.name, family.kind, known, edges)
         heads = self._heads.get(key)
         if heads is None:
             heads = tuple(_heads(family, labels, edges))

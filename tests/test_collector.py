@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from exporter import text_format
 from exporter.collector import expose
+from exporter.families import LabelSet
 from exporter.readings import Distribution
 from exporter.view import View
 from slos.signals import OWN_METRICS, SIGNALS
@@ -197,3 +200,35 @@ def test_histograms_stay_cumulative_and_end_in_infinity(counts: list[int]) -> No
     buckets = [sample for sample in family.samples if sample.name.endswith("_bucket")]
     assert [float(sample.labels["le"]) for sample in buckets] == [*edges, float("inf")]
     assert [sample.value for sample in buckets] == [*upto, total]
+
+
+def test_second_scrape_renders_no_label_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    init, head = LabelSet.__init__, text_format._head
+
+    def counted_init(self: LabelSet, labels: Mapping[str, str]) -> None:
+        made.append(labels)
+        init(self, labels)
+
+    def counted_head(name: str, labels: Mapping[str, str]) -> str:
+        made.append(name)
+        return head(name, labels)
+
+    monkeypatch.setattr(LabelSet, "__init__", counted_init)
+    monkeypatch.setattr(text_format, "_head", counted_head)
+    models = [f"rendered-once-{number}" for number in range(200)]
+    before, after = (
+        view(*(measured("e2e", _distribution(count), model=model) for model in models))
+        for count in (1.0, 2.0)
+    )
+    first = text(before)
+    assert len(made) > 2 * len(models)
+    made.clear()
+    second = text(after)
+    assert second.count("llm_request_duration_seconds_sum") == len(models)
+    assert second != first
+    assert len(made) < 10  # of the exporter's own few series
+
+
+def _distribution(count: float) -> Distribution:
+    return Distribution((0.1, float("inf")), (count, count), count)
