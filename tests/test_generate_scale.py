@@ -13,6 +13,7 @@ from service_example import objective, service
 import alerts
 import dashboards
 import runbooks
+from alerts.traffic import apart
 from slos.indicators import INDICATORS
 from slos.model import Objective
 from slos.plan import Plan, plan
@@ -79,3 +80,11 @@ def test_twice_the_objectives_cost_and_weigh_twice_as_much(
     two = cost(lambda: OUTPUTS[output](most, source="slo.yaml", version="0.1.0"))
     assert two[0] < 2.1 * one[0]
     assert two[1] < 2.1 * one[1]
+
+
+def test_stories_of_twice_the_objectives_are_grouped_at_twice_the_cost() -> None:
+    few, most = generic(150), generic(300)
+    for each in (few, most):
+        apart(each)  # parsed queries are cached
+    one, two = (cost(lambda each=each: {str(len(apart(each))): ""}) for each in (few, most))  # type: ignore[misc]
+    assert two[0] < 2.1 * one[0]
