@@ -55,6 +55,8 @@ MAX_NAME = 256
 """Characters that the name of a model and its version may have: they are labels of every series."""
 SHOWN_NAME = 60
 SNAPSHOT_EVERY = SPAN / 12
+TAPS = "taps"
+"""The name of the source of the taps."""
 ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
 
 
@@ -422,7 +424,8 @@ class Store:
             why = source.error or (gap.reason if gap else "")
             fix = gap.fix if gap and not source.error else f"see the source {raw.source}"
             return (f"{reason}: {why}" if why else reason), fix
-        for gap in reversed(track.missing.values()):  # taps come last, and see most
+        gaps = sorted(track.missing.items(), key=lambda item: item[0] == TAPS)
+        for _, gap in reversed(gaps):  # a tap sees most
             return gap.reason, with_a_tap(gap.fix) if self._tapped else gap.fix
         return "the server does not report on this model any more", "load the model"
 

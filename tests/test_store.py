@@ -313,6 +313,15 @@ class TestLapsing:
             }
             assert told(store, now) == count
 
+    def test_a_tap_gives_the_reason_whichever_source_was_read_first(self) -> None:
+        tap = Survey("taps", (), (replace(gap("itl_normalized", "no counts"), version=""),))
+        server = survey(missing=(gap("itl_normalized", "no server metric"),))
+        for surveys in ((tap, server), (server, tap), (tap, server, tap)):
+            store = Store(10, tapped=True)
+            for one in surveys:
+                store.update(one, 0, 0)
+            assert state(store, "itl_normalized", 0).note == "no counts"
+
     def test_a_source_that_names_a_model_with_and_without_version_counts_once(self) -> None:
         store = Store(10)
         versioned = ModelInfo("chat", "1")
