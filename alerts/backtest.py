@@ -164,6 +164,7 @@ class _Run:
     ) -> Backtest:
         history = self._history
         ratios = self._ratios(self._period) if groups is None else []
+        spent = self._period_ratios() if groups is None else []
         measured = [index for index, value in enumerate(history.total) if value is not None]
         # A window is complete if its begin was measured; there is no other with a short history.
         first = measured[0] if measured else 0
@@ -178,7 +179,7 @@ class _Run:
             total_events=self._total.all * history.step,
             bad_events=self._bad.all * history.step,
             worst_ratio=max(complete, default=known[-1] if known else None),
-            budget=tuple(self._budget(ratios)),
+            budget=tuple(self._budget(spent)),
             measured_share=len(measured) / len(history.total) if measured else 0.0,
             group=group or {},
             groups=groups,
@@ -249,7 +250,7 @@ class _Run:
     def _spent(self, share: Decimal) -> list[bool]:
         """Return when at least this share of the budget was spent."""
         ratio_then, least = float(share) * self._budget_ratio, self._least
-        together = zip(self._ratios(self._period), self._bad_events(self._period), strict=True)
+        together = zip(self._period_ratios(), self._bad_events(self._period), strict=True)
         return [ratio >= ratio_then and bad >= least for ratio, bad in together]
 
     @property
@@ -290,6 +291,17 @@ class _Run:
         steps = self._steps(seconds)
         both = zip(self._bad.over(steps), self._total.over(steps), strict=True)
         return [bad / total if total > 0 else nan for bad, total in both]
+
+    def _period_ratios(self) -> list[float]:
+        """Return the error ratio of the period at each step: that so far times the recorded share.
+
+        The history counts as recorded from its start, but for when Prometheus was down.
+        """
+        down = self._history.down or [False] * len(self._history.total)
+        steps = self._steps(self._period)
+        recorded = _Sums([float(not gone) for gone in down]).over(steps)
+        ratios = zip(self._ratios(self._period), recorded, strict=True)
+        return [ratio * share / steps for ratio, share in ratios]
 
     def _base_ratios(self) -> list[float]:
         both = zip(self._history.bad, self._history.total, strict=True)

@@ -101,7 +101,7 @@ def test_a_trickle_that_fails_is_told_where_pairs_say_nothing() -> None:
 def test_steps_of_a_budget_policy_are_told_one_by_one() -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal(1), "stop"))
     plan = example(AVAILABILITY, policy=steps)
-    for share, due in ((0.004, 0), (0.0075, 1), (0.02, 2)):
+    for share, due in ((0.13, 0), (0.15, 1), (0.29, 2)):
         history = History(START, STEP, [10 * share] * DAY, [10.0] * DAY)
         result = backtest(plan, plan.objectives[0], history)
         assert [kind for kind, *_ in fired(result)].count("policy") == due
@@ -109,11 +109,11 @@ def test_steps_of_a_budget_policy_are_told_one_by_one() -> None:
 
 def test_a_spent_budget_and_silence_are_told() -> None:
     total: list[float | None] = [10.0] * DAY
-    bad: list[float | None] = [1.0] * DAY
+    bad: list[float | None] = [10.0] * DAY
     total[600:700] = bad[600:700] = [None] * 100
     _, result = run(total, bad)
     kinds = {kind: (start, length) for kind, _, start, length in fired(result)}
-    assert kinds["exhausted"] == (0, None)
+    assert kinds["exhausted"] == (403, None)  # 1% of 28 days
     absent = int(example(AVAILABILITY).objectives[0].absent_seconds / 60)
     assert kinds["absent"] == (600 + absent, 100 - absent)
     assert result.measured_share == pytest.approx(1 - 100 / DAY)
@@ -320,7 +320,7 @@ def test_the_text_says_when_for_how_long_and_what_was_left() -> None:
 chat availability: 99% over 28d, from 2026-01-01 00:00 to 2026-01-04 23:59 UTC
   3,456,000 requests, 18,000 of them bad (0.521%); measured 100.0% of the time
   tightest target that this history meets: 99.47%
-  budget left, day by day: 01-01 100%, 01-02 100%, 01-03 100%, 01-04 48%
+  budget left, day by day: 01-01 100%, 01-02 100%, 01-03 100%, 01-04 93%
   would have fired:
     2026-01-04 00:08  page    ChatAvailabilityErrorBudgetBurn (1h window) for 22m
     2026-01-04 00:20  page    ChatAvailabilityErrorBudgetBurn (6h window) for 38m
