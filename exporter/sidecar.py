@@ -296,8 +296,7 @@ async def _read_once(
         source.learn(store.models(began))
     try:
         survey = events.added(without_probes(await source.survey(began), probed), began)
-        now = monotonic()
-        store.update(survey, now, now - began)
+        now = await _store(store, survey, monotonic() - began)
     except SourceError as error:
         now = monotonic()
         store.fail(source.name, error, now, now - began)
@@ -318,6 +317,15 @@ async def _read_once(
         else:
             episodes.went_well(f"{what}/{part}", now)
     return survey
+
+
+async def _store(store: Store, survey: Survey, took: float) -> float:
+    """Store a survey in steps, so that the event loop serves meanwhile; return its time."""
+    async with store.updates:
+        now = monotonic()
+        for _ in store.updating(survey, now, took):
+            await asyncio.sleep(0)
+    return now
 
 
 def _announce(version: str, url: str) -> None:

@@ -23,11 +23,12 @@ backwards.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from exporter import recent
 from exporter.increase import plus, since
@@ -57,23 +58,9 @@ SHOWN_NAME = 60
 SNAPSHOT_EVERY = SPAN / 12
 TAPS = "taps"
 """The name of the source of the taps."""
+SLICE = 500
+"""Signals that are updated in one step: a few milliseconds."""
 ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
-
-
-class Key(NamedTuple):
-    """One signal of one model; sorts as people read it: by model, then as in the catalogue."""
-
-    model: str
-    version: str
-    order: int
-
-    @property
-    def signal(self) -> str:
-        """The signal's name in the catalogue."""
-        return _SIGNALS_IN_ORDER[self.order]
-
-
-_SIGNALS_IN_ORDER = tuple(SIGNALS)
 
 
 @dataclass(slots=True)
@@ -156,7 +143,9 @@ class Store:
         self._sources: dict[str, _Source] = {}
         self._parts: dict[str, dict[str, _Source]] = {}
         self._surveys: dict[str, tuple[float, Survey]] = {}
-        self._tracks: dict[Key, _Track] = {}
+        self.updates = asyncio.Lock()
+        """Held while a survey is stored in steps."""
+        self._tracks: dict[Model, dict[str, _Track]] = {}  # signals in catalogue order
         self._models: dict[Model, float] = {}
         self._refused: dict[str, Mapping[Model, str]] = {}
         self._joined: dict[str, Mapping[Model, Model]] = {}
@@ -166,6 +155,15 @@ class Store:
 
         Readings of a model without a version belong to its version if the model has exactly one.
         """
+        for _ in self.updating(survey, now, took):
+            pass
+
+    def updating(self, survey: Survey, now: float, took: float) -> Iterator[None]:
+        """Store a survey as :meth:`update` does, in steps of a few milliseconds.
+
+        A step contains whole models.  Views may be taken between steps; hold :attr:`updates`, so
+        that no other survey is stored between them.
+        """
         source = self._sources.setdefault(survey.source, _Source())
         before = self._surveys.get(survey.source)
         known_before = None if before is None else self._known(before[1])
@@ -174,19 +172,18 @@ class Store:
         self._update_parts(survey, now, took)
         self._surveys[survey.source] = (now, survey)
         refused = self._admit(survey, now)
+        yield
 
-        read = _by_key(survey.readings, refused)
-        missing = {_key(item): item for item in survey.missing if _model(item) not in refused}
-        for key, readings in read.items():
-            model = (key.model, key.version)
+        items = _by_model(survey, refused)
+        done = 0
+        for model in [*items, *(self._tracks.keys() - items)]:
+            readings, missing = items.get(model, ((), ()))
             born = known_before is not None and model not in known_before
-            self._take(key, survey.source, readings, now, born=born)
-        for key, gap in missing.items():
-            if key not in read:
-                track = self._track(key)
-                if track.missing.get(survey.source) != gap:
-                    track.missing[survey.source], track.shown = gap, None
-        self._withdraw(survey, read.keys(), missing, now)
+            self._update_model(model, survey.source, readings, missing, now, born=born)
+            done += len(self._tracks[model])
+            if done >= SLICE:
+                done = 0
+                yield
         self._forget(now)
 
     def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
@@ -202,10 +199,11 @@ class Store:
         """
         return View(
             signals=tuple(
-                self._signal_state(key, track, now, in_words=True)
+                self._signal_state(model, signal, track, now, in_words=True)
                 if in_words
-                else self._kept_state(key, track, now)
-                for key, track in sorted(self._tracks.items())
+                else self._kept_state(model, signal, track, now)
+                for model in sorted(self._tracks)
+                for signal, track in self._tracks[model].items()
             ),
             sources=tuple(self._source_states(now)),
             models=tuple(self._model_infos(now)),
@@ -260,13 +258,55 @@ class Store:
         gone = sorted(self._models.keys() - here, key=lambda model: (self._models[model], model))
         self._drop(frozenset(gone[:places]))
 
-    def _take(
-        self, key: Key, source: str, readings: Mapping[str, Reading], now: float, *, born: bool
+    def _update_model(
+        self,
+        model: Model,
+        source: str,
+        readings: Iterable[Reading],
+        missing: Iterable[Missing],
+        now: float,
+        *,
+        born: bool,
     ) -> None:
-        track = self._track(key)
+        """Store what a survey has about one model, and withdraw what it no longer has."""
+        tracks = self._tracks.setdefault(model, {})
+        known = len(tracks)
+        read = _by_signal(readings)
+        gaps = {item.signal: item for item in missing}
+        for signal, by_method in read.items():
+            track = tracks.setdefault(signal, _Track())
+            self._take(track, signal, source, by_method, now, born=born)
+        for signal, gap in gaps.items():
+            if signal not in read:
+                track = tracks.get(signal) or tracks.setdefault(signal, _Track())
+                if track.missing.get(source) != gap:
+                    track.missing[source], track.shown = gap, None
+        if len(tracks) > known:
+            tracks = self._tracks[model] = _in_order(tracks)
+        for signal, track in tracks.items():
+            gap_ = gaps.get(signal)
+            if signal in read or gap_:
+                track.seen = now
+            if signal in read:
+                track.shown = None
+            elif not (gap_ and gap_.unread):
+                _withdraw(track, source, gap_)
+            # Here, in steps, so that a view only collects the states.
+            self._kept_state(model, signal, track, now)
+
+    def _take(
+        self,
+        track: _Track,
+        signal: str,
+        source: str,
+        readings: Mapping[str, Reading],
+        now: float,
+        *,
+        born: bool,
+    ) -> None:
         track.missing.pop(source, None)
         previous = dict(track.raws)
-        counts = SIGNALS[key.signal].kind != "gauge"
+        counts = SIGNALS[signal].kind != "gauge"
         for method, raw in track.raws.items():
             if raw.source == source and method not in readings:
                 raw.current = False
@@ -277,36 +317,6 @@ class Store:
         best = self._best(track, now)
         if best in readings and counts:
             _account(track, track.raws[best].samples, previous.get(best), now, born=born)
-
-    def _track(self, key: Key) -> _Track:
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._tracks[key] = _Track()
-        return track
-
-    def _withdraw(
-        self,
-        survey: Survey,
-        read: Iterable[Key],
-        missing: Mapping[Key, Missing],
-        now: float,
-    ) -> None:
-        """Mark what this source used to give and now does not."""
-        given = frozenset(read)
-        for key, track in self._tracks.items():
-            gap = missing.get(key)
-            if key in missing or key in given:
-                track.seen = now
-            if key in given:
-                track.shown = None
-            if key in given or (gap is not None and gap.unread):
-                continue
-            if gap is None and survey.source in track.missing:
-                del track.missing[survey.source]
-                track.shown = None
-            for raw in track.raws.values():
-                if raw.source == survey.source and raw.current:
-                    raw.current, track.shown = False, None
 
     def _join_versions(self, survey: Survey) -> Survey:
         """Give models without a version their only version, in the survey and in the store.
@@ -320,10 +330,11 @@ class Store:
             self._models[named] = max(self._models.pop(bare), self._models.get(named, -inf))
             for source, (at, earlier) in self._surveys.items():
                 self._surveys[source] = at, _with_versions(earlier, {bare: named})
-            for key in [key for key in self._tracks if _named(key) == bare]:
-                target = key._replace(version=named[1])
-                track = _merged(self._tracks.get(target), self._tracks.pop(key))
-                self._tracks[target], track.shown = track, None
+            tracks = self._tracks.get(named, {})
+            for signal, other in self._tracks.pop(bare, {}).items():
+                tracks[signal] = track = _merged(tracks.get(signal), other)
+                track.shown = None
+            self._tracks[named] = _in_order(tracks)
         joined = _only_versions((*mentioned, *survey.waiting_streams), known)
         self._split_versions(survey.source, self._joined.get(survey.source, {}), joined)
         self._joined[survey.source] = joined
@@ -337,10 +348,8 @@ class Store:
         Their sum falls, which is no reset.
         """
         apart = {named for bare, named in before.items() if bare not in joined}
-        if not apart:
-            return
-        for key, track in self._tracks.items():
-            if _named(key) in apart:
+        for model in apart:
+            for track in self._tracks.get(model, {}).values():
                 track.raws = {
                     method: raw for method, raw in track.raws.items() if raw.source != source
                 }
@@ -354,7 +363,7 @@ class Store:
     def _drop(self, models: Container[Model]) -> None:
         self._models = {model: at for model, at in self._models.items() if model not in models}
         self._tracks = {
-            key: track for key, track in self._tracks.items() if _named(key) not in models
+            model: tracks for model, tracks in self._tracks.items() if model not in models
         }
 
     def _forget(self, now: float) -> None:
@@ -363,11 +372,11 @@ class Store:
             return
         horizon = now - self._forget_after
         self._models = {model: seen for model, seen in self._models.items() if seen > horizon}
-        self._tracks = {
-            key: track
-            for key, track in self._tracks.items()
-            if _named(key) in self._models and track.seen > horizon
-        }
+        for model, tracks in [*self._tracks.items()]:
+            for signal in [one for one, track in tracks.items() if track.seen <= horizon]:
+                del tracks[signal]
+            if not tracks or model not in self._models:
+                del self._tracks[model]
 
     # Showing
 
@@ -380,10 +389,10 @@ class Store:
         ]
         return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
 
-    def _kept_state(self, key: Key, track: _Track, now: float) -> SignalState:
+    def _kept_state(self, model: Model, signal: str, track: _Track, now: float) -> SignalState:
         """Return the state without words; it changes with a survey or when a reading is stale."""
         if track.shown is None or now > track.shown_until:
-            track.shown = self._signal_state(key, track, now, in_words=False)
+            track.shown = self._signal_state(model, signal, track, now, in_words=False)
             if track.shown.method:
                 track.shown_until = track.raws[track.shown.method].at + self._stale_after
             else:
@@ -391,20 +400,19 @@ class Store:
                 track.shown_until = -inf if lapsed else inf
         return track.shown
 
-    def _signal_state(self, key: Key, track: _Track, now: float, *, in_words: bool) -> SignalState:
+    def _signal_state(
+        self, model: Model, name: str, track: _Track, now: float, *, in_words: bool
+    ) -> SignalState:
         best = self._best(track, now)
         if not best:
             reason, fix = self._why_unavailable(track, now)
-            return SignalState(
-                key.signal, key.model, key.version, "", "unavailable", {}, note=reason, fix=fix
-            )
-        raw, method, signal = track.raws[best], METHODS[best], SIGNALS[key.signal]
+            return SignalState(name, *model, "", "unavailable", {}, note=reason, fix=fix)
+        raw, method, signal = track.raws[best], METHODS[best], SIGNALS[name]
         latest = (track.accounted, track.told)
         shown = in_words and signal.kind != "gauge"
         return SignalState(
-            key.signal,
-            key.model,
-            key.version,
+            name,
+            *model,
             best,
             method.quality,
             raw.samples if signal.kind == "gauge" else dict(track.told),
@@ -458,10 +466,6 @@ class Store:
 
 def _model(item: Reading | Missing | ModelInfo) -> Model:
     return (item.model, item.version)
-
-
-def _named(key: Key) -> Model:
-    return (key.model, key.version)
 
 
 def _only_versions(models: Iterable[Model], known: Iterable[Model]) -> dict[Model, Model]:
@@ -534,20 +538,41 @@ def _cut(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[:SHOWN_NAME]}…"
 
 
-def _key(item: Reading | Missing) -> Key:
-    return Key(item.model, item.version, ORDER[item.signal])
-
-
-def _by_key(
-    readings: Iterable[Reading], refused: Container[Model]
-) -> dict[Key, dict[str, Reading]]:
-    found: dict[Key, dict[str, Reading]] = {}
-    for reading in readings:
-        if _model(reading) not in refused:
-            methods = found.setdefault(_key(reading), {})
-            twin = methods.get(reading.method)
-            methods[reading.method] = _added_up(twin, reading) if twin else reading
+def _by_model(
+    survey: Survey, refused: Container[Model]
+) -> dict[Model, tuple[list[Reading], list[Missing]]]:
+    found: dict[Model, tuple[list[Reading], list[Missing]]] = {}
+    for reading in survey.readings:
+        if (model := _model(reading)) not in refused:
+            found.setdefault(model, ([], []))[0].append(reading)
+    for gap in survey.missing:
+        if (model := _model(gap)) not in refused:
+            found.setdefault(model, ([], []))[1].append(gap)
     return found
+
+
+def _by_signal(readings: Iterable[Reading]) -> dict[str, dict[str, Reading]]:
+    """Return readings by signal and method."""
+    found: dict[str, dict[str, Reading]] = {}
+    for reading in readings:
+        methods = found.setdefault(reading.signal, {})
+        twin = methods.get(reading.method)
+        methods[reading.method] = _added_up(twin, reading) if twin else reading
+    return found
+
+
+def _in_order(tracks: Mapping[str, _Track]) -> dict[str, _Track]:
+    return {signal: tracks[signal] for signal in sorted(tracks, key=ORDER.__getitem__)}
+
+
+def _withdraw(track: _Track, source: str, gap: Missing | None) -> None:
+    """Mark what a source used to give and now does not."""
+    if gap is None and source in track.missing:
+        del track.missing[source]
+        track.shown = None
+    for raw in track.raws.values():
+        if raw.source == source and raw.current:
+            raw.current, track.shown = False, None
 
 
 def _added_up(one: Reading, other: Reading) -> Reading:

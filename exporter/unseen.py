@@ -59,6 +59,8 @@ def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> Vi
 
     Gauges that no source reports on are added also for models that a tap alone has seen.
     """
+    if not selected:
+        return view
     seen = {state.model for state in view.signals}
     reported = {(state.model, state.signal) for state in view.signals}
     states = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from itertools import chain, pairwise
 from math import inf
 
 import pytest
@@ -21,7 +22,7 @@ from exporter.readings import (
     Survey,
     Value,
 )
-from exporter.store import Store
+from exporter.store import SLICE, Store
 from exporter.view import SignalState
 
 OK: Labels = (("outcome", "ok"), ("reason", "success"))
@@ -642,3 +643,42 @@ def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> No
     gap = Missing("ttft", "chat", "1", "it is gone", "load it")
     store.update(Survey("triton", missing=(gap,)), 11.0, 0.1)
     assert state(11.0).note == "it is gone"
+
+
+class TestSteps:
+    MODELS = tuple(f"chat-{number}" for number in range(250))
+
+    def survey(self, value: float, *signals: str) -> Survey:
+        return survey(
+            *(gauge(value, signal, model) for signal in signals for model in self.MODELS),
+            models=tuple(ModelInfo(model, "1") for model in self.MODELS),
+        )
+
+    def test_each_step_updates_a_bounded_number_of_whole_models(self) -> None:
+        signals = ("sequences_active", "sequences_waiting", "kv_utilization", "sequences_max")
+        store = Store(10)
+        store.update(self.survey(0.0, *signals), 0, 0.01)
+        done = [0]
+        for _ in store.updating(self.survey(1.0, *signals), 1, 0.01):
+            values: dict[str, set[object]] = {}
+            for one in store.view(1, in_words=False).signals:
+                values.setdefault(one.model, set()).update(one.samples.values())
+            assert all(len(found) == 1 for found in values.values())
+            done.append(sum(found == {1.0} for found in values.values()))
+        steps = [after - before for before, after in pairwise(done)]
+        assert len(steps) > len(self.MODELS) * len(signals) // SLICE
+        assert 0 < max(steps) <= SLICE // len(signals)
+        assert {*state_values(store, 1)} == {1.0}
+
+    def test_view_takes_states_that_the_update_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = Store(10)
+        for now in (0, 1):
+            store.update(self.survey(1.0, "sequences_active"), now, 0.01)
+        made: list[object] = []
+        monkeypatch.setattr(Store, "_signal_state", lambda *_, **__: made.append(1))
+        assert len(store.view(1.5, in_words=False).signals) == len(self.MODELS)
+        assert made == []
+
+
+def state_values(store: Store, now: float) -> list[object]:
+    return [*chain.from_iterable(one.samples.values() for one in store.view(now).signals)]
