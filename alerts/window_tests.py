@@ -2,14 +2,15 @@
 
 :mod:`alerts.rule_tests` covers how events are counted; here the increases are given, and the rules
 are evaluated once, after a whole period: so windows of any length are tested in seconds, each
-objective with numbers of its own.  A sample comes every five minutes, the last at the evaluation.
+objective with numbers of its own.  Samples are evenly spaced and the last comes a minute before the
+evaluation, so that no sample is at the edge of a window: Prometheus 3 excludes the oldest edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 
 from alerts.checks import Item, fires, some
 from alerts.layout import document
@@ -23,7 +24,10 @@ from slos.events import MINUTE
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 
 _EVERY = Decimal(300)
-"""Seconds between two samples."""
+"""Seconds between two samples; a multiple of it where a test needs samples of a long period."""
+_MOST_SAMPLES = 9_000
+"""promtool refuses queries that load more than 10,000 samples of a series."""
+_LATE = Decimal(MINUTE)
 _ALL_UP_TO, _OF_EACH_KIND = 50, 5
 """How many objectives of a service are all tested; and of more, how many of each kind."""
 _DIGITS = Context(prec=12)
@@ -55,12 +59,29 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
         f"Run: promtool test rules {service}.windows.test.yaml",
         {
             "rule_files": rule_files[:1],
-            "evaluation_interval": format_duration(plan.service.window),
+            "evaluation_interval": format_duration(_end(plan)),
             "tests": [test for stories in _STORIES for test in stories(tested)],
         },
         source=source,
         version=version,
     )
+
+
+def _step(plan: Plan) -> Decimal:
+    """Return seconds between the samples of a whole period."""
+    least = plan.service.window / (_EVERY * _MOST_SAMPLES)
+    return _EVERY * max(least.to_integral_value(ROUND_CEILING), Decimal(1))
+
+
+def _end(plan: Plan) -> Decimal:
+    """Return the time of the evaluation."""
+    step = _step(plan)
+    return plan.service.window // step * step + _LATE
+
+
+def _samples(window: Decimal, step: Decimal) -> int:
+    """Return how many samples a window has at the evaluation."""
+    return int(((window - _LATE) / step).to_integral_value(ROUND_CEILING))
 
 
 def _tested(plan: Plan) -> Plan:
@@ -91,12 +112,12 @@ def _tested(plan: Plan) -> Plan:
 def _ratios(plan: Plan) -> Iterator[Item]:
     """Let ratio and traffic grow with age, so that no two windows have the same of either."""
     story, checks = dict[PlannedObjective, _Spells](), list[Item]()
-    whole = plan.service.window
+    whole, step = plan.service.window, _step(plan)
     for place, planned in enumerate(plan.objectives, 1):
         ends = [*map(parse_duration, planned.windows), whole]
         spells, before = [_Spell(1, Decimal(10_000), Decimal(place))], 0
         for position, end in enumerate(dict.fromkeys(ends), 1):
-            samples = int(end / _EVERY) - before
+            samples = int(end / step) - before
             bad = Decimal(place + 2 ** min(position, 12)) * position
             if samples:
                 spells.append(_Spell(samples, Decimal(10_000 * position), bad))
@@ -113,13 +134,12 @@ def _ratios(plan: Plan) -> Iterator[Item]:
 def _is_near(
     plan: Plan, planned: PlannedObjective, series: str, story: _Story, window: str
 ) -> Item:
-    """Expect a ratio to be that of the last samples: one more or less, as versions differ."""
-    samples = int(parse_duration(window) / _EVERY)
-    found = [_ratio(story[planned], count) for count in (max(samples, 1), samples + 1)]
+    """Expect a ratio to be that of the samples of a window."""
+    found = _ratio(story[planned], _samples(parse_duration(window), _step(plan)))
     recorded = vector(series, _labels(plan, planned))
-    low, high = min(found) * Decimal("0.998"), max(found) * Decimal("1.002")
+    low, high = found * Decimal("0.998"), found * Decimal("1.002")
     between = recorded.compare(">", number(_DIGITS.plus(low)))
-    return some(plan.service.window, between.compare("<", number(_DIGITS.plus(high))))
+    return some(_end(plan), between.compare("<", number(_DIGITS.plus(high))))
 
 
 def _ratio(spells: _Spells, last: int) -> Decimal:
@@ -144,17 +164,17 @@ def _thresholds(plan: Plan) -> Iterator[Item]:
                 asked = pairs[place].threshold
                 share = min(asked * part, (asked + 1) / 2)
                 longest = max(parse_duration(pair.long) for pair in pairs)
-                story[planned] = [_steady(planned, share, longest)]
+                story[planned] = [_steady(planned, share, longest, _EVERY)]
                 checks += [
                     _burns(plan, planned, pair, does=share > pair.threshold) for pair in pairs
                 ]
             yield _test(f"1 % {word} the threshold of pair {place + 1}", plan, story, checks)
 
 
-def _steady(planned: PlannedObjective, share: Decimal, seconds: Decimal) -> _Spell:
+def _steady(planned: PlannedObjective, share: Decimal, seconds: Decimal, step: Decimal) -> _Spell:
     """Return a share of bad events, enough of them for every guard in one sample."""
     total = 2 * max(planned.min_bad_events, 1) / share
-    return _Spell(int(seconds / _EVERY) + 1, total, total * share)
+    return _Spell(int(seconds / step) + 1, total, total * share)
 
 
 def _both_windows(plan: Plan) -> Iterator[Item]:
@@ -169,12 +189,12 @@ def _both_windows(plan: Plan) -> Iterator[Item]:
             for planned, pairs in alerting.items():
                 if place < len(pairs):
                     short, long = (
-                        int(parse_duration(window) / _EVERY)
+                        _samples(parse_duration(window), _EVERY)
                         for window in (pairs[place].short, pairs[place].long)
                     )
                     story[planned] = [
                         _Spell(long - short, before.total, before.bad),
-                        _Spell(short + 1, recent.total, recent.bad),
+                        _Spell(short, recent.total, recent.bad),
                     ]
                     checks.append(_burns(plan, planned, pairs[place], does=False))
             name = f"pair {place + 1} is quiet when only its {word} window burns"
@@ -230,7 +250,7 @@ def _spent(plan: Plan) -> Iterator[Item]:
             for planned in plan.objectives:
                 budget = 1 - planned.objective.target
                 spent = min(share * part, 1 / budget)
-                story[planned] = [_steady(planned, spent * budget, whole)]
+                story[planned] = [_steady(planned, spent * budget, whole, _step(plan))]
                 if planned.exhausted in planned.alerts:
                     checks.append(_fires(plan, planned, planned.exhausted, does=spent > 1))
                 for step in planned.policy_steps if planned.policy in planned.alerts else ():
@@ -275,14 +295,15 @@ def _fires(
     if does:
         labels |= alert_labels(plan, planned, tier, **more)
     plain = {name: text for name, text in labels.items() if "{{" not in text}
-    return fires(plan.service.window, vector("ALERTS", plain), does=does)
+    return fires(_end(plan), vector("ALERTS", plain), does=does)
 
 
 def _test(
     name: str, plan: Plan, story: _Story, checks: Iterable[Item], history: Decimal = _NONE
 ) -> Item:
     """Return a test of rules that have been evaluated for ``history``, or only twice."""
-    end = int(plan.service.window / _EVERY)
+    step = _step(plan) if history else _EVERY
+    end = int(_end(plan) / step)
     series = []
     for planned, spells in story.items():
         labels = _labels(plan, planned)
@@ -292,19 +313,19 @@ def _test(
         ):
             series.append({"series": str(vector(recorded, labels)), "values": _values(values, end)})
         if history:
-            # The target is recorded each minute, and here five series have a sample each.
-            minutes = int(history / _EVERY)
+            # The target is recorded each minute; here, each minute of a step has its own series.
+            samples = int(history / step)
             own = names.series_labels(plan.service.service, planned.objective.name)
             series += [
                 {
                     "series": str(vector(names.TARGET, {**own, "minute": str(minute)})),
-                    "values": _values([(minutes, _ALL)], end),
+                    "values": _values([(samples, _ALL)], end),
                 }
-                for minute in range(int(_EVERY / MINUTE))
+                for minute in range(int(step / MINUTE))
             ]
     return {
         "name": name,
-        "interval": format_duration(_EVERY),
+        "interval": format_duration(step),
         "input_series": series,
         "promql_expr_test": [*checks],
     }

@@ -42,7 +42,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def is_near(expr: str, truth: float, within: float = 0.01) -> str:
     """Select ``expr`` if it is ``within`` this share of ``truth``."""
-    return f"({expr}) / {truth:.12f} > {1 - within:g} < {1 + within:g}"
+    return f"({expr}) / {truth:.12f} > {1 - within:.9g} < {1 + within:.9g}"
 
 
 def firing(kind: str, **labels: str) -> str:
@@ -68,7 +68,7 @@ def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("least", [0, 1, 2, 5_000])
+@pytest.mark.parametrize("least", [0, 2, 5_000])
 def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
     plan = example(
         objective("ttft", "0.99"),
@@ -105,15 +105,12 @@ def test_windows_and_budgets_pass_their_own_tests(
 BREAKAGES = {
     "pages too late": ("> 0.1344\n", "> 0.8\n"),
     "pages too early": ("> 0.1344\n", "> 0.01\n"),
-    "never tickets": ("> 0.028\n", "> 1\n"),
     "outlasts the outage": (
         'rate5m{service="chat",slo="availability"} > 0.1344',
         "rate1h > 0.1344",
     ),
-    "no guard": (">= 10\n", ">= 0\n"),
     "blind to errors": ("error|rejected|timeout", "rejected"),
     "not a number when idle": ("> 0)", ">= 0)"),
-    "nothing is missed": ("absent(sum(llm_requests_total", "absent(sum(up"),
     "missed at once": ("for: 30m", "for: 1m"),
 }
 
@@ -121,15 +118,16 @@ BREAKAGES = {
 RATIO = 'slo:error_ratio:rate{}{{service="chat",slo="availability"}} > 0.{}'
 BUDGET_BREAKAGES = {
     "a page without its long window": (RATIO.format("6h", "056"), "vector(1)"),
-    "a page without its short window": (RATIO.format("30m", "056"), "vector(1)"),
-    "a ticket without its long window": (RATIO.format("1d", "028"), "vector(1)"),
     "a ticket without its short window": (RATIO.format("6h", "01\n"), "vector(1)\n"),
     "a ticket that is late": (RATIO.format("3d", "01\n"), RATIO.format("3d", "015\n")),
-    "a page turned round": ("> 0.056\n", "< 0.056\n"),
+    "no guard": (">= 10\n", ">= 0\n"),
     "spent before it is": ("<= 0\n", "<= 0.1\n"),
-    "spent by less than is enough": ("[28d]) * 30 >= 10", "[28d]) * 60 >= 10"),
+    "spent by fewer events than the guard": (
+        'period_bad:increase{service="chat",slo="availability"} >= 10',
+        'period_bad:increase{service="chat",slo="availability"} >= 5',
+    ),
     "a policy that is early": ("<= 0.5\n", "<= 0.55\n"),
-    "no budget": ("/ 0.01\n", "/ 0.02\n"),
+    "no budget": ("/ 0.01 or", "/ 0.02 or"),
 }
 
 
@@ -147,55 +145,43 @@ def test_generated_tests_notice_broken_rules(run: Run, breakage: str) -> None:
 
 
 AVAILABILITY = example(objective("availability", "0.99"))
-TTFT = example(objective("ttft", "0.99"))
-# Prometheus 3 leaves the first sample of a range out, which costs a newborn series one rise.
-SEAM = 0.05
+EXACT = 1e-6
 SLO = 'service="chat",slo="availability"'
-COUNT = 'llm_time_to_first_token_seconds_count{model="llama",namespace="prod",pod="a"}'
-BUCKET = 'llm_time_to_first_token_seconds_bucket{model="llama",namespace="prod",pod="a",le="0.8"}'
-DIED = (
-    'llm_requests_without_first_token_total{model="llama",namespace="prod",pod="a",outcome="error"}'
-)
-
-
-def other(series: str) -> str:
-    return series.replace('pod="a"', 'pod="b"')
 
 
 def test_uneven_traffic_is_weighed_by_what_happened(story: Callable[..., None]) -> None:
-    """23 quiet hours at 1/s without an error, then one at 100/s with 10 % of them."""
-    truth = 0.1 * 360_000 / (23 * 3600 + 360_000)
+    """Five quiet hours at 1/s without an error, then one at 100/s with 10 % of them."""
+    truth = 0.1 * 360_000 / (5 * 3600 + 360_000)
+    recorded = f"scalar(sum(count_over_time(slo:target:ratio{{{SLO}}}[28d]))) / {28 * 1440}"
     mean_of_ratios = f"avg_over_time(slo:error_ratio:rate5m{{{SLO}}}[28d])"
+    spent = f"(1 - slo:error_budget_remaining:ratio{{{SLO}}})"
     story(
         AVAILABILITY,
-        {OK: "0 120+120x689 93600+10800x29 406800+0x9", ERROR: "0 0+0x689 1200+1200x29 36000+0x9"},
-        ("24h10m", is_near(f"slo:period_error_ratio:ratio{{{SLO}}}", truth), True),
-        ("24h10m", is_near(f"slo:error_ratio:rate3d{{{SLO}}}", truth), True),
-        ("24h10m", is_near(f"1 - slo:error_budget_remaining:ratio{{{SLO}}}", truth / 0.01), True),
-        ("24h10m", f"{mean_of_ratios} < 0.01", True),
+        {OK: "0+120x150 28800+10800x29 342000x9", ERROR: "0x150 1200+1200x29 36000x9"},
+        ("6h10m", is_near(f"slo:period_error_ratio:ratio{{{SLO}}} / ({recorded})", truth), True),
+        ("6h10m", is_near(f"slo:error_ratio:rate3d{{{SLO}}}", truth), True),
+        ("6h10m", is_near(f"{spent} / ({recorded})", truth / 0.01), True),
+        ("6h10m", f"{mean_of_ratios} < {truth / 5}", True),
         every="2m",
     )
 
 
-def test_all_is_well_before_the_first_error(story: Callable[..., None]) -> None:
+def test_no_error_spends_no_budget(story: Callable[..., None]) -> None:
     story(
         AVAILABILITY,
-        {OK: "0+30x40"},
+        {OK: "0+30x40", ERROR: "0x40"},
         ("10m", f"slo:error_ratio:rate1h{{{SLO}}} == 0", True),
         ("10m", f"slo:error_budget_remaining:ratio{{{SLO}}} == 1", True),
     )
 
 
-def test_errors_that_a_series_is_born_with_count(story: Callable[..., None]) -> None:
-    """It appears with 20 errors and gets 20 more, which is all that ``rate`` would see."""
-    bad, total = (
-        f"sum_over_time(slo:{name}:rate5m{{{SLO}}}[1h]) * 30" for name in ("bad", "total")
-    )
+def test_absent_series_of_errors_are_missed(story: Callable[..., None]) -> None:
+    """The sidecar serves them from its first scrape on."""
     story(
         AVAILABILITY,
-        {OK: "0+30x80", ERROR: "_x40 20+5x4 40+0x35"},
-        ("40m", is_near(bad, 40, SEAM), True),
-        ("40m", is_near(total, 30 * 75 + 40), True),
+        {OK: "0+30x160"},
+        ("1h", "slo:error_ratio:rate1h", False),
+        ("1h", firing("MetricAbsent", severity="critical"), True),
     )
 
 
@@ -209,12 +195,16 @@ def judged(result: str, clause: str = "", pod: str = "a", of: str = "chat/goodpu
     return str(vector("llm_goodput_requests_total", {**named, "result": result, "clause": clause}))
 
 
-WHOLE = streams("ok", "complete")
-LAST_HOUR = "sum_over_time(slo:{}:rate5m[1h]) * 30"
-BAD, TOTAL = LAST_HOUR.format("bad"), LAST_HOUR.format("total")
-# By indicator: bad series, and those that are in neither count.
-BORN_BAD = {
+def compared(result: str, signal: str = "ttft", threshold: str = "0.8") -> str:
+    named = {"model": "llama", "namespace": "prod", "signal": signal, "threshold": threshold}
+    return str(vector("llm_slo_events_total", {**named, "result": result}))
+
+
+BAD, TOTAL = (f"sum_over_time(slo:{name}:increase1m[1h])" for name in ("bad", "total"))
+# By indicator: a good series, bad ones, and those that are in neither count.
+COUNTED = {
     "stream_completion": (
+        streams("ok", "complete"),
         (streams("error", "mid_stream"), streams("timeout", "mid_stream", tenant="b")),
         (
             streams("disconnected", "mid_stream"),
@@ -225,6 +215,7 @@ BORN_BAD = {
         ),
     ),
     "disconnects": (
+        streams("ok", "complete"),
         (
             streams("disconnected", "mid_stream", tenant="b"),
             streams("disconnected", "before_first_token"),
@@ -238,33 +229,37 @@ BORN_BAD = {
         ),
     ),
     "goodput": (
+        judged("good"),
         (judged("bad", "ttft"), judged("bad", "tpot")),
         (judged("unknown", "tpot"), judged("bad", "ttft", of="chat/other")),
     ),
     "availability": (
+        OK,
         (ERROR, ERROR.replace("error", "timeout")),
         (OK.replace('"ok"', '"invalid"'), OK.replace('"ok"', '"disconnected"')),
+    ),
+    "ttft": (
+        compared("good"),
+        (compared("bad"), compared("bad").replace('"prod"', '"prod",pod="b"')),
+        (compared("bad", signal="e2e"), compared("bad", threshold="0.4")),
     ),
 }
 
 
-@pytest.mark.parametrize("indicator", BORN_BAD)
-def test_what_a_bad_series_is_born_with_counts_for_every_indicator(
-    story: Callable[..., None], indicator: str
-) -> None:
-    """Each bad series appears with 20 events and gets 20 more; what is in neither count is big."""
-    good = {"goodput": judged("good"), "availability": OK}.get(indicator, WHOLE)
-    bad, neither = BORN_BAD[indicator]
+@pytest.mark.parametrize("indicator", COUNTED)
+def test_first_events_of_series_at_zero_count(story: Callable[..., None], indicator: str) -> None:
+    """Each bad series gets 20 events at once and 20 more; what is in neither count is large."""
+    good, bad, neither = COUNTED[indicator]
     story(
         example(objective(indicator)),
         {
             good: "0+30x80",
-            **dict.fromkeys(bad, "_x40 20+5x4 40+0x35"),
-            **dict.fromkeys(neither, "_x40 900+90x40"),
+            **dict.fromkeys(bad, "0x40 20+5x4 40+0x35"),
+            **dict.fromkeys(neither, "0x40 900+90x40"),
         },
         ("15m", f"({BAD}) == 0", True),
-        ("40m", is_near(BAD, 80, SEAM), True),
-        ("40m", is_near(TOTAL, 30 * 75 + 80), True),
+        ("40m", is_near(BAD, 80, EXACT), True),
+        ("40m", is_near(TOTAL, 30 * 80 + 80, EXACT), True),
     )
 
 
@@ -277,18 +272,18 @@ def test_goodput_that_nobody_can_judge_is_not_measured(story: Callable[..., None
     )
 
 
-@pytest.mark.parametrize("known", ["_x160", "0+0x160"])
-def test_a_server_that_cannot_judge_its_requests_is_told(
-    story: Callable[..., None], known: str
+def test_a_server_that_declares_a_signal_unavailable_is_a_ticket(
+    story: Callable[..., None],
 ) -> None:
-    """Whether it has the series of good requests, at 0, or not."""
+    named = {"model": "llama", "namespace": "prod", "pod": "b", "signal": "goodput"}
+    declared = str(vector("tokenslo_signal_info", {**named, "quality": "unavailable"}))
     story(
         example(objective("goodput")),
         {
             judged("good"): "0+10x160",
-            judged("unknown", "tpot"): "0+5x160",
+            judged("bad", "ttft"): "0x160",
             judged("unknown", "tpot", pod="b"): "0+10x160",
-            judged("good", pod="b"): known,
+            declared: "1x160",
         },
         ("1h", "slo:error_ratio:rate1h == 0", True),
         ("1h", firing("MetricAbsent", severity="warning"), True),
@@ -301,7 +296,12 @@ def test_requests_that_some_cannot_be_judged_do_not_make_their_server_left_out(
 ) -> None:
     story(
         example(objective("goodput")),
-        {judged("good"): "0+10x160", judged("unknown", "tpot"): "0+90x160"},
+        {
+            judged("good"): "0+10x160",
+            judged("bad", "ttft"): "0x160",
+            judged("unknown", "tpot"): "0+90x160",
+        },
+        ("1h", "slo:error_ratio:rate1h == 0", True),
         ("1h", "ALERTS", False),
     )
 
@@ -313,7 +313,7 @@ def test_a_server_that_comes_with_a_past_is_not_taken_at_its_word(
     story(
         AVAILABILITY,
         {OK: "_x40 90000+30x40", ERROR: "_x40 5000+0x40"},
-        ("30m", f"sum_over_time(slo:bad:rate5m{{{SLO}}}[1h]) == 0", True),
+        ("30m", f"{BAD} == 0", True),
         ("30m", "ALERTS", False),
     )
 
@@ -322,24 +322,13 @@ GAP = "0+30x40 stale _x29"
 """Twenty minutes of scrapes, and then none for a quarter of an hour."""
 
 
-@pytest.mark.parametrize(
-    ("plan", "series"),
-    [
-        (AVAILABILITY, {OK: f"{GAP} 2130+30x49", ERROR: "0+0x40 stale _x29 40+0x49"}),
-        (AVAILABILITY, {OK: f"{GAP} 2130+30x49", ERROR: "_x71 40+0x49"}),
-        (TTFT, {COUNT: f"{GAP} 2170+30x49", BUCKET: f"{GAP} 2130+30x49"}),
-    ],
-    ids=["counter", "newborn", "histogram"],
-)
-def test_what_happened_while_scrapes_failed_counts_after(
-    story: Callable[..., None], plan: Plan, series: dict[str, str]
-) -> None:
+def test_what_happened_while_scrapes_failed_counts_after(story: Callable[..., None]) -> None:
     story(
-        plan,
-        series,
+        AVAILABILITY,
+        {OK: f"{GAP} 2130+30x49", ERROR: "0+0x40 stale _x29 40+0x49"},
         ("34m", f"({BAD}) == 0", True),
-        ("59m", is_near(BAD, 40), True),
-        ("59m", is_near(TOTAL, 30 * 118 + 40, SEAM), True),
+        ("59m", is_near(BAD, 40, EXACT), True),
+        ("59m", is_near(TOTAL, 30 * 118 + 40, EXACT), True),
     )
 
 
@@ -362,47 +351,22 @@ def test_quiet_after_traffic_is_a_number(story: Callable[..., None]) -> None:
     )
 
 
-def test_a_spent_budget_is_told_once_enough_went_wrong(story: Callable[..., None]) -> None:
+def test_a_spent_budget_fires_after_enough_bad_events(story: Callable[..., None]) -> None:
+    """A day's budget is overspent at the ninth error; the guard is 10."""
     story(
-        AVAILABILITY,
-        {OK: "0+1x200", ERROR: "0+0.1x200"},
-        ("30m", f"slo:error_budget_remaining:ratio{{{SLO}}} < -8", True),
-        ("30m", firing("ErrorBudgetExhausted"), False),
-        ("1h", firing("ErrorBudgetExhausted", severity="warning"), True),
+        example(objective("availability"), window=DAY),
+        {OK: "0+0.25x480", ERROR: "0+0.025x480"},
+        ("3h", f"slo:error_budget_remaining:ratio{{{SLO}}} < 0", True),
+        ("3h", firing("ErrorBudgetExhausted"), False),
+        ("4h", firing("ErrorBudgetExhausted", severity="warning"), True),
     )
 
 
-def test_requests_that_die_before_their_first_token_are_bad(story: Callable[..., None]) -> None:
-    """Also the first ones, of which one scrape brought 3."""
+def test_a_threshold_that_is_not_served_is_missed(story: Callable[..., None]) -> None:
+    others = {compared(result, threshold="0.9"): "0+10x160" for result in ("good", "bad")}
     story(
-        TTFT,
-        {BUCKET: "0+9x60 540+0x20", COUNT: "0+10x60 600+0x20", DIED: "_x40 3+1x20 23+0x20"},
-        ("40m", is_near("sum_over_time(slo:bad:rate5m[1h]) * 30", 60 + 23, SEAM), True),
-        ("40m", is_near("slo:error_ratio:rate1h", (60 + 23) / (600 + 23)), True),
-    )
-
-
-def test_a_server_without_the_edge_is_left_out_and_told(story: Callable[..., None]) -> None:
-    """It cannot tell slow from fast: taking all it did for slow would page."""
-    story(
-        TTFT,
-        {
-            BUCKET: "0+10x160",
-            COUNT: "0+10x160",
-            other(COUNT): "0+1000x160",
-            other(DIED): "0+20x160",
-        },
-        ("20m", "slo:error_ratio:rate1h == 0", True),
-        ("1h", firing("ErrorBudgetBurn"), False),
-        ("1h", firing("MetricAbsent", severity="warning"), True),
-        ("1h", firing("MetricAbsent", severity="critical"), False),
-    )
-
-
-def test_a_missing_edge_is_a_missing_signal(story: Callable[..., None]) -> None:
-    story(
-        TTFT,
-        {BUCKET.replace("0.8", "0.9"): "0+10x160", COUNT: "0+10x160"},
+        example(objective("ttft")),
+        others,
         ("1h", "slo:error_ratio:rate1h", False),
         ("1h", "slo:error_budget_remaining:ratio", False),
         ("1h", firing("MetricAbsent", severity="critical"), True),
@@ -412,10 +376,13 @@ def test_a_missing_edge_is_a_missing_signal(story: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("edge", ["2", "2.0"])
 def test_both_spellings_of_a_whole_second_are_found(story: Callable[..., None], edge: str) -> None:
-    plan = example(Objective("ttft", "ttft", Decimal("0.99"), Decimal(2)))
+    own = {"histogram": 'latency_seconds{job="shop"}'}
     story(
-        plan,
-        {BUCKET.replace("0.8", edge): "0+9x40", COUNT: "0+10x40"},
+        example(Objective("latency", "histogram", Decimal("0.99"), Decimal(2), queries=own)),
+        {
+            f'latency_seconds_bucket{{job="shop",le="{edge}"}}': "0+9x40",
+            'latency_seconds_count{job="shop"}': "0+10x40",
+        },
         ("15m", is_near("slo:error_ratio:rate5m", 0.1), True),
     )
 
@@ -437,8 +404,9 @@ def left_at(ages: Callable[[float], float]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("timeout", [5, 10, 15, 20, 30, 60, 90, 120, 180, 300, 600])
-@pytest.mark.parametrize("patience", [0.5, 1])
+@pytest.mark.parametrize(
+    ("timeout", "patience"), [(5, 0.5), (15, 1), (30, 0.5), (60, 1), (180, 0.5), (600, 1)]
+)
 def test_a_runbook_finds_the_timeout_that_cuts_streams(
     story: Callable[..., None], timeout: int, patience: float
 ) -> None:
@@ -516,15 +484,17 @@ def test_headroom_is_asked_of_every_server(story: Callable[..., None]) -> None:
 
 def test_labels_may_change(story: Callable[..., None]) -> None:
     """A new version of the model, or another pod, goes on where the old one stopped."""
-    old, new = (
-        f'llm_requests_total{{model="llama",namespace="prod",version="{v}",outcome="ok"}}'
-        for v in "12"
-    )
+    old, new = (OK.replace("}", f',version="{version}"}}') for version in "12")
     story(
         AVAILABILITY,
-        {old: "0+30x40 stale", new: "_x40 0+30x20 600+0x20"},
+        {
+            old: "0+30x40 stale",
+            old.replace('"ok"', '"error"'): "0x40 stale",
+            new: "_x40 0+30x20 600+0x20",
+            new.replace('"ok"', '"error"'): "_x40 0x40",
+        },
         ("40m", "slo:error_ratio:rate1h == 0", True),
-        ("40m", is_near("sum_over_time(slo:total:rate5m[1h]) * 30", 30 * 60), True),
+        ("40m", is_near(TOTAL, 30 * 60), True),
     )
 
 
@@ -596,7 +566,7 @@ def test_a_page_arrives_and_silences_the_tickets(
     alertmanager: Callable[..., Alertmanager],
     tmp_path: Path,
 ) -> None:
-    """On history that Prometheus itself backfills: raw counters first, our two base rates then."""
+    """On history that Prometheus itself backfills: raw counters first, recorded series then."""
     files = alerts.files(AVAILABILITY, source="slo.yaml", version="0.1.0")
     rules, config = tmp_path / "chat.rules.yaml", tmp_path / "alertmanager.yml"
     rules.write_text(hurried(files["alerts/chat.rules.yaml"]))
@@ -615,7 +585,7 @@ def test_a_page_arrives_and_silences_the_tickets(
         backfill("rules", *span, f"--url={server.url}", f"--output-dir={data}", rules)
     with pager() as (url, told):
         settings = {
-            # Longer than it takes all five alerts to arrive.
+            # Longer than it takes all four alerts to arrive.
             "route": {"receiver": "pager", "group_by": ["service", "slo"], "group_wait": "12s"},
             "receivers": [{"name": "pager", "webhook_configs": [{"url": url}]}],
             **yaml.safe_load(files["alerts/chat.inhibit.yaml"]),
@@ -639,18 +609,17 @@ def test_a_page_arrives_and_silences_the_tickets(
                 for alert in json.loads(get(manager.ports[0], "/api/v2/alerts")[1]):
                     labels = alert["labels"]
                     known[labels["alertname"], labels.get("window", "")] = alert
-                return len(known) == 5
+                return len(known) == 4
 
             wait_for(all_known)
             wait_for(lambda: told)
             all_known()
-    burn, exhausted = "ChatAvailabilityErrorBudgetBurn", "ChatAvailabilityErrorBudgetExhausted"
+    burn = "ChatAvailabilityErrorBudgetBurn"
     assert {key: alert["status"]["state"] for key, alert in known.items()} == {
         (burn, "1h"): "active",
         (burn, "6h"): "active",
         (burn, "1d"): "suppressed",
         (burn, "3d"): "suppressed",
-        (exhausted, ""): "suppressed",
     }
     assert {alert["labels"]["severity"] for alert in told} == {"critical"}
     (page,) = (alert for alert in told if alert["labels"]["window"] == "1h")
@@ -663,9 +632,9 @@ def test_a_page_arrives_and_silences_the_tickets(
         "burn_rate": "13.44",
     }
     assert re.fullmatch(
-        r"[4-9][0-9](\.[0-9]+)?% of requests in the last 1h were bad, "
-        r"and more than 13\.44% in the last 5m\. "
-        r"The objective: 99% of requests in 28d are good\. "
-        r"Good means it is neither failed, rejected nor timed out\. Budget left: -[0-9.]+%\.",
+        r"Over 13\.44% of requests were bad in 1h and in 5m\. "
+        r"Objective: 99% of requests in 28d are good\. "
+        r"One is good if it is neither failed, rejected nor timed out\. "
+        r"Budget left: [0-9.]+%, from the [0-9.]+% of 28d recorded so far\.",
         page["annotations"]["description"],
     )
