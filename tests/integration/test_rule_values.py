@@ -1,15 +1,16 @@
 """The recorded ratios and budgets, on a real Prometheus, beside what truly happened.
 
-Random traffic, as its counters tell of it, goes through our rules and through those that Sloth and
-Pyrra publish for the same SLO: a week of every story, and 91 days of the worst.  An error is how
-far a ratio is from anything that was true in the last five and a half minutes, as a share of it:
-five minutes are the base window, in which an event fades in, and half a one passes until it is
-scraped.  For windows of less than a day it is a share of the budget at least.
+The counters of random traffic go through our rules and through those that Sloth and Pyrra publish
+for the same SLO: a week of every story, and 91 days of the worst.  An error is how far a ratio is
+from anything that was true in the last two and a half minutes, as a share of it: an increase is
+that between two evaluations, and half a minute passes until an event is scraped.  For rates it is
+the base window instead.  For windows of less than a day it is a share of the budget at least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from decimal import Decimal
 from math import inf
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.rule_values.recordings import Tool, tokenslo, tools
 from tests.rule_values.replay import replaying
 from tests.rule_values.traffic import (
     DAY,
-    DURATION,
+    EVENTS,
     HOUR,
     METRICS,
     REQUESTS,
@@ -39,6 +40,8 @@ CHECKS = range(2 * DAY, HISTORY + 1, 4 * HOUR + 450)
 LONG_HISTORY = 91 * DAY
 LONG_CHECKS = range(13 * DAY + 450, LONG_HISTORY + 1, 3 * DAY - 450)
 INDICATORS = ("availability", "e2e")
+COUNTERS = (REQUESTS, EVENTS)
+"""What these two count."""
 *EACH, WORST = STORIES
 NAMES = [story.name for story in EACH]
 # Theirs takes longer to evaluate than ours, and these tell enough.
@@ -46,6 +49,7 @@ PEERS = ("idle", "births")
 # Of our other kinds of objectives, in the story which is the hardest for counters.
 OTHERS = ("ttft", "goodput", "by-server", "kv-headroom")
 HARD = "births"
+ROLLOUTS = ("births", "labels")
 
 Start = Callable[..., Prometheus]
 Results = dict[tuple[str, str, str, str], Compared]
@@ -66,7 +70,7 @@ def results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Resu
         if name == HARD:
             asked[name] += [tokenslo(name, other, days[-1]) for other in OTHERS]
     played = {
-        story.name: play(story, HISTORY, families=METRICS if story.name == HARD else METRICS[:2])
+        story.name: play(story, HISTORY, families=METRICS if story.name == HARD else COUNTERS)
         for story in EACH
     }
     with replaying(prometheus, tmp_path_factory.mktemp("values")) as replay:
@@ -76,7 +80,7 @@ def results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Resu
 @pytest.fixture(scope="module")
 def long_results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Results:
     asked = [tokenslo(WORST.name, "e2e", Decimal(days * DAY)) for days in (28, 30, 90)]
-    played = {WORST.name: play(WORST, LONG_HISTORY, servers=1, families=[DURATION])}
+    played = {WORST.name: play(WORST, LONG_HISTORY, servers=1, families=[EVENTS])}
     with replaying(prometheus, tmp_path_factory.mktemp("long_values")) as replay:
         compared = compare(replay, played, {WORST.name: asked}, LONG_HISTORY, LONG_CHECKS)
         return by_name(compared)
@@ -122,16 +126,20 @@ def test_shorter_windows_are_within_1_percent_of_what_is_scraped(
 ) -> None:
     ours = results[story, objective, "7d", "tokenslo"]
     assert [*ours.checks] == ["5m", "30m", "1h", "2h", "6h", "1d", PERIOD, BUDGET]
-    windows = ["1h", "2h", "6h", "1d"]
-    assert over(ours, windows, 0.01) == {}
+    assert over(ours, ["2h", "6h", "1d"], 0.01) == {}
+    # What happens in the minute before a new series is first scraped is not counted.
+    assert over(ours, ["1h"], 0.015 if story in ROLLOUTS else 0.01) == {}
     # Where a single request counts, it counts as a rate of its series makes of it.
     assert over(ours, ["30m"], 0.02) == {}
 
 
 @pytest.mark.parametrize("story", PEERS)
 def test_the_base_window_is_as_good_as_a_rate_is(results: Results, story: str) -> None:
-    ours, plain = (results[story, "availability", "7d", tool] for tool in ("tokenslo", "Sloth"))
-    assert ours.error("5m") <= plain.error("5m") * 1.001
+    ours, plain = (
+        results[story, "availability", "7d", tool].checks["5m"] for tool in ("tokenslo", "Sloth")
+    )
+    as_late = [replace(one, lately=rate.lately) for one, rate in zip(ours, plain, strict=True)]
+    assert max(one.error for one in as_late) <= max(one.error for one in plain) * 1.001
 
 
 @pytest.mark.parametrize("story", PEERS)
@@ -141,7 +149,7 @@ def test_the_comparison_tells_tools_apart(results: Results, story: str) -> None:
     assert sloth.error(BUDGET) > 0.05
     if story == "idle":  # where it records 0/0, of which every sum is none
         assert sloth.error(BUDGET) == inf
-    assert (pyrra.error(BUDGET) < 0.01) == (story != "births")
+    assert pyrra.error(BUDGET) < 0.01
 
 
 def test_the_replay_counts_and_ends_series_as_prometheus_does(
