@@ -72,7 +72,10 @@ def test_an_idiom_passes_its_generated_tests(name: str, promtool: Path, tmp_path
     )
     assert done.exit_code == 0, done.output
     tests = sorted(map(str, tmp_path.rglob("*.test.yaml")))
-    assert tests
+    assert len(tests) == 2
+    if name != "plain" and not any("vector(" in query for query in IDIOMS[name]):
+        # Without series such a query has no value, so tests of windows begin alike for all of them.
+        tests = [test for test in tests if not test.endswith(".windows.test.yaml")]
     said = subprocess.run([promtool, "test", "rules", *tests], capture_output=True, text=True)
     assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]
 
