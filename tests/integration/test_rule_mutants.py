@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,13 +26,26 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_generated_tests_kill_mutants(fault: str, tmp_path: Path) -> None:
+Judge = Callable[[str], bool]
+
+
+@pytest.fixture(scope="module")
+def rules_and_judge(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Judge]:
+    """Return a rule file, and whether the tests beside it fail with a text in its place."""
+    folder = tmp_path_factory.mktemp("mutants")
     promtool = str(parts.program("promtool", lambda text: print(text, file=sys.stderr)))
     plan = example(objective("availability", "0.999"), selector={"model": "llama"})
     for path, text in alerts.files(plan, source="slo.yaml", version="0").items():
-        (tmp_path / Path(path).name).write_text(text)
-    rules = (tmp_path / "chat.rules.yaml").read_text()
-    assert not killed(promtool, tmp_path, "chat", rules)
-    every = dict(mutants(rules))
-    assert killed(promtool, tmp_path, "chat", every[f"chat/availability: {fault}"])
+        (folder / Path(path).name).write_text(text)
+    return (folder / "chat.rules.yaml").read_text(), partial(killed, promtool, folder, "chat")
+
+
+def test_generated_tests_pass_without_a_fault(rules_and_judge: tuple[str, Judge]) -> None:
+    rules, is_killed = rules_and_judge
+    assert not is_killed(rules)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_generated_tests_kill_mutants(rules_and_judge: tuple[str, Judge], fault: str) -> None:
+    rules, is_killed = rules_and_judge
+    assert is_killed(dict(mutants(rules))[f"chat/availability: {fault}"])
