@@ -214,4 +214,5 @@ def _tensor(name: str, kind: str, of: Any, value: Sequence[Any]) -> grpc.InferIn
 
 
 if __name__ == "__main__":
-    Client(int(sys.argv[1])).run(Ask(**json.loads(sys.argv[2])))
+    for each in Client(int(sys.argv[1])).run(Ask(**json.loads(sys.argv[2]))):
+        tell(each)

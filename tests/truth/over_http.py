@@ -342,4 +342,5 @@ def tell(seen: Seen) -> None:
 
 
 if __name__ == "__main__":
-    Client(int(sys.argv[1]), Ask(**json.loads(sys.argv[2]))).run()
+    # On a busy machine no token may be fresh enough to leave after: then the answer ends.
+    tell(Client(int(sys.argv[1]), Ask(**json.loads(sys.argv[2]))).run())
