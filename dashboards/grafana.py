@@ -283,14 +283,17 @@ def legend(labels: Iterable[str]) -> str:
 
 
 def variable(name: str, label: str, values_of: Expr, *, several: bool = True) -> core.Template:
-    """Let the reader choose among the values of the label ``name`` on ``values_of``."""
+    """Let the reader choose among the values of the label ``name`` on ``values_of``.
+
+    All includes series without the label: trtllm-serve and vLLM have no versions.
+    """
     return core.Template(
         name=name,
         label=label,
         query=f"label_values({values_of}, {name})",
         dataSource=DATASOURCE,
         includeAll=several,
-        allValue=".+" if several else None,
+        allValue=".*" if several else None,
         multi=several,
         regex="",
         refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -189,6 +190,7 @@ def test_the_reader_chooses_data_source_version_and_instance():
             query == f'label_values(tokenslo_model_info{{model="llama",namespace="prod"}}, {name})'
         )
         assert variables[name]["includeAll"]
+        assert re.fullmatch(variables[name]["allValue"], ""), "series without the label are shown"
 
 
 def test_firing_alerts_are_marked_on_every_graph():
