@@ -1,7 +1,8 @@
 """Write families as Prometheus text or OpenMetrics: byte for byte what prometheus_client writes.
 
 prometheus_client sorts and escapes the labels of every line at every scrape.  Here the head of a
-line, which is all of it but the value, is written once and kept.
+line, which is all of it but the value, is written once and kept; so are the lines of a family in
+which no value changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from operator import add
 
 from prometheus_client.utils import floatToGoString
 
-from exporter.families import Family, LabelSet
+from exporter.families import Family, LabelSet, Series
 from exporter.readings import Distribution, Labels
 
 MAX_HEADS = 200_000
@@ -26,27 +27,39 @@ Key = tuple[str, str, LabelSet | Labels, tuple[float, ...]]
 
 
 class TextWriter:
-    """Renders families; keeps the heads of lines from one scrape to the next."""
+    """Renders families; keeps text from one scrape to the next."""
 
     def __init__(self) -> None:
         self._heads: dict[Key, tuple[str, ...]] = {}
         self._kept = 0
+        self._last: dict[tuple[str, str], tuple[tuple[Series, ...], str]] = {}
 
     def render(self, families: Iterable[Family], *, openmetrics: bool) -> bytes:
         """Return the families as Prometheus text 0.0.4 or OpenMetrics 1.0."""
         parts: list[str] = []
         for family in families:
             parts += _comments(family, openmetrics=openmetrics)
-            for labels, value in family.series:
-                if isinstance(value, Distribution):
-                    heads = self._heads_of(family, labels, value.edges)
-                    parts += map(add, heads, map(_number, (*value.counts, value.count, value.sum)))
-                else:
-                    [head] = self._heads_of(family, labels, ())
-                    parts.append(head + _number(value))
+            parts.append(self._lines_of(family))
         if openmetrics:
             parts.append("# EOF\n")
         return "".join(parts).encode()
+
+    def _lines_of(self, family: Family) -> str:
+        kind = (family.name, family.kind)
+        series, text = self._last.get(kind, ((), ""))
+        if series != family.series:
+            text = "".join(self._lines(family))
+            self._last[kind] = family.series, text
+        return text
+
+    def _lines(self, family: Family) -> Iterator[str]:
+        for labels, value in family.series:
+            if isinstance(value, Distribution):
+                heads = self._heads_of(family, labels, value.edges)
+                yield from map(add, heads, map(_number, (*value.counts, value.count, value.sum)))
+            else:
+                [head] = self._heads_of(family, labels, ())
+                yield head + _number(value)
 
     def _heads_of(
         self, family: Family, labels: Mapping[str, str], edges: tuple[float, ...]

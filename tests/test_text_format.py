@@ -82,3 +82,24 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         family = Family("llm_requests", "counter", "", (({"model": str(number)}, 1.0),))
         writer.render([family], openmetrics=False)
         assert len(writer._heads) <= 10
+
+
+def test_only_families_whose_values_change_are_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    lines = TextWriter._lines
+
+    def counted(writer: TextWriter, family: Family) -> Iterable[str]:
+        written.append(family.name)
+        return lines(writer, family)
+
+    monkeypatch.setattr(TextWriter, "_lines", counted)
+    writer = TextWriter()
+    for value in (1.0, 2.0):
+        still = Family("llm_memory_bytes", "gauge", "", (({"model": "a"}, 1.0),))
+        moving = Family("llm_requests", "counter", "", (({"model": "a"}, value),))
+        text = writer.render([still, moving], openmetrics=False).decode()
+        assert f'llm_requests_total{{model="a"}} {value}\n' in text
+        assert 'llm_memory_bytes{model="a"} 1.0\n' in text
+    assert written == ["llm_memory_bytes", "llm_requests", "llm_requests"]
