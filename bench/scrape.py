@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -23,9 +25,15 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-CAPTURE = Path(__file__).parents[1] / "tests/captures/vllm_standalone_by_hand.txt"
-MODEL = "example/chat-8b"
+CAPTURES = Path(__file__).parents[1] / "tests/captures"
+SERVERS = {
+    "vllm": ("vllm_standalone_by_hand.txt", "example/chat-8b"),
+    "triton": ("triton_traffic.txt", "vllm_llm"),
+}
+"""Capture and the model in it, by server."""
 MODELS = (10, 50, 200, 256)
+GROWING = ("_bucket", "_sum", "_count", "_total", "_success", "_failure", "_us")
+"""Ends of the names of counters."""
 SECONDS = 20.0
 SCRAPES = round(SECONDS) + 8
 AS_PROMETHEUS = {
@@ -34,49 +42,84 @@ AS_PROMETHEUS = {
 }
 
 
-def expositions(models: int) -> list[bytes]:
-    """Return what a vLLM server with so many models says at one scrape after the other."""
-    said = []
+def expositions(server: str, models: int) -> list[bytes]:
+    """Return the exposition of a server with a number of models at each of its readings."""
+    capture, model = SERVERS[server]
+    bodies = []
     for scrape in range(1, SCRAPES + 1):
         lines = []
-        for line in CAPTURE.read_text().splitlines(keepends=True):
+        for line in (CAPTURES / capture).read_text().splitlines(keepends=True):
             if line.startswith("#"):
                 lines.append(line)
-                continue
-            head, _, value = line.rpartition(" ")
-            grows = head.partition("{")[0].endswith(("_bucket", "_sum", "_count", "_total"))
-            end = f" {float(value) * (scrape if grows else 1)}\n"
-            lines += [head.replace(MODEL, f"{MODEL}-{number}") + end for number in range(models)]
-        said.append("".join(lines).encode())
-    return said
+            elif model in line:
+                head, _, value = line.rpartition(" ")
+                grows = head.partition("{")[0].endswith(GROWING)
+                end = f" {float(value) * (scrape if grows else 1)}\n"
+                lines += [head.replace(model, f"{model}-{n}") + end for n in range(models)]
+        bodies.append("".join(lines).encode())
+    return bodies
+
+
+def triton_api(models: int) -> dict[str, object]:
+    """Return the documents of Triton's HTTP API, by the end of their path."""
+    names = [f"{SERVERS['triton'][1]}-{number}" for number in range(models)]
+    counts = {"success": {"count": 1, "ns": 1}, "fail": {"count": 0, "ns": 0}}
+    return {
+        "index": [{"name": name, "version": "1", "state": "READY"} for name in names],
+        "stats": {
+            "model_stats": [
+                {"name": name, "version": "1", "inference_stats": counts} for name in names
+            ]
+        },
+        "config": {"backend": "vllm", "model_transaction_policy": {"decoupled": True}},
+    }
 
 
 @contextmanager
-def served(bodies: list[bytes]) -> Iterator[str]:
-    """Serve one body after the other, and then the last one."""
+def served(bodies: list[bytes], documents: dict[str, object]) -> Iterator[str]:
+    """Serve one exposition after the other, and then the last one, in a process of its own."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        _serve(bodies, documents, writer)
+    os.close(writer)
+    try:
+        yield f"http://127.0.0.1:{int(os.read(reader, 16))}"
+    finally:
+        os.close(reader)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None:
     left = iter(bodies)
+    known = {name: json.dumps(document).encode() for name, document in documents.items()}
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
-            body = next(left, bodies[-1]) if self.path == "/metrics" else b"{}"
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            end = self.path.rpartition("/")[2]
+            body = next(left, bodies[-1]) if end == "metrics" else known.get(end, b"{}")
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
+        def do_POST(self) -> None:
+            self.do_GET()
+
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
+    os.write(port, str(server.server_port).encode())
+    server.serve_forever()
 
 
 @contextmanager
-def sidecar(source: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def sidecar(server: str, url: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,7 +130,8 @@ def sidecar(source: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
             "--listen",
             f"127.0.0.1:{port}",
         ),
-        *("--vllm", source, "--interval", "1s", "--max-bytes", "64MiB"),
+        *(f"--{server}", url, "--interval", "1s", "--max-bytes", "64MiB"),
+        *(("--triton-metrics", f"{url}/metrics") if server == "triton" else ()),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -126,11 +170,12 @@ def peer_seconds(body: bytes) -> float:
     return time.process_time() - start
 
 
-def measure(models: int) -> str:
+def measure(server: str, models: int) -> str:
     """Scrape once a second and ask /healthz every 20 ms, for some seconds; return a line."""
     with ExitStack() as stack:
-        source = stack.enter_context(served(expositions(models)))
-        port, process = stack.enter_context(sidecar(source))
+        documents = triton_api(models) if server == "triton" else {}
+        source = stack.enter_context(served(expositions(server, models), documents))
+        port, process = stack.enter_context(sidecar(server, source))
         body = b""
         for _ in range(200):
             try:
@@ -164,7 +209,7 @@ def measure(models: int) -> str:
     text = gzip.decompress(body)
     peer = peer_seconds(text)
     return (
-        f"{models:>6,}  {text.count(chr(10).encode()):>9,}  {_ms(scrapes, 0.5)}  "
+        f"{server:>6}  {models:>6,}  {text.count(chr(10).encode()):>9,}  {_ms(scrapes, 0.5)}  "
         f"{_ms(scrapes, 0.99)}  {_ms(health, 0.5)}  {_ms(health, 0.99)}  "
         f"{1000 * took / len(scrapes):>8.0f}  {1000 * peer:>8.0f}  "
         f"{peer * len(scrapes) / took:>6.1f}"
@@ -179,11 +224,13 @@ def _ms(seconds: list[float], share: float) -> str:
 def main() -> None:
     print("milliseconds: scrapes and /healthz by the clock; CPU for each second of one scrape.\n")
     print(
-        f"{'models':>6}  {'lines':>9}  {'scrape50':>8}  {'scrape99':>8}  {'health50':>8}  "
+        f"{'server':>6}  {'models':>6}  {'lines':>9}  {'scrape50':>8}  {'scrape99':>8}  "
+        f"{'health50':>8}  "
         f"{'health99':>8}  {'CPU':>8}  {'peer CPU':>8}  {'ratio':>6}"
     )
-    for models in MODELS:
-        print(measure(models), flush=True)
+    for server in SERVERS:
+        for models in MODELS:
+            print(measure(server, models), flush=True)
 
 
 if __name__ == "__main__":
