@@ -143,8 +143,9 @@ def test_what_counters_must_be() -> None:
     ]
     assert sorted(lines) == [
         "llm_partial_response_tokens_total{} 1",
-        "llm_requests_total{outcome=disconnected,reason=} 2",
-        "llm_requests_total{outcome=ok,reason=stop} 2",
+        "llm_request_failures_total{outcome=disconnected,reason=} 2",
+        "llm_requests_total{outcome=disconnected} 2",
+        "llm_requests_total{outcome=ok} 2",
         "llm_requests_without_first_token_total{outcome=disconnected} 1",
         "llm_streaming_disconnects_total{phase=before_first_token} 1",
         "llm_streaming_disconnects_total{phase=mid_stream} 1",

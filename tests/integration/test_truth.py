@@ -55,6 +55,7 @@ AT_ONCE = {
 CROWD_SECONDS = 120.0
 COUNTERS = (
     "llm_requests_total",
+    "llm_request_failures_total",
     "llm_streams_total",
     "llm_streaming_disconnects_total",
     "llm_requests_without_first_token_total",

@@ -82,7 +82,9 @@ def counts(every: Iterable[Seen]) -> dict[Sample, float]:
 
 def _counts(seen: Seen) -> Iterator[tuple[str, Mapping[str, str], int]]:
     outcome, phase = {"outcome": seen.outcome}, {"phase": seen.phase}
-    yield "llm_requests_total", {**outcome, "reason": seen.reason.lower()}, 1
+    yield "llm_requests_total", outcome, 1
+    if seen.outcome != "ok":
+        yield "llm_request_failures_total", {**outcome, "reason": seen.reason.lower()}, 1
     yield "llm_tokens_total", {"direction": "output"}, seen.tokens
     if not seen.streaming:
         return
