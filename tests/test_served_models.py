@@ -37,6 +37,21 @@ async def test_names_are_those_of_v1_models() -> None:
     assert models.names() == {"chat", "adapter"}, "a server that is down keeps its names"
 
 
+async def test_a_port_that_does_not_speak_http_is_asked_once() -> None:
+    asked = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00")  # SETTINGS
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, HOST, 0) as server:
+        models = await served(server.sockets[0].getsockname()[1])
+        await models.refresh()
+    assert asked == [b"GET /v1/models HTTP/1.1\r\n"]
+
+
 async def test_names_are_those_of_the_repository_index() -> None:
     async with fake_triton(index=ready("chat")) as server:
         models = await served(urlsplit(server.url).port or 0)

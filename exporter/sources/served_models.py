@@ -35,6 +35,7 @@ class ServedModels:
         self._limits = limits
         self._listed: dict[str, frozenset[str]] = {}
         self._generative: dict[str, frozenset[str]] = {}
+        self._not_http: set[str] = set()
 
     async def run(self) -> None:
         """Ask again and again."""
@@ -43,10 +44,14 @@ class ServedModels:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask every server; one that does not answer keeps the names it had."""
+        """Ask every server; one that does not answer keeps the names it had.
+
+        What does not speak HTTP is a port for gRPC, which is not asked again.
+        """
         async with new_session(self._tls()) as session:
             for url in self._urls:
-                await self._ask(session, url)
+                if url not in self._not_http:
+                    await self._ask(session, url)
 
     def names(self) -> frozenset[str]:
         """Return every name that a server lists."""
@@ -57,8 +62,10 @@ class ServedModels:
         return frozenset().union(*self._generative.values())
 
     async def _ask(self, session: aiohttp.ClientSession, url: str) -> None:
-        generative = await self._get(session, "GET", f"{url}/v1/models")
-        index = await self._get(session, "POST", f"{url}/v2/repository/index")
+        generative = await self._get(session, "GET", url, "/v1/models")
+        if url in self._not_http:
+            return
+        index = await self._get(session, "POST", url, "/v2/repository/index")
         if generative is not None:
             self._generative[url] = frozenset(_ids(generative))
         if generative is not None or index is not None:
@@ -74,11 +81,19 @@ class ServedModels:
         context.check_hostname = False
         return context
 
-    async def _get(self, session: aiohttp.ClientSession, method: str, url: str) -> object:
+    async def _get(
+        self, session: aiohttp.ClientSession, method: str, url: str, path: str
+    ) -> object:
         try:
-            return parse_json(await fetch(session, method, url, limits=self._limits), url)
+            answer = await fetch(session, method, url + path, limits=self._limits)
+        except SourceError as error:
+            if error.kind == "malformed":
+                self._not_http.add(url)
+            return None
+        try:
+            return parse_json(answer, url)
         except SourceError:
-            return None  # it is no server of this kind, or does not answer now
+            return None  # it is no server of this kind
 
 
 def _addresses(tap: Spec) -> Sequence[str]:
