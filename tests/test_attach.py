@@ -8,10 +8,13 @@ import pytest
 
 from exporter.taps.attach import CLOSED_SECONDS, IDLE_SECONDS, Connections
 from exporter.taps.packets import Segment, segment
-from exporter.wire.events import CLIENT, SERVER
+from exporter.wire.connection import observe
+from exporter.wire.events import CLIENT, SERVER, Settings
 from exporter.wire.http2 import PREFACE
+from tests.grpc_talk import Talk, answered, asked
 from tests.segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
 from tests.watching import Watcher
+from tests.wire_log import WireLog
 
 Wrap = Callable[[bytes, str, str], bytes]
 POST = b"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -107,6 +110,7 @@ def test_the_same_ports_used_again_are_another_connection() -> None:
     net = Net()
     net.opened()
     net.up(100, 500, b"one")
+    net.watchers[0].live = 1
     net.up(9_999, 0, flags=SYN)
     net.up(10_000, 700, b"two")
     assert [watcher.sent for watcher in net.watchers] == [b"one", b"two"]
@@ -214,12 +218,34 @@ def test_an_old_connection_is_forgotten() -> None:
     net.down(500, 67, b"answer", port=40001)
     assert net.passed == ["joined"]
     net.time -= 1
+    net.watchers[0].live = 1
     assert net.watchers[0].events[1:] == [("expire", net.time + IDLE_SECONDS / 2)]
     net.connections.sweep(net.time + IDLE_SECONDS + 2)
     assert net.watchers[0].events[2][:2] == ("gap", SERVER)
     assert net.connections.watched == 0
     net.up(67, 500, BODY, port=40001)
     assert net.passed == ["joined", "joined"]
+
+
+def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_gap() -> None:
+    talk, log = Talk(), WireLog()
+    talk.call(asked())
+    talk.respond(answered(final=True))
+    talk.status()
+    net = Net()
+    net.connections = Connections({8000}, lambda: observe(log, Settings()), log.passed_over, 100)
+    net.opened()
+    seqs = [100, 500]
+    for direction, _, data in talk.said:
+        assert isinstance(data, bytes)
+        send = net.up if direction == CLIENT else net.down
+        send(seqs[direction], seqs[1 - direction], data)
+        seqs[direction] += len(data)
+    expected = ["started", "chunk", "ended"]
+    assert [event[0] for event in log.events] == expected
+    net.connections.forget_all(net.time)
+    assert net.connections.watched == 0
+    assert [event[0] for event in log.events] == expected
 
 
 def test_a_sweep_gives_up_holes() -> None:
@@ -238,6 +264,7 @@ def test_only_so_many_connections_are_known() -> None:
     net = Net(most=32)
     for port in range(1, 34):
         net.opened(port)
+        net.watchers[-1].live = 1
     assert net.connections.watched == 31  # those seen least recently made room, two at once
     assert net.passed == ["forgotten", "forgotten"]
     assert [watcher.gaps(SERVER) for watcher in net.watchers] == [1, 1] + [0] * 31
@@ -368,6 +395,7 @@ def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> 
     net.connections = Connections({8000}, new, net.passed.append, 100)
     for port in (40_000, 40_001):
         net.opened(port)
+        watchers[-1].live = 1
     net.connections.forget_all(net.time)
     assert watchers[1].gaps(SERVER) == 1
     assert net.passed == ["observer_error"]

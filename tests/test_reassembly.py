@@ -189,6 +189,7 @@ def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> No
 def test_a_reset_after_dropped_packets_loses_what_is_under_way() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
+    wire.watcher.live = 1
     wire.circumstances.dropped_at = 1.5
     wire.answer(400, flags=RST, window=0)
     assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)]
@@ -452,11 +453,13 @@ def test_repetitions_behind_a_hole_are_held_once() -> None:
     assert wire.watcher.carried(SERVER) == [b"firstagain"]
 
 
-def test_a_forgotten_connection_has_lost_what_was_under_way() -> None:
+@pytest.mark.parametrize("live", [0, 1])
+def test_forgetting_a_connection_is_a_gap_only_with_requests_in_flight(live: int) -> None:
     wire = Wire()
     wire.ask(0, b"POST")
+    wire.watcher.live = live
     wire.connection.forget(2.0)
-    assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)]
+    assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)] * live
     assert wire.connection.closed
 
 
