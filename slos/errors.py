@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field as field_
+
+from documents.files import quoted as quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,3 @@ class BadValue(ValueError):  # noqa: N818  (likewise)
     def __init__(self, message: str, fix: str) -> None:
         self.message, self.fix = message, fix
         super().__init__(f"{message}; {fix}")
-
-
-def quoted(text: str, limit: int = 60) -> str:
-    """Quote a piece of a file for a message: one line, printable, at most ``limit`` characters."""
-    cut = text if len(text) <= limit else f"{text[:limit]}…"
-    return "".join(
-        c if c.isprintable() else f"\\u{ord(c):04x}" for c in json.dumps(cut, ensure_ascii=False)
-    )

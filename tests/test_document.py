@@ -16,7 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slos import document, jsonnet
+from documents import nodes
+from slos import jsonnet
 from slos.document import field_name, read_document
 from slos.errors import InvalidFile
 
@@ -90,7 +91,7 @@ def test_plain_words_mean_what_yaml_1_2_says(plain, value):
 
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
 def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
-    monkeypatch.setattr(document, "_Loader", loader)
+    monkeypatch.setattr(nodes, "_LOADER", loader)
     found = read("a: [no, 'no', 1, \"1\", &x {k: ~}]\nb: *x\n'<<': 2\n")
     assert found.value == {"a": ["no", "no", 1, "1", {"k": None}], "b": {"k": None}, "<<": 2}
     assert found.lines["b", "k"] == 1
@@ -248,7 +249,7 @@ def test_a_pipe_that_nobody_writes_to_is_refused_instead_of_waited_for(name):
     with pytest.raises(InvalidFile) as refused:
         read_document(name)
     assert str(refused.value) == (
-        f"{name}: is a pipe that nobody writes to. Fix: give a file, or write into the pipe."
+        f"{name}: is a pipe without a writer. Fix: give a file, or write into the pipe."
     )
 
 
@@ -265,7 +266,7 @@ def test_what_comes_through_a_pipe_of_the_shell_is_read():
         os.write(theirs, b"a: 1\n")
         os.close(theirs)
         assert read_document(f"/dev/fd/{ours}").value == {"a": 1}
-        with pytest.raises(InvalidFile, match="is a pipe that nobody writes to"):
+        with pytest.raises(InvalidFile, match="is a pipe without a writer"):
             read_document(f"/dev/fd/{ours}")
     finally:
         os.close(ours)

@@ -239,7 +239,7 @@ def test_machines_are_told_what_could_not_be_read(board: str, tmp_path: Path) ->
         {
             "file": "broken.json",
             "line": 1,
-            "message": "is not JSON: Expecting value",
+            "message": "is not valid JSON: Expecting value",
             "fix": "correct it",
         }
     ]

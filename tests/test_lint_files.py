@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from promql.lint.linting import lint as lint_files
+from promql.lint.located_text import MAX_DEPTH, MAX_NODES, UnreadableFile, parse
 from promql.lint.queries import find
-from promql.lint.reading import MAX_DEPTH, MAX_NODES, Unreadable, parse
 from slos.catalogues.named import everything
 from tests.linting import alert, dashboard, panel, record, rules, run
 from tokenslo.commands.lint import lint
@@ -205,7 +205,7 @@ def test_a_huge_file_is_refused_at_once(tmp_path: Path) -> None:
     file.touch()
     os.truncate(file, 50 << 20)
     result = CliRunner().invoke(lint, [str(file)], standalone_mode=False)
-    assert result.stderr == f"{file}: is larger than 16 MiB. Fix: split it.\n"
+    assert result.stderr == f"{file}: is larger than 16 MiB. Fix: split it into several files.\n"
     assert result.return_value == 2
 
 
@@ -226,20 +226,20 @@ def test_what_was_not_checked_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("{", 1, "is not JSON"),
-        ('{"panels": [}', 1, "is not JSON"),
-        ("a: [", 2, "is not YAML"),
+        ("{", 1, "is not valid JSON"),
+        ('{"panels": [}', 1, "is not valid JSON"),
+        ("a: [", 2, "is not valid YAML"),
         ("{{- if .Values.rules }}\ngroups: []\n{{- end }}\n", 1, "`helm template`"),
-        ("a: *b\n", 1, "has no anchor &b"),
+        ("a: *b\n", 1, "the alias *b has no value"),
         ("", 0, "is neither a Grafana dashboard nor a file of Prometheus rules"),
         ("# only a comment\n", 0, "is neither"),
         ("rule_files: [a]\ntests: []\n", 0, "is neither"),
         ("- a\n- b\n", 0, "is neither"),
         ('{"a": 1}', 0, "is neither"),
         (b"\xff\n", 1, "is not UTF-8 text"),
-        ("a: \x07\n", 1, "holds characters that YAML does not allow"),
-        ("[" * (MAX_DEPTH + 1), 1, "is nested too deeply"),
-        ('{"a":' * 5000 + "1" + "}" * 5000, 0, "is nested too deeply"),
+        ("a: \x07\n", 1, "the character U+0007 cannot stand in YAML"),
+        ("[" * (MAX_DEPTH + 1), 1, f"is nested deeper than {MAX_DEPTH} levels"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, 0, f"is nested deeper than {MAX_DEPTH} levels"),
     ],
 )
 def test_what_cannot_be_read(text: str | bytes, line: int, message: str, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_aliases_cannot_make_a_file_grow() -> None:
     text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     for level in range(1, 8):
         text += f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n"
-    with pytest.raises(Unreadable, match=f"more than {MAX_NODES} values"):
+    with pytest.raises(UnreadableFile, match=f"more than {MAX_NODES:,} values"):
         parse(text)
 
 
@@ -312,7 +312,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     line = 0
     try:
         find("file", parse(text))
-    except Unreadable as problem:
+    except UnreadableFile as problem:
         line = problem.line
     assert 0 <= line <= text.count("\n") + 2
 

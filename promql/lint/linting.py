@@ -9,8 +9,8 @@ from pathlib import Path
 from promql.lint.catalogue import Catalogue
 from promql.lint.checks import aggregations, dashboards, matching, names, rates, rules, units
 from promql.lint.findings import CHECKS, Finding, Hit
+from promql.lint.located_text import STANDARD_INPUT, NoQueries, UnreadableFile, files_below, read
 from promql.lint.queries import Query, find
-from promql.lint.reading import STANDARD_INPUT, OfOthers, Unreadable, below, read
 from promql.lint.surroundings import USUAL_INTERVAL, Surroundings
 from promql.parse import Node, NotPromQL, TooLarge, has_variable, parse
 from promql.types import check as type_of
@@ -24,7 +24,7 @@ _CHECKS: tuple[Callable[[Query, Node, Surroundings], Iterator[Hit]], ...] = (
     units.check,
 )
 _LONGEST_PART = 200
-_NOTHING = Unreadable(
+_NOTHING = UnreadableFile(
     0, "is a folder without any query", "give the folder of the dashboards or rules"
 )
 
@@ -38,7 +38,7 @@ class Report:
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    unreadable: tuple[tuple[str, Unreadable], ...]
+    unreadable: tuple[tuple[str, UnreadableFile], ...]
     queries: int
 
 
@@ -104,7 +104,7 @@ def lint(
 
 def _gathered(
     files: Iterable[str],
-) -> tuple[list[Query], list[str], list[tuple[str, Unreadable]], list[float]]:
+) -> tuple[list[Query], list[str], list[tuple[str, UnreadableFile]], list[float]]:
     """Return the queries of all files and folders, what is not checked, what cannot be read.
 
     The last list has the scrape intervals of the files and of a prometheus.yml beside them.
@@ -112,19 +112,19 @@ def _gathered(
     queries: list[Query] = []
     intervals: list[float] = []
     notes: list[str] = []
-    unreadable: list[tuple[str, Unreadable]] = []
+    unreadable: list[tuple[str, UnreadableFile]] = []
     for file in files:
         folder = Path(file).is_dir()
         passed_over, read_before = 0, len(queries)
-        for each in map(str, below(Path(file))) if folder else (file,):
+        for each in map(str, files_below(Path(file))) if folder else (file,):
             name = _printable("<stdin>" if each == STANDARD_INPUT else each)
             try:
                 found = find(name, read(each))
-            except OfOthers as problem:
+            except NoQueries as problem:
                 passed_over += 1
                 if not folder:
                     unreadable.append((name, problem))
-            except Unreadable as problem:
+            except UnreadableFile as problem:
                 unreadable.append((name, problem))
             else:
                 queries += found.queries
@@ -146,7 +146,7 @@ def _beside(file: Path) -> list[float]:
         if not file.is_dir() and file.exists() and path.is_file() and path != file:
             try:
                 return find(name, read(str(path))).intervals
-            except Unreadable:
+            except UnreadableFile:
                 return []
     return []
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from promql.expr import quote
-from promql.lint.reading import SUFFIXES, OfOthers, Text, Unreadable, Value, parse
+from promql.lint.located_text import SUFFIXES, LocatedText, NoQueries, UnreadableFile, Value, parse
 from promql.parse import duration
 
 Use = Literal["panel", "annotation", "variable", "record", "alert", "trigger"]
@@ -35,7 +35,7 @@ class Query:
     """
 
     file: str
-    text: Text
+    text: LocatedText
     use: Use
     place: str
     path: Path
@@ -65,18 +65,20 @@ class Found:
 
 
 def find(file: str, documents: list[Value]) -> Found:
-    """Find all queries of a file; raises :class:`~promql.lint.reading.Unreadable` if it is none."""
+    """Return the queries of a file; raises :class:`UnreadableFile` if it cannot have any."""
     found = Found()
     for index, document in enumerate(documents):
         _document(file, document, (index,) if len(documents) > 1 else (), found)
     if not found.understood:
-        raise OfOthers(
+        raise NoQueries(
             0,
             "is neither a Grafana dashboard nor a file of Prometheus rules",
             "give dashboards as JSON, and rules as YAML with `groups`",
         )
     if len(found.queries) > _MAX_QUERIES:
-        raise Unreadable(0, f"has more than {_MAX_QUERIES} queries", "split it into several files")
+        raise UnreadableFile(
+            0, f"has more than {_MAX_QUERIES} queries", "split it into several files"
+        )
     return found
 
 
@@ -132,32 +134,32 @@ def _scrape_intervals(value: Mapping[str, Value], spec: Mapping[str, Value]) -> 
 
 def _inner_files(
     value: Mapping[str, Value], spec: Mapping[str, Value]
-) -> Iterator[tuple[Path, Text]]:
+) -> Iterator[tuple[Path, LocatedText]]:
     """Yield the files that a manifest carries as text."""
     for name, text in _mapping(value.get("data")).items():
-        if isinstance(text, Text) and name.endswith((*SUFFIXES, ".rules")):
+        if isinstance(text, LocatedText) and name.endswith((*SUFFIXES, ".rules")):
             yield ("data", name), text
-    if isinstance(text := spec.get("json"), Text):
+    if isinstance(text := spec.get("json"), LocatedText):
         yield ("spec", "json"), text
 
 
-def _parsed(text: Text) -> list[Value]:
+def _parsed(text: LocatedText) -> list[Value]:
     try:
         return parse(str(text))
-    except Unreadable as problem:
+    except UnreadableFile as problem:
         line = text.line + problem.line - 1 if text.block and problem.line else text.line
-        raise Unreadable(line, f"holds a file that {problem.message}", problem.fix) from None
+        raise UnreadableFile(line, f"holds a file that {problem.message}", problem.fix) from None
 
 
-def _moved(value: Value, outer: Text) -> Value:
+def _moved(value: Value, outer: LocatedText) -> Value:
     """Return a value of an inner file with the lines of the outer one."""
     if isinstance(value, dict):
         return {key: _moved(inner, outer) for key, inner in value.items()}
     if isinstance(value, list):
         return [_moved(inner, outer) for inner in value]
-    if isinstance(value, Text):
+    if isinstance(value, LocatedText):
         line = outer.line + value.line - 1 if outer.block else outer.line
-        return Text(value, line, value.block and outer.block)
+        return LocatedText(value, line, value.block and outer.block)
     return value
 
 
@@ -170,7 +172,7 @@ def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
             use: Use = "alert" if "alert" in rule else "record"
             name = _text(rule.get(use))
             labels = {**_texts(group.get("labels")), **_texts(rule.get("labels"))}
-            if isinstance(text, Text):
+            if isinstance(text, LocatedText):
                 yield Query(
                     file,
                     text,
@@ -188,7 +190,7 @@ def _triggers(file: str, value: Mapping[str, Value], path: Path) -> Iterator[Que
     for index, trigger in enumerate(_list(value["spec"]["triggers"])):
         trigger = _mapping(trigger)
         text = _mapping(trigger.get("metadata")).get("query")
-        if trigger.get("type") == "prometheus" and isinstance(text, Text):
+        if trigger.get("type") == "prometheus" and isinstance(text, LocatedText):
             where = (*path, "spec", "triggers", index, "metadata", "query")
             yield Query(
                 file, text, "trigger", f"scaler {_shown(name)}, trigger {index}", where, name
@@ -227,7 +229,11 @@ def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: Found) 
     for index, annotation in enumerate(_list(annotations.get("list") or value.get("annotations"))):
         annotation = _mapping(annotation)
         text = annotation.get("expr") or _mapping(annotation.get("target")).get("expr")
-        if isinstance(text, Text) and text.strip() and _asks_prometheus(annotation, {}, sources):
+        if (
+            isinstance(text, LocatedText)
+            and text.strip()
+            and _asks_prometheus(annotation, {}, sources)
+        ):
             place = f"annotation {_quoted(annotation.get('name'))}"
             where = (*path, "annotations", "list", index, "expr")
             found.queries.append(
@@ -274,9 +280,9 @@ def _targets(panel: Mapping[str, Value]) -> Iterator[tuple[Path, Mapping[str, Va
         )
 
 
-def _query_text(target: Mapping[str, Value]) -> Text | None:
+def _query_text(target: Mapping[str, Value]) -> LocatedText | None:
     text = target.get("expr")
-    return text if isinstance(text, Text) and text.strip() else None
+    return text if isinstance(text, LocatedText) and text.strip() else None
 
 
 def _variables(value: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
@@ -292,22 +298,22 @@ _LOOKUP = re.compile(
 )
 
 
-def _variable_query(variable: Mapping[str, Value]) -> Text | None:
+def _variable_query(variable: Mapping[str, Value]) -> LocatedText | None:
     """Return the PromQL in the query of a variable: ``label_values(metric{…}, label)`` has one."""
     if variable.get("type", "query") != "query":
         return None
     query = variable.get("query")
     if isinstance(query, dict):
         query = query.get("query") or query.get("expr")
-    found = _LOOKUP.fullmatch(query) if isinstance(query, Text) else None
-    if not found or not isinstance(query, Text):
+    found = _LOOKUP.fullmatch(query) if isinstance(query, LocatedText) else None
+    if not found or not isinstance(query, LocatedText):
         return None
     inside = found["inside"]
     if found["function"] == "label_values":
         inside = inside.rpartition(",")[0]
     elif found["function"] != "query_result":
         return None
-    return Text(inside, query.line) if inside.strip() else None
+    return LocatedText(inside, query.line) if inside.strip() else None
 
 
 def _datasources(value: Mapping[str, Value]) -> Mapping[str, str]:

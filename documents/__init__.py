@@ -1,0 +1,1 @@
+"""Read YAML and JSON text into values with line numbers."""
