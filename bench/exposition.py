@@ -12,8 +12,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.reader import read
-from exporter.sources.triton import FAMILIES
+from exporter.sources.exposition.text_parser import read
+from exporter.sources.triton.triton_source import FAMILIES
 
 CAPTURES = Path(__file__).parents[1] / "tests/captures"
 SIZES = (2_000, 20_000, 100_000)

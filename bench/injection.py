@@ -9,10 +9,10 @@ import json
 import time
 from collections.abc import Callable
 
-from exporter.taps.recording import StreamRecorder
-from exporter.wire.connection import observe
-from exporter.wire.events import CLIENT, SERVER, Settings
-from exporter.wire.injection import Injection
+from exporter.protocol.detection import observe
+from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.injection import Injection
+from exporter.recording.stream_recorder import StreamRecorder
 
 ROUNDS = 5
 READ_BYTES, CHUNK_BYTES = 65_536, 4096

@@ -6,11 +6,10 @@ very end, chosen by version, and nothing inside depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporter.readings import Distribution, ModelInfo
-from exporter.view import View
+from exporter.samples import Distribution, ModelInfo
 
 NONE = "none"
 """The name of no profile."""
@@ -110,14 +109,3 @@ def provider(info: ModelInfo | None, endpoint: str = "") -> str:
         return TRITON
     known = _BY_BACKEND.get(info.backend.partition(" ")[0], "") if info else ""
     return known or _BY_ENDPOINT.get(endpoint, OTHER)
-
-
-def from_engines(view: View, profile: GenAiProfile) -> Sequence[GenAiSeries]:
-    """Return the signals that no tap measures, with the buckets of the engine's histogram."""
-    return [
-        GenAiSeries(state.signal, state.model, state.version, value)
-        for state in view.signals
-        if state.signal in profile.metrics and not state.method.startswith("wire")
-        for value in state.samples.values()
-        if isinstance(value, Distribution)
-    ]

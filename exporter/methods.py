@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporter.readings import Quality
+from exporter.samples import Quality
 
 # Where several methods give a signal the lowest rank is taken: bytes on the wire (10), then what
 # the engine or server says per request (20), the engine's own metrics (30), a sample of requests

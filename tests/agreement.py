@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.reader import Family
+from exporter.sources.exposition.text_parser import Family
 
 Plain = dict[str, tuple[str, str, list[tuple[str, dict[str, str], float | str]]]]
 

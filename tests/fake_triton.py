@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from exporter.readings import Missing, Reading, Survey
+from exporter.samples import Missing, Reading, Survey
 from exporter.sources.fetch import Limits
-from exporter.sources.triton import TritonSource
+from exporter.sources.triton.triton_source import TritonSource
 from tests.fake_server import serving
 
 NO_MODELS = """\

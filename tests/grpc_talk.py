@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hpack import Encoder
 from tritonclient.grpc import service_pb2 as kserve
 
-from exporter.wire.events import CLIENT, SERVER, Direction, Settings
-from exporter.wire.http2 import PREFACE, Http2Observer
+from exporter.protocol.events import CLIENT, SERVER, Direction, Settings
+from exporter.protocol.http2 import PREFACE, Http2Observer
 from tests.wire_log import CAPTURES, Line, WireLog, recorded, show
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)

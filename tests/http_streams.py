@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from exporter.wire.events import CLIENT, SERVER, Settings
-from exporter.wire.http1 import Http1Observer
+from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.http1 import Http1Observer
 from tests.wire_log import WireLog
 
 STREAM_HEAD = (

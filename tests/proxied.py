@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from exporter.taps.proxy import ProxyTap
+from exporter.protocol.events import CLIENT, SERVER, Direction
+from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from exporter.wire.events import CLIENT, SERVER, Direction
 
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from exporter.taps import attach
-from exporter.taps.capture import CaptureTap
+from exporter.protocol.detection import observe
+from exporter.protocol.events import SERVER, Observer, Settings
+from exporter.taps.capture import connection_table
+from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
-from exporter.wire.connection import observe
-from exporter.wire.events import SERVER, Observer, Settings
 from tests.capturing import need_capture
 from tests.segments import ACK, RST, ipv4, tcp, with_checksums
 from tests.test_capture_tap import POST, capturing, connected, listening, port_of
@@ -120,7 +120,7 @@ def flood(server: socket.socket) -> None:
 async def test_every_stream_that_began_before_an_overflow_is_seen_or_lossy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attach, "DOUBT_SECONDS", 0.5)
+    monkeypatch.setattr(connection_table, "DOUBT_SECONDS", 0.5)
     log = WireLog()
     passed: list[str] = []
 

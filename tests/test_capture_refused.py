@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from exporter.taps.capture import CaptureTap
+from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
 from slos.errors import InvalidFile
 from tests.watching import Watcher
@@ -25,8 +25,8 @@ async def test_too_many_ports() -> None:
 def test_without_the_privilege() -> None:
     script = """
         import asyncio
-        from exporter.taps.capture import CaptureTap
-        from exporter.taps.privileges import give_up
+        from exporter.taps.capture.capture_tap import CaptureTap
+        from exporter.taps.process.privileges import give_up
         from exporter.taps.tap import CaptureSpec
         give_up()
         tap = CaptureTap(CaptureSpec("eth0", (8000, 8001)), None, None)

@@ -19,15 +19,15 @@ from textwrap import dedent
 
 import pytest
 
-from exporter.taps import capture
-from exporter.taps.attach import Connections
-from exporter.taps.capture import CaptureTap
-from exporter.taps.packet_filter import packet_filter
-from exporter.taps.packets import Segment, segment
-from exporter.taps.reassembly import HOLE_SECONDS
-from exporter.taps.ring import Ring
+from exporter.protocol.events import CLIENT, SERVER
+from exporter.taps.capture import capture_tap
+from exporter.taps.capture.capture_tap import CaptureTap
+from exporter.taps.capture.connection_table import Connections
+from exporter.taps.capture.packet_filter import packet_filter
+from exporter.taps.capture.packet_ring import Ring
+from exporter.taps.capture.packets import Segment, segment
+from exporter.taps.capture.reassembly import HOLE_SECONDS
 from exporter.taps.tap import CaptureSpec
-from exporter.wire.events import CLIENT, SERVER
 from slos.errors import InvalidFile
 from tests.capturing import need_capture
 from tests.segments import ACK, FIN, PSH, SYN
@@ -321,7 +321,7 @@ async def test_draining_waits_for_the_last_stream() -> None:
 
 CAPTURING = """
     import asyncio, sys
-    from exporter.taps.capture import CaptureTap
+    from exporter.taps.capture.capture_tap import CaptureTap
     from exporter.taps.tap import CaptureSpec
     from tests.watching import Watcher
     async def main():
@@ -388,7 +388,7 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
     script = """
         import asyncio, ctypes, fcntl, socket, struct
         from exporter.log import set_up
-        from exporter.taps.capture import CaptureTap
+        from exporter.taps.capture.capture_tap import CaptureTap
         from exporter.taps.tap import CaptureSpec
         from tests.watching import Watcher
 
@@ -446,7 +446,7 @@ async def test_a_defect_in_a_sweep_does_not_end_the_capture(
         swept.set()
 
     monkeypatch.setattr(Connections, "sweep", sweep)
-    monkeypatch.setattr(capture, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(capture_tap, "SWEEP_SECONDS", 0.01)
     tap = CaptureTap(CaptureSpec("lo", (1,)), Watcher, lambda _: None)
     await tap.start()
     try:

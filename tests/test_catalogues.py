@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.reader import Family, read
+from exporter.sources.exposition.text_parser import Family, read
 from promql.lint.catalogue import Catalogue, union
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue

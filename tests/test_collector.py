@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter import text_format
-from exporter.collector import expose
 from exporter.families import LabelSet
-from exporter.readings import Distribution
-from exporter.view import View
+from exporter.samples import Distribution
+from exporter.store.view import View
+from exporter.web import text_format
+from exporter.web.collector import expose
 from slos.signals import OWN_METRICS, SIGNALS
 from tests.views import busy, measured, unavailable, view
 

@@ -7,11 +7,11 @@ from math import inf
 
 import pytest
 
-from exporter.objectives import ObjectiveState, judge
-from exporter.readiness import readiness
-from exporter.readings import Distribution, Labels, ModelInfo, Reading, Survey, Value
-from exporter.status import Status, status_html
-from exporter.store import Store
+from exporter.objectives.objective_status import ObjectiveState, judge
+from exporter.samples import Distribution, Labels, ModelInfo, Reading, Survey, Value
+from exporter.store.store import Store
+from exporter.web.readiness import readiness
+from exporter.web.status_page import Status, status_html
 from slos.model import Objective
 from slos.signals import slo_events
 from tests.service_example import objective, service

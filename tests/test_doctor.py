@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from exporter import doctor, first_look
-from exporter.config import Config, load_config
-from exporter.doctor import Diagnosis, as_text
-from exporter.readings import Missing, ModelInfo, Survey
-from exporter.server_config import FLAG
-from exporter.sources.gaps import OBSERVE
-from exporter.store import Store
+from exporter.doctor import baseline, doctor
+from exporter.doctor.doctor import Diagnosis, as_text
+from exporter.doctor.server_config import FLAG
+from exporter.samples import Missing, ModelInfo, Survey
+from exporter.settings import Config, load_config
+from exporter.sources.unavailable import OBSERVE
+from exporter.store.store import Store
 from slos import first_file
 from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
@@ -444,7 +444,7 @@ async def test_with_a_tap_nothing_advises_a_tap() -> None:
         host, port = fake.url.removeprefix("http://"), closed_port().rpartition(":")[2]
         async with sidecar_of(fake, "--tap", f"proxy=127.0.0.1:{port}={host}") as address:
             text = as_text(await look(address))
-            models = await first_look.look([address], "1.2.3", {})
+            models = await baseline.look([address], "1.2.3", {})
         said = " ".join(text.split())
         assert "--tap" not in said
         assert "--tap" not in first_file.text(models, about="")
@@ -459,7 +459,7 @@ async def test_requests_for_unknown_models_are_no_model_of_a_first_file() -> Non
                 await answer.read()
             other = 'llm_requests_total{model="other"'
             await eventually(f"{address}/metrics", lambda _, text: other in text)
-            models = await first_look.look([address], "1.2.3", {})
+            models = await baseline.look([address], "1.2.3", {})
     assert {model.name for model in models} == {"chat"}
 
 

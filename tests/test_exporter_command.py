@@ -21,15 +21,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from exporter import sidecar as sidecar_module
-from exporter.config import Config, load_config
+from exporter import app as sidecar_module
+from exporter.app import watch
 from exporter.log import Episodes
 from exporter.methods import METHODS
-from exporter.progress import Progress
-from exporter.readings import Distribution, ModelInfo, Reading, SourceError, Survey
-from exporter.sidecar import watch
+from exporter.samples import Distribution, ModelInfo, Reading, SourceError, Survey
+from exporter.settings import Config, load_config
 from exporter.sources import Closing, Source
-from exporter.view import View
+from exporter.store.decode_progress import Progress
+from exporter.store.view import View
 from slos.model import Service
 from tests.fake_triton import FakeTriton, config, core, fake_triton
 from tests.service_example import objective, service

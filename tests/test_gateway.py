@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.collector import expose
-from exporter.gateway import NAMES, families, parse
-from exporter.view import View
+from exporter.gateway_names import NAMES, parse
+from exporter.store.view import View
+from exporter.web.collector import expose
+from exporter.web.gateway import families
 from slos.errors import BadValue
 from tests.views import measured, unavailable, view
 

@@ -25,6 +25,17 @@ MAY_IMPORT = {
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}
 
+# The floors of the sidecar, lowest first.
+GROUND = {
+    *("background", "connection_limit", "families", "gateway_names", "genai", "http_server"),
+    *("interpreter", "log", "methods", "process_metrics", "samples", "signal_catalogue", "sockets"),
+}
+FLOORS = (
+    GROUND,
+    *({name} for name in ("protocol", "recording", "taps", "settings", "sources", "store")),
+    *({name} for name in ("objectives", "web", "doctor", "app")),
+)
+
 # What a running sidecar must not load: the generators' libraries and the lab's.
 NOT_IN_THE_SIDECAR = (
     "grafanalib",
@@ -67,7 +78,7 @@ def test_imports_go_down() -> None:
 def test_a_wrong_import_would_be_found(tmp_path: Path) -> None:
     (tmp_path / "slos").mkdir()
     (tmp_path / "slos/x.py").write_text(
-        "import json\ndef f():\n    from exporter.view import View\n"
+        "import json\ndef f():\n    from exporter.store.view import View\n"
     )
     (tmp_path / "alerts").mkdir()
     (tmp_path / "alerts/y.py").write_text("import dashboards.theme, slos.plan, lab\n")
@@ -75,6 +86,45 @@ def test_a_wrong_import_would_be_found(tmp_path: Path) -> None:
         "slos/x.py:3 imports exporter",
         "alerts/y.py:1 imports dashboards",
         "alerts/y.py:1 imports lab",
+    ]
+
+
+def exporter_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and module or package below ``exporter`` of every import from there."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            package, *rest = node.module.split(".")
+            if package == "exporter":
+                found = rest[:1] or [alias.name for alias in node.names]
+                yield from ((node.lineno, name) for name in found)
+
+
+def upward(root: Path) -> list[str]:
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    found = []
+    for path in sorted((root / "exporter").rglob("*.py")):
+        own = path.relative_to(root / "exporter").parts[0].removesuffix(".py")
+        if own != "__init__":
+            name = path.relative_to(root).as_posix()
+            found += [
+                f"{name}:{line} imports exporter.{target}"
+                for line, target in exporter_imports(path)
+                if floor[target] > floor[own]
+            ]
+    return found
+
+
+def test_imports_inside_the_sidecar_go_down() -> None:
+    assert upward(ROOT) == []
+
+
+def test_a_wrong_import_inside_the_sidecar_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "exporter/taps").mkdir(parents=True)
+    (tmp_path / "exporter/taps/a.py").write_text("from exporter.store.view import View\n")
+    (tmp_path / "exporter/log.py").write_text("from exporter import samples, web\n")
+    assert upward(tmp_path) == [
+        "exporter/log.py:1 imports exporter.web",
+        "exporter/taps/a.py:1 imports exporter.store",
     ]
 
 

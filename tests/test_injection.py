@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.wire.framing import HEAD_BYTES
-from exporter.wire.injection import MAX_ANSWER, OUTPUTS, Injection
+from exporter.protocol.http1_framing import HEAD_BYTES
+from exporter.protocol.injection import MAX_ANSWER, OUTPUTS, Injection
 
 TIMES = {
     "arrival_time_ns": 1_000_000_000,

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.taps.goodput import Goal
-from exporter.taps.recording import AT_ONCE, StreamRecorder
-from exporter.wire.events import Stream
+from exporter.protocol.events import Stream
+from exporter.recording.goodput import Goal
+from exporter.recording.stream_recorder import AT_ONCE, StreamRecorder
 from tests.test_stream_recorder import chunks, ended, play, play_on, readings, spread, stream
 
 THRESHOLDS = {"ttft": (0.5, 2.0), "max_gap": (1.0,), "itl": (0.75,), "e2e": (3.0,)}

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from exporter.readings import Distribution
-from exporter.taps.capture import CaptureTap
+from exporter.protocol.detection import observe
+from exporter.protocol.events import Settings, Stream
+from exporter.recording.stream_recorder import StreamRecorder
+from exporter.samples import Distribution
+from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.loop_lag import LoopLag
-from exporter.taps.recording import StreamRecorder
 from exporter.taps.tap import CaptureSpec
-from exporter.wire.connection import observe
-from exporter.wire.events import Settings, Stream
 from tests.proxied import Scene, on_loop, proxied, receive, until
 from tests.watching import Watcher
 

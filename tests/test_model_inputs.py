@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from fake_server import serving
 
-from exporter.taps import model_inputs
-from exporter.taps.model_inputs import ModelInputs
+from exporter.taps.proxy import model_inputs
+from exporter.taps.proxy.model_inputs import ModelInputs
 
 
 async def until(answer: Callable[[], object]) -> object:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from exporter.objective_log import LOOK_EVERY, SETTLED, ObjectiveLog
-from exporter.readings import Missing, ModelInfo, Reading, SourceError, Survey
-from exporter.store import Store
+from exporter.objectives.objective_log import LOOK_EVERY, SETTLED, ObjectiveLog
+from exporter.samples import Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.store.store import Store
 from tests.service_example import objective, service
 
 MEASURED = "objective chat/kv-headroom on llama is measured, quality exact"

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from exporter.objectives import ObjectiveState, judge
-from exporter.view import View
+from exporter.objectives.objective_status import ObjectiveState, judge
+from exporter.store.view import View
 from slos.model import Objective
 from tests.service_example import objective, service
 from tests.views import busy, measured, unavailable, view

@@ -20,9 +20,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, Sum
 
-from exporter.families import families
-from exporter.genai import OPERATIONS, PROFILES, GenAiSeries, from_engines
-from exporter.otlp_export import (
+from exporter.genai import OPERATIONS, PROFILES, GenAiSeries
+from exporter.protocol.events import Endpoint
+from exporter.samples import Distribution, ModelInfo
+from exporter.store.view import View
+from exporter.web.otlp_export import (
     OtlpExport,
     Push,
     Starts,
@@ -32,9 +34,8 @@ from exporter.otlp_export import (
     resource,
     server_attributes,
 )
-from exporter.readings import Distribution, ModelInfo
-from exporter.view import View
-from exporter.wire.events import Endpoint
+from exporter.web.otlp_genai import from_engines
+from exporter.web.view_families import families
 from slos.signals import OWN_METRICS, SIGNALS
 from tests.views import FIRST_TOKEN, busy, measured, view
 

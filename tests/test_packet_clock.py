@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from exporter.taps.packet_clock import PacketClock
+from exporter.taps.capture.packet_clock import PacketClock
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.taps.packets import Segment, is_intact, ports, reverse, segment
+from exporter.taps.capture.packets import Segment, is_intact, ports, reverse, segment
 from tests.segments import ACK, PSH, ipv4, ipv6, tcp, with_checksums
 
 HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, AUTHENTICATION = 0, 43, 44, 60, 51

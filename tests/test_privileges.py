@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = dedent(
     """
     import subprocess, sys
-    from exporter.taps.privileges import give_up
+    from exporter.taps.process.privileges import give_up
     give_up()
     text = "print(open('/proc/self/status').read())"
     print(open("/proc/self/status").read(), flush=True)

@@ -16,13 +16,22 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from exporter.collector import expose
-from exporter.config import load_config
-from exporter.probe import ID, Ask, Probe, Probed, families, of_openai, of_triton, without_probes
-from exporter.readings import Reading, Survey
-from exporter.sources.configured import configured
+from exporter.samples import Reading, Survey
+from exporter.settings import load_config
+from exporter.sources.factory import configured
 from exporter.sources.fetch import new_session
-from exporter.sources.taps import TapsSource
+from exporter.sources.probe import (
+    ID,
+    Ask,
+    Probe,
+    Probed,
+    families,
+    of_openai,
+    of_triton,
+    without_probes,
+)
+from exporter.sources.tap_source import TapsSource
+from exporter.web.collector import expose
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
 from tests.listening import listening
@@ -213,7 +222,7 @@ def test_a_probe_needs_a_server_to_send_to() -> None:
 
 
 def test_the_probe_id_is_another_one_after_every_start() -> None:
-    command = [sys.executable, "-c", "from exporter.probe import ID; print(ID)"]
+    command = [sys.executable, "-c", "from exporter.sources.probe import ID; print(ID)"]
     ids = {subprocess.check_output(command, cwd=ROOT, text=True).strip() for _ in range(2)}
     assert len(ids) == 2
     assert all(re.fullmatch("tokenslo-probe-[0-9a-f]{16}", one) for one in ids)

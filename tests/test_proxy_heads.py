@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.taps import proxy
-from exporter.taps.proxy_heads import FirstHead
-from exporter.taps.proxy_shared import Limits
-from exporter.wire.connection import observe
-from exporter.wire.events import Direction, Settings
-from exporter.wire.http2 import PREFACE
+from exporter.protocol.detection import observe
+from exporter.protocol.events import Direction, Settings
+from exporter.protocol.http2 import PREFACE
+from exporter.taps.proxy import proxy_tap
+from exporter.taps.proxy.context import Limits
+from exporter.taps.proxy.request_heads import FirstHead
 from tests.proxied import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all, until
 from tests.wire_log import WireLog
 
@@ -29,7 +29,7 @@ HELLO = b"\x16\x03\x01\x00\x05hello"
 
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(proxy_tap, "TICK_SECONDS", 0.05)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from time import monotonic
 
 import pytest
 
-from exporter.wire.events import CLIENT, SERVER, Direction
+from exporter.protocol.events import CLIENT, SERVER, Direction
 from tests.proxied import (
     ANSWER,
     REQUEST,
@@ -94,7 +94,7 @@ async def test_sends_small_pieces_at_once_and_finds_out_about_dead_peers() -> No
 def _transports() -> list[asyncio.Transport]:
     import gc
 
-    from exporter.taps.proxy_connection import Connection, Server
+    from exporter.taps.proxy.connection import Connection, Server
 
     found = []
     for each in gc.get_objects():

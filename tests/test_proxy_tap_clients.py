@@ -17,11 +17,11 @@ import grpc
 import pytest
 from aiohttp import web
 
-from exporter.taps.proxy import ProxyTap
-from exporter.taps.proxy_tls import Certificate, Verification
+from exporter.protocol.events import CLIENT, SERVER
+from exporter.protocol.http2 import PREFACE
+from exporter.taps.proxy.proxy_tap import ProxyTap
+from exporter.taps.proxy.tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec
-from exporter.wire.events import CLIENT, SERVER
-from exporter.wire.http2 import PREFACE
 from slos.errors import InvalidFile
 from tests.proxied import Notes, on_loop, until
 

@@ -17,14 +17,14 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.taps import proxy
-from exporter.taps.proxy import ProxyTap
-from exporter.taps.proxy_answers import Unavailable
-from exporter.taps.proxy_connection import Connection
-from exporter.taps.proxy_shared import Limits
+from exporter.protocol.events import CLIENT, SERVER, Direction
+from exporter.protocol.http2 import PREFACE
+from exporter.taps.proxy import proxy_tap
+from exporter.taps.proxy.connection import Connection
+from exporter.taps.proxy.context import Limits
+from exporter.taps.proxy.local_responses import Unavailable
+from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from exporter.wire.events import CLIENT, SERVER, Direction
-from exporter.wire.http2 import PREFACE
 from slos.errors import InvalidFile
 from tests.proxied import (
     ANSWER,
@@ -49,7 +49,7 @@ UNREACHABLE = (
 
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(proxy_tap, "TICK_SECONDS", 0.05)
 
 
 @on_loop()
@@ -381,9 +381,9 @@ async def test_only_connections_without_a_request_are_idle() -> None:
 
 PROGRAM = """
 import asyncio, resource, sys, uvloop
-from exporter.taps.proxy import ProxyTap
+from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from exporter.wire.blind import Blind
+from exporter.protocol.null_observer import Blind
 
 async def main():
     hard = int(sys.argv[2])

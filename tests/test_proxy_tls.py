@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from exporter.taps import proxy
-from exporter.taps.proxy_shared import Limits
-from exporter.taps.proxy_tls import Certificate, Verification
+from exporter.taps.proxy import proxy_tap
+from exporter.taps.proxy.context import Limits
+from exporter.taps.proxy.tls import Certificate, Verification
 from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all, until
 
 
 @pytest.fixture(autouse=True)
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(proxy_tap, "TICK_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
-from exporter.wire.connection import observe
-from exporter.wire.events import Observer, Settings
-from exporter.wire.http2 import PREFACE
+from exporter.protocol.detection import observe
+from exporter.protocol.events import Observer, Settings
+from exporter.protocol.http2 import PREFACE
 from tests import proxied as proxied_module
 from tests.listening import listening
 from tests.proxied import (

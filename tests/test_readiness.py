@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from exporter.collector import expose
-from exporter.config import ExpectedModel
-from exporter.probe import Probed
-from exporter.progress import Decoding
-from exporter.readiness import Readiness, Watched, family, readiness
-from exporter.readings import ModelInfo
-from exporter.view import SourceState, View
+from exporter.samples import ModelInfo
+from exporter.settings import ExpectedModel
+from exporter.sources.probe import Probed
+from exporter.store.decode_progress import Decoding
+from exporter.store.view import SourceState, View
+from exporter.web.collector import expose
+from exporter.web.readiness import Readiness, Watched, family, readiness
 from tests.views import UP, busy, view
 
 LLAMA = ("llama", "1")

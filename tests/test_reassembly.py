@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.taps import reassembly
-from exporter.taps.reassembly import Circumstances, Connection
-from exporter.wire.events import CLIENT, SERVER, Direction
+from exporter.protocol.events import CLIENT, SERVER, Direction
+from exporter.taps.capture import reassembly
+from exporter.taps.capture.reassembly import Circumstances, Connection
 from tests.segments import ACK, FIN, RST
 from tests.watching import Watcher
 

@@ -10,9 +10,9 @@ import aiohttp
 
 from exporter.sources.fetch import Limits
 from exporter.sources.served_models import ServedModels
-from exporter.sources.taps import TapsSource
-from exporter.taps.messages import Settings
-from exporter.taps.process import TapsProcess
+from exporter.sources.tap_source import TapsSource
+from exporter.taps.process.child_process import TapsProcess
+from exporter.taps.process.messages import Settings
 from exporter.taps.tap import CaptureSpec, parse
 from lab import serve
 from lab.process import HOST

@@ -12,13 +12,14 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 import aiohttp
 import pytest
 
-from exporter import connection_limit, server
-from exporter.config import Listen
-from exporter.objectives import judge
-from exporter.readiness import readiness
-from exporter.server import Facts, Renderer, application, start
-from exporter.status import Status
-from exporter.view import View
+from exporter import connection_limit, http_server
+from exporter.http_server import start
+from exporter.objectives.objective_status import judge
+from exporter.sockets import Listen
+from exporter.store.view import View
+from exporter.web.readiness import readiness
+from exporter.web.server import Facts, Renderer, application
+from exporter.web.status_page import Status
 from slos.errors import InvalidFile
 from tests.views import busy, view
 
@@ -187,7 +188,7 @@ async def test_a_connection_that_scrapes_outlives_idle_ones(
 async def test_a_head_that_does_not_come_ends_the_connection(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, sent: bytes, answers: int
 ) -> None:
-    monkeypatch.setattr(server, "KEEPALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "KEEPALIVE_SECONDS", 0.3)
     monkeypatch.setattr(connection_limit, "HEAD_SECONDS", 0.1)
     url, stop = await start(application(facts()), LOOPBACK)
     [client] = opened(url, 1, sent)

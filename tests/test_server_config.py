@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from exporter.server_config import server_config
+from exporter.doctor.server_config import server_config
 from slos.errors import InvalidFile
 from slos.model import Objective, Service
 from tests.service_example import objective, service

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.readings import Missing, Reading, Survey
+from exporter.samples import Missing, Reading, Survey
 from tests.fake_triton import found, look, outcomes
 
 CAPTURES = Path(__file__).parent / "captures"

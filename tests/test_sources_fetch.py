@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from exporter.readings import SourceError
+from exporter.samples import SourceError
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
 from tests.listening import listening
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.methods import METHODS
-from exporter.readings import Distribution, Missing, Reading
-from exporter.sources.iterations.continuity import Continuity
-from exporter.sources.iterations.engine import Engine
-from exporter.sources.iterations.records import TIMESTAMP, dialect_of, read_record
-from exporter.sources.iterations.splitter import MAX_OBJECT, Splitter
-from exporter.sources.iterations.telling import tell
+from exporter.samples import Distribution, Missing, Reading
+from exporter.sources.trtllm.iterations.continuity import Continuity
+from exporter.sources.trtllm.iterations.engine import Engine
+from exporter.sources.trtllm.iterations.json_splitter import MAX_OBJECT, Splitter
+from exporter.sources.trtllm.iterations.records import TIMESTAMP, dialect_of, read_record
+from exporter.sources.trtllm.iterations.report import tell
 from slos.signals import MAIN_SIGNALS
 
 Json = dict[str, Any]

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from exporter.readings import Distribution, Reading
-from exporter.recent import quantile
-from exporter.sources.iterations.engine import Engine as Told
-from exporter.sources.iterations.records import read_record
-from exporter.sources.iterations.telling import tell
+from exporter.samples import Distribution, Reading
+from exporter.sources.trtllm.iterations.engine import Engine as Told
+from exporter.sources.trtllm.iterations.records import read_record
+from exporter.sources.trtllm.iterations.report import tell
+from exporter.store.last_minute import quantile
 from lab.engine import Engine, EngineSettings, Request
 from lab.trtllm_serve.iteration_json import Json, records
 from lab.trtllm_serve.settings import ServeSettings

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from exporter.readings import Distribution, Missing, Reading, SourceError, Survey
+from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
 from exporter.sources.fetch import Limits
-from exporter.sources.trtllm_iterations import (
+from exporter.sources.trtllm.iterations_source import (
     IterationsFileSource,
     IterationsSource,
     pause_for,

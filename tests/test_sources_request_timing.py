@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.readings import Distribution, Missing, Reading
-from exporter.sources.iterations.splitter import Splitter
-from exporter.sources.ledger import Ledger
-from exporter.sources.request_feed import LOSSY_FOR, RequestFeed
-from exporter.sources.request_timing import SPANS, RequestTimings, timing, token_gaps
+from exporter.samples import Distribution, Missing, Reading
+from exporter.sources.loss_counter import Ledger
+from exporter.sources.trtllm.iterations.json_splitter import Splitter
+from exporter.sources.trtllm.request_feed import LOSSY_FOR, RequestFeed
+from exporter.sources.trtllm.request_timing import SPANS, RequestTimings, timing, token_gaps
 
 BOOT = 76735.0
 Item = dict[str, object]

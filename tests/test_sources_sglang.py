@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from exporter.methods import METHODS
-from exporter.readings import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.samples import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
 from exporter.sources.fetch import Limits
-from exporter.sources.sglang_server import SglangSource
+from exporter.sources.sglang.sglang_source import SglangSource
 from slos.signals import MAIN_SIGNALS, SIGNALS
 from tests.fake_server import fake_server
 

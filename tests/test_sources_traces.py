@@ -16,14 +16,15 @@ import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from exporter.config import Listen, load_config
-from exporter.readings import Distribution, Reading, SourceError, Survey
-from exporter.sources import traces
-from exporter.sources.configured import configured
+from exporter.samples import Distribution, Reading, SourceError, Survey
+from exporter.settings import load_config
+from exporter.sockets import Listen
+from exporter.sources.factory import configured
 from exporter.sources.fetch import Limits
-from exporter.sources.trace_setting import TraceSetting, read_setting
-from exporter.sources.traces import TracesSource
-from exporter.store import Store
+from exporter.sources.traces import traces_source
+from exporter.sources.traces.traces_source import TracesSource
+from exporter.sources.triton.trace_setting import TraceSetting, read_setting
+from exporter.store.store import Store
 from slos.errors import InvalidFile
 from tests.test_traces import as_protobuf, bodies, changed
 
@@ -217,8 +218,8 @@ async def test_other_content_other_paths_and_other_methods() -> None:
 async def test_a_slow_sender_is_sent_away_and_too_many_are_asked_to_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(traces, "BODY_SECONDS", 0.3)
-    monkeypatch.setattr(traces, "EXPORTS_AT_ONCE", 2)
+    monkeypatch.setattr(traces_source, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(traces_source, "EXPORTS_AT_ONCE", 2)
     head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
@@ -243,7 +244,7 @@ async def test_a_sender_that_hangs_up_leaves_nothing_behind(
     head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
-        for _ in range(2 * traces.EXPORTS_AT_ONCE):
+        for _ in range(2 * traces_source.EXPORTS_AT_ONCE):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(head + b"Content-Length: 100\r\n\r\n{")
             await writer.drain()
@@ -286,7 +287,7 @@ async def test_models_that_answer_at_once_are_reported_only_when_named() -> None
 
 
 async def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MAX_MODELS", 1)
+    monkeypatch.setattr(traces_source, "MAX_MODELS", 1)
     async with TracesSource(ANY) as source:
         for scenario in ("http", "ensemble"):
             await post(source, bodies(scenario)[0])
@@ -348,7 +349,7 @@ async def test_alone_it_says_what_is_missing() -> None:
             await post(one, HTTP)
         survey = await alone.survey(0.0)
         fixes = {gap.signal: gap.fix for gap in survey.missing}
-        assert fixes["requests"] == fixes["kv_utilization"] == traces.ASK_TRITON
+        assert fixes["requests"] == fixes["kv_utilization"] == traces_source.ASK_TRITON
         assert "--tap" in fixes["disconnects"]
         assert [info.model for info in survey.models] == ["streaming"]
         survey = await beside.survey(0.0)
@@ -452,7 +453,7 @@ class Collector:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.sources.trace_forwarding.SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr("exporter.sources.traces.forwarding.SHORTEST_PAUSE", 0.01)
 
 
 async def test_what_comes_is_passed_on_byte_for_byte() -> None:

@@ -14,22 +14,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exporter.methods import METHODS
-from exporter.reader import Family
-from exporter.readings import Distribution, Missing, Reading, SourceError, Survey
-from exporter.sources import repository, triton_statistics, trtllm_backend
-from exporter.sources.by_model import ByModel
+from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.text_parser import Family
 from exporter.sources.fetch import Limits
-from exporter.sources.gaps import GAPS, OBSERVED
-from exporter.sources.interpretation import Seen, interpret
-from exporter.sources.roster import Roster
-from exporter.sources.triton import (
+from exporter.sources.triton import model_repository, statistics_api, trtllm_backend
+from exporter.sources.triton.interpretation import Seen, interpret
+from exporter.sources.triton.model_selection import Roster
+from exporter.sources.triton.triton_source import (
     ENGINE_FAMILIES,
     FAMILIES,
     LIVING,
     TritonSource,
     default_metrics_url,
 )
-from exporter.store import Store
+from exporter.sources.unavailable import GAPS, OBSERVED
+from exporter.store.store import Store
 from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_triton import (
     Handler,
@@ -358,9 +358,9 @@ def many(
     return Roster(
         names={f"blue/{name}": name for name in names},
         silent=False,
-        index=[repository.Entry(name, "1", "READY", "") for name in names],
+        index=[model_repository.Entry(name, "1", "READY", "") for name in names],
         configs={
-            name: repository.Config("python", decoupled, behind)
+            name: model_repository.Config("python", decoupled, behind)
             for name, behind in zip(names, steps, strict=True)
         },
         unread={},
@@ -406,7 +406,7 @@ class TestManyModels:
         names = {f"blue/m{index}": f"m{index}" for index in range(20_000)}
         document = {"model_stats": [stats("m7", ok=1)]}
         began = time.process_time()
-        assert list(triton_statistics.tallies(document, names)) == [("blue/m7", "1")]
+        assert list(statistics_api.tallies(document, names)) == [("blue/m7", "1")]
         assert time.process_time() - began < 1, "quadratic, it takes ten seconds"
 
 
@@ -489,14 +489,14 @@ def test_nonsense_never_crashes_nor_leaks(
     store = Store(10)
     engines: dict[tuple[str, str], trtllm_backend.Engine] = {}
     known: set[tuple[str, str]] = set()
-    told = repository.config(configuration)
+    told = model_repository.config(configuration)
     for now, said in enumerate(looks):
         metrics = ByModel(said)
-        tallies = triton_statistics.tallies(statistics, metrics.names)
+        tallies = statistics_api.tallies(statistics, metrics.names)
         roster = Roster(
             names=metrics.names,
             silent=False,
-            index=repository.index(index),
+            index=model_repository.index(index),
             configs={"chat": told} if told else {},
             unread={},
             globs=("*",),

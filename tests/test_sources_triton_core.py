@@ -7,7 +7,7 @@ from math import inf
 import pytest
 from aiohttp import web
 
-from exporter.readings import Distribution, Missing, Reading
+from exporter.samples import Distribution, Missing, Reading
 from tests.fake_triton import config, core, ensemble, found, look, outcomes, ready, stats
 
 FIRST_RESPONSE = """\

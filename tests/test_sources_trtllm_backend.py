@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from exporter.methods import METHODS
-from exporter.readings import Distribution, Missing, ModelInfo, Reading, Survey
-from exporter.sources.trtllm_backend import AT_REST, GAUGES
+from exporter.samples import Distribution, Missing, ModelInfo, Reading, Survey
+from exporter.sources.triton.trtllm_backend import AT_REST, GAUGES
 from tests.fake_triton import FakeTriton, config, core, fake_triton, found, look
 
 CPP = {"chat": config("tensorrtllm")}

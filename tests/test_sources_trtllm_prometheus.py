@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.reader import ExpositionError, Family, read
-from exporter.readings import Distribution, Missing, Reading
-from exporter.sources import trtllm_prometheus
-from exporter.sources.by_model import ByModel
-from exporter.sources.trtllm_prometheus import Memory
+from exporter.samples import Distribution, Missing, Reading
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.text_parser import ExpositionError, Family, read
+from exporter.sources.trtllm import prometheus_metrics
+from exporter.sources.trtllm.prometheus_metrics import Memory
 from slos.signals import OUTCOMES as ALL_OUTCOMES
 from slos.signals import SIGNALS
 from tests.fake_triton import outcomes
@@ -37,15 +37,15 @@ class Watcher:
         self.frozen_after = frozen_after
 
     def look(self, text: str, now: float = 0.0, model: str = "chat") -> Said:
-        return self.see(read(text.encode(), trtllm_prometheus.FAMILIES), now, model)
+        return self.see(read(text.encode(), prometheus_metrics.FAMILIES), now, model)
 
     def see(self, families: dict[str, Family], now: float, model: str = "chat") -> Said:
-        labelled = trtllm_prometheus.owner(families, model)
+        labelled = prometheus_metrics.owner(families, model)
         assert labelled is not None
         metrics = ByModel(families)
-        done = trtllm_prometheus.finished(metrics, labelled)
-        self.memory = trtllm_prometheus.remember(self.memory, families, done, now)
-        found = trtllm_prometheus.interpret(
+        done = prometheus_metrics.finished(metrics, labelled)
+        self.memory = prometheus_metrics.remember(self.memory, families, done, now)
+        found = prometheus_metrics.interpret(
             metrics, labelled, self.memory, model, now, self.frozen_after
         )
         return {one.signal: one for one in found}
@@ -156,9 +156,9 @@ class TestGenerations:
 
     def test_several_models_belong_to_nobody_unless_one_is_served(self) -> None:
         text = finished(3) + finished(4).replace("chat", "other")
-        families = read(text.encode(), trtllm_prometheus.FAMILIES)
-        assert trtllm_prometheus.owner(families, "third") is None
-        assert trtllm_prometheus.owner(families, "other") == ("other", "")
+        families = read(text.encode(), prometheus_metrics.FAMILIES)
+        assert prometheus_metrics.owner(families, "third") is None
+        assert prometheus_metrics.owner(families, "other") == ("other", "")
 
 
 class TestGauges:
@@ -284,7 +284,7 @@ class TestGauges:
         assert "sequences_active" not in said
 
 
-names = st.sampled_from(sorted(trtllm_prometheus.FAMILIES))
+names = st.sampled_from(sorted(prometheus_metrics.FAMILIES))
 numbers = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-5, 5).map(float)
 labels = st.dictionaries(
     st.sampled_from(["pid", "model_name", "finished_reason", "le", "engine_type"]),
@@ -310,7 +310,7 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
         for name, suffix, labels_of, number in samples:
             family = families.setdefault(name, Family(name))
             family.samples.append((name + suffix, labels_of, number))
-        if trtllm_prometheus.owner(families, "chat") is None:
+        if prometheus_metrics.owner(families, "chat") is None:
             continue
         for one in watcher.see(families, float(now)).values():
             if isinstance(one, Reading):
@@ -329,7 +329,7 @@ def test_a_cut_exposition_is_refused_or_says_less(data: st.DataObject) -> None:
     body = capture("1.4").encode()
     part = body[: data.draw(st.integers(0, len(body)))]
     try:
-        families = read(part, trtllm_prometheus.FAMILIES)
+        families = read(part, prometheus_metrics.FAMILIES)
     except ExpositionError:
         return
     whole = Watcher().look(body.decode())

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 
 from exporter.methods import METHODS
-from exporter.readings import Distribution, Missing, Reading, SourceError, Survey
+from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
 from exporter.sources.fetch import Limits
-from exporter.sources.trtllm_serve import TrtllmServeSource
-from exporter.store import Store
+from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
+from exporter.store.store import Store
 from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_server import FakeServer, Said, cut, fake_server, status
 from tests.test_sources_request_timing import item

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from exporter.readings import Distribution, Missing, Reading
+from exporter.samples import Distribution, Missing, Reading
 from tests.fake_triton import config, core, found, look, outcomes
 
 VLLM = {"chat": config("vllm")}

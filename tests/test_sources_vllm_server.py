@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.methods import METHODS
-from exporter.reader import Family
-from exporter.readings import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
-from exporter.sources import vllm
-from exporter.sources.by_model import ByModel
+from exporter.samples import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.text_parser import Family
 from exporter.sources.fetch import Limits
-from exporter.sources.vllm_server import VllmSource
+from exporter.sources.vllm import vllm_metrics
+from exporter.sources.vllm.vllm_source import VllmSource
 from slos.signals import COMPANIONS, LORA_LABELS, MAIN_SIGNALS
 from tests.fake_server import Said, fake_server, status
 from tests.fake_triton import outcomes
@@ -170,7 +170,7 @@ labels = st.dictionaries(
     st.sampled_from(["0", "1", "chat", "abort", "0.1", "+Inf", ""]),
 )
 samples = st.tuples(
-    st.sampled_from(sorted(vllm.FAMILIES)),
+    st.sampled_from(sorted(vllm_metrics.FAMILIES)),
     st.sampled_from(["", "_bucket", "_sum", "_count"]),
     labels,
     numbers,
@@ -187,8 +187,8 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
         family = families.setdefault(name, Family(name))
         family.samples.append((name + suffix, labels_of, number))
     metrics = ByModel(families)
-    infos = [ModelInfo(*model) for model in metrics.models(*vllm.FAMILIES)]
-    for one in vllm.interpret(metrics, infos):
+    infos = [ModelInfo(*model) for model in metrics.models(*vllm_metrics.FAMILIES)]
+    for one in vllm_metrics.interpret(metrics, infos):
         if isinstance(one, Missing):
             continue
         for sample in one.samples.values():

@@ -7,17 +7,17 @@ from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
 
-from exporter.objectives import judge
-from exporter.readiness import readiness
-from exporter.readings import Distribution, Labels, ModelInfo, Value
-from exporter.status import (
+from exporter.objectives.objective_status import judge
+from exporter.samples import Distribution, Labels, ModelInfo, Value
+from exporter.store.view import SourceState, View
+from exporter.web.readiness import readiness
+from exporter.web.status_page import (
     CONTENT_SECURITY_POLICY,
     Status,
     readiness_json,
     status_html,
     status_json,
 )
-from exporter.view import SourceState, View
 from tests.service_example import objective, service
 from tests.views import busy, measured, unavailable, view
 

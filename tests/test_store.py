@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.readings import (
+from exporter.samples import (
     Distribution,
     Labels,
     Missing,
@@ -22,8 +22,8 @@ from exporter.readings import (
     Survey,
     Value,
 )
-from exporter.store import SLICE, Store
-from exporter.view import SignalState
+from exporter.store.store import SLICE, Store
+from exporter.store.view import SignalState
 
 OK: Labels = (("outcome", "ok"), ("reason", "success"))
 ERROR: Labels = (("outcome", "error"), ("reason", "backend"))

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.collector import expose
 from exporter.genai import PROFILES
 from exporter.methods import METHODS
-from exporter.readings import Distribution, Reading
-from exporter.taps.goodput import Goal, goals
-from exporter.taps.label_limiter import MAX_SERIES
-from exporter.taps.messages import read_genai
-from exporter.taps.model import GOES_ON_FROM, MAX_REASONS
-from exporter.taps.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
-from exporter.taps.recording import MAX_TENANTS, StreamRecorder
-from exporter.taps.retries import MOST, WITHIN
-from exporter.view import SignalState, View
-from exporter.wire.events import Listener, Outcome, Stages, Stream
+from exporter.protocol.events import Listener, Outcome, Stages, Stream
+from exporter.recording.goodput import Goal, goals
+from exporter.recording.label_limiter import MAX_SERIES
+from exporter.recording.model_metrics import GOES_ON_FROM, MAX_REASONS
+from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
+from exporter.recording.retries import MOST, WITHIN
+from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
+from exporter.samples import Distribution, Reading
+from exporter.store.view import SignalState, View
+from exporter.taps.process.messages import read_genai
+from exporter.web.collector import expose
 from slos.model import Objective
 from slos.signals import OUTCOMES, PHASES
 from tests.service_example import service

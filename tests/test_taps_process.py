@@ -24,21 +24,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.families import Family
-from exporter.readings import Distribution, Reading, SourceError, Survey
-from exporter.sources.taps import TapsSource
-from exporter.store import Store
-from exporter.taps import process as taps_process
-from exporter.taps.goodput import Goal
-from exporter.taps.messages import (
+from exporter.protocol.events import Stream
+from exporter.recording.goodput import Goal
+from exporter.recording.stream_recorder import StreamRecorder
+from exporter.samples import Distribution, Reading, SourceError, Survey
+from exporter.sources.tap_source import TapsSource
+from exporter.store.store import Store
+from exporter.taps.process import child_process as taps_process
+from exporter.taps.process.child_process import Answer, TapsProcess
+from exporter.taps.process.messages import (
     Settings,
     read_readings,
     read_settings,
     readings_line,
     settings_line,
 )
-from exporter.taps.process import Answer, TapsProcess
-from exporter.taps.recording import StreamRecorder
-from exporter.wire.events import Stream
 from slos.errors import InvalidFile
 from slos.signals import MAIN_SIGNALS, SIGNALS
 from tests.listening import listening
@@ -456,7 +456,7 @@ async def test_a_process_that_does_not_start_is_one_problem(
 def test_the_process_is_small() -> None:
     heavy = ("aiohttp", "click", "grafanalib", "opentelemetry", "prometheus_client", "yaml")
     code = (
-        "import sys, pathlib, exporter.taps.worker;"
+        "import sys, pathlib, exporter.taps.process.worker;"
         f"print(*(name for name in {heavy!r} if name in sys.modules));"
         "status = pathlib.Path('/proc/self/status').read_text();"
         "print(status.partition('VmRSS:')[2].split()[0])"

@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from exporter.families import Family, Series
-from exporter.readings import Distribution
-from exporter.text_format import MAX_HEADS, UNITS, TextWriter
+from exporter.samples import Distribution
+from exporter.web.text_format import MAX_HEADS, UNITS, TextWriter
 
 TEXT = st.text(max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "é", "\U0001f600"])
 LABELS = st.dictionaries(st.sampled_from(["model", "version", "a", "z", "outcome"]), TEXT)
@@ -75,7 +75,7 @@ def test_the_text_is_prometheus_clients(shown: list[Family]) -> None:
 
 
 def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.text_format.MAX_HEADS", 10)
+    monkeypatch.setattr("exporter.web.text_format.MAX_HEADS", 10)
     assert MAX_HEADS > 10
     writer = TextWriter()
     for number in range(100):

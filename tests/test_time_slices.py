@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.time_slices import SliceJudge
-from exporter.view import SignalState, View
+from exporter.objectives.time_slices import SliceJudge
+from exporter.store.view import SignalState, View
 from slos.model import Objective, TimeSlices
 from tests.service_example import objective, service
 from tests.views import measured, unavailable, view

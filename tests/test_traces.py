@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from exporter.probe import ID
-from exporter.traces import otlp_json, otlp_protobuf, spans
-from exporter.traces.joining import Joiner, Limits, Request
-from exporter.traces.spans import ExportTooLargeError, MalformedExportError, Span
-from exporter.traces.timing import timing
+from exporter.sources.probe import ID
+from exporter.sources.traces import otlp_json, otlp_protobuf, spans
+from exporter.sources.traces.span_join import Joiner, Limits, Request
+from exporter.sources.traces.spans import ExportTooLargeError, MalformedExportError, Span
+from exporter.sources.traces.timing import timing
 from tests.traced import RECORDED_PROBE
 
 CAPTURES = Path(__file__).parent / "captures"

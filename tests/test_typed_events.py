@@ -11,10 +11,10 @@ import aiohttp
 import openai
 import pytest
 
-from exporter.taps.proxy import ProxyTap
+from exporter.protocol.detection import observe
+from exporter.protocol.events import Settings, Stream
+from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from exporter.wire.connection import observe
-from exporter.wire.events import Settings, Stream
 from lab import serve
 from lab.engine import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings

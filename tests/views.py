@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from exporter.readings import Distribution, Labels, ModelInfo, Value
-from exporter.view import SignalState, SourceState, View
+from exporter.samples import Distribution, Labels, ModelInfo, Value
+from exporter.store.view import SignalState, SourceState, View
 
 FIRST_TOKEN = Distribution((0.1, 0.5, 0.8, 2.0, inf), (1.0, 4.0, 7.0, 9.0, 10.0), 6.5)
 COUNT_AND_SUM = Distribution((inf,), (10.0,), 0.25)

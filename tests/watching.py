@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from exporter.wire.events import CLIENT, SERVER, Direction
+from exporter.protocol.events import CLIENT, SERVER, Direction
 
 Event = tuple[object, ...]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from exporter.wire.events import CLIENT, Direction, Observer, Outcome, Stream
+from exporter.protocol.events import CLIENT, Direction, Observer, Outcome, Stream
 
 Event = tuple[Any, ...]
 Line = tuple[Direction, float, bytes | bool | None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from exporter.reader import Family
+    from exporter.sources.exposition.text_parser import Family
 
 from slos.errors import InvalidFile
 from slos.model import Service
@@ -30,7 +30,7 @@ metrics_option = click.option(
 
 def families(place: str) -> dict[str, Family]:
     """Read the metrics at a URL or in a file, by the name of their families."""
-    from exporter.reader import ExpositionError, read
+    from exporter.sources.exposition.text_parser import ExpositionError, read
 
     try:
         found = read(_body(place))
@@ -75,7 +75,7 @@ def _body(place: str) -> bytes:
             raise click.BadParameter(message, param_hint=OPTION) from None
     import asyncio
 
-    from exporter.readings import SourceError
+    from exporter.samples import SourceError
     from exporter.sources.fetch import Limits, fetch, new_session
 
     async def get() -> bytes:

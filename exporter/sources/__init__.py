@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from exporter.background import TaskState
-from exporter.readings import Survey
+from exporter.samples import Survey
 
 
 class Source(Protocol):

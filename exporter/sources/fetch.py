@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from exporter.readings import SourceError
+from exporter.samples import SourceError
 
 CHUNK = 64 * 1024
 REDIRECTS = range(300, 400)

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import aiohttp
 
-from exporter.readings import ModelInfo, SourceError
+from exporter.samples import ModelInfo, SourceError
 from exporter.sources import Closing
-from exporter.sources.by_model import ByModel
+from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
 
 T = TypeVar("T")

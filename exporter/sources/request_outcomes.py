@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from exporter.births import known_labels
-from exporter.readings import Labels, Model, Reading, Value
+from exporter.recording.initial_series import known_labels
+from exporter.samples import Labels, Model, Reading, Value
 
 
 def request_readings(

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import aiohttp
 
-from exporter.readings import SourceError
-from exporter.sources import repository
+from exporter.samples import SourceError
 from exporter.sources.fetch import Limits, fetch, new_session, parse_json
+from exporter.sources.triton import model_repository
 from exporter.taps.tap import ProxySpec, Spec
 
 EVERY = 30.0
@@ -69,7 +69,7 @@ class ServedModels:
         if generative is not None:
             self._generative[url] = frozenset(_ids(generative))
         if generative is not None or index is not None:
-            ready = frozenset(entry.name for entry in repository.index(index) if entry.ready)
+            ready = frozenset(entry.name for entry in model_repository.index(index) if entry.ready)
             self._listed[url] = self._generative.get(url, frozenset()) | ready
 
     def _tls(self) -> ssl.SSLContext | None:

@@ -1,1 +1,1 @@
-"""Where the bytes of streams come from, and what is made of them."""
+"""Taps: where the bytes of streams come from, by proxy or by packet capture."""

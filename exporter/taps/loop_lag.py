@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from time import monotonic
 
-from exporter.wire.events import Direction
+from exporter.protocol.events import Direction
 
 TICK_SECONDS = 0.01
 LATE_SECONDS = 0.02

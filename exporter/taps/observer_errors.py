@@ -8,8 +8,8 @@ from pathlib import Path
 from traceback import extract_tb
 
 from exporter.log import Episodes
-from exporter.wire.blind import Blind
-from exporter.wire.events import SERVER, Observer
+from exporter.protocol.events import SERVER, Observer
+from exporter.protocol.null_observer import Blind
 
 REASON = "observer_error"
 """The reason under which these connections are counted in ``tokenslo_tap_passed_over_total``."""

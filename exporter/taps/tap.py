@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from exporter.background import TaskState
+from exporter.protocol.events import Observer
 from exporter.taps.loop_lag import LoopLag
-from exporter.wire.events import Observer
 from slos.errors import BadValue, quoted
 
 NewObserver = Callable[[], Observer]

@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from exporter.readings import Distribution, Reading, SourceError, Survey
-from exporter.recent import quantile
+from exporter.samples import Distribution, Reading, SourceError, Survey
 from exporter.sources.fetch import Limits
-from exporter.sources.trtllm_iterations import IterationsFileSource, IterationsSource
+from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
+from exporter.store.last_minute import quantile
 from lab import serve
 from lab.engine import EngineSettings
 from lab.trtllm_serve.settings import RELEASES, ServeSettings

@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 
-from exporter.taps.capture import CaptureTap
+from exporter.protocol.detection import observe
+from exporter.protocol.events import Settings
+from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
-from exporter.wire.connection import observe
-from exporter.wire.events import Settings
 from lab.load import Load, Protocol
 from lab.process import Server
 from lab.serve import start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from urllib.request import Request, urlopen
 
-from exporter.reader import read
+from exporter.sources.exposition.text_parser import read
 from lab.triton import Triton
 from tests.agreement import in_their_terms, theirs
 

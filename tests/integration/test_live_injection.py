@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from exporter.sources.request_timing import SPANS
+from exporter.sources.trtllm.request_timing import SPANS
 from lab import serve as trtllm_serve
 from lab.engine import EngineSettings
 from lab.process import HOST, Server, free_ports, get, serve

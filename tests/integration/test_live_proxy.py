@@ -12,10 +12,10 @@ import aiohttp
 import grpc
 import pytest
 
-from exporter.taps.proxy import ProxyTap
+from exporter.protocol.detection import observe
+from exporter.protocol.events import Settings
+from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from exporter.wire.connection import observe
-from exporter.wire.events import Settings
 from lab.load import Load, Protocol
 from lab.process import Server
 from lab.serve import start

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from exporter.config import Listen
-from exporter.probe import ID
-from exporter.readings import Distribution, Survey
-from exporter.sources.traces import TracesSource
+from exporter.samples import Distribution, Survey
+from exporter.sockets import Listen
+from exporter.sources.probe import ID
+from exporter.sources.traces.traces_source import TracesSource
 from lab.engine import EngineSettings
 from lab.repository import write_repository
 from lab.triton import Triton

@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from exporter.readings import Distribution, Missing, Reading, Survey
-from exporter.sources.request_timing import SPANS
-from exporter.sources.trtllm_serve import TrtllmServeSource
-from exporter.store import Store
-from exporter.view import SignalState
+from exporter.samples import Distribution, Missing, Reading, Survey
+from exporter.sources.trtllm.request_timing import SPANS
+from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
+from exporter.store.store import Store
+from exporter.store.view import SignalState
 from lab.engine import EngineSettings
 from lab.process import get
 from lab.serve import start

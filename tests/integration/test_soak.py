@@ -127,7 +127,7 @@ def _children(pid: int) -> list[int]:
 
 def _is_worker(pid: int) -> bool:
     with suppress(FileNotFoundError, ProcessLookupError):
-        return b"exporter.taps.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"exporter.taps.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

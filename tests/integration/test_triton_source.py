@@ -12,10 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from exporter.readings import Distribution, Labels, SourceError, Value
-from exporter.sources.triton import TritonSource
-from exporter.store import Store
-from exporter.view import SignalState
+from exporter.samples import Distribution, Labels, SourceError, Value
+from exporter.sources.triton.triton_source import TritonSource
+from exporter.store.store import Store
+from exporter.store.view import SignalState
 from lab.engine import EngineSettings
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from exporter.server_config import first_response_edges
+from exporter.doctor.server_config import first_response_edges
 from lab import demo as lab_demo
 from lab.load import LoadSettings, Protocol
 from lab.parts import MissingPart, PartError

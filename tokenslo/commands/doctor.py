@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from exporter.doctor import as_json, as_text, diagnose
+from exporter.doctor.doctor import as_json, as_text, diagnose
 from tokenslo.files import libraries_option, load_all
 from tokenslo.servers import asked_by, model_option, timeout_option
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
-from exporter.config import OPTIONS, PREFIX, load_config
+from exporter.app import run
 from exporter.log import set_up
-from exporter.sidecar import run
+from exporter.settings import OPTIONS, PREFIX, load_config
 from tokenslo.files import load_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])

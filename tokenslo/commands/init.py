@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from exporter.first_look import look
+from exporter.doctor.baseline import look
 from exporter.sources.fetch import public
 from slos.first_file import text
 from tokenslo import output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from exporter.server_config import server_config as settings
+from exporter.doctor.server_config import server_config as settings
 from tokenslo.files import files_argument, libraries_option, load_all
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from exporter.catalogue import page
+from exporter.signal_catalogue import page
 
 
 @click.command()

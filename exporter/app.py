@@ -1,0 +1,335 @@
+"""The running sidecar: scrape the sources at an interval, and serve the results."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from exporter.background import Supervisor, TaskState, cancel
+from exporter.families import Family, own_family
+from exporter.genai import PROFILES, GenAiProfile
+from exporter.http_server import start
+from exporter.interpreter import limit_garbage_collection, shorten_thread_switches
+from exporter.log import LOG, Episodes
+from exporter.objectives.objective_log import ObjectiveLog
+from exporter.objectives.objective_status import judge
+from exporter.objectives.slo_events import SloEvents
+from exporter.objectives.time_slices import SliceJudge
+from exporter.objectives.unseen_models import selected_models, with_unseen
+from exporter.process_metrics import families as process_families
+from exporter.samples import SourceError, Survey
+from exporter.settings import Config
+from exporter.sources import Source
+from exporter.sources.factory import configured
+from exporter.sources.probe import Probe, of_openai, of_triton, without_probes
+from exporter.sources.probe import families as probe_families
+from exporter.sources.tap_source import TapsSource
+from exporter.store.decode_progress import Progress
+from exporter.store.store import Store
+from exporter.store.view import View
+from exporter.web.gateway import families as gateway_families
+from exporter.web.otlp_genai import from_engines
+from exporter.web.readiness import Readiness, Watched, readiness
+from exporter.web.readiness import family as ready_family
+from exporter.web.server import Facts, application
+from exporter.web.status_page import Status
+from exporter.web.view_families import families
+from slos.model import Service
+from slos.thresholds import thresholds
+
+if TYPE_CHECKING:
+    from exporter.web.otlp_export import OtlpExport, Push
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+DEFECT = "internal error, please report it"
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether engines decode."""
+
+
+async def run(config: Config, services: Sequence[Service], version: str) -> None:
+    """Run until the process is told to stop; raises InvalidFile if the port cannot be had."""
+    limit_garbage_collection()
+    shorten_thread_switches()
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        sources = [
+            await stack.enter_async_context(source) for source in configured(config, services)
+        ]
+        for source in sources:
+            LOG.info("reading %s every %g s", source.where, config.interval)
+        await watch(sources, config, services, version, stop, announce=_announce)
+
+
+async def watch(
+    sources: Sequence[Source],
+    config: Config,
+    services: Sequence[Service],
+    version: str,
+    stop: asyncio.Event,
+    *,
+    announce: Callable[[str, str], None],
+) -> None:
+    """Read ``sources`` and serve until ``stop``; ``announce`` gets version and URL once ready."""
+    store = Store(config.stale_after, tapped=bool(config.tap))
+    selected = selected_models(services)
+    edges = thresholds(services)
+    objectives = ObjectiveLog(services, (source.name for source in sources))
+    progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
+    slices = SliceJudge(services)
+    probes = tuple(_probes(config, store, progress))
+    taps = [source for source in sources if isinstance(source, TapsSource)]
+    export = _otlp_export(config, version)
+    supervisor = Supervisor()
+
+    def tasks() -> tuple[TaskState, ...]:
+        return (
+            *supervisor.states,
+            *chain.from_iterable(source.tasks() for source in sources),
+        )
+
+    def known() -> View:
+        view = store.view(monotonic(), in_words=False)
+        return replace(with_unseen(view, selected), slices=slices.states())
+
+    def judged(view: View) -> Readiness:
+        decoding = progress.decoding(view, monotonic())
+        answers = {probe.model: probe.probed for probe in probes}
+        return readiness(
+            view, config.unready_after, Watched(config.expect_model, decoding, answers)
+        )
+
+    def own(view: View) -> tuple[Family, ...]:
+        exported = (export.family(),) if export else ()
+        tapped = chain.from_iterable(source.families() for source in taps)
+        restarts = own_family(
+            "tokenslo_task_restarts", [({"task": one.task}, one.restarts) for one in tasks()]
+        )
+        return (
+            ready_family(judged(view)),
+            *probe_families(probes),
+            *tapped,
+            restarts,
+            *exported,
+        )
+
+    def on_metrics(view: View) -> tuple[Family, ...]:
+        wanted = chain.from_iterable(config.gateway_metrics)
+        return (*own(view), *gateway_families(view, wanted), *process_families())
+
+    def status(view: View) -> Status:
+        return Status(
+            version=version,
+            time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            view=view,
+            readiness=judged(view),
+            objectives=judge(services, view),
+            tasks=tasks(),
+        )
+
+    def pushed(profile: GenAiProfile | None) -> Push:
+        from exporter.web.otlp_export import Push
+
+        view = known()
+        tapped = tuple(chain.from_iterable(source.genai for source in taps))
+        series = (*tapped, *from_engines(view, profile)) if profile else ()
+        return Push(partial(families, view, version, own(view)), view.models, series)
+
+    facts = Facts(version, known, lambda: store.view(monotonic()), judged, status, on_metrics)
+    async with AsyncExitStack() as stack:
+        url, close = await start(application(facts), config.listen)
+        stack.push_async_callback(close)
+        announce(version, url)
+        if export:
+            stack.push_async_callback(lambda: export.close(pushed(export.profile)))
+        await stack.enter_async_context(supervisor)
+        if export:
+            push = partial(_push, export, lambda: pushed(export.profile), config.otlp_interval)
+            supervisor.start("otlp-push", push)
+        for source in sources:
+            work = partial(
+                _read,
+                source,
+                store,
+                objectives,
+                SloEvents(edges),
+                config.interval,
+                config.probe,
+            )
+            supervisor.start(f"read {source.name}", work)
+        pace = max(config.interval, LOOK_EVERY)
+        supervisor.start("progress", partial(_keep_up, progress, slices, store, judged, pace))
+        for probe in probes:
+            supervisor.start(f"probe {probe.model}", probe.run)
+        await stop.wait()
+        stop.clear()
+        await _drain(taps, stop)
+
+
+async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
+    """Let streams end, until a second stop signal; everything is served meanwhile."""
+    draining = [asyncio.create_task(source.drain()) for source in taps]
+    if draining:
+        LOG.info("draining streams; send the signal again to end them at once")
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((*draining, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await cancel(*draining, stopping)
+
+
+def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]:
+    def made_since(time: float) -> bool:
+        _look(progress, store)
+        return progress.made_since(time)
+
+    ask = (
+        of_triton(config.triton)
+        if config.triton
+        else of_openai(config.trtllm or config.vllm or config.sglang)
+    )
+    for model in config.probe:
+        yield Probe(
+            model,
+            ask,
+            interval=config.probe_interval,
+            timeout=config.probe_timeout,
+            made_since=made_since,
+        )
+
+
+def _otlp_export(config: Config, version: str) -> OtlpExport | None:
+    if not config.otlp_endpoint:
+        return None
+    # OpenTelemetry's libraries take longer to load than all else; only who pushes pays for them.
+    from exporter.web.otlp_export import OtlpExport, server_attributes
+
+    server = server_attributes([config.triton, config.trtllm, config.vllm, config.sglang])
+    profile = PROFILES.get(config.otlp_genai)
+    export = OtlpExport(config.otlp_endpoint, version, server, profile)
+    LOG.info("sending metrics to %s every %g s", export.where, config.otlp_interval)
+    return export
+
+
+async def _push(
+    export: OtlpExport,
+    pushed: Callable[[], Push],
+    interval: float,
+) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        export.offer(pushed())
+
+
+async def _keep_up(
+    progress: Progress,
+    slices: SliceJudge,
+    store: Store,
+    judged: Callable[[View], Readiness],
+    pace: float,
+) -> None:
+    episodes = Episodes()
+    while True:
+        now = monotonic()
+        view = store.view(now, in_words=False)
+        progress.update(view, now)
+        slices.update(view, time())
+        _log_readiness(judged(view), episodes, now)
+        await asyncio.sleep(pace)
+
+
+def _log_readiness(readiness: Readiness, episodes: Episodes, now: float) -> None:
+    """Log when a layer becomes unready and when it is ready again.
+
+    Sources and probes have log lines of their own.
+    """
+    for layer in readiness.layers:
+        if layer.layer in ("server", "model", "decode"):
+            what = f"readiness of {layer.layer} {layer.name}"
+            if layer.ready is False:
+                episodes.went_wrong(what, layer.reason, now)
+            elif layer.ready:
+                episodes.went_well(what, now)
+
+
+def _look(progress: Progress, store: Store) -> None:
+    now = monotonic()
+    progress.update(store.view(now, in_words=False), now)
+
+
+async def _read(
+    source: Source,
+    store: Store,
+    objectives: ObjectiveLog,
+    events: SloEvents,
+    interval: float,
+    probed: Collection[str],
+) -> None:
+    episodes = Episodes()
+    while True:
+        began = monotonic()
+        survey = await _read_once(source, store, episodes, events, began, probed)
+        try:
+            objectives.look(survey, partial(store.view, in_words=False), monotonic())
+        except Exception as error:
+            # What the log says of objectives must not stop the reading.
+            what = "logging which objectives can be measured"
+            episodes.went_wrong(what, DEFECT, monotonic(), error)
+        await asyncio.sleep(max(0.0, began + interval - monotonic()))
+
+
+async def _read_once(
+    source: Source,
+    store: Store,
+    episodes: Episodes,
+    events: SloEvents,
+    began: float,
+    probed: Collection[str],
+) -> Survey | None:
+    """Read a source and store what came of it; return the survey if there is one."""
+    what = f"reading {source.name}"
+    if isinstance(source, TapsSource):
+        source.learn(store.models(began))
+    try:
+        survey = events.added(without_probes(await source.survey(began), probed), began)
+        now = await _store(store, survey, monotonic() - began)
+    except SourceError as error:
+        now = monotonic()
+        store.fail(source.name, error, now, now - began)
+        episodes.went_wrong(what, str(error), now)
+        return None
+    except Exception as error:
+        # A defect in reading one source must not stop the others, nor what is served.
+        now = monotonic()
+        store.fail(
+            source.name, SourceError("defect", f"internal error: {error!r}"), now, now - began
+        )
+        episodes.went_wrong(what, DEFECT, now, error)
+        return None
+    episodes.went_well(what, now)
+    for part, problem in survey.parts.items():
+        if problem:
+            episodes.went_wrong(f"{what}/{part}", str(problem), now)
+        else:
+            episodes.went_well(f"{what}/{part}", now)
+    return survey
+
+
+async def _store(store: Store, survey: Survey, took: float) -> float:
+    """Store a survey in steps, so that the event loop serves meanwhile; return its time."""
+    async with store.updates:
+        now = monotonic()
+        for _ in store.updating(survey, now, took):
+            await asyncio.sleep(0)
+    return now
+
+
+def _announce(version: str, url: str) -> None:
+    print(f"tokenslo {version}: metrics {url}/metrics, status {url}/", flush=True)

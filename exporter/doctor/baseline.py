@@ -1,0 +1,91 @@
+"""What live servers, or a sidecar that already watches them, have counted since they started.
+
+For a first SLO file, which needs numbers where the doctor needs to know whether there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from exporter.doctor.doctor import diagnose
+from exporter.doctor.sidecar_client import read_sidecar
+from exporter.recording.label_limiter import OTHER
+from exporter.samples import Distribution, Labels, Reading, Value
+from exporter.settings import load_config
+from exporter.sources.fetch import Limits
+from exporter.store.view import View
+from slos.first_file import Seen, SeenModel
+
+Key = tuple[str, str]
+"""Model and signal."""
+
+
+async def look(
+    urls: Sequence[str], version: str, options: Mapping[str, Sequence[str]]
+) -> tuple[SeenModel, ...]:
+    """Read the servers, or one sidecar, and return every model that is reported on.
+
+    ``options`` are settings of the sidecar as ``load_config`` takes them.  Raises InvalidFile if an
+    address is wrong or nothing known answers there.
+    """
+    limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
+    if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "init")):
+        return _models(_counted(sidecar[1]))
+    diagnosis = await diagnose(urls, (), version, options)
+    counted = {(one.model, one.version, one.signal, one.method): one for one in diagnosis.readings}
+    found: dict[Key, list[Seen]] = {}
+    for state in diagnosis.view.signals:
+        reading = counted.get((state.model, state.version, state.signal, state.method))
+        about = Seen(state.quality, state.note, state.fix)
+        found.setdefault((state.model, state.signal), []).append(_seen(about, _samples(reading)))
+    return _models(found)
+
+
+def _counted(view: View) -> Mapping[Key, Sequence[Seen]]:
+    """Return what a sidecar has counted, by model and signal.
+
+    ``other`` is no model: requests with names that the servers do not list.
+    """
+    found: dict[Key, list[Seen]] = {}
+    for state in view.signals:
+        if state.model == OTHER:
+            continue
+        about = Seen(state.quality, state.note, state.fix)
+        found.setdefault((state.model, state.signal), []).append(_seen(about, state.samples))
+    return found
+
+
+def _samples(reading: Reading | None) -> Mapping[Labels, Value]:
+    return {} if reading is None else reading.samples
+
+
+def _models(found: Mapping[Key, Sequence[Seen]]) -> tuple[SeenModel, ...]:
+    """Put signals together by model; several versions of one are told as one."""
+    models: dict[str, dict[str, Seen]] = {}
+    for (model, signal), versions in found.items():
+        models.setdefault(model, {})[signal] = _together(versions)
+    return tuple(SeenModel(name, signals) for name, signals in models.items())
+
+
+def _seen(about: Seen, samples: Mapping[Labels, Value]) -> Seen:
+    """Add up what a signal's series have counted; by outcome, where they tell one."""
+    parts = [
+        replace(about, edges=value.edges, counts=value.counts)
+        if isinstance(value, Distribution)
+        else replace(about, values={dict(labels).get("outcome", ""): value})
+        for labels, value in samples.items()
+    ]
+    return _together(parts or [about])
+
+
+def _together(parts: Sequence[Seen]) -> Seen:
+    """Add up parts of one signal: those that are measured, with the buckets of the first."""
+    measured = [part for part in parts if part.quality != "unavailable"] or parts[:1]
+    first = measured[0]
+    counts = [part.counts for part in measured if part.edges == first.edges]
+    values: dict[str, float] = {}
+    for part in measured:
+        for key, value in part.values.items():
+            values[key] = values.get(key, 0.0) + value
+    return replace(first, counts=tuple(map(sum, zip(*counts, strict=True))), values=values)

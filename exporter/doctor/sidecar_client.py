@@ -1,0 +1,136 @@
+"""Read a running sidecar: its status page and its metrics, as a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from exporter.samples import Distribution, Labels, ModelInfo, SourceError, Value
+from exporter.sources.exposition import text_parser
+from exporter.sources.fetch import Limits, fetch, new_session, parse_json, public
+from exporter.store.view import SignalState, SourceState, View
+from slos.errors import InvalidFile, Problem
+from slos.signals import SIGNALS
+
+PASSED_OVER = "tokenslo_tap_passed_over_total"
+
+
+class Sidecar(NamedTuple):
+    """What a sidecar shows; ``unreadable`` is how many compressed answers its taps cannot read."""
+
+    version: str
+    view: View
+    unreadable: int
+
+
+async def read_sidecar(url: str, limits: Limits, command: str) -> Sidecar | None:
+    """Return what the sidecar at ``url`` shows, None if another server answers there.
+
+    Raises InvalidFile, naming ``command``, if its pages are not those of a sidecar.
+    """
+    base = url.rstrip("/").removesuffix("/metrics")
+    async with new_session() as session:
+        session.headers["Accept"] = "application/json"
+        try:
+            status = parse_json(await fetch(session, "GET", f"{base}/", limits=limits), "")
+        except SourceError:
+            return None
+        if not isinstance(status, dict) or not isinstance(status.get("tokenslo"), str):
+            return None
+        try:
+            answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
+            wanted = {PASSED_OVER, *(signal.metric for signal in SIGNALS.values())}
+            families = text_parser.read(answer.body, wanted)
+            view = _view(families, status)
+            return Sidecar(status["tokenslo"], view, _unreadable(families))
+        except (SourceError, text_parser.ExpositionError, KeyError, TypeError, ValueError) as error:
+            fix = "look at its status page, and whether it is of this version"
+            message = f"is not the status page of a tokenslo exporter: {error}"
+            where = Problem(f"tokenslo {command}", 0, public(base), message, fix)
+            raise InvalidFile([where]) from None
+
+
+def _unreadable(families: Mapping[str, text_parser.Family]) -> int:
+    family = families.get(PASSED_OVER)
+    return sum(
+        int(value)
+        for _, labels, value in (family.samples if family else ())
+        if labels.get("reason") == "compressed"
+    )
+
+
+def _view(families: Mapping[str, text_parser.Family], status: Mapping[str, Any]) -> View:
+    models = [_model(one) for one in status["models"]]
+    states = [
+        SignalState(
+            signal=signal["signal"],
+            model=model["model"],
+            version=model["version"],
+            method=signal["method"],
+            quality=signal["quality"],
+            samples=_samples(signal["signal"], families, model["model"], model["version"]),
+            note=signal["note"],
+            fix=signal["fix"],
+        )
+        for model in status["models"]
+        for signal in (() if model["excluded"] else model["signals"])
+        if signal["signal"] in SIGNALS  # a newer sidecar has some that are not known here
+    ]
+    sources = [
+        SourceState(
+            one["source"],
+            one["up"],
+            one["age_seconds"],
+            one["read_seconds"],
+            one["error"],
+            one["errors"],
+            one["server_ready"],
+        )
+        for one in status["sources"]
+    ]
+    return View(tuple(states), tuple(sources), tuple(models), {})
+
+
+def _model(one: Mapping[str, Any]) -> ModelInfo:
+    return ModelInfo(
+        one["model"],
+        one["version"],
+        one["backend"],
+        one["decoupled"],
+        one["ready"],
+        one["reason"],
+        one["excluded"],
+    )
+
+
+def _samples(
+    signal: str, families: Mapping[str, text_parser.Family], model: str, version: str
+) -> dict[Labels, Value]:
+    """Return the samples of one signal of one model, by their other labels."""
+    family = families.get(SIGNALS[signal].metric)
+    of = {"model": model, "version": version, **SIGNALS[signal].fixed}
+    buckets: dict[Labels, dict[float, float]] = {}
+    sums: dict[Labels, float] = {}
+    values: dict[Labels, Value] = {}
+    for name, labels, value in family.samples if family else ():
+        if not of.items() <= labels.items():
+            continue
+        own = tuple(sorted((k, v) for k, v in labels.items() if k not in of and k != "le"))
+        if name.endswith("_bucket"):
+            buckets.setdefault(own, {})[float(labels["le"])] = value
+        elif name.endswith("_sum") and SIGNALS[signal].kind == "histogram":
+            sums[own] = value
+        elif SIGNALS[signal].kind != "histogram":
+            values[own] = value
+    return {**values, **dict(_distributions(buckets, sums))}
+
+
+def _distributions(
+    buckets: Mapping[Labels, Mapping[float, float]], sums: Mapping[Labels, float]
+) -> Iterator[tuple[Labels, Distribution]]:
+    for labels, counts in buckets.items():
+        edges = tuple(sorted(counts))
+        if edges[-1] == inf:
+            ordered = tuple(counts[edge] for edge in edges)
+            yield labels, Distribution(edges, ordered, sums.get(labels, 0.0))

@@ -1,0 +1,111 @@
+"""Whether an objective was met in the last minute, from the sidecar's own counters.
+
+Rules in Prometheus judge the whole window and all replicas; this is one sidecar, now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from exporter.samples import UNLABELLED, Distribution, Labels, Value
+from exporter.store.view import SignalState
+from slos.indicators import INDICATORS, Verdicts
+from slos.model import Objective, Service
+from slos.names import goodput_objective
+from slos.signals import TENANT, TENANT_SIGNALS, slo_events, threshold_label
+
+Signals = Mapping[str, SignalState]
+
+
+@dataclass(frozen=True, slots=True)
+class Compliance:
+    """Good and bad events of the last minute; of a gauge the one event that it is now."""
+
+    good: float
+    bad: float
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of good events, None if there were none."""
+        total = self.good + self.bad
+        return self.good / total if total else None
+
+    def meets(self, target: Decimal) -> bool | None:
+        """Whether the share of good events reaches the target, None if there were no events."""
+        return None if self.ratio is None else self.ratio >= float(target)
+
+
+def compliance(service: Service, objective: Objective, signals: Signals) -> Compliance | None:
+    """Return the events of an objective on one model, None where they cannot be counted here."""
+    indicator = INDICATORS.get(objective.indicator)
+    if indicator is None or objective.slices is not None:
+        return None
+    tenant = service.selects(objective).get(TENANT, "")
+    if indicator.verdicts:
+        return _by_verdict(indicator.verdicts, service, objective, signals, tenant)
+    if tenant or objective.threshold is None:
+        return None
+    if indicator.threshold == "seconds":
+        return _by_threshold(indicator.signals[0], objective.threshold, signals)
+    return _by_gauges(indicator.signals, objective.threshold, signals)
+
+
+def _by_verdict(
+    verdicts: Verdicts, service: Service, objective: Objective, signals: Signals, tenant: str
+) -> Compliance | None:
+    state = signals.get(TENANT_SIGNALS[verdicts.signal] if tenant else verdicts.signal)
+    if state is None or not state.samples:
+        return None
+    wanted = {TENANT: tenant} if tenant else {}
+    if verdicts.signal == "goodput":
+        wanted["objective"] = goodput_objective(service.service, objective.name)
+    counts = {"good": 0.0, "bad": 0.0}
+    for labels, value in state.last_minute.items():
+        given = dict(labels)
+        if wanted.items() <= given.items() and all(
+            one.accepts(given.get(one.label, "")) for one in verdicts.among
+        ):
+            result = given.get(verdicts.label, "")
+            kind = "good" if result in verdicts.good else "bad" if result in verdicts.bad else ""
+            if kind:
+                counts[kind] += _number(value)
+    return Compliance(counts["good"], counts["bad"])
+
+
+def _by_threshold(signal: str, threshold: Decimal, signals: Signals) -> Compliance | None:
+    events = signals.get(slo_events(signal))
+    if events is not None and events.samples:
+        own = ("threshold", threshold_label(threshold))
+        counts = {
+            dict(labels).get("result"): _number(value)
+            for labels, value in events.last_minute.items()
+            if own in labels
+        }
+        return Compliance(counts.get("good", 0.0), counts.get("bad", 0.0))
+    state = signals.get(signal)
+    value = state.last_minute.get(UNLABELLED) if state else None
+    if not isinstance(value, Distribution) or float(threshold) not in value.edges:
+        return None
+    good = value.counts[value.edges.index(float(threshold))]
+    return Compliance(good, value.count - good)
+
+
+def _by_gauges(names: tuple[str, ...], threshold: Decimal, signals: Signals) -> Compliance | None:
+    values = [_gauge(signals.get(name)) for name in names]
+    first, second = values[0], values[1] if len(values) > 1 else 1.0
+    if first is None or not second:
+        return None
+    good = first / second <= float(threshold)
+    return Compliance(float(good), float(not good))
+
+
+def _gauge(state: SignalState | None) -> float | None:
+    samples: Mapping[Labels, Value] = state.samples if state else {}
+    value = samples.get(UNLABELLED)
+    return None if value is None or isinstance(value, Distribution) else value
+
+
+def _number(value: Value) -> float:
+    return value.count if isinstance(value, Distribution) else value

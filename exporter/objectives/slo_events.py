@@ -1,0 +1,138 @@
+"""Good and bad events of latency signals that only an engine's histogram measures.
+
+A histogram tells how many observations were within a threshold only where the threshold is one of
+its bucket boundaries.  Where it is not, the events are unavailable: nothing is interpolated.
+Requests that ended before their first token are bad events of ``ttft``, as far as the same source
+counts them.  Taps judge every request themselves (:mod:`exporter.recording.model_metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+
+from exporter.recording.metric_recorder import Series
+from exporter.samples import UNLABELLED, Distribution, Labels, Missing, Reading, Survey, Value
+from exporter.store.increase import since
+from slos.durations import format_duration
+from slos.signals import RESULTS, slo_events, threshold_label
+
+DIED = "requests_without_first_token"
+NO_EVENT = frozenset({"invalid"})
+"""Outcomes before the first token that are no event of ``ttft``: the request itself was wrong."""
+FORGET_AFTER = 3600.0
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Events of one histogram so far, by threshold and result, and what they were counted from."""
+
+    histogram: Distribution | None = None
+    died: float | None = None
+    events: dict[Labels, float] = field(default_factory=dict)
+    seen: float = 0.0
+
+
+class SloEvents:
+    """Adds the events of every threshold to the surveys of one source.
+
+    ``thresholds`` are seconds by latency signal.
+    """
+
+    def __init__(self, thresholds: Mapping[str, Sequence[float]]) -> None:
+        self._thresholds = {signal: edges for signal, edges in thresholds.items() if edges}
+        self._counted: dict[Series, _Counted] = {}
+
+    def added(self, survey: Survey, now: float) -> Survey:
+        """Return the survey with the events of its latency signals, or why they are missing."""
+        if not self._thresholds:
+            return survey
+        judged = {(reading.signal, reading.model, reading.version) for reading in survey.readings}
+        died = _died(survey)
+        more = [
+            found
+            for reading in survey.readings
+            if reading.signal in self._thresholds
+            and (slo_events(reading.signal), reading.model, reading.version) not in judged
+            for found in self._events(reading, died, now)
+        ]
+        missing = [
+            replace(each, signal=slo_events(each.signal))
+            for each in survey.missing
+            if each.signal in self._thresholds
+        ]
+        self._counted = {
+            series: counted
+            for series, counted in self._counted.items()
+            if now - counted.seen < FORGET_AFTER
+        }
+        return replace(
+            survey,
+            readings=(*survey.readings, *(one for one in more if isinstance(one, Reading))),
+            missing=(
+                *survey.missing,
+                *missing,
+                *(one for one in more if isinstance(one, Missing)),
+            ),
+        )
+
+    def _events(
+        self, reading: Reading, died: Mapping[tuple[str, str], float], now: float
+    ) -> Iterator[Reading | Missing]:
+        histogram = reading.samples.get(UNLABELLED)
+        if not isinstance(histogram, Distribution):
+            return
+        signal, model = reading.signal, (reading.model, reading.version)
+        judged = [each for each in self._thresholds[signal] if each in histogram.edges]
+        if not judged:
+            yield Missing(slo_events(signal), *model, *self._why_not(signal))
+            return
+        counted = self._counted.setdefault((signal, *model, reading.method), _Counted())
+        counted.seen = now
+        dead = died.get(model) if signal == "ttft" else None
+        deaths = 0.0
+        if dead is not None:
+            # A counter that begins after its histogram may hold failures from before.
+            first = counted.died is None and counted.histogram is not None
+            deaths = 0.0 if first else _increase(counted.died, dead)
+            counted.died = dead
+        added = since(counted.histogram, histogram)
+        assert isinstance(added, Distribution)  # noqa: S101  (as is the histogram)
+        counted.histogram = histogram
+        for threshold in judged:
+            good = added.counts[added.edges.index(threshold)]
+            for result, count in zip(RESULTS, (good, added.count - good + deaths), strict=True):
+                labels = (("result", result), ("threshold", threshold_label(threshold)))
+                counted.events[labels] = counted.events.get(labels, 0.0) + count
+        samples: dict[Labels, Value] = {**counted.events}
+        yield replace(reading, signal=slo_events(signal), samples=samples)
+
+    def _why_not(self, signal: str) -> tuple[str, str]:
+        thresholds = ", ".join(
+            format_duration(Decimal(repr(each))) for each in self._thresholds[signal]
+        )
+        return (
+            f"no threshold ({thresholds}) is a bucket boundary of the server's histogram",
+            "use one of its boundaries as threshold, or add a tap",
+        )
+
+
+def _died(survey: Survey) -> dict[tuple[str, str], float]:
+    """Return how many requests ended before their first token, by model."""
+    found: dict[tuple[str, str], float] = {}
+    for reading in survey.readings:
+        if reading.signal == DIED:
+            found[reading.model, reading.version] = sum(
+                value
+                for labels, value in reading.samples.items()
+                if not isinstance(value, Distribution)
+                and dict(labels).get("outcome") not in NO_EVENT
+            )
+    return found
+
+
+def _increase(before: float | None, value: float) -> float:
+    increase = since(before, value)
+    assert not isinstance(increase, Distribution)  # noqa: S101  (as is the value)
+    return increase

@@ -1,0 +1,140 @@
+"""OpenAI's chat and text completions, as Triton's frontend, trtllm-serve and vLLM speak them.
+
+A chunk bears text if the first choice's delta (chat) or the choice itself (completions) has any;
+role-only and empty chunks, the one with the usage alone (``choices`` empty) and ``[DONE]`` do not.
+With continuous usage every chunk says how many tokens there have been.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from exporter.protocol.events import Stages
+from exporter.protocol.json_scan import Found, Keep, Wanted, count, name
+from exporter.protocol.payloads import Asked, Piece, Usage, choices_of, prompts_of
+
+DONE = b"[DONE]"
+TIMING_EVENT = b"trtllm.perf_metrics"
+"""trtllm-serve sends it after DONE to who asked with X-TRTLLM-return-metrics: 1."""
+TIMING_HEADER = b"server-timing"
+_TEXTS = (
+    "content",
+    "text",
+    "reasoning_content",
+    "reasoning",
+    "refusal",
+    "tool_calls",
+    "function_call",
+)
+_TIMING = ("queue_time_ms", "time_to_first_token_ms", "generation_time_ms")
+"""vLLM's ``--enable-per-request-metrics``: from arrival in the engine to scheduling, to the first
+token, to the last one; each is a span of its own (PerRequestTimingMetrics)."""
+_LONGEST_MS = 1e9
+_SPAN = re.compile(rb"server_(queue|ttft|e2e)[ \t]*;[ \t]*dur=([0-9]{1,12}(?:\.[0-9]{0,12})?)")
+
+REQUEST: Final[Mapping[str, Wanted]] = {
+    "model": Keep.NAME,
+    "user": Keep.NAME,
+    "stream": Keep.MARK,
+    "n": Keep.MARK,
+    "best_of": Keep.MARK,
+    "prompt": [Keep.MARK],
+}
+_MARKS: Final[Mapping[str, Wanted]] = dict.fromkeys(_TEXTS, Keep.MARK)
+ANSWER: Final[Mapping[str, Wanted]] = {
+    "object": Keep.NAME,
+    "model": Keep.NAME,
+    "error": Keep.MARK,
+    "choices": [
+        {"index": Keep.MARK, "finish_reason": Keep.NAME, "text": Keep.MARK, "delta": _MARKS}
+    ],
+    "usage": {
+        "prompt_tokens": Keep.MARK,
+        "completion_tokens": Keep.MARK,
+        "prompt_tokens_details": {"cached_tokens": Keep.MARK},
+    },
+    "metrics": dict.fromkeys(_TIMING, Keep.MARK),
+}
+
+
+def asked(body: Mapping[str, Found]) -> Asked:
+    """Return what a request's body says of it."""
+    return Asked(
+        model=name(body.get("model")),
+        request_id=name(body.get("user")),
+        streaming=body.get("stream") is True,
+        choices=choices_of(prompts_of(body.get("prompt")), body.get("n"), body.get("best_of")),
+    )
+
+
+def read(answer: Mapping[str, Found]) -> Piece:
+    """Return what an answer, or an event of one, says of its first choice."""
+    if answer.get("error") is not None or answer.get("object") == "error":
+        return Piece(error=True)
+    found = answer.get("choices")
+    first, others = None, 0
+    for choice in found if isinstance(found, list) else ():
+        if isinstance(choice, dict):
+            if choice.get("index", 0) != 0:
+                others += _bears(choice)
+            elif first is None:
+                first = choice
+    return Piece(
+        bears=first is not None and _bears(first),
+        first=first is not None,
+        others=others,
+        finish=name(first.get("finish_reason")) if first else "",
+        usage=usage(answer.get("usage")),
+        running=bool(found),
+        model=name(answer.get("model")),
+        stages=_timing(answer.get("metrics")),
+    )
+
+
+def _bears(choice: Mapping[str, Found]) -> bool:
+    delta = choice.get("delta")
+    texts = delta if isinstance(delta, dict) else choice
+    return any(texts.get(key) for key in _TEXTS)
+
+
+def usage(value: Found) -> Usage | None:
+    """Return what a member ``usage`` says, None if there is none."""
+    if not isinstance(value, dict):
+        return None
+    details = value.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(
+        count(value.get("prompt_tokens")), count(value.get("completion_tokens")), count(cached)
+    )
+
+
+def stages(timing: bytes) -> Stages | None:
+    """Read a Server-Timing of trtllm-serve (openai_server.py; milliseconds since arrival).
+
+    Queue ends at the first scheduling, prefill at the first token, decode at the last.
+    """
+    spans = {key: float(span) / 1000 for key, span in _SPAN.findall(timing)}
+    if not spans:
+        return None
+    ends = [spans.get(key) for key in (b"queue", b"ttft", b"e2e")]
+    return Stages(ends[0], _between(ends[0], ends[1]), _between(ends[1], ends[2]))
+
+
+def _timing(metrics: Found) -> Stages | None:
+    """Read vLLM's timing of a request, beside the usage of the whole answer."""
+    if not isinstance(metrics, dict):
+        return None
+    spans = [_seconds(metrics.get(key)) for key in _TIMING]
+    return None if spans == [None] * len(spans) else Stages(*spans)
+
+
+def _seconds(milliseconds: Found) -> float | None:
+    if isinstance(milliseconds, int | float) and 0 <= milliseconds < _LONGEST_MS:
+        return milliseconds / 1000
+    return None
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None or end < begin else end - begin

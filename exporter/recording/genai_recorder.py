@@ -1,0 +1,56 @@
+"""Requests by endpoint and error, as OpenTelemetry's conventions for generative AI count them.
+
+The conventions want the operation of every request and advise other bucket boundaries than ours,
+so these histograms stand beside those of :mod:`exporter.recording.model_metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import inf
+from typing import Any
+
+from exporter.protocol.events import Outcome, Stream
+from exporter.recording.metric_recorder import Histogram
+from exporter.recording.model_metrics import Model
+
+MOST_SERIES = 1_000
+
+
+class GenAiRecorder:
+    """Counts requests that ended; ``bounds`` are bucket boundaries in seconds by signal."""
+
+    def __init__(self, bounds: Mapping[str, Sequence[float]]) -> None:
+        self._edges = {signal: (*edges, inf) for signal, edges in bounds.items()}
+        self._histograms: dict[tuple[Model, str, str, str], Histogram] = {}
+
+    def ended(
+        self, model: Model, stream: Stream, end: float, outcome: Outcome, tpot: float | None
+    ) -> None:
+        """Count a request: its latencies if it succeeded, its duration in any case."""
+        if not model.proven:
+            return
+        ok = outcome == "ok"
+        self._observe(model, stream, "e2e", end - stream.arrived, "" if ok else outcome)
+        if ok and stream.streaming and stream.chunks:
+            self._observe(model, stream, "ttft", stream.first - stream.arrived)
+            if tpot is not None and stream.chunks > 1:
+                self._observe(model, stream, "tpot", tpot)
+
+    def series(self) -> Iterator[list[Any]]:
+        """Yield every histogram as :func:`exporter.taps.process.messages.read_genai` takes it."""
+        for (model, endpoint, signal, error), histogram in self._histograms.items():
+            labels = (signal, model.name, model.version, endpoint, error)
+            yield [*labels, histogram.edges, list(accumulate(histogram.counts)), histogram.sum]
+
+    def _observe(
+        self, model: Model, stream: Stream, signal: str, seconds: float, error: str = ""
+    ) -> None:
+        key = (model, stream.endpoint, signal, error)
+        histogram = self._histograms.get(key)
+        if histogram is None:
+            if signal not in self._edges or len(self._histograms) >= MOST_SERIES:
+                return
+            histogram = self._histograms[key] = Histogram(self._edges[signal])
+        histogram.observe(max(0.0, seconds))

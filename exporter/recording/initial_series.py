@@ -1,0 +1,66 @@
+"""Label sets that are known before the first event: each is served at zero from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from exporter.recording.goodput import Goal
+from exporter.samples import UNLABELLED, Labels
+from slos.signals import (
+    DISCONNECT_PHASES,
+    LATENCIES,
+    OUTCOME_CLAUSE,
+    OUTCOMES,
+    PHASES,
+    RESULTS,
+    slo_events,
+    threshold_label,
+)
+
+SLO_EVENTS = frozenset(map(slo_events, LATENCIES))
+
+
+def known_labels(
+    signal: str, *, thresholds: Iterable[float] = (), goals: Iterable[Goal] = ()
+) -> tuple[Labels, ...]:
+    """Return the label sets of a counter that any model has; empty if there are none.
+
+    ``thresholds`` (seconds) are those of the latency that an SLO event is about, ``goals`` those
+    of the model.  Reasons and tenants are not known in advance: their families begin later.
+    """
+    match signal:
+        case "requests":
+            return tuple((("outcome", outcome),) for outcome in OUTCOMES)
+        case "requests_without_first_token":
+            return tuple((("outcome", outcome),) for outcome in OUTCOMES if outcome != "ok")
+        case "streams":
+            return tuple(
+                (("outcome", outcome), ("phase", phase))
+                for outcome, phase in product(OUTCOMES, PHASES)
+                if (outcome == "ok") == (phase == "complete")
+            )
+        case "disconnects":
+            return tuple((("phase", phase),) for phase in DISCONNECT_PHASES)
+        case "goodput":
+            return tuple(labels for goal in goals for labels in _verdicts(goal))
+        case events if events in SLO_EVENTS:
+            return tuple(
+                (("result", result), ("threshold", threshold_label(threshold)))
+                for threshold, result in product(thresholds, RESULTS)
+            )
+        case "request_failures":
+            return ()
+    return (UNLABELLED,)
+
+
+def slice_labels(objective: str) -> tuple[Labels, ...]:
+    """Return the label sets of an objective's time slices; ``objective`` is its label."""
+    return tuple((("objective", objective), ("result", result)) for result in RESULTS)
+
+
+def _verdicts(goal: Goal) -> Iterator[Labels]:
+    verdicts = [("good", ""), ("unknown", "")]
+    verdicts += [("bad", clause) for clause in (OUTCOME_CLAUSE, *goal.clauses)]
+    for result, clause in verdicts:
+        yield ("clause", clause), ("objective", goal.name), ("result", result)

@@ -1,0 +1,98 @@
+"""Observations of single events, gathered into the counters and histograms of readings.
+
+Sources that learn of requests or tokens one by one (iteration records, per-request timing, traces)
+put them here; what comes out is cumulative since the recorder was made, as from a server.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+
+from exporter.samples import Distribution, Labels, Reading, Value
+from slos.signals import SIGNALS, bucket_edges
+
+LONGEST_REQUEST = 7 * 86400.0
+"""Seconds; a longer time is no request but two clocks."""
+
+Series = tuple[str, str, str, str]
+"""Signal, model, version, method."""
+
+
+class Histogram:
+    """Observations of seconds, one of which costs a search among the edges and two additions.
+
+    ``edges`` are ascending upper bounds and end with ``inf``; ``counts`` are not cumulative.
+    """
+
+    __slots__ = ("counts", "edges", "sum")
+
+    def __init__(self, edges: tuple[float, ...]) -> None:
+        self.edges = edges
+        self.counts = [0.0] * len(edges)
+        self.sum = 0.0
+
+    def observe(self, value: float, weight: float = 1.0) -> None:
+        """Take in ``weight`` observations of ``value`` seconds."""
+        self.counts[bisect_left(self.edges, value)] += weight
+        self.sum += value * weight
+
+    def add(self, other: Histogram) -> None:
+        """Take in what another histogram of the same edges has."""
+        for position, count in enumerate(other.counts):
+            self.counts[position] += count
+        self.sum += other.sum
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Counts events by signal, model, version and method.
+
+    ``thresholds`` are the SLO thresholds by signal in seconds: each becomes an exact bucket edge.
+    """
+
+    thresholds: Mapping[str, Iterable[float]] = field(default_factory=dict)
+    _histograms: dict[Series, Histogram] = field(default_factory=dict)
+    _counters: dict[Series, dict[Labels, float]] = field(default_factory=dict)
+
+    def observe(self, series: Series, value: float, weight: float = 1.0) -> None:
+        """Take in ``weight`` observations of ``value`` seconds."""
+        self.histogram(series).observe(value, weight)
+
+    def histogram(self, series: Series) -> Histogram:
+        """Return what holds a histogram's observations; asking for it makes the series known."""
+        histogram = self._histograms.get(series)
+        if histogram is None:
+            edges = (*bucket_edges(SIGNALS[series[0]], self.thresholds.get(series[0], ())), inf)
+            histogram = self._histograms[series] = Histogram(edges)
+        return histogram
+
+    def count(self, series: Series, labels: Labels = (), amount: float = 1.0) -> None:
+        """Take in ``amount`` events; an amount of 0 makes the series known."""
+        counter = self._counters.setdefault(series, {})
+        counter[labels] = counter.get(labels, 0.0) + amount
+
+    def declare(self, series: Series) -> None:
+        """Make a series known before anything happened."""
+        if SIGNALS[series[0]].kind == "histogram":
+            self.histogram(series)
+        else:
+            self._counters.setdefault(series, {})
+
+    def __contains__(self, series: Series) -> bool:
+        return series in self._histograms or series in self._counters
+
+    def readings(self) -> tuple[Reading, ...]:
+        """Return everything so far."""
+        values: dict[Series, Mapping[Labels, Value]] = {
+            series: {(): Distribution(h.edges, tuple(accumulate(h.counts)), h.sum)}
+            for series, h in self._histograms.items()
+        }
+        values.update((series, dict(counter)) for series, counter in self._counters.items())
+        return tuple(
+            Reading(signal, model, version, method, samples)
+            for (signal, model, version, method), samples in values.items()
+        )

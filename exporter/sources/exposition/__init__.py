@@ -1,0 +1,1 @@
+"""Prometheus text expositions: parsed, read incrementally, summed by model."""

@@ -1,0 +1,263 @@
+"""An exposition seen by model: what Triton and its backends publish, summed to (model, version).
+
+One model may have several series of one counter: with and without ``gpu_uuid``, and with a label
+``_<key>`` for every metric tag of its configuration.  They are parts of one number.  With
+``--model-namespacing`` Triton's own families carry ``namespace``, backends' families do not; the
+namespace then becomes part of the model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite, isnan, nan
+from operator import itemgetter, le
+from typing import TypeVar, cast
+
+from exporter.samples import Distribution, Model
+from exporter.sources.exposition.counter_parts import CounterParts, Values
+from exporter.sources.exposition.text_parser import Family
+
+T = TypeVar("T")
+
+NAMED_BY = "nv_inference_request_success"
+"""The family from which models and their namespaces are learnt: every loaded model has it."""
+
+COUNTERS = ("counter", "histogram", "summary")
+
+Part = tuple[tuple[str, str], ...]
+"""The labels of a series, without ``le``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPart:
+    """Where one histogram stands among the samples of its family.
+
+    ``edges`` are ascending and end with ``inf``, ``buckets`` returns their counts, and ``total`` is
+    the index of the sum.
+    """
+
+    part: Part
+    edges: Values
+    buckets: Callable[[list[float]], Values]
+    total: int
+
+
+class ByModel:
+    """The families of one exposition by (model, version); unusable values are left out.
+
+    ``names`` maps the model names used here to those that Triton's HTTP API knows.  ``ambiguous``
+    are models whose backend's families cannot be distinguished from those of a model of the same
+    name in another namespace; they are left out too.  ``parts`` continues counters of several
+    series over partial resets, from scrape to scrape.
+
+    Where every sample belongs depends on names and labels only, so it is kept in the families'
+    caches.
+    """
+
+    def __init__(self, families: Mapping[str, Family], parts: CounterParts | None = None) -> None:
+        self.families = families
+        self.parts = parts or CounterParts()
+        self._values: dict[str, list[float]] = {}
+        self.names: dict[str, str] = {}
+        homes: dict[Model, set[Model]] = {}
+        family = families.get(NAMED_BY)
+        for _, labels, _ in family.samples if family else ():
+            full = _model(labels)
+            self.names[full[0]] = labels.get("model", "")
+            homes.setdefault((labels.get("model", ""), full[1]), set()).add(full)
+        self._homes = {bare: next(iter(full)) for bare, full in homes.items() if len(full) == 1}
+        self.ambiguous = {model for full in homes.values() if len(full) > 1 for model in full}
+        self._nobodys = {bare for bare, full in homes.items() if len(full) > 1}
+
+    def has(self, name: str) -> bool:
+        """Tell whether the exposition declares the family."""
+        return name in self.families
+
+    @property
+    def duplicates(self) -> list[str]:
+        """Return a series that stands there twice for every family that has one."""
+        return [family.duplicate for family in self.families.values() if family.duplicate]
+
+    def models(self, *names: str) -> set[Model]:
+        """Return the models with a sample in any of these families."""
+        found: set[Model] = set()
+        for name in names:
+            if name in self.families:
+                found |= self._cached(name, "models", self._find_models)
+        return found
+
+    def totals(
+        self, name: str, category: str = "", suffix: str = ""
+    ) -> dict[Model, dict[str, float]]:
+        """Sum a family's samples by model and by the value of the label ``category``.
+
+        ``suffix`` selects ``_count`` or ``_sum`` of a histogram or summary.  A sum with a negative,
+        infinite or NaN part is left out: the rest of it would look like a counter reset.
+        """
+        family = self.families.get(name)
+        if family is None:
+            return {}
+        counter = family.type in COUNTERS
+        values = self._values_of(name)
+        places = self._cached(
+            name, ("totals", category, suffix), lambda one: self._find(one, category, suffix)
+        )
+        found: dict[Model, dict[str, float]] = {}
+        for (model, word), parts in places.items():
+            sums = found.setdefault(model, {})
+            numbers = {part: (values[place],) for part, place in parts}
+            if not all(0 <= number < inf for (number,) in numbers.values()):
+                continue
+            if counter:
+                [sums[word]] = self.parts.total((name, suffix, category, model, word), numbers)
+            else:
+                sums[word] = sum(number for (number,) in numbers.values())
+        return found
+
+    def total(self, name: str, suffix: str = "") -> dict[Model, float]:
+        """Sum a family's samples by model, whatever their other labels."""
+        totals = self.totals(name, "", suffix)
+        return {model: sums[""] for model, sums in totals.items() if sums}
+
+    def values(self, name: str) -> dict[Model, list[float]]:
+        """Return the usable values of a family's samples by model, one per series."""
+        if name not in self.families:
+            return {}
+        values = self._values_of(name)
+        places = self._cached(name, ("totals", "", ""), lambda one: self._find(one, "", ""))
+        found = {
+            model: [values[place] for _, place in parts if 0 <= values[place] < inf]
+            for (model, _), parts in places.items()
+        }
+        return {model: numbers for model, numbers in found.items() if numbers}
+
+    def labels(self, name: str) -> list[Mapping[str, str]]:
+        """Return the labels of a family's samples."""
+        family = self.families.get(name)
+        return [labels for _, labels, _ in family.samples] if family else []
+
+    def samples(self, name: str) -> Iterator[tuple[Model | None, Mapping[str, str], float]]:
+        """Yield model, labels and value of a family's samples; None where none is named."""
+        family = self.families.get(name)
+        for _, labels, value in family.samples if family else ():
+            yield self._home(labels), labels, value
+
+    def distributions(self, name: str, per_second: float = 1.0) -> dict[Model, Distribution]:
+        """Return a histogram's buckets by model; ``per_second`` is 1000 for milliseconds.
+
+        Left out are histograms without a ``+Inf`` bucket, with buckets that fall, or whose parts
+        have different edges.
+        """
+        if name not in self.families:
+            return {}
+        values = self._values_of(name)
+        places = self._cached(name, "histograms", self._find_histograms)
+        found = {}
+        for model, histograms in places.items():
+            parts = {one.part: (*one.buckets(values), values[one.total]) for one in histograms}
+            if all(map(_is_histogram, parts.values())):
+                edges = histograms[0].edges
+                *counts, total = self.parts.total((name, model, edges), parts)
+                if per_second != 1.0:
+                    edges = tuple(edge / per_second for edge in edges)
+                found[model] = Distribution(edges, tuple(counts), total / per_second)
+        return found
+
+    def _values_of(self, name: str) -> list[float]:
+        values = self._values.get(name)
+        if values is None:
+            values = [value for _, _, value in self.families[name].samples]
+            self._values[name] = values
+        return values
+
+    def _cached(self, name: str, key: object, find: Callable[[Family], T]) -> T:
+        family = self.families[name]
+        if key not in family.cache:
+            family.cache[key] = find(family)
+        return cast(T, family.cache[key])
+
+    def _find_models(self, family: Family) -> set[Model]:
+        return {model for _, labels, _ in family.samples if (model := self._home(labels))}
+
+    def _find(
+        self, family: Family, category: str, suffix: str
+    ) -> dict[tuple[Model, str], list[tuple[Part, int]]]:
+        """Return the indices of samples by model and label value."""
+        found: dict[tuple[Model, str], list[tuple[Part, int]]] = {}
+        for place, (sample, labels, _) in enumerate(family.samples):
+            model = self._home(labels)
+            if sample == family.name + suffix and model:
+                key = (model, labels.get(category, ""))
+                found.setdefault(key, []).append((tuple(sorted(labels.items())), place))
+        return found
+
+    def _find_histograms(self, family: Family) -> dict[Model, list[HistogramPart]]:
+        """Return the histograms of every model whose histograms are well-formed."""
+        buckets: dict[Model, dict[Part, dict[float, int]]] = {}
+        totals: dict[Part, int] = {}
+        for place, (sample, labels, _) in enumerate(family.samples):
+            part = tuple(sorted(pair for pair in labels.items() if pair[0] != "le"))
+            if sample == f"{family.name}_sum":
+                totals[part] = place
+            elif sample == f"{family.name}_bucket" and (model := self._home(labels)):
+                places = buckets.setdefault(model, {}).setdefault(part, {})
+                places[_edge(labels.get("le", ""))] = place
+        found = {}
+        for model, parts in buckets.items():
+            edges = tuple(sorted(next(iter(parts.values()))))
+            if (
+                any(map(isnan, edges))
+                or edges[0] < 0
+                or edges[-1] != inf
+                or any(tuple(sorted(places)) != edges for places in parts.values())
+                or any(part not in totals for part in parts)
+            ):
+                continue
+            found[model] = [
+                HistogramPart(part, edges, _getter([places[e] for e in edges]), totals[part])
+                for part, places in parts.items()
+            ]
+        return found
+
+    def _home(self, labels: Mapping[str, str]) -> Model | None:
+        model = _model(labels)
+        if "namespace" in labels or not model[0]:
+            return model if model[0] else None
+        return None if model in self._nobodys else self._homes.get(model, model)
+
+
+def _model(labels: Mapping[str, str]) -> Model:
+    """Return the model of a sample; vLLM itself says ``model_name`` where its backend does not."""
+    name = labels.get("model") or labels.get("model_name", "")
+    namespace = labels.get("namespace", "")
+    return (f"{namespace}/{name}" if namespace and name else name, labels.get("version", ""))
+
+
+def _edge(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def _getter(places: list[int]) -> Callable[[list[float]], Values]:
+    if len(places) == 1:
+        [place] = places
+        return lambda values: (values[place],)
+    return cast(Callable[[list[float]], Values], itemgetter(*places))
+
+
+def _is_histogram(values: Values) -> bool:
+    """Tell whether buckets rise and end, and the sum after them is usable."""
+    *counts, total = values
+    return (
+        counts[0] >= 0
+        and all(map(le, counts, [*counts[1:], inf]))
+        and _usable(counts[-1])
+        and _usable(total)
+    )
+
+
+def _usable(value: float) -> bool:
+    return isfinite(value) and value >= 0

@@ -1,0 +1,122 @@
+"""Scrape an engine that publishes everything it knows at ``/metrics``, under its own labels."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from exporter.samples import Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.counter_parts import CounterParts
+from exporter.sources.exposition.incremental_reader import ExpositionReader
+from exporter.sources.exposition.text_parser import ExpositionError
+from exporter.sources.fetch import Limits
+from exporter.sources.http_source import (
+    MAX_MODELS,
+    HttpSource,
+    Parts,
+    attempt,
+    check_any,
+    duplicates,
+    served,
+    too_many,
+)
+from exporter.sources.unavailable import Gap
+from slos.signals import MAIN_SIGNALS
+
+
+class ExpositionSource(HttpSource):
+    """Scrapes one server; the engines of a model are added up.
+
+    ``backend`` is the engine's name, ``families`` those that are read, ``gaps`` the signals that
+    the engine lacks, always or at times, and ``enable`` what makes it publish metrics.
+    """
+
+    backend = ""
+    engine = ""
+    enable = ""
+    gaps: Mapping[str, Gap] = {}
+
+    def __init__(self, url: str, families: Collection[str], limits: Limits | None, name: str):
+        super().__init__(name, url, limits)
+        self._families = frozenset(families)
+        self._version = ""
+        self._models: Sequence[str] = ()
+        self._reader = ExpositionReader(families)
+        self._parts = CounterParts()
+
+    @abstractmethod
+    def interpret(
+        self, metrics: ByModel, infos: Sequence[ModelInfo]
+    ) -> Iterable[Reading | Missing]:
+        """Yield the readings of these models, and the reason for every value that is refused."""
+
+    async def read_state(self, parts: Parts) -> bool | None:
+        """Read what is not in the metrics; return whether the server is ready, None if unknown."""
+        return None
+
+    async def survey(self, now: float) -> Survey:
+        """Read everything once.  Raises SourceError if nothing at all could be read."""
+        parts: Parts = {}
+        ready, metrics = await asyncio.gather(
+            self.read_state(parts), attempt(parts, "metrics", self._read_metrics())
+        )
+        check_any(parts)
+        return await asyncio.to_thread(self._survey, metrics, ready, parts)
+
+    def _survey(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Survey:
+        found: Sequence[Reading | Missing] = ()
+        if metrics:
+            names = sorted({name for name, _ in metrics.models(*self._families)})
+            parts["series"] = duplicates(metrics) or too_many(names)
+            self._models = names[:MAX_MODELS]
+        infos = tuple(served(model, self.backend, self._version, ready) for model in self._models)
+        if metrics:
+            found = tuple(self.interpret(metrics, infos))
+        readings = tuple(one for one in found if isinstance(one, Reading))
+        refused = {(one.model, one.signal): one for one in found if isinstance(one, Missing)}
+        return Survey(
+            source=self.name,
+            readings=readings,
+            missing=tuple(self._missing(readings, refused, parts["metrics"])),
+            models=infos,
+            ready=ready,
+            parts=parts,
+        )
+
+    async def _read_metrics(self) -> ByModel:
+        where = f"{self.where}/metrics"
+        body = (await self.get("/metrics")).body
+        try:
+            families = await asyncio.to_thread(self._reader.read, body)
+        except ExpositionError as error:
+            raise SourceError("malformed", f"{where} are no Prometheus metrics ({error})") from None
+        metrics = ByModel(families, self._parts)
+        if not await asyncio.to_thread(metrics.models, *self._families):
+            raise SourceError(
+                "malformed",
+                f"{where} are not {self.engine}'s, or its statistics are off: {self.enable}",
+            )
+        return metrics
+
+    def _missing(
+        self,
+        readings: Sequence[Reading],
+        refused: Mapping[tuple[str, str], Missing],
+        unread: SourceError | None,
+    ) -> Iterator[Missing]:
+        given = {(reading.model, reading.signal) for reading in readings}
+        for model in self._models:
+            for signal in MAIN_SIGNALS:
+                if (model, signal) in refused:
+                    yield refused[model, signal]
+                elif (model, signal) not in given:
+                    gap = self._gap(signal, unread)
+                    yield Missing(signal, model, "", gap.reason, gap.fix, unread=unread is not None)
+
+    def _gap(self, signal: str, unread: SourceError | None) -> Gap:
+        if unread:
+            return Gap(f"the metrics could not be read: {unread}", "see the source")
+        reason = f"this release of {self.engine} does not publish it"
+        return self.gaps.get(signal) or Gap(reason, f"upgrade {self.engine}")

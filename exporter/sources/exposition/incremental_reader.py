@@ -1,0 +1,190 @@
+"""Read one server's expositions again and again: only what changed costs time.
+
+Between two scrapes of a server the values change, and names and labels hardly ever do.  So the
+reader keeps a digest of all lines without their values.  If it is the same as before, only the
+values are taken; otherwise the whole body is parsed.  The work is cut into pieces of 128 KiB, so
+that a thread that reads does not hold the interpreter lock for long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import compress
+
+from exporter.sources.exposition.text_parser import Family, Sample, check_lines, read
+
+PIECE = 128 * 1024
+_BLANKS = b" \t\r"
+SHOWN_SERIES = 200
+"""Characters of a series in a message."""
+
+# The last word of a line: the value of a sample, unless it has a timestamp.
+_LAST_WORD = re.compile(rb" ([^ \n]*)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Everything of an exposition but its values.
+
+    ``digest`` is that of the lines without their last word.  ``comments`` are the last words of
+    comments by their place among all last words; ``chosen`` marks those of wanted samples, and
+    ``families`` has their indices in the chosen ones.
+    """
+
+    digest: bytes
+    comments: tuple[tuple[int, bytes], ...]
+    chosen: bytes
+    families: tuple[tuple[Family, tuple[int, ...]], ...]
+
+
+class ExpositionReader:
+    """Reads expositions of one server; ``wanted`` are the names of the families to return."""
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = wanted
+        self._layout: _Layout | None = None
+
+    def read(self, body: bytes) -> dict[str, Family]:
+        """Return the wanted families by name; raises ExpositionError.
+
+        Of a series that stands there twice the first value counts, as in Prometheus.  Families
+        share their ``cache`` with the last call if no name and no label has changed.
+        """
+        check_lines(body)
+        digest, words = _words(body)
+        if self._layout and digest == self._layout.digest:
+            families = _filled(self._layout, words)
+            if families is not None:
+                return families
+        families = read(body, self._wanted)
+        places = _places(body, words, families)
+        for name, family in families.items():
+            kept = _drop_duplicates(family)
+            if places and kept:
+                places[name] = [places[name][index] for index in kept]
+        self._layout = _layout(body, digest, words, families, places) if places else None
+        return families
+
+
+def _words(body: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the digest of all lines without their last words, and these words."""
+    digest = blake2b(digest_size=16)
+    words: list[bytes] = []
+    for piece in _pieces(body):
+        digest.update(_LAST_WORD.sub(b" \n", piece))
+        words += _LAST_WORD.findall(piece)
+    return digest.digest(), words
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + PIECE) + 1 or len(body)
+        yield body[start:end]
+        start = end
+
+
+def _filled(layout: _Layout, words: list[bytes]) -> dict[str, Family] | None:
+    """Return the families with new values, None if not all of these are plain numbers."""
+    if len(words) != len(layout.chosen) or any(
+        words[place] != word for place, word in layout.comments
+    ):
+        return None
+    chosen = list(compress(words, layout.chosen))
+    if b"_" in b"".join(chosen):  # float() would take 1_000
+        return None
+    try:
+        values = list(map(float, chosen))
+    except ValueError:
+        return None
+    return {
+        family.name: Family(
+            family.name,
+            family.type,
+            family.help,
+            [
+                (name, labels, values[index])
+                for (name, labels, _), index in zip(family.samples, indices, strict=True)
+            ],
+            family.duplicate,
+            family.cache,
+        )
+        for family, indices in layout.families
+    }
+
+
+def _places(
+    body: bytes, words: list[bytes], families: dict[str, Family]
+) -> dict[str, list[int]] | None:
+    """Return the places of every family's values among the last words of all lines.
+
+    None if they cannot be found: a sample has a timestamp, say.
+    """
+    owners = {name: family for family in families.values() for name in family.sample_names()}
+    places: dict[str, list[int]] = {name: [] for name in families}
+    for place, line in enumerate(line for line in body.split(b"\n") if b" " in line):
+        if line.lstrip(_BLANKS).startswith(b"#"):
+            continue
+        name = line[: min(line.find(b" "), line.find(b"{") % (len(line) + 1))].strip().decode()
+        if name in owners:
+            places[owners[name].name].append(place)
+    for name, family in families.items():
+        if max(places[name], default=-1) >= len(words) or not _matches(
+            family.samples, [words[place] for place in places[name]]
+        ):
+            return None
+    return places
+
+
+def _layout(
+    body: bytes,
+    digest: bytes,
+    words: list[bytes],
+    families: dict[str, Family],
+    places: dict[str, list[int]],
+) -> _Layout:
+    comments = [
+        (place, line.rpartition(b" ")[2])
+        for place, line in enumerate(line for line in body.split(b"\n") if b" " in line)
+        if line.lstrip(_BLANKS).startswith(b"#")
+    ]
+    chosen = bytearray(len(words))
+    for place in (place for found in places.values() for place in found):
+        chosen[place] = 1
+    index = {place: index for index, place in enumerate(compress(range(len(chosen)), chosen))}
+    return _Layout(
+        digest,
+        tuple(comments),
+        bytes(chosen),
+        tuple(
+            (family, tuple(index[place] for place in places[name]))
+            for name, family in families.items()
+        ),
+    )
+
+
+def _matches(samples: list[Sample], words: list[bytes]) -> bool:
+    """Tell whether these are the values of all samples."""
+    try:
+        values = list(map(float, words))
+    except ValueError:
+        return False
+    # repr(), because NaN is not equal to itself.
+    return [repr(value) for _, _, value in samples] == list(map(repr, values))
+
+
+def _drop_duplicates(family: Family) -> list[int]:
+    """Keep the first sample of every series; return the indices of those kept, if not all are."""
+    series: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+    for index, (name, labels, _) in enumerate(family.samples):
+        if series.setdefault((name, frozenset(labels.items())), index) != index:
+            text = ",".join(f'{label}="{value}"' for label, value in labels.items())
+            family.duplicate = family.duplicate or f"{name}{{{text}}}"[:SHOWN_SERIES]
+    if not family.duplicate:
+        return []
+    kept = list(series.values())
+    family.samples[:] = [family.samples[index] for index in kept]
+    return kept

@@ -1,0 +1,73 @@
+"""Select the current gauges from prometheus_client's multiprocess mode.
+
+Every process that ever set a gauge has a series of its own, with the label ``pid``.  It keeps its
+last value after the process ended, for as long as the folder PROMETHEUS_MULTIPROC_DIR is kept.
+A process whose gauges have changed since the first scrape is alive.  Several live processes are
+frontends of one server (``num_serve_frontends``): they share one engine, and each one has the
+engine's state at the last iteration that it fetched.  So the gauges that changed last are current,
+and adding them up would count the engine once per process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from exporter.sources.exposition.text_parser import Family
+
+Gauges = Mapping[str, float]
+"""Values by the name of the gauge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """One process: its gauges, when they last changed, and whether that was ever seen to happen."""
+
+    gauges: Gauges
+    changed: float
+    alive: bool = False
+
+
+Writers = Mapping[str, Writer]
+"""By pid; the only one of an exposition without such labels has an empty one."""
+
+
+def read(families: Mapping[str, Family], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return the gauges by process; ``names`` are families to what they are called here.
+
+    Unusable values are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for family, name in names.items():
+        for _, labels, value in families[family].samples if family in families else ():
+            if 0 <= value < inf:
+                found.setdefault(labels.get("pid", ""), {})[name] = value
+    return found
+
+
+def watch(before: Writers | None, found: Mapping[str, Gauges], now: float) -> dict[str, Writer]:
+    """Return what is known of each process after this reading; ``before`` is None at the first.
+
+    A process that appears later than the first reading is alive.
+    """
+    return {
+        pid: _watched(before.get(pid) if before else None, gauges, now, new=before is not None)
+        for pid, gauges in found.items()
+    }
+
+
+def current(writers: Writers) -> str | None:
+    """Return the pid of the live process whose gauges changed last; None if all may be dead."""
+    if len(writers) == 1:
+        return next(iter(writers))
+    alive = [(writer.changed, pid) for pid, writer in writers.items() if writer.alive]
+    return max(alive)[1] if alive else None
+
+
+def _watched(before: Writer | None, gauges: Gauges, now: float, *, new: bool) -> Writer:
+    if before is None:
+        return Writer(gauges, now, alive=new)
+    if before.gauges == gauges:
+        return before
+    return Writer(gauges, now, alive=True)

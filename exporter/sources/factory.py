@@ -1,0 +1,128 @@
+"""The sources that a configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from exporter.genai import PROFILES
+from exporter.recording.goodput import goals
+from exporter.settings import Config
+from exporter.sources import Source
+from exporter.sources.fetch import Limits
+from exporter.sources.probe import ID
+from exporter.sources.served_models import ServedModels
+from exporter.sources.sglang.sglang_source import SglangSource
+from exporter.sources.tap_source import TapsSource
+from exporter.sources.traces.traces_source import TracesSource
+from exporter.sources.triton.triton_source import TritonSource
+from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
+from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
+from exporter.sources.vllm.vllm_source import VllmSource
+from exporter.taps.process.child_process import TapsProcess
+from exporter.taps.process.messages import Settings
+from slos.model import Service
+from slos.signals import TENANT
+from slos.thresholds import thresholds
+
+
+def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Source]:
+    """Make every source; none is opened yet.  Thresholds of ``services`` become bucket edges."""
+    limits = Limits(config.timeout, config.max_bytes)
+    edges = thresholds(services)
+    if config.triton or config.triton_metrics:
+        yield TritonSource(
+            config.triton or None,
+            config.triton_metrics or None,
+            models=config.model,
+            limits=limits,
+        )
+    if config.trtllm:
+        yield TrtllmServeSource(
+            config.trtllm, requests=config.trtllm_requests, thresholds=edges, limits=limits
+        )
+        yield IterationsSource(config.trtllm, thresholds=edges, limits=limits)
+    if config.trtllm_iterations:
+        yield IterationsFileSource(config.trtllm_iterations, thresholds=edges, limits=limits)
+    if config.vllm:
+        yield VllmSource(config.vllm, limits=limits)
+    if config.sglang:
+        yield SglangSource(config.sglang, limits=limits)
+    if config.otlp_traces:
+        yield TracesSource(
+            config.otlp_traces,
+            config.otlp_traces_forward,
+            thresholds=edges,
+            models=config.model,
+            triton=config.triton,
+            alone=not (config.triton or config.triton_metrics),
+            limits=limits,
+        )
+    if config.tap:
+        # Last, as others may need more time to open, and from then on it stands in the way.
+        alone = not any(getattr(config, name) for name in _KNOW_MODELS)
+        yield TapsSource(
+            TapsProcess(_tap_settings(config, services, edges)),
+            alone=alone,
+            timeout=config.timeout,
+            served=_served(config, limits) if alone else None,
+        )
+
+
+_KNOW_MODELS = (
+    "triton",
+    "triton_metrics",
+    "trtllm",
+    "trtllm_iterations",
+    "vllm",
+    "sglang",
+    "otlp_traces",
+)
+"""Settings of sources that tell what is missing of their models."""
+
+
+def _served(config: Config, limits: Limits) -> ServedModels:
+    return ServedModels(
+        config.tap, limits, server_name=config.tap_upstream_tls, ca=config.tap_upstream_ca
+    )
+
+
+def _tap_settings(
+    config: Config, services: Iterable[Service], edges: Mapping[str, Sequence[float]]
+) -> Settings:
+    selectors = [
+        service.selects(objective) for service in services for objective in service.objectives
+    ]
+    named = dict.fromkeys(selector["model"] for selector in selectors if "model" in selector)
+    return Settings(
+        taps=[str(spec) for spec in config.tap],
+        tenant_header=config.tap_tenant_header,
+        drain=config.tap_drain,
+        connections=config.tap_connections,
+        certificate=config.tap_tls_certificate,
+        key=config.tap_tls_key,
+        upstream_name=config.tap_upstream_tls,
+        upstream_ca=config.tap_upstream_ca,
+        inject=bool(config.inject),
+        thresholds=edges,
+        goals=tuple(goals(services)),
+        tenants=_tenants(selectors) if config.tap_tenant_header else {},
+        expected=[*named, *(model.name for model in config.expect_model)],
+        probe=ID if config.probe else "",
+        genai=_genai_bounds(config),
+        log_level=config.log_level,
+    )
+
+
+def _tenants(selectors: Iterable[Mapping[str, str]]) -> Mapping[str, Sequence[str]]:
+    """Return the tenants that selectors name, by model; an empty model is every one."""
+    found: dict[str, dict[str, None]] = {}
+    for selector in selectors:
+        if TENANT in selector:
+            found.setdefault(selector.get("model", ""), {})[selector[TENANT]] = None
+    return {model: tuple(names) for model, names in found.items()}
+
+
+def _genai_bounds(config: Config) -> Mapping[str, Sequence[float]]:
+    """Return the bucket boundaries of the conventions by signal, if they are pushed at all."""
+    profile = PROFILES.get(config.otlp_genai) if config.otlp_endpoint else None
+    return {signal: one.bounds for signal, one in profile.metrics.items()} if profile else {}

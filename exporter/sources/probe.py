@@ -1,0 +1,259 @@
+"""A request for one token, sent now and then: the only proof that a model answers.
+
+It is off by default, because the server cannot tell it from any other: its counters and histograms
+have it too, and so nothing that a server counts by requests is told of a model that is probed.
+What was sent is counted in ``tokenslo_probe_requests_total``, and every request names itself, by
+``id`` to Triton and by ``user`` to others, so that taps and traces, which see single requests,
+leave it out.  Nothing that a server answers is shown or logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Literal
+from urllib.parse import quote
+
+import aiohttp
+
+from exporter.families import Family, own_family
+from exporter.log import Episodes
+from exporter.samples import Missing, Reading, SourceError, Survey
+from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+
+ID = f"tokenslo-probe-{secrets.token_hex(8)}"
+"""Names the requests of this process: random, so that clients cannot hide behind it."""
+MAX_BYTES = 64 * 1024
+FAILURES = 3
+"""So many in a row make the layer not ready: one alone may be a restart or a lost packet."""
+_EVERY_STATUS = range(100, 600)
+_BUSY_STATUSES = (429, 503)
+
+# What the models of Triton's LLM backends call their inputs: a text, or tokens; how many to make.
+_INPUTS: Mapping[str, object] = {
+    "text_input": "Hi",
+    "PROMPT": "Hi",
+    "prompt": "Hi",
+    "input_ids": [1],
+    "input_lengths": 1,
+    "max_tokens": 1,
+    "sampling_param_max_tokens": 1,
+    "request_output_len": 1,
+    "stream": True,
+    "streaming": True,
+    "bad_words": "",
+    "stop_words": "",
+    "end_id": 2,
+    "pad_id": 2,
+}
+
+COUNTED = frozenset(
+    {
+        *("ttft", "tpot", "e2e", "queue", "prefill", "decode", "max_gap"),
+        *("requests", "request_failures", "requests_without_first_token"),
+        *("input_tokens", "cached_input_tokens", "output_tokens"),
+    }
+)
+"""Signals in which a probe counts; a single token has no gap, and gauges have it for a moment."""
+SEE_REQUESTS = ("taps", "traces")
+"""Sources that leave probes out by themselves."""
+_WITHHELD = "the server counts the sidecar's own probes among the requests of clients"
+_GET_TAPPED = "send clients through the tap, or let it see them; or leave out --probe"
+
+Result = Literal["ok", "busy", "failed"]
+Ask = Callable[[aiohttp.ClientSession, str, Limits], Awaitable[None]]
+"""Sends one request about a model; raises SourceError if it is not answered as it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How a model answers; ``ready`` is None where nobody knows (yet), ``reason`` says why not."""
+
+    ready: bool | None
+    reason: str
+
+
+class Probe:
+    """Probes one model, one request at a time and never more often than ``interval`` seconds.
+
+    ``made_since`` tells whether an engine made anything after a time: a request that is refused or
+    not answered in time is then no failure, as the server has more to do than it can.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        ask: Ask,
+        *,
+        interval: float,
+        timeout: float,
+        made_since: Callable[[float], bool],
+    ) -> None:
+        self.model = model
+        self.probed = Probed(None, "no answer yet")
+        self._ask = ask
+        self._interval = interval
+        self._limits = Limits(timeout, MAX_BYTES)
+        self._made_since = made_since
+        self._episodes = Episodes()
+        self._failures = 0
+        self._results = Counter[Result]()
+        self._last: Result | None = None
+        self._seconds: float | None = None
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with new_session() as session:
+            while True:
+                began = monotonic()
+                await self.send(session)
+                await asyncio.sleep(max(0.0, began + self._interval - monotonic()))
+
+    async def send(self, session: aiohttp.ClientSession) -> None:
+        """Send one request and note what came of it."""
+        began, what = monotonic(), f"probing {self.model}"
+        try:
+            await self._ask(session, self.model, self._limits)
+        except SourceError as error:
+            now = monotonic()
+            self._episodes.went_wrong(what, str(error), now)
+            if error.kind == "impossible":
+                self.probed = Probed(None, str(error))
+                return
+            busy = error.kind in ("timeout", "busy") and self._made_since(began)
+            self._note("busy" if busy else "failed", str(error))
+        else:
+            now = monotonic()
+            self._seconds = now - began
+            self._episodes.went_well(what, now)
+            self._note("ok", "")
+
+    def success(self) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield whether the last probe was answered."""
+        if self._last:
+            yield {"model": self.model}, float(self._last == "ok")
+
+    def seconds(self) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield how long the last answer took."""
+        if self._seconds is not None:
+            yield {"model": self.model}, self._seconds
+
+    def results(self) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield how many probes there were of each result."""
+        for result, count in sorted(self._results.items()):
+            yield {"model": self.model, "result": result}, count
+
+    def _note(self, result: Result, reason: str) -> None:
+        self._last = result
+        self._results[result] += 1
+        self._failures = self._failures + 1 if result == "failed" else 0
+        if result == "busy":
+            reason = f"{reason}, but decoding moves: the server is busy"
+        times = f" ({self._failures} in a row)" if self._failures > 1 else ""
+        self.probed = Probed(self._failures < FAILURES, reason + times)
+
+
+def without_probes(survey: Survey, probed: Collection[str]) -> Survey:
+    """Withhold what a server counts of requests to models that are probed."""
+    if survey.source in SEE_REQUESTS or not probed:
+        return survey
+    told: list[Reading] = []
+    missing = list(survey.missing)
+    for one in survey.readings:
+        if one.model in probed and one.signal in COUNTED:
+            missing.append(Missing(one.signal, one.model, one.version, _WITHHELD, _GET_TAPPED))
+        else:
+            told.append(one)
+    return replace(survey, readings=tuple(told), missing=tuple(missing))
+
+
+def families(probes: Sequence[Probe]) -> tuple[Family, ...]:
+    """Return what is to be told of all probes."""
+    return (
+        own_family("tokenslo_probe_success", [one for p in probes for one in p.success()]),
+        own_family("tokenslo_probe_duration_seconds", [one for p in probes for one in p.seconds()]),
+        own_family("tokenslo_probe_requests", [one for p in probes for one in p.results()]),
+    )
+
+
+def of_triton(url: str) -> Ask:
+    """Ask by ``generate`` or, where the model streams, by ``generate_stream``."""
+
+    async def ask(session: aiohttp.ClientSession, model: str, limits: Limits) -> None:
+        where = f"{url.rstrip('/')}/v2/models/{quote(model, safe='')}"
+        answer = await _fetch(session, "GET", f"{where}/config", limits)
+        body, streams = _triton_request(parse_json(answer, where), model)
+        verb = "generate_stream" if streams else "generate"
+        answer = await _fetch(session, "POST", f"{where}/{verb}", limits, body)
+        events = _events(answer) if streams else [answer.body]
+        _check([_json(event) for event in events], "", where)
+
+    return ask
+
+
+def of_openai(url: str) -> Ask:
+    """Ask a server with OpenAI's API for a completion."""
+
+    async def ask(session: aiohttp.ClientSession, model: str, limits: Limits) -> None:
+        where = f"{url.rstrip('/')}/v1/completions"
+        request = {"model": model, "prompt": "Hi", "max_tokens": 1, "user": ID}
+        answer = await _fetch(session, "POST", where, limits, json.dumps(request).encode())
+        _check([_json(answer.body)], "choices", where)
+
+    return ask
+
+
+async def _fetch(
+    session: aiohttp.ClientSession, method: str, url: str, limits: Limits, body: bytes | None = None
+) -> Answer:
+    answer = await fetch(session, method, url, limits=limits, statuses=_EVERY_STATUS, body=body)
+    if answer.status != 200:
+        kind = "busy" if answer.status in _BUSY_STATUSES else "status"
+        raise SourceError(kind, f"{public(url)} answered {answer.status}")
+    return answer
+
+
+def _triton_request(config: object, model: str) -> tuple[bytes, bool]:
+    """Return a request of as little as the model's configuration allows, and whether it streams."""
+    document = config if isinstance(config, dict) else {}
+    policy = document.get("model_transaction_policy")
+    streams = isinstance(policy, dict) and policy.get("decoupled") is True
+    request: dict[str, object] = {"id": ID, "max_tokens": 1}
+    inputs = document.get("input")
+    needed = []
+    for tensor in inputs if isinstance(inputs, list) else ():
+        name = str(tensor.get("name", "")) if isinstance(tensor, dict) else ""
+        if name in _INPUTS:
+            request[name] = streams if name in ("stream", "streaming") else _INPUTS[name]
+        elif name and tensor.get("optional") is not True:
+            needed.append(name)
+    if needed:
+        raise SourceError(
+            "impossible", f"{model} cannot be probed: nobody knows what to send as {needed[0]}"
+        )
+    return json.dumps(request).encode(), streams
+
+
+def _events(answer: Answer) -> list[bytes]:
+    lines = answer.body.splitlines()
+    return [line.removeprefix(b"data:") for line in lines if line.startswith(b"data:")]
+
+
+def _json(text: bytes) -> object:
+    with suppress(ValueError, RecursionError):
+        value: object = json.loads(text)
+        return value
+    return None
+
+
+def _check(answers: Sequence[object], wanted: str, where: str) -> None:
+    """Raise SourceError unless there is an answer, and none of them is an error."""
+    good = [one for one in answers if isinstance(one, dict) and wanted in ("", *one)]
+    if not good or len(good) < len(answers) or any("error" in one for one in good):
+        raise SourceError("error", f"{public(where)} answered with an error, or without a token")

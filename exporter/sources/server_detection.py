@@ -1,0 +1,156 @@
+"""Recognise servers by what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from exporter.samples import SourceError
+from exporter.sources.exposition.by_model import NAMED_BY
+from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.sglang.sglang_source import ENABLE
+from exporter.sources.vllm.vllm_source import STATS
+
+_ENDINGS = ("/prometheus/metrics", "/metrics", "/v1", "/v2")
+TAP = "tap"
+_SILENT = ("refused", "unreachable", "timeout", "tls")
+_READ_ONCE = (
+    "it hands out each iteration record and request timing once: what was read here, a sidecar "
+    "that runs beside it did not get"
+)
+
+Get = Callable[[str], Awaitable[Answer | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What an address turned out to be: ``setting`` is the sidecar's for it, empty for none.
+
+    A server that only a tap can measure has the setting ``tap``.  ``what`` is for people: a name,
+    or why nothing is known.
+    """
+
+    url: str
+    setting: str
+    what: str
+    note: str = ""
+
+
+async def recognised(urls: Sequence[str], limits: Limits) -> tuple[Server, ...]:
+    """Find out what listens at each address, in order."""
+    async with new_session() as session:
+
+        def get_from(where: str) -> Get:
+            async def get(path: str) -> Answer | None:
+                try:
+                    return await fetch(session, "GET", where + path, limits=limits)
+                except SourceError as error:
+                    if error.kind in _SILENT:
+                        raise
+                    return None
+
+            return get
+
+        return tuple([await _recognise(url, get_from(base(url))) for url in urls])
+
+
+async def _recognise(url: str, get: Get) -> Server:
+    """Find out what listens at ``url``.
+
+    What some servers give only once is asked for last, unless it is what the address names.
+    """
+    looks = (_triton, _openai, _metrics)
+    try:
+        for look in reversed(looks) if url.rstrip("/").endswith("/metrics") else looks:
+            if found := await look(get):
+                setting, what = found
+                note = _READ_ONCE if setting == "trtllm" else ""
+                return Server(public(url), setting, what, note)
+        if found := await _tapped(get):
+            what, why = found
+            return Server(public(url), TAP, what, f"{why}; a tap measures its streams")
+    except SourceError as error:
+        return Server(public(url), "", str(error))
+    what = "answers, but not as a server that is known does over HTTP"
+    return Server(public(url), "", f"{public(url)} {what}")
+
+
+async def _triton(get: Get) -> tuple[str, str] | None:
+    document = _document(await get("/v2"))
+    if isinstance(document, dict) and "extensions" in document:
+        return "triton", f"Triton {_version(document)}".rstrip()
+    return None
+
+
+async def _openai(get: Get) -> tuple[str, str] | None:
+    document = _document(await get("/v1/models"))
+    models = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(models, list):
+        return None
+    version = _version(_document(await get("/version")))
+    # Said by trtllm-serve (tensorrt_llm/serve/openai_protocol.py); asking for /metrics would take
+    # iteration records away before they are read.
+    if any(isinstance(one, dict) and one.get("owned_by") == "tensorrt_llm" for one in models):
+        return "trtllm", f"trtllm-serve {version}".rstrip()
+    return await _metrics(get, version)
+
+
+async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
+    """Tell servers apart by what they publish; trtllm-serve publishes JSON at this path."""
+    answer = await get("/metrics")
+    if answer is None:
+        return None
+    if NAMED_BY.encode() in answer.body:
+        return "triton-metrics", "Triton's metrics"
+    if b"# TYPE vllm:" in answer.body:
+        return "vllm", f"vLLM {version}".rstrip()
+    if b"# TYPE sglang:" in answer.body:
+        return "sglang", "SGLang"
+    if isinstance(_document(answer), list):
+        return "trtllm", f"trtllm-serve {version}".rstrip()
+    return None
+
+
+async def _tapped(get: Get) -> tuple[str, str] | None:
+    """Recognise a server of which only the streams can be measured; return its name and why."""
+    answer = await get("/metrics")
+    for prefix, what in _NO_SOURCE.items():
+        if answer is not None and f"# TYPE {prefix}".encode() in answer.body:
+            return what, "its metrics are not read"
+    document = _document(await get("/v1/models"))
+    models = document.get("data") if isinstance(document, dict) else None
+    if isinstance(models, list):
+        owners = {one.get("owned_by") for one in models if isinstance(one, dict)}
+        if "vllm" in owners:
+            version = _version(_document(await get("/version")))
+            return f"vLLM {version}".rstrip(), f"its statistics are off: {STATS}"
+        if "sglang" in owners:
+            return "SGLang", f"its metrics are off: {ENABLE}"
+        return "an OpenAI-compatible server", "it publishes no metrics that are read"
+    if isinstance(_document(await get("/cluster_info")), dict):
+        return _ORCHESTRATOR, "its metrics count requests, not tokens"
+    return None
+
+
+_ORCHESTRATOR = "the orchestrator of a disaggregated trtllm-serve"
+_NO_SOURCE = {"dynamo_frontend_": "Dynamo's frontend"}
+
+
+def _document(answer: Answer | None) -> object:
+    try:
+        return parse_json(answer, "") if answer else None
+    except SourceError:
+        return None
+
+
+def _version(document: object) -> str:
+    version = document.get("version") if isinstance(document, dict) else None
+    return version[:40] if isinstance(version, str) and version.isprintable() else ""
+
+
+def base(url: str) -> str:
+    """Return the address of a server from that of one of its pages."""
+    address = url.rstrip("/")
+    for ending in _ENDINGS:
+        address = address.removesuffix(ending)
+    return address

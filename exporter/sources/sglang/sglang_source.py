@@ -1,0 +1,75 @@
+"""One SGLang server as a source: its metrics, by the names under which it serves its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from exporter.samples import Missing, ModelInfo, Reading
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.exposition_source import ExpositionSource
+from exporter.sources.fetch import Limits
+from exporter.sources.sglang import sglang_metrics
+from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
+
+ENABLE = "start SGLang with --enable-metrics"
+_NO_MEMORY = Gap("SGLang publishes no memory in use, only what it allocated", "none with SGLang")
+_IN_TOKENS = Gap("SGLang counts the hits of its prefix cache in tokens", "none with SGLang")
+_DRAFTS = Gap("SGLang publishes the mean acceptance length, not the number of drafts", "none")
+GAPS: Mapping[str, Gap] = {
+    "ttft": Gap("no streaming request has completed yet", "send a streaming request"),
+    "tpot": Gap("SGLang publishes no time per output token of single requests", OBSERVE),
+    "prefill": Gap("SGLang publishes no prefill time of single requests", OBSERVE),
+    "decode": Gap("SGLang publishes no decode time of single requests", OBSERVE),
+    "requests_without_first_token": Gap(
+        "SGLang does not publish which requests end before their first token", OBSERVE
+    ),
+    "sequences_decoding": Gap(
+        "SGLang does not publish prefilling and decoding sequences separately", OBSERVE
+    ),
+    "sequences_paused": Gap("retracted sequences wait in the queue", "see preemptions"),
+    "sequences_max": Gap("SGLang does not publish max_running_requests", "none with SGLang"),
+    **dict.fromkeys(
+        ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max", "kv_block_tokens"),
+        Gap("this release of SGLang does not publish its pages", "upgrade SGLang"),
+    ),
+    "kv_reused_blocks": _IN_TOKENS,
+    "kv_missed_blocks": _IN_TOKENS,
+    "draft_tokens": _DRAFTS,
+    "accepted_draft_tokens": _DRAFTS,
+    "lora_adapters": LORA,
+    "memory_gpu": _NO_MEMORY,
+    "memory_cpu": _NO_MEMORY,
+    "memory_pinned": _NO_MEMORY,
+    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
+    **dict.fromkeys(
+        ("itl", "itl_normalized", "e2e", "queue", "requests", "input_tokens", "output_tokens"),
+        Gap("no request has completed yet", "send a request"),
+    ),
+    "cached_input_tokens": Gap("the prefix cache has had no hit yet", "none needed"),
+    "preemptions": Gap("no request has been retracted yet", "none needed"),
+}
+"""Signals that SGLang does not have, or not always."""
+
+
+class SglangSource(ExpositionSource):
+    """Reads one SGLang server at ``url``.
+
+    Its ``/health`` generates a token by default, so it is not asked: a server whose metrics answer
+    is up.
+    """
+
+    backend = "sglang"
+    engine = "SGLang"
+    enable = ENABLE
+    gaps = GAPS
+
+    def __init__(self, url: str, *, limits: Limits | None = None, name: str = "sglang") -> None:
+        super().__init__(url, sglang_metrics.FAMILIES, limits, name)
+
+    def interpret(
+        self, metrics: ByModel, infos: Sequence[ModelInfo]
+    ) -> Iterable[Reading | Missing]:
+        """Yield what SGLang publishes of these models."""
+        return sglang_metrics.interpret(
+            ByModel(sglang_metrics.selected(metrics.families), self._parts), infos
+        )

@@ -1,0 +1,288 @@
+"""The streams themselves, as the taps see them: what each client got, when, and how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+from exporter.background import Supervisor, TaskState
+from exporter.families import Family, own_family
+from exporter.genai import GenAiSeries
+from exporter.recording.metric_recorder import Series
+from exporter.recording.model_metrics import GOES_ON_FROM, UNUSED
+from exporter.samples import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
+from exporter.sources import Closing
+from exporter.sources.served_models import ServedModels
+from exporter.taps.process.child_process import TapsProcess
+from exporter.taps.process.messages import TapState
+from slos.signals import MAIN_SIGNALS, SIGNALS
+
+Counted = tuple[str, Labels]
+"""Metric and labels."""
+
+_READ_MORE = "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglang URL as well"
+_USAGE = "have clients ask for it: stream_options.include_usage, in OpenAI's API"
+_STAGES = (
+    "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
+    "X-TRTLLM-return-metrics: 1 from trtllm-serve; or start vLLM with --enable-per-request-metrics"
+)
+_NO_STAGES = ("no answer carried the engine's own timing", _STAGES)
+_NO_USAGE = ("no answer told how many there were", _USAGE)
+_GAPS: Mapping[str, tuple[str, str]] = {
+    "itl_normalized": (
+        "no stream told how many tokens each of its pieces has",
+        "have clients ask for it: stream_options.continuous_usage_stats, from vLLM and "
+        "trtllm-serve",
+    ),
+    "queue": _NO_STAGES,
+    "prefill": _NO_STAGES,
+    "input_tokens": _NO_USAGE,
+    "cached_input_tokens": _NO_USAGE,
+    "output_tokens": _NO_USAGE,
+    "goodput": (
+        "no goodput objective is about this model",
+        "write one, with the clauses that a good request meets, and give the sidecar --slo FILE",
+    ),
+}
+"""Why a signal that bytes on the wire can show is not there, and what would bring it."""
+ON_THE_WIRE = frozenset(
+    (
+        *_GAPS,
+        *("ttft", "itl", "tpot", "e2e", "decode", "max_gap"),
+        *("requests", "streams", "live_streams", "requests_without_first_token"),
+        *("disconnects", "disconnect_age", "disconnect_release", "suspected_retries"),
+        *("partial_tokens", "wasted_tokens", "client_backpressure"),
+    )
+)
+"""Signals that a tap measures."""
+_NOT_ON_THE_WIRE = ("bytes on the wire do not show it", _READ_MORE)
+
+
+_NOTES: Mapping[str, str] = {
+    **dict.fromkeys(("e2e", "decode", "tpot"), "of requests that ended well"),
+    "output_tokens": "what was sent after a client had left is among the wasted tokens instead",
+    "goodput": "a request whose client disconnected counts only if it had broken a clause",
+}
+"""What to keep in mind beside a method's own note."""
+
+
+class TapsSource(Closing):
+    """Runs the ``process`` of the taps and asks it what it has counted.
+
+    ``alone`` says that no other source knows the servers, so that this one says what is missing;
+    an answer may take ``timeout`` seconds.  ``served`` has the models that the servers list, where
+    no other source has them.
+    """
+
+    def __init__(
+        self,
+        process: TapsProcess,
+        *,
+        alone: bool = True,
+        timeout: float = 2.0,
+        name: str = "taps",
+        served: ServedModels | None = None,
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._alone = alone
+        self._timeout = timeout
+        self._served = served
+        self._supervisor = Supervisor()
+        self._listed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._limited: Mapping[str, int] = {}
+        self._restarts = 0
+        self._told: set[Series] = set()
+        self._samples: dict[Series, Mapping[Labels, Value]] = {}
+        self._states: Sequence[TapState] = ()
+        self._live = 0
+        self._tasks: Sequence[TaskState] = ()
+        self._genai: Sequence[GenAiSeries] = ()
+        self._gone: Counter[Counted] = Counter()
+        self._lost = 0
+
+    @property
+    def where(self) -> str:
+        """The taps."""
+        return f"streams by {' and '.join(self._process.taps)}"
+
+    async def __aenter__(self) -> Self:
+        """Start the taps; raises InvalidFile if they cannot be had."""
+        if self._served:
+            await self._served.refresh()
+            self._supervisor.start("list served models", self._served.run)
+        await self._process.start()
+        return self
+
+    async def close(self) -> None:
+        """End the taps at once."""
+        self._supervisor.cancel()
+        await self._process.close()
+
+    async def drain(self) -> None:
+        """Let connections end, for as long as the settings say; it can be read meanwhile."""
+        await self._process.drain()
+
+    @property
+    def genai(self) -> Sequence[GenAiSeries]:
+        """Histograms of requests by endpoint, as they were at the last survey."""
+        return self._genai
+
+    def learn(self, models: Iterable[ModelInfo]) -> None:
+        """Take the models that other sources know."""
+        if not self._served:
+            infos = tuple(models)
+            reported = {info.model for info in infos if info.ready and not info.excluded}
+            self._listed = frozenset(info.model for info in infos), frozenset(reported)
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the task that restarts the process, and those in the process."""
+        return (*self._supervisor.states, *self._process.tasks, *self._tasks)
+
+    async def survey(self, now: float) -> Survey:
+        """Return what the taps have counted so far; raises SourceError."""
+        if self._process.restarts != self._restarts:
+            self._begin_again()
+        if self._served:
+            self._listed = self._served.names(), self._served.generative()
+        answer = await self._process.survey(self._timeout, *self._listed)
+        self._limited = answer.limited
+        self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
+        self._genai = answer.genai
+        readings = tuple(self._from_0(answer.readings))
+        return Survey(
+            source=self.name,
+            readings=tuple(
+                replace(reading, note=_NOTES.get(reading.signal, "")) for reading in readings
+            ),
+            missing=tuple(self._missing(readings)),
+            models=tuple(_models(readings)) if self._alone else (),
+            lost_records=self._lost + sum(state.lossy for state in self._states),
+            waiting_streams={
+                **{(reading.model, reading.version): 0 for reading in readings},
+                **answer.waiting,
+            },
+        )
+
+    def families(self) -> tuple[Family, ...]:
+        """Return what is to be told of the taps themselves."""
+        counted = self._gone.copy()
+        for state in self._states:
+            counted.update(_counted(state))
+        by_name: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _COUNTERS}
+        for (name, labels), value in sorted(counted.items()):
+            by_name[name].append((dict(labels), value))
+        return (
+            own_family(
+                "tokenslo_tap_connections",
+                [({"tap": state.tap}, state.traffic.connections) for state in self._states],
+            ),
+            *(own_family(name, series) for name, series in by_name.items()),
+            own_family(
+                "tokenslo_tap_limited_labels",
+                [({"label": label}, count) for label, count in sorted(self._limited.items())],
+            ),
+            own_family("tokenslo_tap_restarts", [({}, self._process.restarts)]),
+        )
+
+    def _begin_again(self) -> None:
+        """Keep what the process that ended had counted; what it had under way is lost."""
+        self._restarts = self._process.restarts
+        for state in self._states:
+            self._gone.update(_counted(state))
+            self._lost += state.lossy
+        self._lost += self._live
+        self._states, self._live = (), 0
+        self._told = set()
+
+    def _from_0(self, readings: Sequence[Reading]) -> Iterator[Reading]:
+        """Yield readings, those that are told for the first time without what they have counted.
+
+        What a method counted before it takes over from another one is not counted by the store.
+        So the other one is told in full before, and once more beside the new one, which is empty
+        then; from there on the new one is told alone.
+        """
+        before, there = frozenset(self._told), set(map(_series, readings))
+        ended = set(map(_older, before))
+        for reading in readings:
+            series = _series(reading)
+            older = _older(series)
+            if series in ended or (older in there and older not in before):
+                continue
+            self._told.add(series)
+            if series in before or SIGNALS[reading.signal].kind == "gauge":
+                had = self._samples.get(series, {})
+                self._samples[series] = {**had, **reading.samples}
+                samples = {
+                    labels: value if labels in had or not had else nothing_of(value)
+                    for labels, value in reading.samples.items()
+                }
+                yield replace(reading, samples=samples)
+            else:
+                # With those of a process that ended, which begin anew as well.
+                every = {**self._samples.get(series, {}), **reading.samples}
+                samples = {labels: nothing_of(value) for labels, value in every.items()}
+                yield replace(reading, samples=samples)
+
+    def _missing(self, readings: Iterable[Reading]) -> Iterator[Missing]:
+        given: dict[tuple[str, str], set[str]] = {}
+        for reading in readings:
+            given.setdefault((reading.model, reading.version), set()).add(reading.signal)
+        for model, had in given.items():
+            for signal in MAIN_SIGNALS:
+                if signal not in had and (self._alone or signal in _GAPS):
+                    yield Missing(signal, *model, *_GAPS.get(signal, _NOT_ON_THE_WIRE))
+
+
+_COUNTERS = (
+    "tokenslo_tap_connections_opened",
+    "tokenslo_tap_refused",
+    "tokenslo_tap_passed_over",
+    "tokenslo_tap_lossy_streams",
+    "tokenslo_tap_dropped_packets",
+    "tokenslo_tap_late_reads",
+    "tokenslo_tap_late_gaps",
+)
+
+
+def _counted(state: TapState) -> Mapping[Counted, int]:
+    """Return what a tap has counted, by metric and labels."""
+    tap = ("tap", state.tap)
+    traffic = state.traffic
+    found: dict[Counted, int] = {
+        ("tokenslo_tap_connections_opened", (tap,)): traffic.opened,
+        ("tokenslo_tap_lossy_streams", (tap,)): state.lossy,
+        ("tokenslo_tap_late_reads", (tap,)): traffic.late_reads,
+        ("tokenslo_tap_late_gaps", (tap,)): state.late_gaps,
+    }
+    if traffic.dropped is not None:
+        found["tokenslo_tap_dropped_packets", (tap,)] = traffic.dropped
+    for reason, count in traffic.refused.items():
+        found["tokenslo_tap_refused", (("reason", reason), tap)] = count
+    for reason, count in state.passed.items():
+        found["tokenslo_tap_passed_over", (("reason", reason), tap)] = count
+    return found
+
+
+def _models(readings: Iterable[Reading]) -> Iterator[ModelInfo]:
+    """Yield the models that there are readings of; all that is known is whether they stream."""
+    streams: dict[tuple[str, str], bool] = {}
+    for reading in readings:
+        model = reading.model, reading.version
+        of_a_stream = reading.signal == "itl" and reading.method != UNUSED
+        streams[model] = streams.get(model, False) or of_a_stream
+    for model, decoupled in streams.items():
+        yield ModelInfo(*model, decoupled=decoupled)
+
+
+def _series(reading: Reading) -> Series:
+    return reading.signal, reading.model, reading.version, reading.method
+
+
+def _older(series: Series) -> Series | None:
+    """Return the series that this one goes on from, if it does."""
+    signal, model, version, method = series
+    older = GOES_ON_FROM.get(method)
+    return (signal, model, version, older) if older else None

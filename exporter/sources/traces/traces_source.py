@@ -1,0 +1,364 @@
+"""The sidecar as the OTLP/HTTP endpoint to which Triton sends its traces.
+
+An export is answered as soon as it is understood; nothing of a body is kept but names of models and
+times.  Requests of our own are left out.  Reported on are models that were seen to stream: from the
+spans of a model that answers at once nobody can tell whether it has tokens at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from time import monotonic
+from typing import Protocol, Self, TypeVar
+
+from aiohttp import web
+
+from exporter.background import Supervisor, TaskState
+from exporter.http_server import add_headers, start
+from exporter.recording.metric_recorder import Recorder
+from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError, Survey, nothing_of
+from exporter.sockets import Listen
+from exporter.sources import Closing
+from exporter.sources.fetch import CHUNK, Limits
+from exporter.sources.http_source import HttpSource
+from exporter.sources.traces.forwarding import Forwarder
+from exporter.sources.traces.span_join import Joiner, Request
+from exporter.sources.traces.spans import (
+    MOST_PARTS,
+    Export,
+    ExportTooLargeError,
+    MalformedExportError,
+)
+from exporter.sources.triton.trace_setting import PATH as SETTING_PATH
+from exporter.sources.triton.trace_setting import TraceSetting, read_setting
+from exporter.sources.unavailable import OBSERVE, OBSERVED
+from slos.signals import MAIN_SIGNALS
+
+PATH = "/v1/traces"
+ALL, SAMPLED = "triton_trace", "triton_trace_sampled"
+ASK_TRITON = "give the server's --triton URL as well"
+GIVEN = ("ttft", "itl", "max_gap", "decode", "e2e")
+
+MAX_MODELS = 256
+EXPORTS_AT_ONCE = 4
+BODY_SECONDS = 10.0
+SETTING_AGE = 30.0
+
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE = 3, 8, 14
+"""Codes of google.rpc.Status."""
+
+T = TypeVar("T")
+
+
+class _Format(Protocol):
+    """One encoding of OTLP; modules implement it."""
+
+    def decode(self, body: bytes, /) -> Export: ...
+    def response(self, rejected: int, message: str, /) -> bytes: ...
+    def failure(self, code: int, message: str, /) -> bytes: ...
+
+
+def _json() -> _Format:
+    from exporter.sources.traces import otlp_json
+
+    return otlp_json
+
+
+def _protobuf() -> _Format:
+    from exporter.sources.traces import otlp_protobuf
+
+    return otlp_protobuf
+
+
+FORMATS: Mapping[str, Callable[[], _Format]] = {
+    "application/json": _json,
+    "application/x-protobuf": _protobuf,
+}
+
+
+class _Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
+    """An export that is not taken: HTTP status, code of google.rpc.Status, kind for counting."""
+
+    def __init__(self, status: int, code: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.kind = status, code, kind
+
+
+class TracesSource(Closing):
+    """Receives the traces of a Triton server at ``listen``, and may pass them on to ``forward``.
+
+    ``thresholds`` are SLO thresholds in seconds by signal.  ``models`` are glob patterns of models
+    to report on although they were not seen to stream.  ``triton`` is the address of the server's
+    HTTP API, which tells how many requests it traces.  ``alone`` says that no other source knows
+    the server, so that this one says what is missing.
+    """
+
+    def __init__(
+        self,
+        listen: Listen,
+        forward: str = "",
+        *,
+        thresholds: Mapping[str, Iterable[float]] | None = None,
+        models: Sequence[str] = (),
+        triton: str = "",
+        alone: bool = True,
+        limits: Limits | None = None,
+        name: str = "traces",
+    ) -> None:
+        self.name = name
+        self.url = ""
+        self._listen = listen
+        self._globs = tuple(models)
+        self._alone = alone
+        self._limits = limits or Limits()
+        self._forwarder = (
+            Forwarder(forward, timeout=BODY_SECONDS, max_bytes=self._limits.max_bytes)
+            if forward
+            else None
+        )
+        self._triton = HttpSource("triton", triton, self._limits) if triton else None
+        self._setting = TraceSetting()
+        self._setting_problem: SourceError | None = None
+        self._setting_due = 0.0
+        self._recorder = Recorder(thresholds or {})
+        self._joiner = Joiner()
+        self._reported: dict[Model, None] = {}
+        self._told: set[Model] = set()
+        self._lost = 0
+        self._at_once = 0
+        self._problem: SourceError | None = None
+        self._thread = ThreadPoolExecutor(1, "traces")
+        self._open = AsyncExitStack()
+        self._supervisor = Supervisor()
+
+    @property
+    def where(self) -> str:
+        """Where it listens, and where it passes on to."""
+        onward = f" (passed on to {self._forwarder.where})" if self._forwarder else ""
+        return f"traces sent to {self.url or f'http://{self._listen}'}{PATH}{onward}"
+
+    async def __aenter__(self) -> Self:
+        """Listen; raises InvalidFile if the address cannot be had."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._thread.shutdown, wait=False, cancel_futures=True)
+            if self._triton:
+                await stack.enter_async_context(self._triton)
+            if self._forwarder:
+                supervisor = await stack.enter_async_context(self._supervisor)
+                supervisor.start("trace-forwarder", self._forwarder.run)
+            # A body is passed on as it came, so it is inflated here.
+            self.url, close = await start(
+                self._application(), self._listen, setting="otlp-traces", auto_decompress=False
+            )
+            stack.push_async_callback(close)
+            self._open = stack.pop_all()
+        return self
+
+    async def close(self) -> None:
+        """Listen no more, and let go of everything."""
+        await self._open.aclose()
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the state of the forwarder, if there is one."""
+        return self._supervisor.states
+
+    async def survey(self, now: float) -> Survey:
+        """Return what the traces have told so far."""
+        parts = {"exports": self._problem}
+        self._problem = None
+        if self._forwarder:
+            parts["forward"] = self._forwarder.problem()
+        if self._triton:
+            await self._read_setting(self._triton, now)
+            parts["setting"] = self._setting_problem
+        readings, models, lost = await self._in_thread(self._so_far)
+        method = ALL if self._setting.everything else SAMPLED
+        return Survey(
+            source=self.name,
+            readings=tuple(
+                replace(reading, method=method, note=self._setting.note) for reading in readings
+            ),
+            missing=tuple(_gaps(models)) if self._alone else (),
+            models=tuple(ModelInfo(*model, decoupled=True) for model in models)
+            if self._alone
+            else (),
+            parts=parts,
+            lost_records=lost,
+        )
+
+    async def _read_setting(self, triton: HttpSource, now: float) -> None:
+        """Read the trace setting now and then; what was read last holds until it is read again."""
+        if now < self._setting_due:
+            return
+        self._setting_due, self._setting_problem = now + SETTING_AGE, None
+        try:
+            self._setting = read_setting(await triton.get_json(SETTING_PATH))
+        except SourceError as error:
+            self._setting_problem = error
+
+    # The endpoint
+
+    def _application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post(PATH, self._answer)
+        app.on_response_prepare.append(add_headers)
+        return app
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        kind = request.content_type
+        if kind not in FORMATS:
+            message = f"{PATH} takes {' and '.join(FORMATS)}"
+            self._problem = SourceError("content_type", f"an export was refused: {message}")
+            return web.Response(status=415, text=f"{message}\n")
+        try:
+            return web.Response(body=await self._export(request, kind), content_type=kind)
+        except _Refusal as refusal:
+            self._problem = SourceError(refusal.kind, f"an export was refused: {refusal}")
+            return web.Response(
+                status=refusal.status,
+                body=FORMATS[kind]().failure(refusal.code, str(refusal)),
+                content_type=kind,
+                headers={"Retry-After": "1"} if refusal.status == 503 else None,
+            )
+
+    async def _export(self, request: web.Request, kind: str) -> bytes:
+        """Take one export and return the body of the answer; raises _Refusal."""
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding not in ("identity", "gzip"):
+            raise _Refusal(415, INVALID_ARGUMENT, "encoding", "the only encoding taken is gzip")
+        if self._at_once >= EXPORTS_AT_ONCE:
+            raise _Refusal(503, UNAVAILABLE, "busy", f"{self._at_once} exports are being read")
+        self._at_once += 1
+        try:
+            body = await self._body(request)
+            rejected, answer = await self._in_thread(self._take, body, encoding, kind)
+        finally:
+            self._at_once -= 1
+        if rejected:
+            self._problem = SourceError(
+                "malformed", f"malformed spans that were not taken: {rejected}"
+            )
+        if self._forwarder:
+            names = ("Content-Type", "Content-Encoding")
+            self._forwarder.offer(
+                body, {name: request.headers[name] for name in names if name in request.headers}
+            )
+        return answer
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Read a body as it comes; raises _Refusal."""
+        if (request.content_length or 0) > self._limits.max_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.content.iter_chunked(CHUNK):
+                    body += chunk
+                    if len(body) > self._limits.max_bytes:
+                        raise self._too_large()
+        except TimeoutError:
+            what = f"the body did not come within {BODY_SECONDS:g} s"
+            raise _Refusal(408, INVALID_ARGUMENT, "timeout", what) from None
+        except (ConnectionError, web.RequestPayloadError):
+            raise _Refusal(400, INVALID_ARGUMENT, "truncated", "the body broke off") from None
+        return bytes(body)
+
+    # In the thread, which alone uses joiner, recorder and models: a large export would hold up the
+    # event loop for a second.
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    def _take(self, body: bytes, encoding: str, kind: str) -> tuple[int, bytes]:
+        """Take in an export; return how many spans are malformed, and the answer.
+
+        Raises _Refusal.
+        """
+        codec = FORMATS[kind]()
+        plain = self._inflated(body) if encoding == "gzip" else body
+        try:
+            export = codec.decode(plain)
+        except ExportTooLargeError:
+            raise self._too_large(f"{MOST_PARTS} spans, events and attributes") from None
+        except MalformedExportError as error:
+            raise _Refusal(400, INVALID_ARGUMENT, "malformed", str(error)) from None
+        for span in export.spans:
+            if request := self._joiner.add(span, monotonic()):
+                self._record(request)
+        return export.rejected, codec.response(export.rejected, "spans were malformed")
+
+    def _record(self, request: Request) -> None:
+        model, timing = (request.model, request.version), request.timing
+        if model not in self._reported:
+            if not (timing.streams or any(fnmatchcase(model[0], glob) for glob in self._globs)):
+                return
+            if len(self._reported) >= MAX_MODELS:
+                self._lost += 1
+                return
+            self._reported[model] = None
+            for signal in GIVEN:
+                self._recorder.observe((signal, *model, ALL), 0.0, weight=0.0)
+        observed = {
+            "ttft": () if timing.first is None else (timing.first,),
+            "itl": timing.gaps,
+            "max_gap": (max(timing.gaps),) if timing.gaps else (),
+            "decode": (sum(timing.gaps),) if timing.gaps else (),
+            "e2e": () if timing.whole is None else (timing.whole,),
+        }
+        for signal, values in observed.items():
+            for value in values:
+                self._recorder.observe((signal, *model, ALL), value)
+
+    def _so_far(self) -> tuple[tuple[Reading, ...], tuple[Model, ...], int]:
+        """Return readings, models and how many requests were lost."""
+        self._joiner.expire(monotonic())
+        readings = tuple(
+            reading if (reading.model, reading.version) in self._told else _at_first(reading)
+            for reading in self._recorder.readings()
+        )
+        self._told.update(self._reported)
+        return readings, tuple(self._reported), self._joiner.lost + self._lost
+
+    def _inflated(self, body: bytes) -> bytes:
+        inflater = zlib.decompressobj(wbits=31)
+        try:
+            plain = inflater.decompress(body, self._limits.max_bytes + 1)
+        except zlib.error:
+            plain = b""
+        if len(plain) > self._limits.max_bytes:
+            raise self._too_large()
+        if not inflater.eof or inflater.unused_data:
+            raise _Refusal(400, INVALID_ARGUMENT, "malformed", "the body is not gzip")
+        return plain
+
+    def _too_large(self, most: str = "") -> _Refusal:
+        fix = "start Triton with --trace-config opentelemetry,bsp_max_export_batch_size=32"
+        if not most:
+            most, fix = f"{self._limits.max_bytes} bytes", f"{fix}, or raise max-bytes"
+        what = f"an export of more than {most}; {fix}"
+        return _Refusal(413, RESOURCE_EXHAUSTED, "too_large", what)
+
+
+def _at_first(reading: Reading) -> Reading:
+    """Return a reading without its observations, for the first time that its model is told.
+
+    What a method has counted before it takes over from another one is not counted by the store.
+    """
+    return replace(
+        reading,
+        samples={labels: nothing_of(value) for labels, value in reading.samples.items()},
+    )
+
+
+def _gaps(models: Iterable[Model]) -> Iterator[Missing]:
+    for model in models:
+        for signal in MAIN_SIGNALS:
+            if signal not in GIVEN:
+                fix = OBSERVE if signal in OBSERVED else ASK_TRITON
+                yield Missing(signal, *model, "Triton's traces do not show it", fix)

@@ -1,0 +1,1 @@
+"""Triton as a source: metrics, HTTP API, and the backends whose metrics it serves."""

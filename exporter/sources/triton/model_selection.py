@@ -1,0 +1,166 @@
+"""Which models a Triton server has, what they are, and which of them are reported on.
+
+Reported on are models that stream (decoupled), ensembles, and models that publish engine metrics.
+The others are an ensemble's tokenizing steps or have no tokens at all, and would only bury the
+rest; they are shown as excluded, with the reason.  So is what exceeds MAX_MODELS: every reading
+takes time for every model, and every model makes some hundred series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from exporter.samples import Model, ModelInfo
+from exporter.sources.http_source import MAX_MODELS
+from exporter.sources.triton.model_repository import Config, Entry, steps_of
+
+NAME_IT = "name it in models to report on it"
+MAX_SHOWN = 1024
+"""Models of one server (versions counted) that are shown at all, with why they are excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """What is known of a server's models.
+
+    ``names`` are those in the metrics (namespace/model) to those of the HTTP API, and ``silent``
+    says that the metrics could not be read this time.
+    ``index`` is None where the HTTP API is not used; ``unread`` says by name why a configuration
+    could not be read; ``globs`` are models to report on in any case; ``publishing`` those with
+    engine metrics, ``counted`` those that any metric or statistic names, and ``reported_before``
+    those of the last reading: they stay when they are unloaded or the metrics are silent.
+    """
+
+    names: Mapping[str, str]
+    silent: bool
+    index: Sequence[Entry] | None
+    configs: Mapping[str, Config]
+    unread: Mapping[str, str]
+    globs: Sequence[str]
+    publishing: AbstractSet[Model]
+    counted: AbstractSet[Model]
+    reported_before: AbstractSet[Model]
+
+    def models(self) -> list[ModelInfo]:
+        """Return every model, by name and version.
+
+        Where the index knows a name, its versions count: Triton's metrics show ensembles under
+        version 1 too, whatever theirs is.
+        """
+        entries = self._entries()
+        ensembles = self._ensembles()
+        shown = self.keys()
+        if len(shown) > MAX_SHOWN:
+            shown.sort(key=lambda model: (model not in self.reported_before, model))
+            shown = sorted(shown[:MAX_SHOWN])
+        infos = [self._info(model, entries.get(model), ensembles) for model in shown]
+        return self._limited(infos)
+
+    def keys(self) -> list[Model]:
+        """Return the name and version of every model."""
+        entries = self._entries()
+        named = {name for name, _ in entries}
+        counted = {model for model in self.counted if model[0] not in named}
+        return sorted(entries.keys() | self.publishing | counted)
+
+    def bare(self, name: str) -> str:
+        """Return the name by which the HTTP API knows a model."""
+        return self.names.get(name, name)
+
+    def steps(self, name: str) -> list[str]:
+        """Return the models behind an ensemble."""
+        return steps_of(self.configs, self.bare(name))
+
+    def why_unknown(self, name: str) -> str:
+        """Say why a model's configuration is not known, in a few words."""
+        if self.index is None:
+            return "without --triton its configuration is not known"
+        error = self.unread.get(self.bare(name), "not read yet")
+        return f"its configuration could not be read: {error}"
+
+    def _entries(self) -> dict[Model, Entry]:
+        """Return the lines of the index by model."""
+        called = self._called()
+        return {
+            (name, entry.version): entry
+            for entry in self.index or ()
+            if (name := called.get(entry.name, entry.name))
+        }
+
+    def _called(self) -> dict[str, str]:
+        """Return the names in the metrics by those of the API; empty if two namespaces have it."""
+        called: dict[str, str] = {}
+        for full, bare in self.names.items():
+            called[bare] = "" if bare in called else full
+        return called
+
+    def _ensembles(self) -> dict[str, str]:
+        """Return the first ensemble of every step."""
+        first: dict[str, str] = {}
+        for name, config in sorted(self.configs.items()):
+            for step in config.steps:
+                first.setdefault(step, name)
+        return first
+
+    def _limited(self, infos: Sequence[ModelInfo]) -> list[ModelInfo]:
+        """Exclude what is too much: first what is not ready, then what was not reported before."""
+        chosen = sorted(
+            (info for info in infos if not info.excluded),
+            key=lambda info: (
+                not info.ready,
+                (info.model, info.version) not in self.reported_before,
+            ),
+        )
+        excess = {(info.model, info.version) for info in chosen[MAX_MODELS:]}
+        why = f"more than {MAX_MODELS} models of this server are reported on already"
+        return [
+            replace(info, excluded=why) if (info.model, info.version) in excess else info
+            for info in infos
+        ]
+
+    def _info(self, model: Model, entry: Entry | None, ensembles: Mapping[str, str]) -> ModelInfo:
+        name, version = model
+        config = self.configs.get(self.bare(name))
+        ready = entry.ready if entry else True
+        steps = (self.configs.get(step) for step in self.steps(name))
+        return ModelInfo(
+            name,
+            version,
+            backend=config.backend if config else "",
+            decoupled=bool(config)
+            and any(one.decoupled for one in (config, *steps) if one is not None),
+            ready=ready,
+            reason="" if ready or entry is None else _state(entry),
+            excluded=self._why_excluded(model, config, entry, ensembles),
+        )
+
+    def _why_excluded(
+        self,
+        model: Model,
+        config: Config | None,
+        entry: Entry | None,
+        ensembles: Mapping[str, str],
+    ) -> str:
+        gone = entry is not None and not entry.ready
+        if model in self.publishing:
+            return ""
+        if model in self.reported_before and (gone or self.silent):
+            return ""
+        if entry and gone and model not in self.counted:
+            return f"it is not loaded ({_state(entry)})"
+        if any(fnmatchcase(model[0], glob) for glob in self.globs):
+            return ""
+        if config is None:
+            return f"it publishes no engine metrics, and {self.why_unknown(model[0])}"
+        if config.decoupled or config.backend == "ensemble":
+            return ""
+        ensemble = ensembles.get(self.bare(model[0]))
+        what = f"a step of the ensemble {ensemble}, " if ensemble else ""
+        return f"{what}not decoupled and without engine metrics; {NAME_IT}"
+
+
+def _state(entry: Entry) -> str:
+    return f"{entry.state}: {entry.reason}" if entry.reason else entry.state

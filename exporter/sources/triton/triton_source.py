@@ -1,0 +1,273 @@
+"""One Triton server as a source: its metrics, and its HTTP API to know what they mean.
+
+Every part is read by itself.  Without the metrics the statistics API still counts requests;
+without the statistics frozen counters may go unnoticed; without the HTTP API backends are unknown
+and what Triton counts cannot be believed.  What could not be read is reported by part, and takes
+only the signals that depend on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from exporter.samples import Model, SourceError, Survey
+from exporter.sources.exposition.by_model import NAMED_BY, ByModel
+from exporter.sources.exposition.counter_parts import CounterParts
+from exporter.sources.exposition.incremental_reader import ExpositionReader
+from exporter.sources.exposition.text_parser import ExpositionError
+from exporter.sources.fetch import Answer, Limits, fetch, parse_json, public
+from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, duplicates, too_many
+from exporter.sources.triton import (
+    model_repository,
+    request_metrics,
+    statistics_api,
+    trtllm_backend,
+)
+from exporter.sources.triton.interpretation import Seen, interpret
+from exporter.sources.triton.model_repository import Config, Entry
+from exporter.sources.triton.model_selection import MAX_SHOWN, Roster
+from exporter.sources.vllm import vllm_metrics
+
+ENGINE_FAMILIES = trtllm_backend.FAMILIES | vllm_metrics.FAMILIES
+FAMILIES = request_metrics.FAMILIES | ENGINE_FAMILIES
+LIVING = ENGINE_FAMILIES | {NAMED_BY}
+"""Families whose series vanish with their model; those of failures stay behind."""
+
+METRICS_PORT = 8002
+CONFIG_AGE = 60.0
+CONFIGS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A configuration: for which versions and when it was read, and the most successes since."""
+
+    config: Config
+    versions: frozenset[str]
+    at: float
+    ok: float
+
+
+class TritonSource(HttpSource):
+    """Reads one Triton server.
+
+    ``url`` is that of its HTTP API and ``metrics_url`` that of its metrics; one of the two is
+    enough.  With only ``url`` the metrics are looked for where Triton serves them by default, on
+    port 8002 of the same host.  ``models`` are glob patterns of models to report on although they
+    neither stream nor publish engine metrics.  An engine with active sequences that publishes no
+    iteration for ``frozen_after`` seconds is not believed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        metrics_url: str | None = None,
+        *,
+        models: Sequence[str] = (),
+        frozen_after: float = 5.0,
+        limits: Limits | None = None,
+        name: str = "triton",
+    ) -> None:
+        if not url and not metrics_url:
+            raise ValueError("Triton needs the address of its HTTP API, of its metrics, or both")
+        super().__init__(name, url or "", limits)
+        self.metrics_url = metrics_url or default_metrics_url(self.url)
+        self._metrics_hint = "" if metrics_url else " (the default address of Triton's metrics)"
+        self._globs = tuple(models)
+        self._frozen_after = frozen_after
+        self._configs: dict[str, _Known] = {}
+        self._config_errors: dict[str, str] = {}
+        self._index: Sequence[Entry] | None = () if self.url else None
+        self._names: Mapping[str, str] = {}
+        self._engines: dict[Model, trtllm_backend.Engine] = {}
+        self._reported: frozenset[Model] = frozenset()
+        self._reader = ExpositionReader(FAMILIES)
+        self._counter_parts = CounterParts()
+
+    @property
+    def where(self) -> str:
+        """The addresses that are read, without credentials."""
+        return " and ".join(public(url) for url in (self.url, self.metrics_url) if url)
+
+    async def survey(self, now: float) -> Survey:
+        """Read everything once; ``now`` is in seconds and must not go backwards.
+
+        Raises SourceError if nothing at all could be read.
+        """
+        parts: Parts = {}
+        ready, statistics = await self._read_api(parts, now)
+        # Last, so that requests which the statistics have are in the counters too.
+        metrics = await attempt(parts, "metrics", self._read_metrics())
+        check_any(parts)
+        if metrics:
+            self._names = metrics.names
+        seen = Seen(
+            metrics,
+            parts["metrics"],
+            statistics_api.tallies(statistics, self._names),
+            parts.get("statistics"),
+        )
+        return await asyncio.to_thread(self._interpreted, seen, now, ready, parts)
+
+    def _interpreted(self, seen: Seen, now: float, ready: bool | None, parts: Parts) -> Survey:
+        metrics = seen.metrics
+        roster = Roster(
+            names=self._names,
+            silent=metrics is None,
+            index=self._index,
+            configs={name: known.config for name, known in self._configs.items()},
+            unread=self._config_errors,
+            globs=self._globs,
+            publishing=metrics.models(*ENGINE_FAMILIES) if metrics else set(),
+            counted=(metrics.models(*LIVING) if metrics else set()) | seen.statistics.keys(),
+            reported_before=self._reported,
+        )
+        infos = roster.models()
+        if metrics:
+            parts["series"] = duplicates(metrics) or too_many(roster.keys(), MAX_SHOWN)
+        models = [info for info in infos if not info.excluded]
+        if metrics:
+            self._engines = trtllm_backend.remember(metrics, models, self._engines, now)
+        readings, missing = interpret(seen, roster, models, self._engines, now, self._frozen_after)
+        self._reported = frozenset((info.model, info.version) for info in models)
+        return Survey(
+            source=self.name,
+            readings=tuple(readings),
+            missing=tuple(missing),
+            models=tuple(infos),
+            engine_stats_age=(
+                {
+                    model: now - engine.moved
+                    for model, engine in self._engines.items()
+                    if any(engine.stamp)  # else it has not run an iteration yet
+                }
+                if metrics
+                else {}
+            ),
+            ready=ready,
+            parts=parts,
+        )
+
+    async def _read_api(self, parts: Parts, now: float) -> tuple[bool | None, object]:
+        if not self.url:
+            return None, None
+        ready, index, statistics = await asyncio.gather(
+            attempt(parts, "health", self._read_ready()),
+            attempt(parts, "repository", self._read_index()),
+            attempt(parts, "statistics", self.get_json("/v2/models/stats")),
+        )
+        if index is not None:
+            self._index = index
+            await attempt(parts, "configurations", self._read_configs(index, statistics, now))
+        return ready, statistics
+
+    async def _read_ready(self) -> bool:
+        answer = await self._fetch("GET", self.url + "/v2/health/ready", statuses=(200, 400))
+        return answer.status == 200
+
+    async def _read_index(self) -> list[Entry]:
+        url = self.url + "/v2/repository/index"
+        document = parse_json(await self._fetch("POST", url, body=b"{}"), url)
+        if not isinstance(document, list):
+            raise SourceError("malformed", f"{public(url)} did not answer with a list of models")
+        return model_repository.index(document)
+
+    async def _read_configs(self, index: Sequence[Entry], statistics: object, now: float) -> None:
+        """Read the configurations that are new, old, or of a model that was reloaded."""
+        versions: dict[str, frozenset[str]] = {}
+        for entry in index:
+            if entry.ready:
+                versions[entry.name] = versions.get(entry.name, frozenset()) | {entry.version}
+        served: dict[str, float] = {}
+        for (name, _), tally in statistics_api.tallies(statistics, {}).items():
+            served[name] = served.get(name, 0.0) + tally.ok
+        self._forget_configs({entry.name for entry in index})
+        wanted = [
+            name
+            for name in sorted(versions, key=lambda name: (name in self._configs, name))
+            if self._is_outdated(name, versions[name], served.get(name), now)
+        ][:CONFIGS_AT_ONCE]
+        results = await asyncio.gather(*map(self._read_config, wanted))
+        failures = []
+        for name, result in zip(wanted, results, strict=True):
+            if isinstance(result, SourceError):
+                self._config_errors[name] = str(result)
+                failures.append(result)
+            else:
+                self._config_errors.pop(name, None)
+                self._configs[name] = _Known(result, versions[name], now, served.get(name, 0.0))
+        if failures:
+            raise failures[0]
+
+    def _forget_configs(self, kept: Collection[str]) -> None:
+        self._configs = {name: one for name, one in self._configs.items() if name in kept}
+        self._config_errors = {
+            name: error for name, error in self._config_errors.items() if name in kept
+        }
+
+    def _is_outdated(
+        self, name: str, versions: frozenset[str], served: float | None, now: float
+    ) -> bool:
+        known = self._configs.get(name)
+        if known is None or known.versions != versions or now - known.at > CONFIG_AGE:
+            return True
+        if served is None:
+            return False
+        self._configs[name] = replace(known, ok=max(served, known.ok))
+        # A count that fell is a reload in place, which the index does not show.
+        return served < known.ok
+
+    async def _read_config(self, name: str) -> Config | SourceError:
+        url = f"{self.url}/v2/models/{quote(name, safe='')}/config"
+        try:
+            found = model_repository.config(await self.get_json(url.removeprefix(self.url)))
+        except SourceError as error:
+            return error
+        return found or SourceError("malformed", f"{public(url)} names no backend")
+
+    async def _read_metrics(self) -> ByModel:
+        try:
+            answer = await self._fetch("GET", self.metrics_url)
+            return await asyncio.to_thread(self._parse_metrics, answer.body)
+        except SourceError as error:
+            raise SourceError(error.kind, f"{error}{self._metrics_hint}") from None
+
+    def _parse_metrics(self, body: bytes) -> ByModel:
+        """Parse an exposition; raises SourceError ``empty`` or ``malformed``.
+
+        Triton answers any path of its metrics port but /metrics with 200 and an empty body.
+        """
+        where = public(self.metrics_url)
+        if not body.strip():
+            fixed = urlunsplit((*urlsplit(where)[:2], "/metrics", "", ""))
+            why = "this is no Triton" if where == fixed else f"Triton's metrics are at {fixed}"
+            raise SourceError("empty", f"{where} answered with nothing: {why}")
+        try:
+            families = self._reader.read(body)
+        except ExpositionError as error:
+            raise SourceError(
+                "malformed", f"{where} did not answer with Prometheus metrics ({error})"
+            ) from None
+        if NAMED_BY not in families:
+            raise SourceError(
+                "malformed",
+                f"{where} has no {NAMED_BY}: these are not the metrics of a Triton server",
+            )
+        return ByModel(families, self._counter_parts)
+
+    async def _fetch(
+        self, method: str, url: str, *, statuses: Sequence[int] = (200,), body: bytes | None = None
+    ) -> Answer:
+        return await fetch(
+            self._opened(), method, url, limits=self._limits, statuses=statuses, body=body
+        )
+
+
+def default_metrics_url(url: str) -> str:
+    """Return where Triton serves metrics unless it is told otherwise."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return urlunsplit((parts.scheme, f"{host}:{METRICS_PORT}", "/metrics", "", ""))

@@ -1,0 +1,368 @@
+"""TensorRT-LLM's families in Triton: ``nv_trt_llm_*`` gauges and ``nv_llm_*`` histograms.
+
+Two implementations share the names: the C++ backend (custom_metrics_reporter.cc) and the python
+model.  Both take the executor's iteration statistics every 100 ms and keep the last iteration, so
+the gauges stand still when the executor stops to report: when it is idle, which is fine, and when
+it is stuck, which is not.  Timestamps are microseconds in C++, seconds in python, and local time in
+both: only their movement means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from exporter.samples import UNLABELLED, Distribution, Missing, Model, ModelInfo, Reading
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.triton.request_metrics import Finished
+from exporter.sources.trtllm import kv_blocks
+from exporter.sources.trtllm.kv_blocks import KV_GAUGES
+
+REQUESTS = "nv_trt_llm_request_metrics"
+MEMORY = "nv_trt_llm_runtime_memory_metrics"
+BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+BATCHER = "nv_trt_llm_inflight_batcher_metrics"
+STATIC_BATCHER = "nv_trt_llm_v1_metrics"
+GENERAL = "nv_trt_llm_general_metrics"
+OUTPUT_LENGTH = "nv_llm_output_token_len"
+INPUT_LENGTH = "nv_llm_input_token_len"
+ENGINE = (REQUESTS, MEMORY, BLOCKS, BATCHER)
+FAMILIES = frozenset({*ENGINE, STATIC_BATCHER, GENERAL, OUTPUT_LENGTH, INPUT_LENGTH})
+
+SEQUENCES = (
+    "sequences_active",
+    "sequences_decoding",
+    "sequences_waiting",
+    "sequences_paused",
+    "sequences_max",
+)
+CACHE_GAUGES = (*KV_GAUGES, "kv_block_tokens")
+MEMORY_GAUGES = ("memory_gpu", "memory_cpu", "memory_pinned")
+GAUGES = SEQUENCES + CACHE_GAUGES + MEMORY_GAUGES
+AT_REST = ("sequences_active", "kv_utilization")
+"""Gauges that are truly 0 before the first iteration; of the others 0 says nothing."""
+
+MICROSECONDS = 1e14
+"""Timestamps above are microseconds since 1970, the C++ backend's; below, the python model's."""
+# A reading sees the last iteration up to 0.1 s late, and iterations can be long.
+CLOCK_TOLERANCE = 0.5
+CLOCK_SLIP = 0.1
+
+UPGRADE = "upgrade the tensorrtllm backend: release 25.04 or newer publishes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is remembered of one engine between two readings.
+
+    ``stamp`` is (timestamp, iteration) and ``moved`` when it last was seen to change.
+    ``idle_blocks`` are the fewest blocks that were reported as used while it stood still with no
+    active sequence, and None before that was seen, for a cache of ``max_blocks``.  ``pace`` is
+    what the readings so far say about gaps between tokens, None if they cannot.
+    """
+
+    stamp: tuple[float, float]
+    moved: float
+    idle_blocks: float | None = None
+    max_blocks: float = 0.0
+    pace: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long iterations took, as often as sequences decoded in them.
+
+    ``gaps`` are so many that lasted ``seconds`` together.  The rest is of the last reading: when it
+    was ``at``, ``active`` and ``generating`` sequences, and ``done`` requests, None if untold.
+    """
+
+    at: float
+    active: float
+    generating: float
+    done: float | None
+    gaps: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauges:
+    """The gauges of one model by the server's words."""
+
+    requests: Mapping[str, float]
+    blocks: Mapping[str, float]
+    batcher: Mapping[str, float]
+    memory: Mapping[str, float]
+    general: Mapping[str, float]
+    static_batching: bool
+
+
+def finished(metrics: ByModel) -> dict[Model, Finished]:
+    """Return how many requests each engine finished: each one has an output length."""
+    return {
+        model: Finished("trtllm_finished", "finished", count)
+        for model, count in metrics.total(OUTPUT_LENGTH, "_count").items()
+    }
+
+
+def remember(
+    metrics: ByModel, models: Sequence[ModelInfo], engines: Mapping[Model, Engine], now: float
+) -> dict[Model, Engine]:
+    """Return what is known of each engine after this reading."""
+    found = {}
+    done = metrics.total(OUTPUT_LENGTH, "_count")
+    for model, gauges in _by_model(metrics, models).items():
+        if gauges.general:
+            before = engines.get(model)
+            engine = _observed(before, gauges, now)
+            found[model] = replace(
+                engine, pace=_paced(before, engine, gauges, done.get(model), now)
+            )
+    return found
+
+
+def interpret(
+    metrics: ByModel,
+    models: Sequence[ModelInfo],
+    engines: Mapping[Model, Engine],
+    now: float,
+    frozen_after: float,
+) -> Iterator[Reading | Missing]:
+    """Tell engine gauges and tokens of every model that publishes them.
+
+    ``engines`` must have seen this exposition (:func:`remember`).  All gauges of an engine that has
+    active sequences but published no iteration for ``frozen_after`` seconds are refused.
+    """
+    by_model = _by_model(metrics, models)
+    for info in models:
+        model = (info.model, info.version)
+        if model in by_model:
+            yield from _gauges(info, by_model[model], engines.get(model), now, frozen_after)
+    yield from _tokens(metrics, models, INPUT_LENGTH, "input_tokens", "trtllm_input_length")
+    yield from _tokens(metrics, models, OUTPUT_LENGTH, "output_tokens", "trtllm_output_length")
+
+
+def _by_model(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, _Gauges]:
+    requests = metrics.totals(REQUESTS, "request_type")
+    blocks = metrics.totals(BLOCKS, "kv_cache_block_type")
+    batcher = metrics.totals(BATCHER, "inflight_batcher_specific_metric")
+    memory = metrics.totals(MEMORY, "memory_type")
+    general = metrics.totals(GENERAL, "general_type")
+    static = metrics.models(STATIC_BATCHER)
+    return {
+        model: _Gauges(
+            requests.get(model, {}),
+            blocks.get(model, {}),
+            batcher.get(model, {}),
+            memory.get(model, {}),
+            general.get(model, {}),
+            model in static,
+        )
+        for model in ((info.model, info.version) for info in models)
+        if any(model in group for group in (requests, blocks, batcher, memory))
+    }
+
+
+def _observed(before: Engine | None, gauges: _Gauges, now: float) -> Engine:
+    stamp = (gauges.general.get("timestamp", 0.0), gauges.general.get("iteration_counter", 0.0))
+    used, maximum = gauges.blocks.get("used"), gauges.blocks.get("max", 0.0)
+    engine = Engine(stamp, now)
+    if before:
+        moved = now if stamp != before.stamp else before.moved
+        same_cache = before.max_blocks == maximum
+        engine = replace(
+            engine, moved=moved, idle_blocks=before.idle_blocks if same_cache else None
+        )
+    # Only at rest: while an iteration is being written, active and used may be of two of them.
+    at_rest = before is not None and stamp == before.stamp and gauges.requests.get("active") == 0
+    if at_rest and used is not None and maximum:
+        idle = used if engine.idle_blocks is None else min(used, engine.idle_blocks)
+        engine = replace(engine, idle_blocks=idle)
+    return replace(engine, max_blocks=maximum)
+
+
+def _paced(
+    before: Engine | None, engine: Engine, gauges: _Gauges, done: float | None, now: float
+) -> Pace | None:
+    """Add what the iterations since the last reading took, if they followed each other.
+
+    They did if a sequence was decoding all the time: not all that were active then have ended.  In
+    a pipeline iterations of several micro-batches overlap and say nothing about one sequence.
+    """
+    if engine.stamp[0] < MICROSECONDS or gauges.batcher.get("micro_batch_id"):
+        return None
+    pace = Pace(
+        now,
+        gauges.requests.get("active", 0.0),
+        gauges.batcher.get("generation_requests", 0.0),
+        done,
+    )
+    last = before.pace if before else None
+    if before is None or last is None:
+        return pace
+    pace = replace(pace, gaps=last.gaps, seconds=last.seconds)
+    iterations = engine.stamp[1] - before.stamp[1]
+    took = (engine.stamp[0] - before.stamp[0]) / 1e6
+    elapsed = now - last.at
+    if (
+        iterations < 1
+        or not last.generating
+        or not pace.generating
+        or pace.done is None
+        or last.done is None
+        or not 0 <= pace.done - last.done < last.active
+        or took <= 0
+        or abs(took - elapsed) > CLOCK_TOLERANCE + CLOCK_SLIP * elapsed
+    ):
+        return pace
+    gaps = iterations * (last.generating + pace.generating) / 2
+    return replace(pace, gaps=pace.gaps + gaps, seconds=pace.seconds + gaps * took / iterations)
+
+
+def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Reading | Missing]:
+    pace = engine.pace if engine else None
+    if pace is None:
+        return
+    if pace.done is None:
+        yield Missing(
+            "itl",
+            info.model,
+            info.version,
+            f"without {OUTPUT_LENGTH} nothing shows whether iterations followed each other",
+            "use the tensorrtllm backend of release 25.02 or newer",
+        )
+        return
+    samples = {UNLABELLED: Distribution((inf,), (pace.gaps,), pace.seconds)}
+    yield Reading("itl", info.model, info.version, "trtllm_iteration_rate", samples)
+
+
+def _gauges(
+    info: ModelInfo, gauges: _Gauges, engine: Engine | None, now: float, frozen_after: float
+) -> Iterator[Reading | Missing]:
+    active = gauges.requests.get("active", 0.0)
+    if not gauges.requests.get("max") and not gauges.general.get("timestamp"):
+        for signal in AT_REST:
+            yield Reading(signal, info.model, info.version, "trtllm_at_rest", {UNLABELLED: 0.0})
+        yield from _refuse(
+            info,
+            [signal for signal in GAUGES if signal not in AT_REST],
+            "the engine has run no iteration yet, so all of its gauges are 0",
+            "send a first request",
+        )
+    elif engine and active > 0 and now - engine.moved > frozen_after:
+        yield from _refuse(
+            info,
+            GAUGES,
+            f"engine statistics stopped {now - engine.moved:.0f} s ago with {active:g} active: "
+            "decoding is stuck or the executor does not report idle",
+            "see whether streams still move; if they do not, restart the model",
+        )
+    else:
+        yield from _sequences(info, gauges)
+        yield from _blocks(info, gauges, engine)
+        for kind in ("gpu", "cpu", "pinned"):
+            yield _gauge(info, f"memory_{kind}", gauges.memory.get(kind), MEMORY, kind)
+    yield from _iteration_rate(info, engine)
+    if "reused" in gauges.blocks:
+        samples = {UNLABELLED: gauges.blocks["reused"]}
+        yield Reading("kv_reused_blocks", info.model, info.version, "trtllm_reused", samples)
+    elif gauges.blocks:
+        yield Missing(
+            "kv_reused_blocks",
+            info.model,
+            info.version,
+            "TensorRT-LLM's python model and backends before 24.10 do not publish reused blocks",
+            "serve the model with the C++ tensorrtllm backend",
+        )
+
+
+def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Reading | Missing]:
+    requests = gauges.requests
+    yield _gauge(info, "sequences_active", requests.get("active"), REQUESTS, "active")
+    yield _gauge(info, "sequences_max", requests.get("max") or None, REQUESTS, "max")
+    waiting = requests.get("waiting")
+    if waiting is None and "active" in requests and "scheduled" in requests:
+        waiting = max(0.0, requests["active"] - requests["scheduled"])
+    yield _gauge(info, "sequences_waiting", waiting, REQUESTS, "waiting", method="trtllm_waiting")
+    for signal, word, method in (
+        ("sequences_decoding", "generation_requests", "trtllm_iteration"),
+        ("sequences_paused", "paused_requests", "trtllm_just_paused"),
+    ):
+        if gauges.static_batching and word not in gauges.batcher:
+            yield from _refuse(
+                info,
+                [signal],
+                "the engine batches statically (V1) and reports nothing of the kind",
+                "use inflight batching (gpt_model_type: inflight_fused_batching)",
+            )
+        else:
+            yield _gauge(info, signal, gauges.batcher.get(word), BATCHER, word, method=method)
+
+
+def _blocks(info: ModelInfo, gauges: _Gauges, engine: Engine | None) -> Iterator[Reading | Missing]:
+    blocks = gauges.blocks
+    used, free, maximum = blocks.get("used"), blocks.get("free"), blocks.get("max")
+    if used is None or maximum is None:
+        yield from _refuse(info, CACHE_GAUGES, f"{BLOCKS} has no used or no max series", UPGRADE)
+        return
+    if not maximum:
+        yield from _refuse(
+            info,
+            CACHE_GAUGES,
+            "the engine reports a KV cache of 0 blocks: it publishes no KV-cache statistics",
+            "none known: this engine's KV-cache manager does not report its blocks",
+        )
+        return
+    if _shifted(blocks, used, free, maximum):
+        yield from _refuse(
+            info,
+            CACHE_GAUGES,
+            "KV-cache values contradict each other (used + free is not max, or a part is more "
+            "than the whole): the backend wrote them under the wrong labels",
+            "upgrade TensorRT-LLM and its backend to the same release",
+        )
+        return
+    pool = engine.idle_blocks if engine else None
+    told = kv_blocks.blocks(used, free, maximum, pool=pool, method="trtllm_iteration")
+    for signal, value in told.gauges.items():
+        yield _gauge(info, signal, value, BLOCKS, "free", method=told.method, note=told.note)
+    yield _gauge(info, "kv_block_tokens", blocks.get("tokens_per") or None, BLOCKS, "tokens_per")
+
+
+def _shifted(blocks: Mapping[str, float], used: float, free: float | None, maximum: float) -> bool:
+    """Tell whether the values cannot be those of their labels.
+
+    The reporter fills labels by position and skips keys that the engine leaves out.  ``fraction``
+    is not compared with used / max: it may be of the iteration before.
+    """
+    return kv_blocks.contradict(used, free, maximum) or blocks.get("fraction", 0.0) > 1
+
+
+def _gauge(
+    info: ModelInfo,
+    signal: str,
+    value: float | None,
+    family: str,
+    word: str,
+    *,
+    method: str = "trtllm_iteration",
+    note: str = "",
+) -> Reading | Missing:
+    if value is None:
+        reason = f'{family} has no usable "{word}" series'
+        return Missing(signal, info.model, info.version, reason, UPGRADE)
+    return Reading(signal, info.model, info.version, method, {UNLABELLED: value}, note)
+
+
+def _refuse(info: ModelInfo, signals: Sequence[str], reason: str, fix: str) -> Iterator[Missing]:
+    return (Missing(signal, info.model, info.version, reason, fix) for signal in signals)
+
+
+def _tokens(
+    metrics: ByModel, models: Sequence[ModelInfo], family: str, signal: str, method: str
+) -> Iterator[Reading]:
+    sums = metrics.total(family, "_sum")
+    for info in models:
+        if (info.model, info.version) in sums:
+            samples = {UNLABELLED: sums[info.model, info.version]}
+            yield Reading(signal, info.model, info.version, method, samples)

@@ -1,0 +1,1 @@
+"""TensorRT-LLM as a source: trtllm-serve, its request timing and iteration records."""

@@ -1,0 +1,275 @@
+"""An engine as its iteration records tell of it, one record after the other.
+
+Rows come from several sequences of records: with attention data parallelism one per rank and
+iteration.  Unless every rank reports itself (``rank``), the executor copies all of rank 0's numbers
+into the rows of the others but those of the batch (PyTorch, adp_iter_stats.py), so only the batch
+may be added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from exporter.recording.metric_recorder import Recorder
+from exporter.sources.trtllm.iterations.continuity import Continuity
+from exporter.sources.trtllm.iterations.records import Dialect, Record
+from exporter.sources.trtllm.iterations.token_gaps import TokenGaps
+
+NAMELESS = ("", "")
+"""Model and version: records do not say what they are of."""
+
+MAX_LANES = 256
+MAX_MICRO_BATCHES = 64
+
+GAPS_METHOD: Mapping[Dialect, str] = {
+    "cpp": "trtllm_iteration_latency",
+    "pytorch": "trtllm_iteration_ends",
+}
+
+LaneKey = tuple[int, int]
+"""Rank, 0 where it is not given, and attention-DP rank."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One sequence of records: what came last, and what it takes to go on.
+
+    ``batches`` are the last records by micro-batch; ``left`` are the sequences that remained after
+    the last iteration, None if it does not say.  ``pooled`` is the last record with KV-cache pools:
+    the engine may report them less often.
+    """
+
+    continuity: Continuity = field(default_factory=Continuity)
+    gaps: TokenGaps = field(default_factory=TokenGaps)
+    batches: dict[int, Record] = field(default_factory=dict)
+    latest: Record | None = None
+    left: float | None = None
+    pooled: Record | None = None
+
+    def scheduled(self) -> list[Record]:
+        """Return the last record of every micro-batch that still takes its turn."""
+        if self.latest is None:
+            return []
+        horizon = self.latest.iteration - 2 * len(self.batches)
+        return [record for record in self.batches.values() if record.iteration > horizon]
+
+
+@dataclass(slots=True)
+class QueueTime:
+    """How long requests waited: their number and the sum in seconds, and what was read last."""
+
+    count: float = 0.0
+    seconds: float = 0.0
+    last: float | None = None
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class HostPool:
+    """How many blocks of the host's KV pool the engine counts as used, of a cache of ``most``.
+
+    ``idle`` is the least that was used with no sequence left; ``surplus`` how far what is used was
+    beyond all blocks that were ever handed out.
+    """
+
+    most: float | None = None
+    idle: float | None = None
+    surplus: float = 0.0
+
+
+class Engine:
+    """Everything that is known from an engine's records; counts run since it was made.
+
+    ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` and ``refused`` count
+    rows that were there before and rows of more ranks or micro-batches than any engine has;
+    ``starts`` how often it started anew.  ``untimed`` says that a PyTorch engine's records have no
+    timestamps, ``burst`` how many tokens a decoding sequence got in the last iteration.
+    """
+
+    def __init__(self, thresholds: Mapping[str, Iterable[float]] | None = None) -> None:
+        self.recorder = Recorder(thresholds or {})
+        self.dialect: Dialect | None = None
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.queue = QueueTime()
+        self.host_pool = HostPool()
+        self.records = self.repeated = self.refused = self.starts = 0
+        self.untimed = False
+        self.burst = 1.0
+        self._lost = 0
+
+    @property
+    def lost(self) -> int:
+        """How many records are known to be missing."""
+        return self._lost + sum(lane.continuity.lost for lane in self.lanes.values())
+
+    @property
+    def interval(self) -> int:
+        """Every how manyth iteration is recorded."""
+        return max((lane.continuity.interval for lane in self.lanes.values()), default=1)
+
+    @property
+    def copied(self) -> bool:
+        """Whether rows of several ranks repeat the numbers of the first."""
+        return len(self.lanes) > 1 and len({rank for rank, _ in self.lanes}) == 1
+
+    @property
+    def first(self) -> Lane | None:
+        """The lane whose rows speak for the whole engine where ranks are copied."""
+        return self.lanes[min(self.lanes)] if self.lanes else None
+
+    def take(self, record: Record) -> None:
+        """Take in the next record."""
+        if record.dialect and record.dialect != self.dialect:
+            if self.dialect:
+                self._start_again()
+            self.dialect = record.dialect
+        key = (record.rank or 0, record.dp_rank)
+        lane = self.lanes.get(key)
+        if lane is None:
+            if len(self.lanes) >= MAX_LANES:
+                self.refused += 1
+                return
+            lane = self.lanes[key] = Lane()
+        if _is_repeated(record, lane):
+            self.repeated += 1
+            return
+        if record.micro_batch not in lane.batches and len(lane.batches) >= MAX_MICRO_BATCHES:
+            self.refused += 1
+            return
+        self._follow(lane, record, speaks=key == min(self.lanes) or record.rank is not None)
+
+    def _follow(self, lane: Lane, record: Record, *, speaks: bool) -> None:
+        """Go on with a lane; ``speaks`` says that the row's own numbers are not a copy."""
+        self.records += 1
+        alone = len(self.lanes) == 1
+        rested = self.dialect == "pytorch" and lane.gaps.rested(record, alone=alone)
+        stride = lane.continuity.follow(record.iteration, rested=rested)
+        if stride is None and lane.latest is not None:
+            lane.gaps, lane.left, lane.pooled = TokenGaps(), None, None
+            lane.batches.clear()
+            if speaks:
+                self.queue.last, self.host_pool = None, HostPool()
+                self.starts += 1
+        unbroken = stride is not None and stride <= 1
+        before = lane.latest if unbroken else None
+        overlaps = lane.gaps.overlaps(record)
+        self._observe_gaps(lane, record, unbroken=unbroken, rested=rested)
+        self._count_tokens(record, speaks=speaks)
+        lane.left = _left(record, before, overlaps=overlaps, dialect=self.dialect)
+        lane.latest = record
+        if record.kv_pools:
+            lane.pooled = record
+        lane.batches[record.micro_batch] = record
+        if speaks:
+            # An idle loop has an iteration number and no record.
+            complete = stride is not None and stride - rested <= self.interval
+            self._observe_queue(record, complete=complete)
+            self._observe_blocks(record, lane.left)
+
+    def _observe_gaps(self, lane: Lane, record: Record, *, unbroken: bool, rested: bool) -> None:
+        if self.dialect is None:
+            return
+        series = ("itl", *NAMELESS, GAPS_METHOD[self.dialect])
+        if self.dialect == "pytorch":
+            self.untimed = record.timestamp is None
+        self.recorder.observe(series, 0.0, 0.0)
+        for gap in lane.gaps.follow(record, self.dialect, unbroken=unbroken, rested=rested):
+            self.recorder.observe(series, gap.seconds, gap.sequences)
+
+    def _count_tokens(self, record: Record, *, speaks: bool) -> None:
+        def count(signal: str, method: str, amount: float | None) -> None:
+            if amount is not None:
+                self.recorder.count((signal, *NAMELESS, method), (), amount)
+
+        if record.batching:
+            count("input_tokens", "trtllm_context_tokens", record.context_tokens)
+            count("output_tokens", "trtllm_iteration_tokens", self._generated(record))
+            count("preemptions", "trtllm_paused", _sum(record.paused, record.suspended))
+        if record.drafts and speaks:
+            count("draft_tokens", "trtllm_drafts", record.drafts.drafted)
+            count("accepted_draft_tokens", "trtllm_drafts", record.drafts.accepted)
+
+    def _generated(self, record: Record) -> float | None:
+        """Return the tokens of an iteration: of what decodes, and one of every context."""
+        if record.generating is None:
+            return None
+        extra = 0.0
+        if record.drafts:
+            # In rows of other ranks the drafts are rank 0's, but not how many sequences there are.
+            drafting = min(record.drafts.sequences, record.generating)
+            extra = max(0.0, record.drafts.length - 1) * drafting
+        elif record.decoded_per_iteration:
+            extra = (record.decoded_per_iteration - 1) * record.generating
+        if record.generating:
+            self.burst = 1 + max(0.0, extra) / record.generating
+        return record.generating + max(0.0, extra) + (record.contexts or 0.0)
+
+    def _observe_queue(self, record: Record, *, complete: bool) -> None:
+        """Add a record's queue time: C++ reports milliseconds, PyTorch seconds since its start.
+
+        ``complete`` is false if records are missing before this one.  Their requests and their
+        queue time are then both left out.
+        """
+        value, new = record.queue_latency, record.new
+        if value is None or new is None or self.dialect is None:
+            return
+        if self.dialect == "cpp":
+            self.queue.count += new
+            self.queue.seconds += value / 1000
+            return
+        last, self.queue.last = self.queue.last, value
+        if last is None or not complete:
+            return
+        if value < last:
+            self.queue.refused = True
+        self.queue.count += new
+        self.queue.seconds += max(0.0, value - last)
+
+    def _observe_blocks(self, record: Record, left: float | None) -> None:
+        cache, pool = record.kv_cache, self.host_pool
+        if cache is None or cache.used is None or not cache.most:
+            return
+        if pool.most != cache.most:
+            pool = self.host_pool = HostPool(cache.most)
+        if left == 0:
+            pool.idle = cache.used if pool.idle is None else min(pool.idle, cache.used)
+        if cache.allocated:
+            surplus = cache.used - cache.allocated - (cache.reused or 0.0)
+            pool.surplus = max(pool.surplus, surplus)
+
+    def _start_again(self) -> None:
+        """Forget what was, for another engine answers now; counts go on."""
+        self._lost = self.lost
+        self.lanes.clear()
+        self.queue.last, self.queue.refused = None, False
+        self.host_pool = HostPool()
+        self.starts += 1
+
+
+def _is_repeated(record: Record, lane: Lane) -> bool:
+    same = lane.batches.get(record.micro_batch)
+    return same is not None and same == record
+
+
+def _left(
+    record: Record, before: Record | None, *, overlaps: bool, dialect: Dialect | None
+) -> float | None:
+    """Return how many sequences remain when the iteration is over.
+
+    The C++ executor counts what is active after completions, PyTorch at the top of its loop: what
+    the batch completes is to be taken off, and what the batch before did if that was still out.
+    """
+    if record.active is None:
+        return None
+    if dialect != "pytorch":
+        return record.active
+    done = record.completed or 0.0
+    if overlaps and before:
+        done += before.completed or 0.0
+    return max(0.0, record.active - done)
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

@@ -1,0 +1,382 @@
+"""From what is known of an engine to readings, and the reason and fix for every other signal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from exporter.samples import UNLABELLED, Distribution, Missing, Reading, Value
+from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, Engine, Lane
+from exporter.sources.trtllm.iterations.records import KvCache, Record
+from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
+from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, Gap
+from slos.signals import MAIN_SIGNALS
+
+SEQUENCES = ("sequences_active", "sequences_decoding", "sequences_waiting", "sequences_paused")
+MEMORY = ("memory_gpu", "memory_cpu", "memory_pinned")
+GAUGES = (*SEQUENCES, "sequences_max", *KV_GAUGES, *MEMORY)
+COUNTED = ("itl", "input_tokens", "output_tokens", "preemptions")
+DRAFTS = ("draft_tokens", "accepted_draft_tokens")
+
+# Less than this of the cache is a straggler's blocks, not a pool of the host.
+HOST_POOL_SHARE = 0.05
+
+ENABLE = (
+    "for the PyTorch backend set enable_iter_perf_stats: true in the file given to trtllm-serve "
+    "with --config (before 1.2: --extra_llm_api_options), then send a request"
+)
+PER_REQUEST = (
+    "set return_perf_metrics: true in trtllm-serve's configuration file, and read its Prometheus "
+    "metrics or per-request metrics too"
+)
+ALL_RANKS = "start trtllm-serve with TLLM_METRICS_ALL_RANKS=1 (1.3 or newer)"
+
+_NO_REQUESTS = Gap("iteration records know no single request", PER_REQUEST)
+_NO_STREAMS = Gap("iteration records know no stream and no client", OBSERVE)
+_NEVER = {
+    **dict.fromkeys(
+        ("ttft", "tpot", "e2e", "prefill", "decode", "cached_input_tokens"), _NO_REQUESTS
+    ),
+    "requests": Gap(
+        "iteration records count completed requests, cancelled and failed ones among them",
+        PER_REQUEST,
+    ),
+    **dict.fromkeys(("requests_without_first_token", "max_gap", *OBSERVED), _NO_STREAMS),
+    "lora_adapters": LORA,
+}
+_ABSENT = Gap("the iteration records do not hold it", "upgrade TensorRT-LLM")
+_NO_RECORD = Gap("no iteration record was read yet", ENABLE)
+
+
+def tell(
+    engine: Engine, age: float | None, frozen_after: float, model: str, version: str
+) -> tuple[tuple[Reading, ...], tuple[Missing, ...]]:
+    """Return readings and, for every signal of the catalogue without one, why.
+
+    ``age`` is the time in seconds since the last record; gauges of an engine that has sequences
+    left and was not heard of for ``frozen_after`` seconds are refused.
+    """
+    found = list(_found(engine, age, frozen_after))
+    readings = {item.signal: item for item in found if isinstance(item, Reading)}
+    missing = {item.signal: item for item in found if isinstance(item, Missing)}
+    for signal in MAIN_SIGNALS:
+        if signal not in readings and signal not in missing:
+            gap = _NEVER.get(signal, _ABSENT if engine.records else _NO_RECORD)
+            missing[signal] = Missing(signal, "", "", gap.reason, gap.fix)
+    return (
+        tuple(replace(item, model=model, version=version) for item in readings.values()),
+        tuple(
+            replace(item, model=model, version=version)
+            for signal, item in missing.items()
+            if signal not in readings
+        ),
+    )
+
+
+def _found(engine: Engine, age: float | None, frozen_after: float) -> Iterator[Reading | Missing]:
+    if not engine.lanes:
+        return
+    # What other ranks completed is not in their rows.
+    left = None if engine.copied else _total(lane.left for lane in engine.lanes.values())
+    if age is not None and age > frozen_after and left != 0:
+        idle = "may have left none" if left is None else f"left {left:g}"
+        yield from _refuse(
+            (*SEQUENCES, *KV_GAUGES),
+            f"the last iteration record is {age:.0f} s old and {idle} of its sequences active: "
+            "decoding is stuck, or trtllm-serve hands records out only when a request ends",
+            "see whether streams still move; from 1.3 on leave return_perf_metrics off to have "
+            "records at once",
+        )
+    else:
+        yield from _sequences(engine, left)
+        yield from _blocks(engine)
+    yield from _limits(engine)
+    yield from _memory(engine)
+    yield from _cache_counters(engine)
+    yield from _counted(engine)
+    yield from _queue(engine)
+
+
+def _speakers(engine: Engine) -> list[Lane]:
+    """Return the lanes whose numbers are their own."""
+    if engine.copied:
+        return [engine.first] if engine.first else []
+    return list(engine.lanes.values())
+
+
+def _latest(engine: Engine) -> list[Record]:
+    return [lane.latest for lane in _speakers(engine) if lane.latest]
+
+
+def _batches(engine: Engine) -> list[Record]:
+    return [record for lane in engine.lanes.values() for record in lane.scheduled()]
+
+
+def _sequences(engine: Engine, left: float | None) -> Iterator[Reading | Missing]:
+    latest, batches = _latest(engine), _batches(engine)
+    active = _total(record.active for record in latest)
+    scheduled = _total(record.scheduled for record in batches)
+    generating = _total(record.generating for record in batches)
+    paused = _total(record.paused for record in batches)
+    queued = _total(record.queued for record in latest)
+    if left == 0:
+        active = scheduled = generating = paused = 0.0
+    if generating is not None:
+        yield _gauge("sequences_decoding", generating)
+    if paused is not None:
+        yield _gauge("sequences_paused", paused, "trtllm_just_paused")
+    if engine.copied:
+        yield from _refuse(
+            ("sequences_active", "sequences_waiting"),
+            "with attention data parallelism the rows of all ranks repeat what rank 0 has active",
+            ALL_RANKS,
+        )
+        return
+    if active is None:
+        return
+    yield _gauge("sequences_active", active)
+    if scheduled is None:
+        return
+    unscheduled = max(0.0, active - scheduled)
+    if engine.dialect == "cpp" and queued is not None:
+        yield _gauge("sequences_waiting", unscheduled + queued, "trtllm_queued")
+    else:
+        yield _gauge("sequences_waiting", unscheduled, "trtllm_waiting")
+
+
+def _limits(engine: Engine) -> Iterator[Reading | Missing]:
+    if engine.copied:
+        yield from _refuse(
+            ("sequences_max",),
+            "with attention data parallelism the rows of all ranks repeat the maximum of rank 0",
+            ALL_RANKS,
+        )
+    elif most := _total(record.max_active for record in _latest(engine)):
+        yield _gauge("sequences_max", most)
+
+
+def _blocks(engine: Engine) -> Iterator[Reading | Missing]:
+    """Yield the gauges of the KV cache, from its pools where the engine reports them."""
+    rank = "of attention-DP rank 0" if engine.copied else ""
+    speakers = _speakers(engine)
+    current = all(lane.pooled is lane.latest for lane in speakers)
+    if current and all(lane.pooled for lane in speakers):
+        yield from _pools(speakers, "trtllm_iteration", rank)
+        return
+    found = list(_totals(engine, rank))
+    if any(isinstance(one, Reading) for one in found) or not all(lane.pooled for lane in speakers):
+        yield from found
+    else:
+        yield from _pools(speakers, "trtllm_kv_interval", rank)
+
+
+def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Reading | Missing]:
+    """Yield the gauges of pools; those of one engine have blocks of different sizes."""
+    by_lane = [lane.pooled.kv_pools for lane in lanes if lane.pooled]
+    if any(len(pools) > 1 for pools in by_lane):
+        fullest = max(pool.used / pool.most for pools in by_lane for pool in pools)
+        text = "; ".join(filter(None, ("of the fullest of several pools", note)))
+        yield _gauge("kv_utilization", fullest, method, text)
+        yield from _refuse(
+            ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max"),
+            "the KV cache has several pools, with blocks of different sizes",
+            "none needed: the utilization is that of the fullest pool",
+        )
+        return
+    most = sum(pools[0].most for pools in by_lane)
+    used = sum(pools[0].used for pools in by_lane)
+    values = (used / most, used, most - used, most)
+    for signal, value in zip(KV_GAUGES, values, strict=True):
+        yield _gauge(signal, value, method, note)
+
+
+def _totals(engine: Engine, rank: str) -> Iterator[Reading | Missing]:
+    """Yield the gauges of kvCacheStats, which has the host's blocks in it before 1.3."""
+    caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
+    if not caches:
+        return
+    used, free, most = (
+        _total(cache.used for cache in caches),
+        _total(cache.free for cache in caches),
+        _total(cache.most for cache in caches),
+    )
+    if not most:
+        yield from _refuse(
+            KV_GAUGES,
+            "the engine reports a KV cache of 0 blocks: the second KV-cache manager reports its "
+            "blocks only in kvCacheIterationStats",
+            "set kv_cache_config.iteration_stats_interval: 1 (TensorRT-LLM 1.3 or newer)",
+        )
+        return
+    if used is None or contradict(used, free, most):
+        yield from _refuse(
+            KV_GAUGES,
+            "KV-cache values contradict each other: used + free is not max, or used is missing",
+            "upgrade TensorRT-LLM",
+        )
+        return
+    pool, method = _host_pool(engine, caches, most)
+    told = blocks(used, free, most, pool=pool, method=method)
+    note = "; ".join(filter(None, (told.note, rank)))
+    for signal, value in told.gauges.items():
+        if value is not None:
+            yield _gauge(signal, value, method, note)
+
+
+def _host_pool(engine: Engine, caches: list[KvCache], most: float) -> tuple[float, str]:
+    """Return the host's blocks to take off, and the method that this makes.
+
+    Their number is known from the pools, or from what stays used when the engine is idle.  Before
+    that, whether there are any is unknown.
+    """
+    pools = [pool for lane in _speakers(engine) if lane.pooled for pool in lane.pooled.kv_pools]
+    if pools:
+        own, host = sum(pool.most for pool in pools), sum(pool.host for pool in pools)
+        if most == own:
+            return 0.0, "trtllm_iteration"
+        if host and most == own + host:
+            return host, "trtllm_iteration"
+    pool = engine.host_pool
+    if len(caches) > 1 or not pool.most:
+        return 0.0, "trtllm_kv_unverified"
+    blocks = pool.surplus if pool.idle is None else pool.idle
+    if blocks >= HOST_POOL_SHARE * pool.most:
+        return blocks, "trtllm_without_host_pool"
+    return 0.0, "trtllm_kv_unverified" if pool.idle is None else "trtllm_iteration"
+
+
+def _memory(engine: Engine) -> Iterator[Reading | Missing]:
+    latest = _latest(engine)
+    gpu = _total(record.gpu_memory for record in latest)
+    if gpu is not None:
+        yield _gauge(
+            "memory_gpu",
+            gpu,
+            note="all that is in use on the device, by any process"
+            if engine.dialect == "pytorch"
+            else "what TensorRT-LLM itself allocated",
+        )
+    if engine.dialect == "pytorch":
+        yield from _refuse(
+            ("memory_cpu", "memory_pinned"),
+            "the PyTorch backend never sets it",
+            "none with the PyTorch backend",
+        )
+    elif engine.dialect == "cpp":
+        for signal, value in (
+            ("memory_cpu", _total(record.cpu_memory for record in latest)),
+            ("memory_pinned", _total(record.pinned_memory for record in latest)),
+        ):
+            if value is not None:
+                yield _gauge(signal, value)
+
+
+def _cache_counters(engine: Engine) -> Iterator[Reading]:
+    caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
+    note = "of attention-DP rank 0" if engine.copied else ""
+    # Managers that fill in no blocks fill in none of their counters either.
+    if any(cache.most for cache in caches):
+        for signal, method, value in (
+            ("kv_reused_blocks", "trtllm_reused", _total(cache.reused for cache in caches)),
+            ("kv_missed_blocks", "trtllm_missed", _total(cache.missed for cache in caches)),
+        ):
+            if value is not None:
+                yield _reading(signal, method, value, note)
+
+
+def _counted(engine: Engine) -> Iterator[Reading | Missing]:
+    """Tell what was added up over iterations, unless some are not recorded."""
+    if engine.interval > 1:
+        yield from _refuse(
+            (*COUNTED, *DRAFTS),
+            f"only every {engine.interval}th iteration is recorded, and what the others did is not "
+            "known",
+            "set iter_perf_stats_interval: 1, and see that nothing else reads GET /metrics",
+        )
+        return
+    notes = {"itl": _gaps_note(engine)}
+    for reading in engine.recorder.readings():
+        if reading.signal != "itl" or _has_gaps(engine, reading):
+            yield replace(
+                reading,
+                note="; ".join(filter(None, (notes.get(reading.signal), _lost_note(engine)))),
+            )
+    if engine.dialect is None:
+        yield from _refuse(
+            ("itl",),
+            "nothing in the records shows whether the C++ or the PyTorch executor wrote them, and "
+            "their latencies mean different things",
+            "read the records as the server writes them, with all of their keys",
+        )
+    elif not any(_has_gaps(engine, reading) for reading in engine.recorder.readings()):
+        yield _no_gaps(engine)
+    latest = _latest(engine)
+    if latest and not any(record.drafts for record in latest):
+        yield from _refuse(
+            DRAFTS,
+            "the engine does not decode speculatively, or does not report it",
+            "none needed; with speculative decoding on, upgrade TensorRT-LLM to 1.0 or newer",
+        )
+
+
+def _has_gaps(engine: Engine, reading: Reading) -> bool:
+    """Tell whether it is the histogram of gaps that is written to, and holds any or may yet."""
+    if reading.signal != "itl" or not engine.dialect:
+        return False
+    value = reading.samples[UNLABELLED]
+    current = reading.method == GAPS_METHOD[engine.dialect]
+    return current and isinstance(value, Distribution) and (value.count > 0 or not engine.untimed)
+
+
+def _no_gaps(engine: Engine) -> Missing:
+    return Missing(
+        "itl",
+        "",
+        "",
+        "the records have no timestamps, and the latency of the overlap scheduler covers two "
+        "iterations",
+        "upgrade TensorRT-LLM to 1.0 or newer",
+    )
+
+
+def _gaps_note(engine: Engine) -> str:
+    if engine.burst > 1:
+        return f"speculative decoding: a gap brings {engine.burst:.2f} tokens on average"
+    return ""
+
+
+def _lost_note(engine: Engine) -> str:
+    return f"{engine.lost} records are lost, and what they held" if engine.lost else ""
+
+
+def _queue(engine: Engine) -> Iterator[Reading | Missing]:
+    if engine.queue.refused:
+        yield from _refuse(
+            ("queue",),
+            "newActiveRequestsQueueLatencyMS falls: it is not the running sum that the PyTorch "
+            "backend is known for",
+            PER_REQUEST,
+        )
+    elif engine.dialect:
+        spread = Distribution((inf,), (engine.queue.count,), engine.queue.seconds)
+        yield _reading("queue", "trtllm_queue_latency", spread, _lost_note(engine))
+
+
+def _gauge(signal: str, value: float, method: str = "trtllm_iteration", note: str = "") -> Reading:
+    return _reading(signal, method, value, note)
+
+
+def _reading(signal: str, method: str, value: Value, note: str = "") -> Reading:
+    return Reading(signal, "", "", method, {UNLABELLED: value}, note)
+
+
+def _refuse(signals: tuple[str, ...], reason: str, fix: str) -> Iterator[Missing]:
+    return (Missing(signal, "", "", reason, fix) for signal in signals)
+
+
+def _total(values: Iterator[float | None]) -> float | None:
+    """Add up; None if there is nothing, or a part is not known."""
+    parts = list(values)
+    known = [part for part in parts if part is not None]
+    return sum(known) if parts and len(known) == len(parts) else None

@@ -1,0 +1,312 @@
+"""Where TensorRT-LLM's iteration records come from: trtllm-serve's ``GET /metrics``, or a file.
+
+The endpoint gives every record once, to whoever asks first, from a queue that drops the oldest
+without a trace (``iter_stats_max_iterations``, 1000).  And it may take its time: the first servers
+answer only when no record came for 2 s, so not at all under steady traffic, later ones after about
+2 s, the newest at once (tensorrt_llm/serve/openai_server.py).  So a request is never given up
+because a reading is over: it goes on in the background, and what arrives is used as it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import PurePath
+from time import monotonic
+
+from exporter.background import Supervisor, TaskState, cancel
+from exporter.samples import Missing, ModelInfo, SourceError, Survey
+from exporter.sources import Closing
+from exporter.sources.fetch import Limits, receive
+from exporter.sources.file_tailer import FileTailer
+from exporter.sources.http_source import HttpSource, Parts, attempt
+from exporter.sources.trtllm.iterations.engine import Engine
+from exporter.sources.trtllm.iterations.json_splitter import Splitter
+from exporter.sources.trtllm.iterations.records import read_record
+from exporter.sources.trtllm.iterations.report import GAUGES, tell
+
+BACKEND = "trtllm-serve"
+
+QUEUE = 1000
+"""Records that a server keeps (iter_stats_max_iterations)."""
+
+FILL = 0.25
+"""How full the server's queue may get before it is read again."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+GONE = ("refused", "unreachable")
+"""Failures after which another server may answer."""
+
+PATIENCE = 3.0
+"""Seconds after which a request that is held open is worth a word; 2 s are usual."""
+
+
+class Intake:
+    """Puts records into an engine and remembers how fast they come and what was wrong with them.
+
+    ``clock`` returns seconds that do not go backwards.
+    """
+
+    def __init__(
+        self, thresholds: Mapping[str, Iterable[float]] | None, clock: Callable[[], float]
+    ) -> None:
+        self.engine = Engine(thresholds)
+        self.malformed = 0
+        self._clock = clock
+        self._last: float | None = None
+        self._told_lost = self._told_malformed = 0
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last record came, None before the first."""
+        return None if self._last is None else self._clock() - self._last
+
+    def take(self, value: object) -> None:
+        """Take in what may be a record."""
+        record = read_record(value)
+        if record is None:
+            self.malformed += 1
+            return
+        self.engine.take(record)
+        self._last = self._clock()
+
+    def survey(
+        self,
+        source: str,
+        model: str,
+        version: str,
+        frozen_after: float,
+        parts: Mapping[str, SourceError | None],
+    ) -> Survey:
+        """Return everything that is known now."""
+        readings, missing = tell(self.engine, self.age, frozen_after, model, version)
+        return Survey(
+            source=source,
+            readings=readings,
+            missing=missing,
+            models=(ModelInfo(model, version, BACKEND, decoupled=True),),
+            engine_stats_age={} if self.age is None else {(model, version): self.age},
+            parts={**parts, "records": self._problem()},
+            lost_records=self.engine.lost,
+        )
+
+    def _problem(self) -> SourceError | None:
+        """Say what went wrong with records since the last time."""
+        lost = self.engine.lost - self._told_lost
+        malformed = self.malformed - self._told_malformed
+        self._told_lost, self._told_malformed = self.engine.lost, self.malformed
+        if lost:
+            return SourceError(
+                "lost",
+                f"{lost} iteration records are missing: each is handed out once, so another reader "
+                "(a second sidecar, a Prometheus, Dynamo) took them, or trtllm-serve dropped them "
+                "from its queue; let only one read them, and raise iter_stats_max_iterations",
+            )
+        if malformed:
+            return SourceError("malformed", f"{malformed} pieces of text are no iteration records")
+        return None
+
+
+class IterationsSource(HttpSource):
+    """Reads the iteration records of one trtllm-serve.
+
+    ``url`` is the server's address, without path.  ``model`` is the name to report under; without
+    it the server's own at /v1/models.  ``thresholds`` are SLO thresholds in seconds by signal.  An
+    engine with active sequences that was not heard of for ``frozen_after`` seconds is not believed.
+    A request may be held open for ``hold`` seconds before it is given up, with what it had drained.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = "",
+        version: str = "",
+        thresholds: Mapping[str, Iterable[float]] | None = None,
+        limits: Limits | None = None,
+        frozen_after: float = 5.0,
+        hold: float = 300.0,
+        name: str = "trtllm-iterations",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        super().__init__(name, url, limits)
+        self._model = model
+        self._served: str | None = None
+        self._version = version
+        self._frozen_after = frozen_after
+        self._hold = hold
+        self._clock = clock
+        self._intake = Intake(thresholds, clock)
+        self._poll: asyncio.Task[None] | None = None
+        self._supervisor: Supervisor | None = None
+        self._asked = self._drained = -inf
+        self._error: SourceError | None = None
+        self._good = False
+        self.pause = LONGEST_PAUSE
+
+    async def close(self) -> None:
+        """Stop asking and close the connections; a later survey begins again."""
+        if self._supervisor:
+            await self._supervisor.close()
+        await cancel(self._poll)
+        self._supervisor = self._poll = None
+        await super().close()
+
+    def tasks(self) -> Sequence[TaskState]:
+        """Return the state of the task that polls between surveys."""
+        return self._supervisor.states if self._supervisor else ()
+
+    async def survey(self, now: float) -> Survey:
+        """Read once, or see what a request has brought that is still open.
+
+        Raises SourceError if nothing could be read and nothing was read before.
+        """
+        parts: Parts = {}
+        poll = self._ask()
+        if self._supervisor is None:
+            self._supervisor = Supervisor()
+            self._supervisor.start(f"{self.name}-poll", self._keep_up)
+        if not self._model and self._served is None:
+            await attempt(parts, "models", self._read_name())
+        await asyncio.wait([poll], timeout=self._limits.timeout)
+        if poll.done():
+            poll.result()
+        model = self._model or self._served
+        parts["metrics"] = self._error or self._held()
+        if model is None or (parts["metrics"] and not self._good):
+            problem = parts["metrics"] or parts.get("models")
+            if problem:
+                raise problem
+        survey = self._intake.survey(
+            self.name, model or BACKEND, self._version, self._frozen_after, parts
+        )
+        return _without_gauges(survey, parts["metrics"]) if parts["metrics"] else survey
+
+    def _ask(self) -> asyncio.Task[None]:
+        """Return the request that is open, or begin one."""
+        if self._poll is None or self._poll.done():
+            self._asked = self._clock()
+            self._poll = asyncio.create_task(self._drain())
+        return self._poll
+
+    async def _keep_up(self) -> None:
+        """Ask between surveys as often as the server's queue fills."""
+        while True:
+            left = self._asked + self.pause - self._clock()
+            if left <= 0:
+                await asyncio.wait([self._ask()])
+            await asyncio.sleep(max(left, SHORTEST_PAUSE))
+
+    async def _drain(self) -> None:
+        """Make one request and take in every record as it arrives."""
+        splitter, before = Splitter(), self._intake.engine.records
+
+        def take(data: bytes) -> None:
+            for value in splitter.feed(data):
+                self._intake.take(value)
+
+        limits = Limits(self._hold, self._limits.max_bytes)
+        try:
+            await receive(self._opened(), "GET", f"{self.url}/metrics", take, limits=limits)
+            self._error, self._good = None, True
+        except SourceError as error:
+            self._error = error
+            if error.kind in GONE:
+                self._served = None
+        for value in splitter.end():
+            self._intake.take(value)
+        self._intake.malformed += splitter.malformed
+        before_that, self._drained = self._drained, self._clock()
+        seconds = LONGEST_PAUSE if before_that == -inf else self._drained - before_that
+        self.pause = pause_for(self._intake.engine.records - before, seconds)
+
+    def _held(self) -> SourceError | None:
+        """Say so if the server holds the request open."""
+        seconds = self._clock() - self._asked
+        if self._poll is None or self._poll.done() or seconds < PATIENCE:
+            return None
+        return SourceError(
+            "held",
+            f"{self.where}/metrics has not answered for {seconds:.0f} s: trtllm-serve before 1.2 "
+            "answers only when no iteration was run for 2 s; upgrade it, or give its records as a "
+            "file",
+        )
+
+    async def _read_name(self) -> None:
+        self._served = served_model(await self.get_json("/v1/models"))
+        if self._served is None:
+            raise SourceError("malformed", f"{self.where}/v1/models names no model")
+
+
+class IterationsFileSource(Closing):
+    """Tails a file to which iteration records are appended, one JSON object per line.
+
+    Records that the file holds at the first read are skipped.  ``path`` may be a pattern of files,
+    ``model`` is the name to report under; see :class:`IterationsSource` for the rest.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        model: str = "",
+        version: str = "",
+        thresholds: Mapping[str, Iterable[float]] | None = None,
+        limits: Limits | None = None,
+        frozen_after: float = 5.0,
+        name: str = "trtllm-iterations-file",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.name = name
+        self.where = path
+        self._files = FileTailer(path, (limits or Limits()).max_bytes)
+        self._model = model or PurePath(path).stem
+        self._version = version
+        self._frozen_after = frozen_after
+        self._intake = Intake(thresholds, clock)
+
+    async def close(self) -> None:
+        """Close the files; a later survey opens them again."""
+        self._files.close()
+
+    async def survey(self, now: float) -> Survey:
+        """Read what was appended since the last time.  Raises SourceError if there is no file."""
+        before = self._files.malformed
+        for value in await asyncio.to_thread(lambda: list(self._files.read())):
+            self._intake.take(value)
+        if self._files.error or not self._files.files:
+            raise SourceError("unreadable", self._files.error or f"{self.where}: there is no file")
+        self._intake.malformed += self._files.malformed - before
+        lost = self._files.new_losses()
+        parts = {"files": SourceError("lost", lost) if lost else None}
+        return self._intake.survey(self.name, self._model, self._version, self._frozen_after, parts)
+
+
+def pause_for(records: int, seconds: float) -> float:
+    """Return how long to wait, in seconds, after so many records came for so many seconds.
+
+    At their rate the server's queue fills to a quarter until it is asked again.
+    """
+    rate = records / max(seconds, SHORTEST_PAUSE)
+    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, FILL * QUEUE / rate)) if rate else LONGEST_PAUSE
+
+
+def served_model(document: object) -> str | None:
+    """Return the first model in an answer of /v1/models."""
+    data = document.get("data") if isinstance(document, dict) else None
+    first = data[0] if isinstance(data, list) and data else None
+    name = first.get("id") if isinstance(first, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+def _without_gauges(survey: Survey, why: SourceError) -> Survey:
+    """Return the survey without its gauges: the last ones are of nobody knows when."""
+    kept = tuple(one for one in survey.readings if one.signal not in GAUGES)
+    gone = tuple(
+        Missing(one.signal, one.model, one.version, str(why), "see the source", unread=True)
+        for one in survey.readings
+        if one.signal in GAUGES
+    )
+    return replace(survey, readings=kept, missing=(*survey.missing, *gone))

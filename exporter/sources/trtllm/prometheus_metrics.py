@@ -1,0 +1,315 @@
+"""trtllm-serve's ``/prometheus/metrics``, under the names of every generation.
+
+The names came without a prefix first, then with ``trtllm_``; what is there decides.  Labels are
+``model_name`` and ``engine_type``, both "undefined" at first (TensorRT-LLM, metrics/collector.py).
+A request is observed when it completes, and a value of 0 mostly not at all.  The gauges are those
+of the last iteration that was fetched when a request completed: between completions they stand
+still, and when the server falls idle they show its last batch as still running.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from exporter.samples import UNLABELLED, Missing, Model, Reading, Value
+from exporter.sources.exposition import multiprocess_gauges
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.multiprocess_gauges import Gauges, Writers
+from exporter.sources.exposition.text_parser import Family
+from exporter.sources.request_outcomes import request_readings
+from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
+
+T = TypeVar("T")
+
+PREFIXES = ("trtllm_", "")
+"""The newest first."""
+
+HISTOGRAMS = {
+    "ttft": "time_to_first_token_seconds",
+    "tpot": "time_per_output_token_seconds",
+    "e2e": "e2e_request_latency_seconds",
+    "queue": "request_queue_time_seconds",
+    "prefill": "request_prefill_time_seconds",
+    "decode": "request_decode_time_seconds",
+}
+COUNTERS = {
+    "input_tokens": ("trtllm_serve_counter", "prompt_tokens_total"),
+    "cached_input_tokens": ("trtllm_serve_counter", "prompt_cached_tokens_total"),
+    "output_tokens": ("trtllm_serve_counter", "generation_tokens_total"),
+    "kv_reused_blocks": ("trtllm_serve_iterations", "kv_cache_reused_blocks_total"),
+    "kv_missed_blocks": ("trtllm_serve_iterations", "kv_cache_missed_blocks_total"),
+    "draft_tokens": ("trtllm_serve_iterations", "spec_decode_num_draft_tokens_total"),
+    "accepted_draft_tokens": ("trtllm_serve_iterations", "spec_decode_num_accepted_tokens_total"),
+}
+FINISHED = "request_success_total"
+OUTCOMES = {
+    "stop": "ok",
+    "length": "ok",
+    "tool_calls": "ok",
+    "not_finished": "ok",  # the prefill half of a disaggregated request
+    "cancelled": "cancelled",
+    "timeout": "timeout",
+    "error": "error",
+}
+NONE_YET = {"stop": 0.0}
+GAUGES = {
+    f"trtllm_{family}": family
+    for family in (
+        "num_requests_running",
+        "num_requests_waiting",
+        "num_scheduled_requests",
+        "num_generation_requests",
+        "num_paused_requests",
+        "max_num_active_requests",
+        "kv_cache_utilization",
+        "kv_cache_used_blocks",
+        "kv_cache_free_blocks",
+        "kv_cache_max_blocks",
+        "kv_cache_tokens_per_block",
+        "gpu_memory_usage_bytes",
+        "cpu_memory_usage_bytes",
+        "pinned_memory_usage_bytes",
+    )
+}
+STAMPS = {
+    f"trtllm_{family}": family
+    for family in ("iteration_latency_seconds", "kv_cache_hit_rate", "total_context_tokens")
+}
+"""Gauges that are read only to see whether their process still writes."""
+
+FAMILIES = frozenset(
+    {
+        *GAUGES,
+        *STAMPS,
+        *(
+            prefix + family
+            for prefix in PREFIXES
+            for family in (
+                *HISTOGRAMS.values(),
+                *(family for _, family in COUNTERS.values()),
+                FINISHED,
+            )
+        ),
+    }
+)
+
+SEQUENCES = {
+    "sequences_active": "num_requests_running",
+    "sequences_decoding": "num_generation_requests",
+    "sequences_paused": "num_paused_requests",
+}
+MEMORY = {
+    "memory_gpu": "gpu_memory_usage_bytes",
+    "memory_cpu": "cpu_memory_usage_bytes",
+    "memory_pinned": "pinned_memory_usage_bytes",
+}
+MOVING = (*SEQUENCES, "sequences_waiting", *KV_GAUGES)
+ALL_GAUGES = (*MOVING, "sequences_max", "kv_block_tokens", *MEMORY)
+
+NO_ZEROS = "a wait of exactly 0 is not in it: this release leaves zeros out"
+ITERATIONS = "set enable_iter_perf_stats: true, so that GET /metrics has iteration statistics"
+CLEAR = "empty the folder PROMETHEUS_MULTIPROC_DIR before the server starts"
+
+
+STILL = 3
+"""So many requests complete and no gauge moves: whoever wrote them is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered between two readings: who writes the gauges, and the least used blocks.
+
+    ``idle_blocks`` is what was reported as used with nothing running, None before that was seen.
+    ``finished`` requests were counted at this reading, ``unseen`` of them since any gauge moved.
+    """
+
+    writers: Writers
+    idle_blocks: float | None = None
+    finished: float | None = None
+    unseen: float = 0.0
+
+
+def owner(families: Mapping[str, Family], served: str) -> Model | None:
+    """Return the name under which the metrics have the served model; None if nobody can tell.
+
+    A server has one model, whatever its metrics call it.
+    """
+    found = ByModel(families).models(*FAMILIES)
+    if (served, "") in found or not found:
+        return (served, "")
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def finished(metrics: ByModel, labelled: Model) -> float:
+    """Return how many requests the server has counted as ended; the first one makes the series."""
+    return _newest({name: metrics.total(name) for name in _names(FINISHED)}, labelled) or 0.0
+
+
+def remember(
+    before: Memory | None,
+    families: Mapping[str, Family],
+    finished: float | None,
+    now: float,
+) -> Memory:
+    """Return what is known after this reading, which counts ``finished`` requests."""
+    found = multiprocess_gauges.read(families, GAUGES | STAMPS)
+    writers = multiprocess_gauges.watch(before.writers if before else None, found, now)
+    idle = before.idle_blocks if before else None
+    pid = multiprocess_gauges.current(writers)
+    if pid is not None:
+        writer = writers[pid]
+        used = writer.gauges.get("kv_cache_used_blocks")
+        at_rest = writer.changed < now and writer.gauges.get("num_requests_running") == 0
+        if at_rest and used is not None:
+            idle = used if idle is None else min(idle, used)
+    return Memory(writers, idle, finished, _unseen(before, writers, finished, now))
+
+
+def interpret(
+    metrics: ByModel,
+    labelled: Model,
+    memory: Memory,
+    model: str,
+    now: float,
+    frozen_after: float,
+) -> Iterator[Reading | Missing]:
+    """Tell all that the server publishes about ``model``, which its labels call ``labelled``.
+
+    ``memory`` must have seen this exposition (:func:`remember`).  Gauges that show work but have
+    not moved for ``frozen_after`` seconds are refused.
+    """
+    for signal, family in HISTOGRAMS.items():
+        tables = {name: metrics.distributions(name) for name in _names(family)}
+        first_names = labelled not in tables[PREFIXES[0] + family]
+        note = NO_ZEROS if signal == "queue" and first_names else ""
+        yield from _reading(
+            signal, model, "trtllm_serve_histogram", _newest(tables, labelled), note
+        )
+    for signal, (method, family) in COUNTERS.items():
+        tables_of = {name: metrics.total(name) for name in _names(family)}
+        yield from _reading(signal, model, method, _newest(tables_of, labelled))
+    yield from _requests(metrics, labelled, model)
+    yield from _gauges(memory, model, now, frozen_after)
+
+
+def _unseen(before: Memory | None, writers: Writers, finished: float | None, now: float) -> float:
+    moved = any(writer.changed == now for writer in writers.values())
+    if moved or before is None or before.finished is None or finished is None:
+        return 0.0
+    return before.unseen + max(0.0, finished - before.finished)
+
+
+def _names(family: str) -> list[str]:
+    return [prefix + family for prefix in PREFIXES]
+
+
+def _newest(tables: Mapping[str, Mapping[Model, T]], labelled: Model) -> T | None:
+    return next((table[labelled] for table in tables.values() if labelled in table), None)
+
+
+def _reading(
+    signal: str, model: str, method: str, value: Value | None, note: str = ""
+) -> Iterator[Reading]:
+    if value is not None:
+        yield Reading(signal, model, "", method, {UNLABELLED: value}, note)
+
+
+def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Reading]:
+    """Tell requests by how they ended; before the first of them there is no series at all."""
+    tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
+    samples: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for word, count in (_newest(tables, labelled) or NONE_YET).items():
+        outcome, reason = (OUTCOMES[word], word) if word in OUTCOMES else ("error", "unknown")
+        samples[outcome, reason] += count
+    yield from request_readings((model, ""), "trtllm_serve_finish_reason", samples)
+
+
+def _gauges(
+    memory: Memory, model: str, now: float, frozen_after: float
+) -> Iterator[Reading | Missing]:
+    if not memory.writers:
+        return
+    pid = multiprocess_gauges.current(memory.writers)
+    if pid is None:
+        reason = (
+            f"{len(memory.writers)} processes have gauges and none of them has changed yet: they "
+            "may be those of dead processes"
+        )
+        yield from _refuse(ALL_GAUGES, model, reason, f"send a request, or {CLEAR}")
+        return
+    writer = memory.writers[pid]
+    gauges, age = writer.gauges, now - writer.changed
+    if memory.unseen >= STILL and "iteration_latency_seconds" in gauges:
+        reason = (
+            f"{memory.unseen:.0f} requests completed and the gauges did not move: their process is "
+            "dead, and the one that serves writes none"
+        )
+        yield from _refuse(ALL_GAUGES, model, reason, f"{CLEAR}, and {ITERATIONS}")
+        return
+    yield from _steady(gauges, model)
+    if age > frozen_after and _shows_work(gauges):
+        reason = (
+            f"the gauges show work but have not moved for {age:.0f} s: they are written when a "
+            "request completes, so the server is idle or none has completed since"
+        )
+        yield from _refuse(MOVING, model, reason, ITERATIONS)
+        return
+    for signal, name in SEQUENCES.items():
+        yield from _reading(signal, model, "trtllm_serve_gauge", gauges.get(name))
+    yield from _waiting(gauges, model)
+    yield from _blocks(gauges, memory.idle_blocks, model)
+
+
+def _shows_work(gauges: Gauges) -> bool:
+    return gauges.get("num_requests_running", gauges.get("kv_cache_utilization", 0.0)) > 0
+
+
+def _steady(gauges: Gauges, model: str) -> Iterator[Reading | Missing]:
+    """Tell the gauges that are true for as long as the server runs."""
+    most = gauges.get("max_num_active_requests") or None
+    yield from _reading("sequences_max", model, "trtllm_serve_gauge", most)
+    tokens = gauges.get("kv_cache_tokens_per_block") or None
+    yield from _reading("kv_block_tokens", model, "trtllm_serve_gauge", tokens)
+    for signal, name in MEMORY.items():
+        if gauges.get(name) == 0:
+            reason = "trtllm-serve reports 0 bytes: its PyTorch backend does not measure it"
+            yield from _refuse([signal], model, reason, "none known with this backend")
+        else:
+            yield from _reading(signal, model, "trtllm_serve_gauge", gauges.get(name))
+
+
+def _waiting(gauges: Gauges, model: str) -> Iterator[Reading]:
+    """Tell active sequences that were not scheduled, and what waits in front of them."""
+    running, scheduled = gauges.get("num_requests_running"), gauges.get("num_scheduled_requests")
+    if running is not None and scheduled is not None:
+        waiting = max(0.0, running - scheduled) + gauges.get("num_requests_waiting", 0.0)
+        yield from _reading("sequences_waiting", model, "trtllm_serve_waiting", waiting)
+
+
+def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Reading | Missing]:
+    used, most = gauges.get("kv_cache_used_blocks"), gauges.get("kv_cache_max_blocks")
+    if used is None or most is None:
+        utilization = gauges.get("kv_cache_utilization")
+        if utilization is not None and utilization <= 1:
+            note = "blocks are not published, so a host-offload pool among them would not show"
+            yield from _reading("kv_utilization", model, "trtllm_serve_gauge", utilization, note)
+        return
+    free = gauges.get("kv_cache_free_blocks", most - used)
+    if not most:
+        reason = "the server reports a KV cache of 0 blocks: its cache manager does not tell them"
+        yield from _refuse(KV_GAUGES, model, reason, "none known with this cache manager")
+        return
+    if contradict(used, free, most):
+        reason = "KV-cache values contradict each other: used + free is not max"
+        yield from _refuse(KV_GAUGES, model, reason, ITERATIONS)
+        return
+    told = blocks(used, free, most, pool=idle, method="trtllm_serve_gauge")
+    for signal, value in told.gauges.items():
+        yield from _reading(signal, model, told.method, value, told.note)
+
+
+def _refuse(signals: Iterable[str], model: str, reason: str, fix: str) -> Iterator[Missing]:
+    return (Missing(signal, model, "", reason, fix) for signal in signals)

@@ -1,0 +1,283 @@
+"""One trtllm-serve as a source: its Prometheus metrics, and the timing of each of its requests.
+
+:mod:`exporter.sources.trtllm.iterations_source` reads its iteration records (``GET /metrics``).
+
+Releases differ, and what answers decides (tensorrt_llm/serve/openai_server.py).  Metrics at
+``/prometheus/metrics`` came with 1.1 and need ``return_perf_metrics``.  ``/perf_metrics``, which
+gives the timing of each request once to whoever asks first, came with 1.1, was removed on the way
+to 1.4, and is empty without ``perf_metrics_max_requests``; after that, timing is written to files
+in ``perf_metrics_output_dir``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+
+from exporter.samples import Missing, Reading, SourceError, Survey
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.counter_parts import CounterParts
+from exporter.sources.exposition.incremental_reader import ExpositionReader
+from exporter.sources.exposition.text_parser import ExpositionError, Family
+from exporter.sources.fetch import Limits, public
+from exporter.sources.file_tailer import FileTailer
+from exporter.sources.http_source import (
+    HttpSource,
+    Parts,
+    attempt,
+    check_any,
+    duplicates,
+    served,
+)
+from exporter.sources.trtllm import prometheus_metrics
+from exporter.sources.trtllm.iterations.json_splitter import Splitter
+from exporter.sources.trtllm.iterations_source import BACKEND, served_model
+from exporter.sources.trtllm.prometheus_metrics import ITERATIONS, Memory
+from exporter.sources.trtllm.request_feed import RequestFeed
+from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
+from slos.signals import MAIN_SIGNALS
+
+METRICS, TIMING = "/prometheus/metrics", "/perf_metrics"
+PATTERN = "perf_metrics-*.jsonl"
+
+FILE_BYTES = 8 * 1024 * 1024
+"""Bytes of request files that are read at a time."""
+
+UPGRADE = "upgrade TensorRT-LLM: 1.4 publishes it"
+FILE_PATIENCE = 10
+"""Readings that a line may be late: trtllm-serve writes files in the background."""
+
+RETURN = "set return_perf_metrics: true (TensorRT-LLM 1.1 or newer)"
+KEEP = "set return_perf_metrics: true and perf_metrics_max_requests: 1000"
+WRITE = (
+    "set return_perf_metrics: true and perf_metrics_output_dir: DIR, and give "
+    f"--trtllm-requests 'DIR/{PATTERN}'"
+)
+
+_PER_REQUEST = ("prefill", "decode")
+_COUNTED = ("kv_reused_blocks", "kv_missed_blocks", "draft_tokens", "accepted_draft_tokens")
+_ITERATION = (*prometheus_metrics.ALL_GAUGES, *_COUNTED)
+_NOTHING_COUNTED = Gap(
+    "the server publishes no such counter: it is off, or there was nothing to count yet", ITERATIONS
+)
+_NO_SINGLE_TOKENS = Gap(
+    "trtllm-serve has no metric of single tokens, and no timing of requests with their steps came",
+    f"{WRITE}; or {ITERATIONS}, for an estimate",
+)
+GAPS: Mapping[str, Gap] = {
+    "itl": _NO_SINGLE_TOKENS,
+    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
+    "requests_without_first_token": Gap(
+        "trtllm-serve does not tell which requests ended before their first token", OBSERVE
+    ),
+    "lora_adapters": LORA,
+    "preemptions": Gap("trtllm-serve counts no paused sequences", ITERATIONS),
+}
+"""Signals that neither the metrics nor the timing of requests ever has."""
+
+
+class TrtllmServeSource(HttpSource):
+    """Reads one trtllm-serve at ``url``.
+
+    ``thresholds`` are SLO thresholds in seconds by signal.  ``requests`` is a pattern of the files
+    with the timing of requests; with it /perf_metrics is left to others.  Gauges that show work but
+    did not move for ``frozen_after`` seconds are not believed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        requests: str = "",
+        thresholds: Mapping[str, Iterable[float]] | None = None,
+        frozen_after: float = 5.0,
+        limits: Limits | None = None,
+        name: str = "trtllm",
+    ) -> None:
+        super().__init__(name, url, limits)
+        self._requests = requests
+        self._files = FileTailer(requests, FILE_BYTES) if requests else None
+        self._thresholds = thresholds or {}
+        self._frozen_after = frozen_after
+        self._version = ""
+        self._model = ""
+        self._reader = ExpositionReader(prometheus_metrics.FAMILIES)
+        self._parts = CounterParts()
+        self._memory: Memory | None = None
+        self._feed: RequestFeed | None = None
+        self._told_lost = 0.0
+        self._has_timing = True
+
+    @property
+    def where(self) -> str:
+        """What it reads, for people."""
+        return super().where + (f" and {self._requests}" if self._requests else "")
+
+    async def close(self) -> None:
+        """Close files and connections; a later survey opens them again."""
+        if self._files:
+            self._files.close()
+        await super().close()
+
+    async def survey(self, now: float) -> Survey:
+        """Read everything once; ``now`` is in seconds and must not go backwards.
+
+        Raises SourceError if nothing at all could be read.
+        """
+        parts: Parts = {}
+        ready, model, version, families = await asyncio.gather(
+            attempt(parts, "health", self.is_healthy()),
+            attempt(parts, "models", self._read_model()),
+            attempt(parts, "version", self.read_version()),
+            attempt(parts, "metrics", self._read_metrics()),
+        )
+        check_any(parts)
+        self._version = version or self._version
+        self._name(model or self._model)
+        if not self._model or self._feed is None:
+            return Survey(self.name, ready=ready, parts=parts)
+        metrics, labelled = ByModel(families or {}, self._parts), None
+        if families is not None:
+            parts["series"] = duplicates(metrics)
+            labelled = prometheus_metrics.owner(families, self._model)
+        finished = prometheus_metrics.finished(metrics, labelled) if labelled else None
+        # After the count: what is told of requests beyond it is not missing, only newer.
+        await attempt(parts, "requests", self._read_timing(self._feed))
+        self._feed.settle(finished, now, failed=parts["requests"] is not None)
+        self._tell_lost(parts)
+        found = list(self._feed.tell(now)) if self._has_timing else []
+        if families is not None and labelled:
+            self._memory = prometheus_metrics.remember(self._memory, families, finished, now)
+            found += prometheus_metrics.interpret(
+                metrics, labelled, self._memory, self._model, now, self._frozen_after
+            )
+        readings = tuple(one for one in found if isinstance(one, Reading))
+        return Survey(
+            source=self.name,
+            readings=readings,
+            missing=tuple(self._missing(found, families, labelled is None, parts)),
+            models=(served(self._model, BACKEND, self._version, ready),),
+            ready=ready,
+            parts=parts,
+            lost_records=None if finished is None else round(self._feed.lost),
+        )
+
+    def _name(self, model: str) -> None:
+        """Begin anew if the server serves another model."""
+        if model == self._model:
+            return
+        self._model, self._memory, self._told_lost = model, None, 0.0
+        self._feed = RequestFeed(
+            model,
+            self._thresholds,
+            place=self._requests or public(self.url + TIMING),
+            patience=FILE_PATIENCE if self._requests else 1,
+            if_empty=WRITE if self._requests else KEEP,
+            if_lost=(
+                "see that nothing else removes these files"
+                if self._requests
+                else "let nothing else read /perf_metrics, and raise perf_metrics_max_requests"
+            ),
+        )
+
+    async def _read_model(self) -> str:
+        path = "/v1/models"
+        name = served_model(await self.get_json(path))
+        if name is None:
+            raise SourceError("malformed", f"{public(self.url + path)} names no model")
+        return name
+
+    async def _read_metrics(self) -> dict[str, Family] | None:
+        """Return the families; None where the server has none (yet)."""
+        answer = await self.get(METRICS, (200, 404))
+        if answer.status == 404:
+            return None
+        try:
+            return await asyncio.to_thread(self._reader.read, answer.body)
+        except ExpositionError as error:
+            raise SourceError(
+                "malformed", f"{public(self.url + METRICS)} are no Prometheus metrics ({error})"
+            ) from None
+
+    async def _read_timing(self, feed: RequestFeed) -> None:
+        if self._files:
+            await asyncio.to_thread(lambda files: feed.take(files.read()), self._files)
+            if self._files.error:
+                raise SourceError("unreadable", self._files.error)
+            if lost := self._files.new_losses():
+                raise SourceError("lost", lost)
+            return
+        splitter = Splitter()
+        try:
+            status = await self.drain(
+                TIMING, lambda piece: feed.take(splitter.feed(piece)), (200, 404)
+            )
+            self._has_timing = status == 200
+        finally:
+            feed.take(splitter.end())
+        if splitter.malformed and self._has_timing:
+            where = public(self.url + TIMING)
+            raise SourceError("malformed", f"{where} is not a list of requests")
+
+    def _tell_lost(self, parts: Parts) -> None:
+        """Make newly lost requests a problem of their part."""
+        lost = self._feed.lost - self._told_lost if self._feed else 0.0
+        self._told_lost += lost
+        if lost and parts["requests"] is None:
+            parts["requests"] = SourceError(
+                "lost", f"the timing of {lost:.0f} requests that ended has not come"
+            )
+
+    def _missing(
+        self,
+        found: list[Reading | Missing],
+        families: dict[str, Family] | None,
+        nameless: bool,
+        parts: Parts,
+    ) -> Iterator[Missing]:
+        """Say of every signal without reading why, in the interpreters' words if they have any."""
+        given = {one.signal for one in found if isinstance(one, Reading)}
+        refused: dict[str, Missing] = {}
+        for one in found:
+            if isinstance(one, Missing):
+                refused[one.signal] = one
+        for signal in MAIN_SIGNALS:
+            if signal in given:
+                continue
+            gap, unread = self._gap(signal, families, nameless, parts)
+            why = Missing(signal, self._model, "", gap.reason, gap.fix, unread=unread)
+            yield why if unread else refused.get(signal, why)
+
+    def _gap(
+        self,
+        signal: str,
+        families: dict[str, Family] | None,
+        nameless: bool,
+        parts: Parts,
+    ) -> tuple[Gap, bool]:
+        """Return why nothing has the signal, and whether that is for want of an answer."""
+        if signal in GAPS:
+            return GAPS[signal], False
+        if error := parts["metrics"]:
+            return Gap(f"the metrics could not be read: {error}", "see the source"), True
+        if families is None:
+            fix = ITERATIONS if signal in _ITERATION else RETURN
+            return Gap(f"{METRICS} answers 404: the server publishes no metrics", fix), False
+        if nameless:
+            reason = f"{METRICS} has several models, and none is called {self._model}"
+            return Gap(reason, prometheus_metrics.CLEAR), False
+        if signal in _COUNTED:
+            return _NOTHING_COUNTED, False
+        if signal in _ITERATION:
+            return Gap("the server publishes nothing of its iterations", ITERATIONS), False
+        if not families:
+            return Gap("no request has completed yet", "send a request"), False
+        if signal in _PER_REQUEST:
+            return Gap("this release publishes no histogram of it", self._timing_fix()), False
+        return Gap("this release publishes no such metric", UPGRADE), False
+
+    def _timing_fix(self) -> str:
+        if self._requests or self._has_timing:
+            return WRITE if self._requests else KEEP
+        release = f"TensorRT-LLM {self._version}" if self._version else "this release"
+        return f"{WRITE} ({release} has no {TIMING})"

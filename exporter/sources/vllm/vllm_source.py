@@ -1,0 +1,81 @@
+"""One vLLM server as a source: its metrics, by the names under which it serves its models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from exporter.samples import Missing, ModelInfo, Reading
+from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.exposition_source import ExpositionSource
+from exporter.sources.fetch import Limits
+from exporter.sources.http_source import Parts, attempt
+from exporter.sources.unavailable import OBSERVE, OBSERVED, UNSEEN, Gap
+from exporter.sources.vllm import vllm_metrics
+
+BACKEND = "vllm"
+
+STATS = "start vLLM without --disable-log-stats"
+_NO_CACHE_CONFIG = Gap(
+    "vllm:cache_config_info has no num_gpu_blocks, or the server has several models",
+    "upgrade vLLM, or serve one model per server",
+)
+_NO_MEMORY = Gap("vLLM publishes no memory of its engine", "none with vLLM")
+_IN_TOKENS = Gap("vLLM counts the hits of its prefix cache in tokens, not blocks", "none with vLLM")
+GAPS: Mapping[str, Gap] = {
+    "requests_without_first_token": Gap(
+        "this release does not count requests that it refuses, and none tells which requests end "
+        "before their first token",
+        OBSERVE,
+    ),
+    "sequences_decoding": Gap(
+        "vLLM does not tell prefilling sequences from decoding ones", OBSERVE
+    ),
+    "sequences_paused": Gap(
+        "vLLM's preempted sequences wait with all others", "see preemptions, which it counts"
+    ),
+    "sequences_max": Gap("vLLM does not publish max_num_seqs", "none with vLLM"),
+    **dict.fromkeys(
+        ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max", "kv_block_tokens"), _NO_CACHE_CONFIG
+    ),
+    "kv_reused_blocks": _IN_TOKENS,
+    "kv_missed_blocks": _IN_TOKENS,
+    "lora_adapters": Gap(
+        "the server has no vllm:lora_requests_info, or several models, which it does not name",
+        "start vLLM with --enable-lora, and serve one model per server",
+    ),
+    "draft_tokens": Gap("the server does not speculate", "set --speculative-config"),
+    "accepted_draft_tokens": Gap("the server does not speculate", "set --speculative-config"),
+    "memory_gpu": _NO_MEMORY,
+    "memory_cpu": _NO_MEMORY,
+    "memory_pinned": _NO_MEMORY,
+    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
+}
+"""Signals that vLLM does not have, or not always."""
+
+
+class VllmSource(ExpositionSource):
+    """Reads one vLLM server at ``url``."""
+
+    backend = BACKEND
+    engine = "vLLM"
+    enable = STATS
+    gaps = GAPS
+
+    def __init__(self, url: str, *, limits: Limits | None = None, name: str = "vllm") -> None:
+        super().__init__(url, vllm_metrics.FAMILIES, limits, name)
+
+    async def read_state(self, parts: Parts) -> bool | None:
+        """Read health and version."""
+        ready, version = await asyncio.gather(
+            attempt(parts, "health", self.is_healthy()),
+            attempt(parts, "version", self.read_version()),
+        )
+        self._version = version or self._version
+        return ready
+
+    def interpret(
+        self, metrics: ByModel, infos: Sequence[ModelInfo]
+    ) -> Iterable[Reading | Missing]:
+        """Yield what vLLM publishes of these models."""
+        return vllm_metrics.interpret(metrics, infos)

@@ -1,0 +1,1 @@
+"""The current state of every signal, made from snapshots of the sources."""

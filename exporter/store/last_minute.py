@@ -1,0 +1,124 @@
+"""The last minute in a few words, for people: rates of counters, percentiles of histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from math import inf
+
+from exporter.samples import Distribution, Labels, Value
+from exporter.store.increase import since
+from slos.signals import Signal
+
+SPAN = 60.0
+"""Seconds that "recent" reaches back."""
+
+SHORTEST = 1.0
+QUANTILES = (0.5, 0.95)
+
+Snapshot = tuple[float, Mapping[Labels, Value]]
+
+
+def in_words(signal: Signal, history: Iterable[Snapshot], latest: Snapshot) -> str:
+    """Say what happened between the oldest snapshot of the last minute and ``latest``.
+
+    Percentiles are interpolated inside a bucket, as PromQL does, and marked "≈".  Empty while
+    there is too little history.
+    """
+    at, values = latest
+    then, earlier = next((one for one in history if at - one[0] <= SPAN), latest)
+    seconds = at - then
+    if seconds < SHORTEST:
+        return ""
+    if signal.kind == "histogram":
+        return _spread(signal, earlier, values, seconds)
+    return _rates(of_all_tenants(earlier), of_all_tenants(values), seconds)
+
+
+def increase(history: Iterable[Snapshot], latest: Snapshot) -> Mapping[Labels, Value]:
+    """Return the increase of every series since the oldest snapshot of the last minute."""
+    at, values = latest
+    _, earlier = next((one for one in history if at - one[0] <= SPAN), latest)
+    return {labels: since(earlier.get(labels), value) for labels, value in values.items()}
+
+
+def of_all_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
+    """Add up what tenants have, who may be too many to be read."""
+    found: dict[Labels, Value] = {}
+    for labels, value in samples.items():
+        key = tuple(pair for pair in labels if pair[0] != "tenant")
+        before = found.get(key, 0.0)
+        if isinstance(value, Distribution) or isinstance(before, Distribution):
+            found[key] = value
+        else:
+            found[key] = before + value
+    return found
+
+
+def words(labels: Labels) -> list[str]:
+    """Return the label values for people; a reason that only repeats the outcome is left out."""
+    given = dict(labels)
+    same = given.get("reason", "").lower().replace("canceled", "cancelled")
+    return [
+        text
+        for name, text in labels
+        if text and not (name == "reason" and same == given.get("outcome"))
+    ]
+
+
+def quantile(q: float, distribution: Distribution) -> float:
+    """Return the interpolated quantile; ``inf`` where it lies beyond the last finite edge."""
+    rank = q * distribution.count
+    bounds = zip((0.0, *distribution.edges), distribution.edges, strict=False)
+    for (low, high), (below, upto) in zip(
+        bounds, pairwise((0.0, *distribution.counts)), strict=True
+    ):
+        if upto >= rank and upto > below:
+            return inf if high == inf else low + (high - low) * (rank - below) / (upto - below)
+    return inf
+
+
+def _rates(earlier: Mapping[Labels, Value], values: Mapping[Labels, Value], seconds: float) -> str:
+    rates = []
+    for labels, value in sorted(values.items()):
+        before = earlier.get(labels, 0.0)
+        if isinstance(value, Distribution) or isinstance(before, Distribution):
+            continue
+        rate = (value - before) / seconds
+        name = " ".join(words(labels))
+        if rate or not labels:
+            rates.append(f"{name} {rate:.3g}/s".strip())
+    return ", ".join(rates) or f"none in {seconds:.0f} s"
+
+
+def _spread(
+    signal: Signal,
+    earlier: Mapping[Labels, Value],
+    values: Mapping[Labels, Value],
+    seconds: float,
+) -> str:
+    new, old = values.get(()), earlier.get(())
+    if not isinstance(new, Distribution):
+        return ""
+    if isinstance(old, Distribution) and old.edges == new.edges:
+        counts = tuple(now - then for then, now in zip(old.counts, new.counts, strict=True))
+        new = Distribution(new.edges, counts, new.sum - old.sum)
+    if not new.count:
+        return f"none in {seconds:.0f} s"
+    if len(new.edges) == 1:
+        return f"mean {_amount(new.sum / new.count, signal.unit)}"
+    return ", ".join(_percentile(q, new, signal.unit) for q in QUANTILES)
+
+
+def _percentile(q: float, distribution: Distribution, unit: str) -> str:
+    value = quantile(q, distribution)
+    known = (
+        f">{_amount(distribution.edges[-2], unit)}" if value == inf else f"≈{_amount(value, unit)}"
+    )
+    return f"p{q * 100:.0f} {known}"
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "s" and value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} {unit}"

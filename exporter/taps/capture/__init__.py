@@ -1,0 +1,1 @@
+"""The capture tap: packets in, TCP byte streams out to protocol observers."""

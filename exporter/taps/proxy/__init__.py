@@ -1,0 +1,1 @@
+"""The proxy tap: forwards bytes unchanged and feeds them to protocol observers."""

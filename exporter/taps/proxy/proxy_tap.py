@@ -1,0 +1,200 @@
+"""The proxy tap: stands between clients and a server, and shows observers what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from exporter.background import Supervisor, TaskState
+from exporter.log import LOG
+from exporter.protocol.injection import Injection
+from exporter.sockets import BACKLOG, listen
+from exporter.taps.loop_lag import LoopLag
+from exporter.taps.observer_errors import ObserverErrors
+from exporter.taps.proxy.connection import Connection
+from exporter.taps.proxy.context import Limits, Shared
+from exporter.taps.proxy.model_inputs import ModelInputs
+from exporter.taps.proxy.reset_watcher import Resets
+from exporter.taps.proxy.tls import (
+    HTTP1,
+    Certificate,
+    Renewed,
+    Verification,
+    for_clients,
+    for_server,
+)
+from exporter.taps.proxy.tls_listener import TlsListener
+from exporter.taps.tap import NewObserver, ProxySpec, Traffic
+
+SETTING = "tap"
+TICK_SECONDS = 1.0
+DRAIN_SECONDS = 0.05
+"""Time from one look at whether connections have ended to the next, while draining."""
+SPARE_DESCRIPTORS = 64
+"""What the process needs beside connections, each of which takes two descriptors."""
+
+
+class ProxyTap:
+    """Forwards between clients and one server, from `start` in a running loop until `close`.
+
+    With a ``certificate`` clients must speak TLS, with a ``verification`` the proxy speaks TLS to
+    the server; their files are read again when they change.  With ``inject`` it asks engines for
+    their timing (:mod:`exporter.protocol.injection`).  ``passed_over`` is called for each
+    connection whose observer failed.
+    """
+
+    def __init__(
+        self,
+        spec: ProxySpec,
+        new_observer: NewObserver,
+        passed_over: Callable[[str], None],
+        *,
+        limits: Limits | None = None,
+        certificate: Certificate | None = None,
+        verification: Verification | None = None,
+        inject: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.port = spec.listen_port
+        """The port that is listened on, once there is one."""
+        self.lag = LoopLag()
+        self._new_observer = new_observer
+        self._errors = ObserverErrors(passed_over)
+        self._limits = limits or Limits()
+        self._certificate = certificate
+        self._verification = verification
+        self._inject = inject
+        self._inputs: ModelInputs | None = None
+        self._servers: list[asyncio.Server | TlsListener] = []
+        self._client_tls: Renewed[ssl.SSLContext] | None = None
+        self._server_tls: Renewed[dict[str, ssl.SSLContext]] | None = None
+        self._shared: Shared | None = None
+        self._supervisor = Supervisor()
+
+    async def start(self) -> None:
+        """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
+        if pair := self._certificate:
+            self._client_tls = Renewed(partial(for_clients, pair, SETTING), (pair.chain, pair.key))
+        shared = self._share()
+        sockets = listen(self.spec.listen_host, self.spec.listen_port, SETTING)
+        self.port = sockets[0].getsockname()[1]
+        self._shared = shared
+        shared.resets.open()
+        self.lag.open()
+        for each in sockets:
+            self._servers.append(await self._accept(each, shared))
+        self._supervisor.start(f"tick {self.spec}", partial(self._tick, shared))
+
+    async def _accept(
+        self, listening: socket.socket, shared: Shared
+    ) -> asyncio.Server | TlsListener:
+        tls = self._client_tls
+        if not tls:
+            return await shared.loop.create_server(
+                lambda: Connection(shared), sock=listening, backlog=BACKLOG
+            )
+        listener = TlsListener(listening, shared, lambda: tls.value)
+        listener.open()
+        return listener
+
+    def _share(self) -> Shared:
+        verification = self._verification
+        server_tls: dict[str, ssl.SSLContext] = {}
+        if verification:
+            self._server_tls = Renewed(
+                partial(for_server, verification, SETTING), (verification.ca,)
+            )
+            server_tls = self._server_tls.value
+        named = verification.server_name if verification else ""
+        new_injection = None
+        if self._inject:
+            host, port, tls = self.spec.upstream_host, self.spec.upstream_port, self._server_tls
+            self._inputs = ModelInputs(host, port, lambda: tls.value[HTTP1] if tls else None, named)
+            new_injection = partial(Injection, self._inputs.input_of)
+        return Shared(
+            self.spec,
+            self._new_observer,
+            _within_descriptors(self._limits),
+            server_tls,
+            named or self.spec.upstream_host,
+            Resets(),
+            asyncio.get_running_loop(),
+            self._errors,
+            self.lag,
+            new_injection,
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new connections, and return when the last has ended or time is up."""
+        for server in self._servers:
+            server.close()
+        deadline = monotonic() + seconds
+        while self._shared and self._shared.connections and monotonic() < deadline:
+            for connection in tuple(self._shared.connections):
+                connection.leave()
+            await asyncio.sleep(DRAIN_SECONDS)
+
+    async def close(self) -> None:
+        """End everything at once."""
+        for server in self._servers:
+            server.close()
+        self._supervisor.cancel()
+        self.lag.close()
+        if self._inputs:
+            self._inputs.close()
+        if self._shared:
+            for connection in tuple(self._shared.connections):
+                connection.cut()
+            for _ in range(3):  # turns of the loop in which the last is told of its end, with TLS
+                await asyncio.sleep(0)
+            self._shared.resets.close()
+
+    @property
+    def tasks(self) -> Sequence[TaskState]:
+        """The task that enforces deadlines and renews TLS files."""
+        return self._supervisor.states
+
+    def seen_until(self) -> float:
+        """Return now, or up to when the loop was on time: later bytes may wait to be read."""
+        return self.lag.seen_until()
+
+    def traffic(self) -> Traffic:
+        """Return what it has counted so far; connections that sent nothing count for nothing."""
+        shared = self._shared
+        if not shared:
+            return Traffic()
+        return Traffic(
+            shared.watched,
+            shared.opened,
+            dict(shared.refused),
+            late_reads=self.lag.late_reads,
+        )
+
+    async def _tick(self, shared: Shared) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = monotonic()
+            if self._client_tls:
+                self._client_tls.refresh(now)
+            if self._server_tls:
+                self._server_tls.refresh(now)
+                shared.server_tls = self._server_tls.value
+            for connection in tuple(shared.connections):
+                connection.tick(now)
+
+
+def _within_descriptors(limits: Limits) -> Limits:
+    """Have the process allowed all the open files it may have, or lower the limit to what it is."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    possible = max(1, (most - SPARE_DESCRIPTORS) // 2)
+    if possible >= limits.connections:
+        return limits
+    LOG.warning("proxy: %d connections at most, as only %d files may be open", possible, most)
+    return replace(limits, connections=possible)

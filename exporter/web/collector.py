@@ -1,0 +1,51 @@
+"""The sidecar's families as text for Prometheus."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import exposition as prometheus_text
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from exporter.families import Family
+from exporter.store.view import View
+from exporter.web.text_format import TextWriter
+from exporter.web.view_families import families
+
+_WRITER = TextWriter()
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """A rendered scrape; ``body`` is compressed if ``encoding`` says so."""
+
+    body: bytes
+    content_type: str
+    encoding: str
+
+
+def expose(
+    view: View,
+    version: str,
+    accept: str = "",
+    *,
+    compress: bool = False,
+    more: Iterable[Family] = (),
+) -> Exposition:
+    """Render ``view`` as Prometheus text 0.0.4, or as OpenMetrics if ``accept`` names it.
+
+    ``accept`` is an HTTP ``Accept`` header, ``version`` tokenslo's own, and ``more`` are families
+    that are not of the view.  Compression is the fastest: level 6 takes longer than all else.
+    """
+    is_openmetrics = "application/openmetrics-text" in accept
+    body = _WRITER.render(families(view, version, more), openmetrics=is_openmetrics)
+    content_type = (
+        openmetrics.CONTENT_TYPE_LATEST
+        if is_openmetrics
+        else prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
+    )
+    if not compress:
+        return Exposition(body, content_type, "")
+    return Exposition(gzip.compress(body, compresslevel=1, mtime=0), content_type, "gzip")

@@ -1,0 +1,118 @@
+"""The gauges by which the Gateway API inference extension picks a server, under names it knows.
+
+An unavailable value has no series: a 0 would draw all traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from exporter.families import Family
+from exporter.gateway_names import ROLES, VALUE, GatewayMetric
+from exporter.samples import UNLABELLED, Distribution, Labels
+from exporter.store.view import SignalState, View
+
+Sample = tuple[Labels, float]
+
+
+def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[Family, ...]:
+    """Return the metrics with what is known of every model; a role given again takes its place."""
+    by_role = {one.role: one for one in wanted}
+    by_metric: dict[str, list[GatewayMetric]] = {}
+    for one in by_role.values():
+        by_metric.setdefault(one.metric, []).append(one)
+    known = _known(view)
+    return tuple(
+        Family(
+            metric,
+            "gauge",
+            " ".join(dict.fromkeys(ROLES[one.role] for one in places)),
+            tuple(series for model, values in known for series in _series(model, values, places)),
+        )
+        for metric, places in by_metric.items()
+    )
+
+
+def _series(
+    model: tuple[str, str], values: Mapping[str, Sample], places: Iterable[GatewayMetric]
+) -> list[tuple[dict[str, str], float]]:
+    """Return a model's series of one metric; numbers that are labels share one series."""
+    own = {"model_name": model[0], "version": model[1]}
+    found: list[tuple[dict[str, str], float]] = []
+    told: dict[str, str] = {}
+    for one in places:
+        if one.role not in values:
+            continue
+        more, value = values[one.role]
+        labels = {**dict(one.labels), **dict(more)}
+        if VALUE in labels.values():
+            told |= {k: f"{value:.15g}" if text == VALUE else text for k, text in labels.items()}
+        else:
+            found.append(({**own, **labels}, value))
+    return [*found, *([({**own, **told}, 1.0)] if told else [])]
+
+
+def _known(view: View) -> list[tuple[tuple[str, str], dict[str, Sample]]]:
+    """Return by model what is known of each role."""
+    return [
+        (
+            model,
+            {
+                role: sample
+                for role, sample_of in _SAMPLE_OF.items()
+                if (sample := sample_of(states)) is not None
+            },
+        )
+        for model, states in view.by_model().items()
+    ]
+
+
+def _lora(states: Mapping[str, SignalState]) -> Sample | None:
+    """Return the time of the last update with the labels of the protocol."""
+    state = states.get("lora_adapters")
+    for labels, value in state.samples.items() if state else ():
+        if not isinstance(value, Distribution):
+            return labels, value
+    return None
+
+
+def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
+    value = states[signal].samples.get(UNLABELLED) if signal in states else None
+    return None if isinstance(value, Distribution) else value
+
+
+def _running(states: Mapping[str, SignalState]) -> float | None:
+    """Return the scheduled ones; what other servers call running is already that."""
+    active = _gauge(states, "sequences_active")
+    methods = tuple(states[signal].method for signal in _COUNTED if signal in states)
+    if active is None or methods != _UNSCHEDULED_WAIT:
+        return active
+    waiting = _gauge(states, "sequences_waiting")
+    return None if waiting is None else max(0.0, active - waiting)
+
+
+_COUNTED = ("sequences_active", "sequences_waiting")
+_UNSCHEDULED_WAIT = ("trtllm_iteration", "trtllm_waiting")
+"""Methods by which those that wait are among the active ones."""
+
+
+def _plain(
+    value_of: Callable[[Mapping[str, SignalState]], float | None],
+) -> Callable[[Mapping[str, SignalState]], Sample | None]:
+    """Return a function that gives a value as a sample without labels."""
+
+    def sample(states: Mapping[str, SignalState]) -> Sample | None:
+        value = value_of(states)
+        return None if value is None else (UNLABELLED, value)
+
+    return sample
+
+
+_SAMPLE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], Sample | None]] = {
+    "queued": _plain(lambda states: _gauge(states, "sequences_waiting")),
+    "running": _plain(_running),
+    "kv_utilization": _plain(lambda states: _gauge(states, "kv_utilization")),
+    "block_size": _plain(lambda states: _gauge(states, "kv_block_tokens")),
+    "blocks": _plain(lambda states: _gauge(states, "kv_blocks_max")),
+    "lora": _lora,
+}

@@ -1,0 +1,390 @@
+"""What ``/metrics`` shows, pushed over OTLP/HTTP by OpenTelemetry's own exporter.
+
+Everything keeps its own name in OpenTelemetry's spelling (``llm_sequences_max`` is
+``llm.sequences_max``, a unit is a field instead of a suffix), so that a receiver that spells names
+as Prometheus does has exactly those of ``/metrics``.  The latencies that OpenTelemetry's GenAI
+conventions name go out once more as these have them, in a scope with their schema URL
+(:mod:`exporter.genai`).
+
+Headers, compression, timeout and certificates come from the standard variables
+OTEL_EXPORTER_OTLP_*, resource attributes from OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from socket import gethostname
+from urllib.parse import urlsplit, urlunsplit
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from exporter.families import Family, own_family
+from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSeries, provider
+from exporter.log import Episodes
+from exporter.samples import Distribution, ModelInfo, Value
+from exporter.sources.fetch import public
+from exporter.store.increase import plus
+from exporter.web.otlp_session import OtlpSession
+
+Attributes = Mapping[str, str | int]
+Models = Sequence[ModelInfo]
+
+PATH = "/v1/metrics"
+LAST_SECONDS = 2.0
+"""How long the last export, when the sidecar stops, may take."""
+FORGET_AFTER = 3600 * 10**9
+
+_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
+_CUMULATIVE = AggregationTemporality.CUMULATIVE
+_COUNTED = {
+    "requests": "{request}",
+    "failures": "{request}",
+    "token": "{request}",  # requests without first token
+    "streams": "{stream}",
+    "disconnects": "{disconnect}",
+    "tokens": "{token}",
+    "retries": "{retry}",
+    "blocks": "{block}",
+    "sequences": "{sequence}",
+    "max": "{sequence}",
+    "events": "{event}",
+    "slices": "{slice}",
+    "errors": "{error}",
+    "records": "{record}",
+    "connections": "{connection}",
+    "opened": "{connection}",
+    "refused": "{connection}",
+    "over": "{request}",  # passed over
+    "packets": "{packet}",
+    "preemptions": "{preemption}",
+    "restarts": "{restart}",
+    "exports": "{export}",
+}
+"""What counters and gauges without a base unit count, by the last word of their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What one export sends: ``families`` are made in the thread of the export."""
+
+    families: Callable[[], Iterable[Family]]
+    models: Models = ()
+    genai: Sequence[GenAiSeries] = ()
+
+
+class Starts:
+    """When each cumulative series began, by which receivers tell a restart from a gap.
+
+    A series that is new, or lower than before, counts what came in since the previous export.
+    Times are in Unix nanoseconds, and ``clock`` is one in nanoseconds that never goes back.
+    """
+
+    def __init__(self, began: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._before = began
+        self._clock = clock
+        self._ticks = clock()
+        self._known: dict[object, tuple[int, float, int]] = {}
+
+    def begin(self, now: int) -> None:
+        """Begin an export at ``now``; after a backward step of the clock, move all times with it.
+
+        A point must not end before it starts.
+        """
+        ticks = self._clock()
+        if now <= self._before:
+            step = now - self._before - max(1, ticks - self._ticks)
+            self._before += step
+            self._known = {
+                key: (start + step, count, seen + step)
+                for key, (start, count, seen) in self._known.items()
+            }
+        self._ticks = ticks
+
+    def of(self, series: object, count: float, now: int) -> int:
+        """Return the start of a series that is at ``count``."""
+        start, last, _ = self._known.get(series, (self._before, 0.0, now))
+        if count < last:
+            start = self._before
+        self._known[series] = start, count, now
+        return start
+
+    def exported(self, now: int) -> None:
+        """Note the time of an export, and forget what has not been seen for an hour."""
+        self._before = now
+        horizon = now - FORGET_AFTER
+        self._known = {key: one for key, one in self._known.items() if one[2] > horizon}
+
+
+def endpoint(url: str) -> str:
+    """Return the address to post to; a base address gets the path that the protocol defines."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=path if path.endswith(PATH) else path + PATH))
+
+
+def server_attributes(urls: Iterable[str]) -> Attributes:
+    """Return ``server.address`` and ``server.port`` where all of what is read is one server."""
+    servers = {(parts.hostname or "", parts.port) for parts in map(urlsplit, filter(None, urls))}
+    if len(servers) != 1:
+        return {}
+    [(host, port)] = servers
+    return {"server.address": host} | ({"server.port": port} if port else {})
+
+
+def metrics(families: Iterable[Family], starts: Starts, now: int) -> list[Metric]:
+    """Return the families as OTLP metrics of the time ``now`` (Unix nanoseconds)."""
+    found = []
+    for family in families:
+        name, unit = _spelled(family)
+        points: list[tuple[dict[str, str | int], Value]] = [
+            ({**labels}, value) for labels, value in family.series
+        ]
+        data = _data(family.name, family.kind, points, starts, now)
+        found.append(Metric(name, family.help, unit, data))
+    return found
+
+
+def genai_metrics(
+    push: Push, profile: GenAiProfile, server: Attributes, starts: Starts, now: int
+) -> list[Metric]:
+    """Return the latencies of a push as a version of the GenAI conventions has them."""
+    infos = {(one.model, one.version): one for one in push.models}
+    points: dict[str, list[tuple[dict[str, str | int], Value]]] = {}
+    for one in push.genai:
+        attributes: dict[str, str | int] = {
+            "gen_ai.operation.name": OPERATIONS.get(one.endpoint, TEXT_COMPLETION),
+            "gen_ai.provider.name": provider(infos.get((one.model, one.version)), one.endpoint),
+            "gen_ai.request.model": one.model,
+            "gen_ai.response.model": one.model,
+            **({"tokenslo.model.version": one.version} if one.version else {}),
+            **({"error.type": one.error} if one.error else {}),
+            **server,
+        }
+        points.setdefault(one.signal, []).append((attributes, one.value))
+    return [
+        Metric(
+            metric.name,
+            metric.description,
+            "s",
+            _data(metric.name, "histogram", _merged(points[signal]), starts, now),
+        )
+        for signal, metric in profile.metrics.items()
+        if signal in points
+    ]
+
+
+def _merged(
+    points: Iterable[tuple[dict[str, str | int], Value]],
+) -> list[tuple[dict[str, str | int], Value]]:
+    """Add up histograms of equal attributes: several endpoints may be one operation."""
+    found: dict[tuple[object, ...], tuple[dict[str, str | int], Value]] = {}
+    for attributes, value in points:
+        edges = value.edges if isinstance(value, Distribution) else ()
+        key = (*sorted(attributes.items()), edges)
+        if key in found:
+            value = plus(found[key][1], value)
+        found[key] = attributes, value
+    return list(found.values())
+
+
+def _spelled(family: Family) -> tuple[str, str]:
+    """Return a family's name and unit in OpenTelemetry's spelling.
+
+    Units in braces are notes: receivers add no suffix for them.
+    """
+    stem, _, last = family.name.rpartition("_")
+    name = stem if last in _UNITS else family.name
+    unit = _UNITS.get(last) or ("" if family.kind == "histogram" else _COUNTED.get(last, ""))
+    return name.replace("_", ".", 1), unit
+
+
+def _data(
+    name: str,
+    kind: str,
+    points: Sequence[tuple[dict[str, str | int], Value]],
+    starts: Starts,
+    now: int,
+) -> Sum | Gauge | Histogram:
+    def start(attributes: Attributes, value: Value) -> int:
+        edges = value.edges if isinstance(value, Distribution) else ()
+        count = value.count if isinstance(value, Distribution) else value
+        return starts.of((name, tuple(attributes.items()), edges), count, now)
+
+    if kind == "histogram":
+        histograms = [
+            _histogram(attributes, start(attributes, value), now, value)
+            for attributes, value in points
+            if isinstance(value, Distribution)
+        ]
+        return Histogram(histograms, _CUMULATIVE)
+    numbers = [
+        NumberDataPoint(attributes, 0 if kind == "gauge" else start(attributes, value), now, value)
+        for attributes, value in points
+        if not isinstance(value, Distribution)
+    ]
+    return Gauge(numbers) if kind == "gauge" else Sum(numbers, _CUMULATIVE, True)
+
+
+def _histogram(
+    attributes: Attributes, start: int, now: int, value: Distribution
+) -> HistogramDataPoint:
+    upto = [round(count) for count in value.counts]
+    return HistogramDataPoint(
+        attributes,
+        start,
+        now,
+        count=upto[-1],
+        sum=value.sum,
+        bucket_counts=[after - before for before, after in pairwise((0, *upto))],
+        explicit_bounds=[edge for edge in value.edges if edge != inf],
+        min=None,  # type: ignore[arg-type]  # nobody knows; the protocol has it optional
+        max=None,  # type: ignore[arg-type]
+    )
+
+
+def resource(version: str) -> Resource:
+    """Return who sends; what the standard variables say comes first."""
+    ours = {
+        "service.name": "tokenslo",
+        "service.version": version,
+        "service.instance.id": gethostname(),
+    }
+    return Resource(ours).merge(OTELResourceDetector().detect())
+
+
+class OtlpExport:
+    """Sends families in a thread of its own; whoever offers them never waits."""
+
+    def __init__(
+        self, url: str, version: str, server: Attributes, profile: GenAiProfile | None = None
+    ) -> None:
+        self.where = public(endpoint(url))
+        self._exporter = OTLPMetricExporter(endpoint(url), session=OtlpSession())
+        self._resource = resource(version)
+        self._version = version
+        self.profile = profile
+        self._server = server
+        self._starts = Starts(time.time_ns())
+        self._results = Counter[str]()
+        self._episodes = Episodes()
+        self._words = _listen_to_the_exporter()
+        self._offers: queue.Queue[Callable[[], None] | None] = queue.Queue(1)
+        # A daemon, so that a receiver that does not answer cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="otlp", daemon=True)
+        self._thread.start()
+
+    def offer(self, push: Push) -> None:
+        """Send what is known now, unless the receiver is still busy with an earlier push."""
+        try:
+            self._offers.put_nowait(self._export(push))
+        except queue.Full:
+            self._results["skipped"] += 1
+
+    def family(self) -> Family:
+        """Return how the exports went."""
+        results = sorted(self._results.items())
+        return own_family(
+            "tokenslo_otlp_exports", [({"result": result}, count) for result, count in results]
+        )
+
+    async def close(self, push: Push) -> None:
+        """Send a last time and let go, within LAST_SECONDS."""
+        await asyncio.to_thread(self._finish, self._export(push))
+
+    def _finish(self, last: Callable[[], None]) -> None:
+        end = time.monotonic() + LAST_SECONDS
+        for offer in (last, None):
+            with suppress(queue.Full):
+                self._offers.put(offer, timeout=max(0.0, end - time.monotonic()))
+        self._thread.join(max(0.0, end - time.monotonic()))
+        self._exporter.shutdown()
+
+    def _work(self) -> None:
+        while export := self._offers.get():
+            what, problem, cause = f"sending metrics to {self.where}", "", None
+            self._words.clear()
+            try:
+                export()
+            except _NotAcceptedError as error:
+                problem = str(error)
+            except Exception as error:
+                # A defect here must not end the thread, nor anything beside it.
+                problem, cause = "internal error, please report it", error
+            now = time.monotonic()
+            self._results["failed" if problem else "ok"] += 1
+            if problem:
+                self._episodes.went_wrong(what, problem, now, cause)
+            else:
+                self._episodes.went_well(what, now)
+
+    def _export(self, push: Push) -> Callable[[], None]:
+        now = time.time_ns()
+
+        def export() -> None:
+            data = MetricsData([ResourceMetrics(self._resource, self._scopes(push, now), "")])
+            if self._exporter.export(data) is not MetricExportResult.SUCCESS:
+                raise _NotAcceptedError(self._words[0] if self._words else "not accepted")
+
+        return export
+
+    def _scopes(self, push: Push, now: int) -> list[ScopeMetrics]:
+        self._starts.begin(now)
+        own = InstrumentationScope("tokenslo", self._version)
+        scopes = [ScopeMetrics(own, metrics(push.families(), self._starts, now), "")]
+        if self.profile:
+            found = genai_metrics(push, self.profile, self._server, self._starts, now)
+            schema = self.profile.schema_url
+            scope = InstrumentationScope("tokenslo.gen_ai", self._version, schema)
+            scopes += [ScopeMetrics(scope, found, schema)] if found else []
+        self._starts.exported(now)
+        return scopes
+
+
+class _NotAcceptedError(Exception):
+    """The receiver did not take an export."""
+
+
+class _Words(logging.Handler):
+    """Keeps what the exporter says of a failure, which it would repeat at every export."""
+
+    def __init__(self, kept: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        self._kept.append(text if len(text) <= 300 else f"{text[:300]}…")
+
+
+def _listen_to_the_exporter() -> list[str]:
+    """Take the exporter's words from the log and return the list that they go to."""
+    words: list[str] = []
+    logger = logging.getLogger("opentelemetry.exporter.otlp.proto.http")
+    logger.propagate = False
+    logger.handlers = [_Words(words)]
+    return words

@@ -1,0 +1,166 @@
+"""Readiness of the servers and models that the sidecar watches, by layer, with reasons.
+
+The layers are separate because they fail separately: a server that answers may have no model, a
+model that is loaded may not decode, and a sidecar that runs may read nothing.  A layer in an
+unknown state does not make a server unready: removing it from traffic would be an outage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from exporter.families import Family, own_family
+from exporter.samples import Model, ModelInfo
+from exporter.settings import ExpectedModel
+from exporter.sources.probe import Probed
+from exporter.store.decode_progress import Decoding
+from exporter.store.view import SourceState, View
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The readiness of a source or a model in one respect; ``ready`` is None where it is unknown.
+
+    ``reason`` explains why it is not ready or unknown, or what to watch.
+    """
+
+    layer: str
+    name: str
+    ready: bool | None
+    reason: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Every layer; the whole is ready unless a layer is known to be unready."""
+
+    layers: tuple[Layer, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether no layer is known to be unready."""
+        return not self.reasons
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons of the unready layers."""
+        return tuple(layer.reason for layer in self.layers if layer.ready is False)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Input beside a view: the expected models, their decode progress and their probes.
+
+    ``probes`` are by model.
+    """
+
+    expected: Iterable[ExpectedModel] = ()
+    decoding: Mapping[Model, Decoding] = field(default_factory=dict)
+    probes: Mapping[str, Probed] = field(default_factory=dict)
+
+
+_NOTHING = Watched()
+
+
+def readiness(view: View, unready_after: float, watched: Watched = _NOTHING) -> Readiness:
+    """Judge a view: a source is ready if it was read in the last ``unready_after`` seconds.
+
+    Parts of a source (``triton/statistics``) are not layers: without one some signals are missing,
+    and the server serves all the same.  Neither are models that are not reported on, unless they
+    are expected.
+    """
+    layers = (
+        Layer("process", "tokenslo", ready=True),
+        *_sources(view, unready_after),
+        *_models(view, watched.expected),
+        *_engines(view, watched.decoding),
+        *(
+            Layer("probe", model, probed.ready, probed.reason)
+            for model, probed in watched.probes.items()
+        ),
+    )
+    return Readiness(layers)
+
+
+def family(readiness: Readiness) -> Family:
+    """Return every layer in a known state as a gauge."""
+    return own_family(
+        "tokenslo_ready",
+        [
+            (_labels(layer), float(layer.ready))
+            for layer in readiness.layers
+            if layer.ready is not None
+        ],
+    )
+
+
+def _labels(layer: Layer) -> dict[str, str]:
+    about = {"process": "", "source": "source", "server": "source"}.get(layer.layer, "model")
+    labels = {"layer": layer.layer, "source": "", "model": "", "version": layer.version}
+    return labels | ({about: layer.name} if about else {})
+
+
+def _sources(view: View, unready_after: float) -> Iterator[Layer]:
+    sources = [source for source in view.sources if "/" not in source.source]
+    if not sources:
+        yield Layer("source", "", ready=False, reason="nothing has been read yet")
+    for source in sources:
+        yield _freshness(source, unready_after)
+    for source in sources:
+        if source.ready is not None:
+            reason = "" if source.ready else f"the server {source.source} says it is not ready"
+            yield Layer("server", source.source, source.ready, reason)
+
+
+def _freshness(source: SourceState, unready_after: float) -> Layer:
+    if source.age is None:
+        reason = f"source {source.source} has not been read yet"
+    elif source.age > unready_after:
+        reason = f"source {source.source} was last read {source.age:.1f} s ago"
+    else:
+        return Layer("source", source.source, ready=True)
+    why = f": {source.error}" if source.error else ""
+    return Layer("source", source.source, ready=False, reason=reason + why)
+
+
+def _models(view: View, expected: Iterable[ExpectedModel]) -> Iterator[Layer]:
+    told = set()
+    for info in view.models:
+        if not info.excluded:
+            told.add((info.model, info.version))
+            yield _loaded(info)
+    for wanted in expected:
+        found = [
+            info
+            for info in view.models
+            if info.model == wanted.name and wanted.version in ("", info.version)
+        ]
+        best = max(found, key=lambda info: info.ready, default=None)
+        if best and (best.model, best.version) in told:
+            continue
+        yield _loaded(best) if best else _absent(wanted, view)
+
+
+def _loaded(info: ModelInfo) -> Layer:
+    why = f": {info.reason}" if info.reason else ""
+    reason = "" if info.ready else f"model {info.model} is not ready{why}"
+    return Layer("model", info.model, info.ready, reason, info.version)
+
+
+def _absent(wanted: ExpectedModel, view: View) -> Layer:
+    what = f"model {wanted.name}" + (f", version {wanted.version}," if wanted.version else "")
+    if not view.models:
+        return Layer("model", wanted.name, None, "no model list was read lately", wanted.version)
+    return Layer("model", wanted.name, False, f"{what} is not on the server", wanted.version)
+
+
+def _engines(view: View, decoding: Mapping[Model, Decoding]) -> Iterator[Layer]:
+    for info in view.models:
+        known = decoding.get((info.model, info.version))
+        if known:
+            why = "" if known.initialised else "it has published no iteration and made no token yet"
+            yield Layer("backend", info.model, known.initialised, why, info.version)
+            reason = f"{info.model}: {known.reason}" if known.reason else ""
+            yield Layer("decode", info.model, known.moves, reason, info.version)

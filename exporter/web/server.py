@@ -1,0 +1,147 @@
+"""The sidecar's one port: metrics, health, readiness, and a status page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from exporter.families import Family
+from exporter.http_server import add_headers
+from exporter.store.view import View
+from exporter.web.collector import Exposition, expose
+from exporter.web.readiness import Readiness
+from exporter.web.status_page import (
+    CONTENT_SECURITY_POLICY,
+    Status,
+    readiness_json,
+    status_html,
+    status_json,
+)
+
+T = TypeVar("T")
+
+EXPLANATIONS = {
+    404: "Nothing is here. There are /, /metrics, /healthz and /readyz.",
+    405: "Only GET and HEAD are allowed.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The data behind the answers: ``status`` is called in a thread, all else on the event loop.
+
+    ``view_in_words`` includes the last minute, which only the status page shows.  ``more`` are the
+    families of ``/metrics`` that do not come from a view.
+    """
+
+    version: str
+    view: Callable[[], View]
+    view_in_words: Callable[[], View]
+    readiness: Callable[[View], Readiness]
+    status: Callable[[View], Status]
+    more: Callable[[View], Iterable[Family]] = lambda _: ()
+
+
+class Renderer:
+    """Renders in a thread of its own, so that a large scrape does not block the event loop.
+
+    Concurrent requests of one kind share one rendering.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "render")
+        self._running: dict[object, asyncio.Future[Any]] = {}
+
+    async def render(self, kind: object, prepare: Callable[[], Callable[[], T]]) -> T:
+        """Return the result of the function that ``prepare`` returns.
+
+        ``prepare`` is called only if no rendering of this ``kind`` is running.
+        """
+        running = self._running.get(kind)
+        if running is None:
+            running = asyncio.get_running_loop().run_in_executor(self._thread, prepare())
+            self._running[kind] = running
+            running.add_done_callback(lambda _: self._running.pop(kind))
+        # Shielded, because others may be waiting for the same.
+        rendered: T = await asyncio.shield(running)
+        return rendered
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def application(facts: Facts) -> web.Application:
+    """Return the web application; it only reads."""
+    renderer = Renderer()
+
+    async def metrics(request: web.Request) -> web.Response:
+        accept = request.headers.get("Accept", "")
+        compress = "gzip" in request.headers.get("Accept-Encoding", "")
+        kind = ("metrics", "openmetrics" in accept, compress)
+
+        def prepare() -> Callable[[], Exposition]:
+            view = facts.view()
+            more = tuple(facts.more(view))
+            return partial(expose, view, facts.version, accept, compress=compress, more=more)
+
+        exposition = await renderer.render(kind, prepare)
+        headers = {"Content-Type": exposition.content_type, "Vary": "Accept, Accept-Encoding"}
+        if exposition.encoding:
+            headers["Content-Encoding"] = exposition.encoding
+        return web.Response(body=exposition.body, headers=headers)
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        readiness = facts.readiness(facts.view())
+        return web.Response(
+            text=readiness_json(readiness),
+            status=200 if readiness.ready else 503,
+            content_type="application/json",
+        )
+
+    async def status(request: web.Request) -> web.Response:
+        as_json = "application/json" in request.headers.get("Accept", "")
+        show = status_json if as_json else status_html
+
+        def prepare() -> Callable[[], bytes]:
+            view = facts.view_in_words()
+            return lambda: show(facts.status(view)).encode(errors="replace")
+
+        return web.Response(
+            body=await renderer.render(show, prepare),
+            content_type="application/json" if as_json else "text/html",
+            charset="utf-8",
+            headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Vary": "Accept"},
+        )
+
+    async def close(_: web.Application) -> None:
+        renderer.close()
+
+    app = web.Application(middlewares=[_explain_errors])
+    app.router.add_get("/", status)
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.on_response_prepare.append(add_headers)
+    app.on_cleanup.append(close)
+    return app
+
+
+@web.middleware
+async def _explain_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        error.text = EXPLANATIONS.get(error.status, error.reason) + "\n"
+        raise

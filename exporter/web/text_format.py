@@ -1,0 +1,118 @@
+"""Write families as Prometheus text or OpenMetrics: byte for byte what prometheus_client writes.
+
+prometheus_client sorts and escapes the labels of every line at every scrape.  Here the head of a
+line, which is all of it but the value, is written once and kept; so are the lines of a family in
+which no value changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import add
+
+from prometheus_client.utils import floatToGoString
+
+from exporter.families import Family, LabelSet, Series
+from exporter.samples import Distribution, Labels
+
+MAX_HEADS = 200_000
+"""Heads of lines that are kept."""
+
+UNITS = ("seconds", "bytes", "ratio")
+"""Units that OpenMetrics can state, because our metric names end in them."""
+
+Key = tuple[str, str, LabelSet | Labels, tuple[float, ...]]
+"""Name and kind of the family, labels and bucket boundaries."""
+
+
+class TextWriter:
+    """Renders families; keeps text from one scrape to the next."""
+
+    def __init__(self) -> None:
+        self._heads: dict[Key, tuple[str, ...]] = {}
+        self._kept = 0
+        self._last: dict[tuple[str, str], tuple[tuple[Series, ...], str]] = {}
+
+    def render(self, families: Iterable[Family], *, openmetrics: bool) -> bytes:
+        """Return the families as Prometheus text 0.0.4 or OpenMetrics 1.0."""
+        parts: list[str] = []
+        for family in families:
+            parts += _comments(family, openmetrics=openmetrics)
+            parts.append(self._lines_of(family))
+        if openmetrics:
+            parts.append("# EOF\n")
+        return "".join(parts).encode()
+
+    def _lines_of(self, family: Family) -> str:
+        kind = (family.name, family.kind)
+        series, text = self._last.get(kind, ((), ""))
+        if series != family.series:
+            text = "".join(self._lines(family))
+            self._last[kind] = family.series, text
+        return text
+
+    def _lines(self, family: Family) -> Iterator[str]:
+        for labels, value in family.series:
+            if isinstance(value, Distribution):
+                heads = self._heads_of(family, labels, value.edges)
+                yield from map(add, heads, map(_number, (*value.counts, value.count, value.sum)))
+            else:
+                [head] = self._heads_of(family, labels, ())
+                yield head + _number(value)
+
+    def _heads_of(
+        self, family: Family, labels: Mapping[str, str], edges: tuple[float, ...]
+    ) -> tuple[str, ...]:
+        known = labels if isinstance(labels, LabelSet) else tuple(labels.items())
+        key = (family.name, family.kind, known, edges)
+        heads = self._heads.get(key)
+        if heads is None:
+            heads = tuple(_heads(family, labels, edges))
+            if self._kept + len(heads) > MAX_HEADS:
+                self._heads.clear()
+                self._kept = 0
+            self._heads[key] = heads
+            self._kept += len(heads)
+        return heads
+
+
+def _comments(family: Family, *, openmetrics: bool) -> Iterator[str]:
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    if openmetrics:
+        name, text = family.name, text.replace('"', r"\"")
+    else:
+        name = f"{family.name}_total" if family.kind == "counter" else family.name
+    yield f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n"
+    unit = family.name.rpartition("_")[2]
+    if openmetrics and unit in UNITS:
+        yield f"# UNIT {name} {unit}\n"
+
+
+def _heads(family: Family, labels: Mapping[str, str], edges: tuple[float, ...]) -> Iterator[str]:
+    if not edges:
+        suffix = "_total" if family.kind == "counter" else ""
+        yield _head(family.name + suffix, labels)
+        return
+    for edge in edges:
+        yield _head(f"{family.name}_bucket", {**labels, "le": _number(edge).rstrip("\n")})
+    yield _head(f"{family.name}_count", labels)
+    yield _head(f"{family.name}_sum", labels)
+
+
+def _head(name: str, labels: Mapping[str, str]) -> str:
+    if not labels:
+        return f"{name} "
+    inner = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{inner}}} "
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+@lru_cache(maxsize=65_536)
+def _number(value: float) -> str:
+    """Return a value as the end of a line."""
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
+    return f"{text}\n"

@@ -1,1 +1,0 @@
-"""What is said on a connection between a client and a model server, seen without any I/O."""

@@ -1,0 +1,401 @@
+"""Which connections are read and from where on, by segments made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from exporter.protocol.detection import observe
+from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.http2 import PREFACE
+from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, Connections
+from exporter.taps.capture.packets import Segment, segment
+from tests.grpc_talk import Talk, answered, asked
+from tests.segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
+from tests.watching import Watcher
+from tests.wire_log import WireLog
+
+Wrap = Callable[[bytes, str, str], bytes]
+POST = b"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: x\r\n\r\n"
+BODY = b'"temperature": 0}'
+FRAME = b"\x00\x00\x05\x00\x00\x00\x00\x00\x01hello"
+
+
+class Net:
+    """A network on which a server at port 8000 is watched."""
+
+    def __init__(self, wrap: Wrap = ipv4, most: int = 100) -> None:
+        self.watchers: list[Watcher] = []
+        self.passed: list[str] = []
+        self.connections = Connections({8000, 8001}, self._new, self.passed.append, most)
+        self._wrap = wrap
+        self._addresses = ("192.0.2.10", "192.0.2.20")
+        if wrap is ipv6:
+            self._addresses = ("2001:db8::10", "2001:db8::20")
+        self.time = 0.0
+
+    def _new(self) -> Watcher:
+        self.watchers.append(Watcher())
+        return self.watchers[-1]
+
+    def up(
+        self,
+        seq: int,
+        ack: int,
+        data: bytes = b"",
+        *,
+        flags: int = ACK,
+        port: int = 40000,
+        to: int = 8000,
+    ) -> None:
+        self._pass(tcp(port, to, seq=seq, ack=ack, flags=flags, data=data), *self._addresses)
+
+    def down(
+        self, seq: int, ack: int, data: bytes = b"", *, flags: int = ACK, port: int = 40000
+    ) -> None:
+        back = reversed(self._addresses)
+        self._pass(tcp(8000, port, seq=seq, ack=ack, flags=flags, data=data), *back)
+
+    def opened(self, port: int = 40000) -> None:
+        self.up(99, 0, flags=SYN, port=port)
+        self.down(499, 100, flags=SYN | ACK, port=port)
+
+    def _pass(self, payload: bytes, source: str, destination: str) -> None:
+        self.time += 1
+        packet = self._wrap(payload, source, destination)
+        found = segment(packet, 0, len(packet))
+        assert isinstance(found, Segment)
+        self.connections.take(found, packet[found.start : found.end], self.time)
+
+
+@pytest.mark.parametrize("wrap", [ipv4, ipv6])
+def test_a_connection_is_read_from_its_opening(wrap: Wrap) -> None:
+    net = Net(wrap)
+    net.opened()
+    net.up(100, 500, BODY)  # whatever it speaks
+    net.down(500, 100 + len(BODY), b"answer")
+    (watcher,) = net.watchers
+    assert (watcher.sent, watcher.answered) == (BODY, b"answer")
+    assert (net.connections.opened, net.connections.watched, net.passed) == (1, 1, [])
+
+
+def test_the_answer_to_an_opening_tells_as_much() -> None:
+    net = Net()
+    net.down(499, 100, flags=SYN | ACK)
+    net.up(105, 500, b"later")
+    net.up(100, 500, b"first")
+    assert net.watchers[0].sent == b"firstlater"
+
+
+def test_the_opening_alone_too() -> None:
+    net = Net()
+    net.up(99, 0, flags=SYN)
+    net.up(105, 500, b"later")
+    net.up(100, 500, b"first")
+    net.down(500, 110, b"answer")
+    assert (net.watchers[0].sent, net.watchers[0].answered) == (b"firstlater", b"answer")
+
+
+def test_a_repeated_opening_is_the_same() -> None:
+    net = Net()
+    net.opened()
+    net.up(100, 500, b"first")
+    net.opened()
+    net.up(105, 500, b"later")
+    assert [watcher.sent for watcher in net.watchers] == [b"firstlater"]
+
+
+def test_the_same_ports_used_again_are_another_connection() -> None:
+    net = Net()
+    net.opened()
+    net.up(100, 500, b"one")
+    net.watchers[0].live = 1
+    net.up(9_999, 0, flags=SYN)
+    net.up(10_000, 700, b"two")
+    assert [watcher.sent for watcher in net.watchers] == [b"one", b"two"]
+    assert net.watchers[0].gaps(SERVER) == 1  # whatever was under way is lost
+    assert net.connections.watched == 1
+
+
+def test_nobody_watches_what_the_server_opens_elsewhere() -> None:
+    net = Net()
+    net.down(99, 0, flags=SYN)
+    net.up(499, 100, flags=SYN | ACK)
+    assert net.watchers == []
+
+
+def test_a_connection_under_way_is_joined_at_a_request() -> None:
+    net = Net()
+    net.down(490, 50, b"the rest of an earlier answer")
+    net.up(50, 519, BODY)
+    net.up(67, 519, BODY)
+    net.up(100, 600, POST)
+    net.down(590, 100, b"old answer")  # acknowledged already: sent again
+    net.down(600, 100 + len(POST), b"answer")
+    (watcher,) = net.watchers
+    assert watcher.events[0] == ("data", CLIENT, POST, 4.0)
+    assert (watcher.sent, watcher.answered) == (POST, b"answer")
+    assert net.passed == ["joined"]
+
+
+def test_an_idle_connection_is_joined_without_a_word() -> None:
+    net = Net()
+    net.up(100, 500)
+    net.up(100, 500, POST)
+    assert (len(net.watchers), net.passed) == (1, [])
+
+
+def test_http2_is_joined_at_its_preface_only() -> None:
+    net = Net()
+    for number in range(100):
+        net.up(100 + number * len(FRAME), 500, FRAME)
+    assert (net.watchers, net.passed) == ([], ["joined"])
+    net.up(100, 500, PREFACE + FRAME, port=40001)
+    assert net.watchers[0].sent == PREFACE + FRAME
+
+
+def test_after_its_observer_went_blind_a_connection_is_joined_again() -> None:
+    net = Net()
+    net.opened()
+    net.watchers[0].blind = True
+    net.up(100, 500, b"\x16\x03\x01")
+    net.up(103, 500, BODY)
+    net.down(500, 120, b"answer")
+    assert net.watchers[0].sent == b"\x16\x03\x01"
+    assert (net.connections.watched, net.passed) == (0, [])
+    net.up(120, 506, POST)
+    assert net.watchers[1].sent == POST
+
+
+def test_between_two_ports_of_servers_the_lower_is_the_server() -> None:
+    net = Net()
+    net.up(100, 500, POST, port=8001)
+    net.down(500, 100 + len(POST), b"answer", port=8001)
+    assert (net.watchers[0].sent, net.watchers[0].answered) == (POST, b"answer")
+
+
+@pytest.mark.parametrize("end", ["fins", "reset"])
+def test_what_comes_after_the_end_begins_nothing(end: str) -> None:
+    net = Net()
+    net.opened()
+    net.up(100, 500, POST)
+    after = 100 + len(POST)
+    if end == "fins":
+        net.down(500, after, flags=FIN | ACK)
+        net.up(after, 501, flags=FIN | ACK)
+    else:
+        net.up(after, 500, flags=RST)
+    assert net.connections.watched == 0
+    told = list(net.watchers[0].events)
+    net.up(100, 500, POST)
+    net.down(500, after, b"answer")
+    assert (net.watchers[0].events, len(net.watchers)) == (told, 1)
+    net.connections.sweep(net.time + CLOSED_SECONDS + 1)
+    net.up(100, 500, POST)
+    assert len(net.watchers) == 2
+
+
+@pytest.mark.parametrize("direction", [CLIENT, SERVER])
+def test_a_connection_that_sends_one_way_only_is_not_old(direction: int) -> None:
+    net = Net()
+    net.opened()
+    net.time += 2 * IDLE_SECONDS
+    if direction == CLIENT:
+        net.up(100, 500, POST)
+    else:
+        net.down(500, 100, b"answer")
+    net.connections.sweep(net.time + 1)
+    assert net.connections.watched == 1
+
+
+def test_an_old_connection_is_forgotten() -> None:
+    net = Net()
+    net.opened()
+    net.up(100, 500, POST)
+    net.up(50, 500, BODY, port=40001)
+    net.connections.sweep(net.time + IDLE_SECONDS / 2)
+    net.down(500, 67, b"answer", port=40001)
+    assert net.passed == ["joined"]
+    net.time -= 1
+    net.watchers[0].live = 1
+    assert net.watchers[0].events[1:] == [("expire", net.time + IDLE_SECONDS / 2)]
+    net.connections.sweep(net.time + IDLE_SECONDS + 2)
+    assert net.watchers[0].events[2][:2] == ("gap", SERVER)
+    assert net.connections.watched == 0
+    net.up(67, 500, BODY, port=40001)
+    assert net.passed == ["joined", "joined"]
+
+
+def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_gap() -> None:
+    talk, log = Talk(), WireLog()
+    talk.call(asked())
+    talk.respond(answered(final=True))
+    talk.status()
+    net = Net()
+    net.connections = Connections({8000}, lambda: observe(log, Settings()), log.passed_over, 100)
+    net.opened()
+    seqs = [100, 500]
+    for direction, _, data in talk.said:
+        assert isinstance(data, bytes)
+        send = net.up if direction == CLIENT else net.down
+        send(seqs[direction], seqs[1 - direction], data)
+        seqs[direction] += len(data)
+    expected = ["started", "chunk", "ended"]
+    assert [event[0] for event in log.events] == expected
+    net.connections.forget_all(net.time)
+    assert net.connections.watched == 0
+    assert [event[0] for event in log.events] == expected
+
+
+def test_a_sweep_gives_up_holes() -> None:
+    net = Net()
+    net.opened()
+    net.down(506, 100, b"behind")
+    net.connections.sweep(net.time + 1)
+    assert net.watchers[0].gaps(SERVER) == 0
+    net.connections.sweep(net.time + 10)
+    assert (net.watchers[0].gaps(SERVER), net.watchers[0].answered) == (1, b"behind")
+    net.down(512, 100, b" on")
+    assert net.watchers[0].answered == b"behind on"
+
+
+def test_only_so_many_connections_are_known() -> None:
+    net = Net(most=32)
+    for port in range(1, 34):
+        net.opened(port)
+        net.watchers[-1].live = 1
+    assert net.connections.watched == 31  # those seen least recently made room, two at once
+    assert net.passed == ["forgotten", "forgotten"]
+    assert [watcher.gaps(SERVER) for watcher in net.watchers] == [1, 1] + [0] * 31
+    net.up(100, 500, POST, port=33)
+    assert net.watchers[-1].sent == POST
+
+
+def test_closed_connections_make_room_first() -> None:
+    net = Net(most=32)
+    for port in range(1, 33):
+        net.opened(port)
+    for port in (31, 32):
+        net.up(100, 500, flags=RST, port=port)
+    net.opened(33)
+    assert (net.connections.watched, net.passed) == (31, [])
+
+
+def test_only_so_many_are_passed_over() -> None:
+    net = Net(most=32)
+    for port in range(1, 200):
+        net.up(100, 500, BODY, port=port)
+    assert len(net.passed) == 199
+    net.up(117, 500, BODY, port=199)
+    assert len(net.passed) == 199
+    net.up(117, 500, BODY, port=1)  # forgotten long ago
+    assert len(net.passed) == 200
+
+
+def test_a_clients_port_may_be_lower() -> None:
+    net = Net()
+    net.down(500, 100, b"answer", port=5000)
+    net.up(50, 506, BODY, port=5000)
+    assert net.passed == ["joined"]
+    net.up(100, 506, POST, port=5000)
+    assert net.watchers[0].sent == POST
+
+
+def test_when_draining_nothing_new_is_read() -> None:
+    net = Net()
+    net.opened()
+    net.watchers[0].live = 3
+    net.connections.accepting = False
+    net.opened(40001)
+    net.up(100, 500, POST, port=40002)
+    net.up(100, 500, POST)
+    assert [watcher.sent for watcher in net.watchers] == [POST]
+    assert net.connections.live == 3
+    net.connections.forget_all(9.0)
+    assert net.watchers[0].gaps(SERVER) == 1
+    assert net.connections.live == 0
+
+
+def test_urgent_flags_do_not_matter() -> None:
+    net = Net()
+    net.opened()
+    net.up(100, 500, POST, flags=ACK | PSH | 0x20)
+    assert net.watchers[0].sent == POST
+
+
+# --- observers with a defect -------------------------------------------------------------------
+
+
+class Defective(Watcher):
+    """Raises in one of its methods, with a prompt in the message."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        setattr(self, method, self._raise)
+
+    def _raise(self, *_: object) -> None:
+        raise ValueError("secret prompt")
+
+
+@pytest.mark.parametrize("method", ["feed", "half_closed", "aborted"])
+def test_an_observer_error_costs_its_own_connection_only(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = Net()
+    watchers: list[Watcher] = [Watcher(), Defective(method), Watcher(), Defective(method)]
+    net.watchers = watchers
+    made = iter(watchers)
+    net.connections = Connections({8000}, lambda: next(made), net.passed.append, 100)
+    ports = range(40_000, 40_004)
+    for port in ports:
+        net.opened(port)
+    for port in ports:
+        net.up(100, 500, POST, port=port)
+        net.down(500, 100 + len(POST), b"answer", port=port)
+    for port in ports:
+        net.up(100 + len(POST), 506, flags=RST if method == "aborted" else ACK | FIN, port=port)
+    assert [watcher.answered for watcher in watchers[::2]] == [b"answer"] * 2
+    end = "aborted" if method == "aborted" else "closed"
+    assert [watcher.events[-1][0] for watcher in watchers[::2]] == [end] * 2
+    assert [watcher.events[-1][0] for watcher in watchers[1::2]] == ["gap"] * 2
+    assert net.passed.count("observer_error") == 2
+    assert len(caplog.records) == 1
+    assert "ValueError in test_connection_table.py" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
+    net = Net()
+    made = iter([Defective("expire"), Watcher()])
+    watchers: list[Watcher] = []
+
+    def new() -> Watcher:
+        watchers.append(next(made))
+        return watchers[-1]
+
+    net.connections = Connections({8000}, new, net.passed.append, 100)
+    for port in (40_000, 40_001):
+        net.opened(port)
+    net.connections.sweep(net.time)
+    assert watchers[1].events == [("expire", net.time)]
+    assert net.passed == ["observer_error"]
+    assert net.connections.watched == 1
+
+
+def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> None:
+    net = Net()
+    made = iter([Defective("gap"), Watcher()])
+    watchers: list[Watcher] = []
+
+    def new() -> Watcher:
+        watchers.append(next(made))
+        return watchers[-1]
+
+    net.connections = Connections({8000}, new, net.passed.append, 100)
+    for port in (40_000, 40_001):
+        net.opened(port)
+        watchers[-1].live = 1
+    net.connections.forget_all(net.time)
+    assert watchers[1].gaps(SERVER) == 1
+    assert net.passed == ["observer_error"]

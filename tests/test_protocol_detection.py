@@ -1,0 +1,169 @@
+"""Connections of which nobody knows what they speak."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.protocol import detection
+from exporter.protocol.detection import EARLY_BYTES, observe
+from exporter.protocol.events import CLIENT, SERVER, Observer, Settings
+from exporter.protocol.http1 import Http1Observer
+from exporter.protocol.http2 import PREFACE, Http2Observer
+from tests.wire_log import RECORDED, WireLog, cut, recorded, show
+
+REQUEST = b"POST /v2/models/m/generate HTTP/1.1\r\n\r\n"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def watched() -> tuple[WireLog, Observer]:
+    log = WireLog()
+    return log, observe(log, Settings())
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_http1_is_told_as_by_its_observer(name: str, size: int) -> None:
+    lines = cut(recorded(name), lambda: size)
+    direct = WireLog()
+    show(Http1Observer(direct, Settings()), lines)
+    log, observer = watched()
+    show(observer, lines)
+
+    assert log.events == direct.events
+    assert (observer.blind, observer.refusal, observer.live) == (False, "", 0)
+
+
+class Spy:
+    """Keeps what it is fed, in the place of the observer of HTTP/2."""
+
+    blind, refusal, live = False, "", 3
+
+    def __init__(self, *_: object) -> None:
+        self.fed: list[tuple[int, bytes, float]] = []
+        self.others: list[str] = []
+        Spy.made = self
+
+    made: Spy
+
+    def feed(self, direction: int, data: bytes, time: float) -> None:
+        self.fed.append((direction, data, time))
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *_: self.others.append(name)
+
+
+@pytest.mark.parametrize("size", [1, 5, 24, 100])
+def test_http2_is_known_by_its_preface(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(detection, "Http2Observer", Spy)
+    log, observer = watched()
+    observer.feed(SERVER, b"settings", 0.5)
+    data = PREFACE + b"frames"
+    for at in range(0, len(data), size):
+        observer.feed(CLIENT, data[at : at + size], 1.0)
+    observer.feed(SERVER, b"more", 2.0)
+    observer.half_closed(CLIENT, 3.0)
+    observer.gap(CLIENT, 3.0)
+    observer.backpressure(1.0)
+    observer.expire(4.0)
+    observer.server_lost(4.0)
+    observer.aborted(4.0)
+
+    spy = Spy.made
+    assert spy.fed[0] == (SERVER, b"settings", 0.5)
+    assert b"".join(what for direction, what, _ in spy.fed if direction == CLIENT) == data
+    assert spy.fed[-1] == (SERVER, b"more", 2.0)
+    assert spy.others == [
+        "half_closed", "gap", "backpressure", "expire", "server_lost", "aborted",
+    ]  # fmt: skip
+    assert (observer.live, observer.blind, log.events) == (3, False, [])
+
+
+def test_the_real_observer_of_http2_takes_it() -> None:
+    log, observer = watched()
+    observer.feed(CLIENT, PREFACE + b"\0\0\0\4\0\0\0\0\0", 1.0)
+    observer.feed(SERVER, b"\0\0\0\4\0\0\0\0\0", 1.0)
+
+    assert (observer.blind, observer.refusal, log.events) == (False, "", [])
+    assert callable(Http2Observer)
+
+
+def test_tls_is_passed_over() -> None:
+    log, observer = watched()
+    observer.feed(CLIENT, b"\x16", 1.0)
+    observer.feed(CLIENT, b"\x03\x01\x02", 1.0)
+    observer.feed(CLIENT, REQUEST, 2.0)
+
+    assert (observer.blind, observer.refusal) == (True, "")
+    assert log.events == [("passed_over", "tls")]
+
+
+def test_a_server_that_talks_on_without_its_client_is_passed_over() -> None:
+    log, observer = watched()
+    for _ in range(2):
+        observer.feed(SERVER, b"x" * (EARLY_BYTES // 2 + 1), 1.0)
+
+    assert observer.blind
+    assert log.events == [("passed_over", "unknown")]
+
+
+def test_what_begins_as_neither_is_refused() -> None:
+    log, observer = watched()
+    observer.feed(CLIENT, b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 1.0)
+
+    assert (observer.blind, observer.refusal) == (True, "start_line")
+    assert log.events == [("passed_over", "start_line")]
+
+
+def test_a_connection_in_use_is_joined_at_a_request() -> None:
+    log, observer = watched()
+    observer.gap(CLIENT, 0.0)
+    observer.gap(SERVER, 0.0)
+    observer.feed(SERVER, b"the end of something\r\n\r\n", 1.0)
+    observer.feed(CLIENT, b"and of this", 1.5)
+    observer.feed(CLIENT, REQUEST, 2.0)
+    observer.feed(SERVER, ANSWER, 3.0)
+
+    assert log.events == [
+        ("passed_over", "midway"),
+        ("started", 0, 2.0),
+        ("ended", 0, 3.0, "ok", "", None),
+    ]
+    assert not observer.blind
+
+
+def test_nothing_is_under_way_before_anything_is_known() -> None:
+    log, observer = watched()
+    observer.backpressure(1.0)
+    observer.feed(CLIENT, b"", 0.0)
+    observer.half_closed(CLIENT, 1.0)
+    observer.half_closed(SERVER, 1.0)
+    observer.expire(2.0)
+    observer.aborted(3.0)
+    observer.server_lost(3.0)
+
+    assert (observer.live, observer.blind, observer.refusal, log.events) == (0, False, "", [])
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(
+            st.sampled_from([CLIENT, SERVER]),
+            st.one_of(
+                st.binary(max_size=30),
+                st.sampled_from([PREFACE, PREFACE[:3], REQUEST, ANSWER, b"\x16\x03"]),
+            ),
+        ),
+        max_size=8,
+    ),
+    gap=st.integers(0, 8),
+)
+def test_random_bytes_do_no_harm(pieces: list[tuple[int, bytes]], gap: int) -> None:
+    _, observer = watched()
+    for number, (direction, data) in enumerate(pieces):
+        if number == gap:
+            observer.gap(SERVER, 1.0)
+        observer.feed(CLIENT if direction == CLIENT else SERVER, data, 1.0)
+    observer.aborted(2.0)
+    assert observer.live == 0

@@ -1,0 +1,810 @@
+"""gRPC calls as an observer tells them: recorded from a real Triton, and by the rules."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import tracemalloc
+import zlib
+from collections import Counter
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as kserve
+
+from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.grpc import HELD_BYTES
+from exporter.protocol.grpc_calls import LINGER_SECONDS, QUIET_SECONDS
+from exporter.protocol.kserve_grpc import (
+    NAME_BYTES,
+    Layouts,
+    MalformedMessageError,
+    scan_request,
+    scan_response,
+)
+from tests.captures.record_wire_grpc import SCENARIOS
+from tests.grpc_talk import (
+    DATA,
+    END_STREAM,
+    INFER,
+    Talk,
+    answered,
+    asked,
+    capture,
+    captures,
+    enveloped,
+    frame,
+    heard,
+)
+from tests.wire_log import CAPTURES, Event, WireLog
+
+SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
+
+# Scenario: model, version, id and what happened of every request, in the order they were asked.
+RECORDED = {
+    "at_once": [f"streaming 1 {one} 4 chunks ok" for one in "abc"],
+    "closed_by_error": ["streaming 1 a 2 chunks error INTERNAL"],
+    "died": ["streaming 1 a 6 chunks disconnected"],
+    "empty": ["streaming - a ok"],
+    "engine": ["tensorrt_llm 1 a 5 chunks ok"],
+    "errors": [
+        "absent - x error in_band",
+        "streaming - a error in_band",
+        "streaming - b error in_band",
+        "streaming 1 c 2 chunks error in_band",
+        "streaming 1 d 4 chunks ok",
+    ],
+    # Who answers what is not told; the error goes to the one that was asked first.
+    "errors_without_ids": [
+        "streaming 1 - 4 chunks error in_band",
+        "streaming 1 - 2 chunks ok",
+    ],
+    "half_closed": ["streaming 1 a 8 chunks ok"],
+    "in_turn": ["streaming 1 - 4 chunks ok"] * 3,
+    "left": [f"streaming 1 {one} 5 chunks closing disconnected stopped" for one in "ab"],
+    "left_at_once": ["streaming - a closing disconnected stopped"],
+    "stream": ["streaming 1 a 4 chunks ok"],
+    "unary": [f"plain 1 {one} ok" for one in ("one", "two", "zip")],
+    "unary_failures": [
+        "absent - - invalid NOT_FOUND",
+        "failing - - error INTERNAL",
+        "streaming - - invalid UNIMPLEMENTED",
+        "slow - - timeout DEADLINE_EXCEEDED",
+    ],
+    "whole": [f"plain 1 {one} 1 chunks ok" for one in ("a", "b", "-")],
+    "zipped": ["streaming 1 a 4 chunks ok"],
+}
+
+
+def told(log: WireLog) -> list[str]:
+    """Every request in a line, as it stands in the end."""
+    return [_told(log, number) for number in range(len(log.streams))]
+
+
+def _told(log: WireLog, number: int) -> str:
+    stream, events = log.streams[number], log.of(number)
+    assert events[0][0] == "started"
+    words = [stream.model or "-", stream.version or "-", stream.request_id or "-"]
+    for kind, same in groupby(events[1:], key=lambda event: event[0]):
+        run = list(same)
+        words.append(f"{len(run)} chunks" if kind == "chunk" else _word(run))
+    return " ".join(words)
+
+
+def _word(run: list[Event]) -> str:
+    (event,) = run
+    if event[0] != "ended":
+        return str(event[0])
+    _, _, outcome, reason, stopped = event
+    return " ".join(filter(None, (outcome, reason, "stopped" if stopped is not None else "")))
+
+
+# Recorded
+
+
+def test_all_scenarios_are_recorded_and_expected() -> None:
+    assert sorted(SCENARIOS) == captures() == sorted(RECORDED) == sorted(SAW)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_was_recorded(name: str) -> None:
+    log = heard(capture(name))
+    assert told(log) == RECORDED[name]
+    assert all(kind != "passed_over" for kind, *_ in log.events)
+    assert [stream.streaming for stream in log.streams] == [
+        not name.startswith("unary") for _ in log.streams
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(set(RECORDED) - {"died"}))
+def test_chunks_are_what_the_client_saw(name: str) -> None:
+    log, saw = heard(capture(name)), SAW[name]
+    if not name.startswith("unary"):
+        seen = Counter(request_id for request_id, kind, _ in saw if kind == "text")
+        assert seen == Counter(
+            log.streams[event[1]].request_id for event in log.events if event[0] == "chunk"
+        )
+    failed = [event for event in log.events if event[0] == "ended" and event[3] != "ok"]
+    errors = [kind for _, kind, _ in saw if kind == "error"]
+    # A call is left once, whatever the number of its requests.
+    assert len(errors) == (1 if name.startswith("left") else len(failed))
+
+
+def test_times_are_those_of_the_last_byte_of_each_message() -> None:
+    lines = capture("stream")
+    log = heard(lines)
+    (question,) = [
+        at for way, at, what in lines if way == CLIENT and b"max_tokens" in (what or b"")
+    ]
+    words = [at for way, at, what in lines if way == SERVER and b"word" in (what or b"")]
+    assert log.events == [
+        ("started", 0, question),
+        *[("chunk", 0, at, 0) for at in words],
+        ("ended", 0, words[-1], "ok", "", None),
+    ]
+    assert log.streams[0].arrived == question
+
+
+# How requests end
+
+
+def test_requests_of_a_call_are_told_apart_by_id() -> None:
+    talk = Talk()
+    talk.call(asked("a", final=True), asked("b", final=True))
+    talk.respond(answered("b"), answered("a"), answered("b"))
+    talk.respond(answered("a", None, final=True), answered("b"), answered("b", None, final=True))
+    assert told(talk.log) == ["m 1 a 1 chunks ok", "m 1 b 3 chunks ok"]
+    assert talk.observer.live == 0
+
+
+def test_the_same_id_again_goes_to_the_oldest_first() -> None:
+    talk = Talk()
+    talk.call(asked("a", final=True), asked("a", final=True))
+    talk.respond(answered("a"), answered("a", None, final=True), answered("a"), answered("a"))
+    talk.respond(answered("a", None, final=True))
+    assert told(talk.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
+
+
+def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
+    talk = Talk()
+    talk.call(asked("a", final=True), asked("b"))
+    assert [stream.end_may_not_show for stream in talk.log.streams] == [False, True]
+
+
+@pytest.mark.parametrize("final", [None, False])
+def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
+    final: bool | None,
+) -> None:
+    talk = Talk()
+    talk.call(asked())
+    talk.respond(answered(final=final), answered(final=final))
+    last = talk.now
+    talk.ask(asked())
+    assert talk.log.of(0)[-1] == ("ended", last, "ok", "", None)
+    talk.respond(answered(final=final))
+    assert talk.observer.live == 1
+    last = talk.now
+    talk.say(CLIENT, frame(DATA, END_STREAM, 1))
+    talk.status()
+    assert talk.log.of(1)[-1] == ("ended", last, "ok", "", None)
+
+
+def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call() -> None:
+    talk = Talk()
+    talk.call(asked())
+    talk.respond(answered())
+    talk.say(CLIENT, frame(DATA, END_STREAM, 1))
+    talk.respond(answered())
+    talk.status()
+    assert talk.log.of(0)[-1] == ("ended", talk.now, "ok", "", None)
+
+
+def test_where_ends_show_a_request_waits_for_its_own() -> None:
+    talk = Talk()
+    talk.call(asked())
+    talk.respond(answered(), answered(final=True))
+    talk.ask(asked())
+    talk.respond(answered())
+    talk.ask(asked())
+    talk.respond(answered(), answered(final=True), answered(final=True))
+    assert told(talk.log) == ["m 1 - 2 chunks ok", "m 1 - 3 chunks ok", "m 1 - 1 chunks ok"]
+
+
+def test_an_end_that_shows_because_it_was_asked_for_tells_nothing_of_others() -> None:
+    talk = Talk()
+    talk.call(asked(final=True))
+    talk.respond(answered(), answered(text=None, final=True))
+    talk.ask(asked())
+    talk.respond(answered())
+    talk.ask(asked())
+    talk.respond(answered(), answered())
+    assert told(talk.log) == ["m 1 - 1 chunks ok", "m 1 - 1 chunks ok", "m 1 - 2 chunks"]
+
+
+def test_the_version_is_known_with_the_first_response() -> None:
+    talk = Talk()
+    talk.call(asked("a", final=True), asked("a", final=True))
+    talk.respond(answered("a"), answered("a", None, final=True), answered("a"))
+    assert [stream.version for stream in talk.log.at_start] == ["", ""]
+    assert [stream.version for stream in talk.log.streams] == ["1", "1"]
+
+
+def test_a_text_that_looks_like_a_message_is_none() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a"))
+    inside = enveloped(answered("a", b""))
+    outside = enveloped(answered("a", b"so they say: " + inside))
+    start = outside.index(inside)
+    for part in (outside[:start], outside[start : start + len(inside)]):
+        talk.say(SERVER, frame(DATA, 0, 1, part))
+    assert told(talk.log) == ["m 1 a 2 chunks"]
+
+
+def test_an_end_that_does_not_show_is_found_by_silence() -> None:
+    talk = Talk()
+    talk.call(asked("a"), asked("b"), asked("c", final=True))
+    talk.respond(answered("a"), answered("c"))
+    heard_last = talk.now - 1
+    talk.observer.expire(heard_last + QUIET_SECONDS - 0.1)
+    assert talk.observer.live == 3
+    talk.observer.expire(heard_last + QUIET_SECONDS)
+    assert talk.log.events[-1] == ("ended", 0, heard_last, "ok", "", None)
+    talk.observer.expire(heard_last + 10 * QUIET_SECONDS)
+    assert talk.observer.live == 2
+
+
+def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
+    talk = Talk()
+    talk.call(asked("a", final=True), asked("a", final=True))
+    talk.respond(answered("a"), answered("a"), answered("a", None, error="boom"))
+    assert talk.log.of(0)[-1][2:4] == ("error", "in_band")
+    talk.respond(answered("a"), answered("a", None, final=True), answered("a"))
+    assert talk.observer.live == 1
+    talk.respond(answered("a", None, final=True))
+    assert told(talk.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
+
+
+def test_an_error_without_a_known_id_is_the_oldest_request_s() -> None:
+    talk = Talk()
+    talk.call(asked("a"), asked("b"))
+    talk.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
+    assert told(talk.log) == ["m - a error in_band", "m - b"]
+
+
+def test_answers_to_nobody_are_passed_over_once_a_call() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("z"), answered("z"), answered("z", None, final=True), answered("a"))
+    assert talk.log.events[1:] == [("passed_over", "unmatched"), ("chunk", 0, talk.now, 0)]
+
+
+def test_what_bears_no_text_is_no_chunk() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a", b""), answered("a", b"x"), answered("a", b""), answered("a", b"y"))
+    talk.respond(answered("a", b"", name="other"), *[answered("a", None)] * 3)
+    assert told(talk.log) == ["m 1 a 3 chunks"]
+
+
+def test_a_tensor_of_several_texts_bears_text_if_one_does() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    for texts, chunks in (([b"", b""], 0), ([b"", b"x"], 1), ([b"x", b""], 2), ([b"", b""], 2)):
+        message = kserve.ModelStreamInferResponse.FromString(answered("a"))
+        packed = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        message.infer_response.raw_output_contents[0] = packed
+        talk.respond(message.SerializeToString())
+        assert sum(event[0] == "chunk" for event in talk.log.events) == chunks
+
+
+# Statuses
+
+OUTCOMES = """
+0 ok
+1 cancelled CANCELLED
+2 error UNKNOWN
+3 invalid INVALID_ARGUMENT
+4 timeout DEADLINE_EXCEEDED
+5 invalid NOT_FOUND
+6 invalid ALREADY_EXISTS
+7 invalid PERMISSION_DENIED
+8 rejected RESOURCE_EXHAUSTED
+9 invalid FAILED_PRECONDITION
+10 error ABORTED
+11 invalid OUT_OF_RANGE
+12 invalid UNIMPLEMENTED
+13 error INTERNAL
+14 rejected UNAVAILABLE
+15 error DATA_LOSS
+16 invalid UNAUTHENTICATED
+17 error UNKNOWN
+"""
+
+
+@pytest.mark.parametrize("line", OUTCOMES.split("\n")[1:-1])
+@pytest.mark.parametrize("path", [INFER, "/inference.GRPCInferenceService/ModelStreamInfer"])
+def test_statuses(line: str, path: str) -> None:
+    code, outcome = line.split(" ", 1)
+    talk = Talk()
+    talk.call(asked("a"), path=path)
+    talk.status(int(code))
+    assert told(talk.log) == [f"m - a {outcome}"]
+
+
+def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> None:
+    talk = Talk()
+    talk.call(asked("a"), path=INFER)
+    talk.status(14, "Request for unknown model: 'm' has no available versions")
+    assert told(talk.log) == ["m - a invalid UNAVAILABLE"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        ("404", "invalid 404"),
+        ("408", "timeout 408"),
+        ("429", "rejected 429"),
+        ("499", "cancelled 499"),
+        ("502", "error 502"),
+        ("503", "rejected 503"),
+        ("504", "timeout 504"),
+        ("odd", "error truncated"),
+    ],
+)
+@pytest.mark.parametrize("end", [True, False])
+def test_http_statuses(status: str, outcome: str, end: bool) -> None:
+    talk = Talk()
+    talk.call(asked("a"), path=INFER)
+    talk.headers(SERVER, 1, {":status": status}, end=end)
+    assert told(talk.log) == [f"m - a {outcome}"]
+
+
+def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a"))
+    talk.say(SERVER, frame(DATA, END_STREAM, 1))
+    assert told(talk.log) == ["m 1 a 1 chunks error truncated"]
+
+
+def test_a_status_before_the_request_is_whole_is_its_answer() -> None:
+    talk = Talk()
+    talk.call(path=INFER)
+    talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", text=b"x" * 99))[:60]))
+    assert talk.log.events == []
+    talk.status(8)
+    assert told(talk.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
+    assert talk.log.streams[0].prompt == 0
+
+
+# Clients that leave
+
+
+def test_what_comes_after_a_reset_is_for_nobody_until_the_server_ends_it() -> None:
+    talk = Talk()
+    talk.call(asked("a"), asked("b"))
+    talk.respond(answered("a"))
+    talk.reset(CLIENT)
+    left = talk.now
+    talk.respond(answered("a"), answered("a"), answered("a", None, final=True))
+    assert talk.log.of(0)[2:] == [
+        ("closing", left),
+        ("chunk", left + 1, 0),
+        ("chunk", left + 2, 0),
+        ("ended", left + 3, "disconnected", "", left + 3),
+    ]
+    assert talk.observer.live == 1
+    talk.reset(SERVER)
+    assert talk.log.of(1)[-1] == ("ended", talk.now, "disconnected", "", talk.now)
+    assert talk.observer.live == 0
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_after_a_reset_silence_is_the_end(more: int) -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.reset(CLIENT)
+    talk.respond(*[answered("a")] * more)
+    talk.observer.expire(talk.now + LINGER_SECONDS - 0.1)
+    assert talk.observer.live == 1
+    end = talk.now + LINGER_SECONDS
+    talk.observer.expire(end)
+    stopped = talk.now if more else None
+    assert talk.log.events[-1] == ("ended", 0, end, "disconnected", "", stopped)
+    assert talk.observer.live == 0
+
+
+def test_a_reset_after_the_end_is_nothing() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a", final=True))
+    talk.reset(CLIENT)
+    talk.status()
+    assert told(talk.log) == ["m 1 a 1 chunks ok"]
+
+
+def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() -> None:
+    talk = Talk()
+    talk.call(asked("a"), asked("b"))
+    talk.observer.half_closed(CLIENT, talk.now)
+    talk.observer.half_closed(CLIENT, talk.now)
+    talk.respond(answered("a"), answered("a", final=True))
+    talk.observer.half_closed(SERVER, 99.0)
+    assert told(talk.log) == ["m 1 a closing 2 chunks ok", "m - b closing disconnected stopped"]
+
+
+def test_a_server_that_answers_the_end_of_a_connection_by_a_status_has_lost_its_client() -> None:
+    # As gRPC's C core does when a client is killed: UNAVAILABLE, "Socket closed".
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a"))
+    talk.observer.half_closed(CLIENT, talk.now)
+    talk.status(14)
+    assert told(talk.log) == ["m 1 a 1 chunks closing disconnected stopped"]
+
+
+@pytest.mark.parametrize("closed_before", [True, False])
+def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.respond(answered("a"))
+    if closed_before:
+        talk.observer.half_closed(CLIENT, talk.now)
+    talk.respond(answered("a"))
+    talk.observer.aborted(99.0)
+    stopped = talk.now if closed_before else None
+    assert talk.log.events[-1] == ("ended", 0, 99.0, "disconnected", "", stopped)
+
+
+def test_a_server_that_goes_away() -> None:
+    for end, reason in (
+        (lambda talk: talk.observer.half_closed(SERVER, 9.0), "truncated"),
+        (lambda talk: talk.observer.server_lost(9.0), "reset"),
+        (lambda talk: talk.reset(SERVER), "reset"),
+    ):
+        talk = Talk()
+        talk.call(asked("a"))
+        end(talk)
+        assert told(talk.log) == [f"m - a error {reason}"]
+
+
+def test_a_refused_stream_is_rejected() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.reset(SERVER, 7)
+    assert told(talk.log) == ["m - a rejected reset"]
+
+
+# What is asked
+
+
+def test_the_prompt_is_told_by_all_but_the_id() -> None:
+    prompts = {
+        (text[:5], salt, request_id): _prompt(asked(request_id, text=text), salt)
+        for text in (b"hello", b"x" * HELD_BYTES * 3, b"y" * HELD_BYTES * 3 + b"z")
+        for salt in (b"", b"salt" * 40)
+        for request_id in ("", "one")
+    }
+    assert 0 not in prompts.values()
+    assert all(prompts[text, salt, ""] == value for (text, salt, _), value in prompts.items())
+    assert len(set(prompts.values())) == 6
+    same_head = _prompt(asked(text=b"x" * HELD_BYTES * 2 + b"y" * HELD_BYTES), b"")
+    assert same_head not in prompts.values()
+
+
+def _prompt(message: bytes, salt: bytes) -> int:
+    talk = Talk(Settings(salt=salt))
+    talk.call(message)
+    return talk.log.streams[0].prompt
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
+    assert callable(compress)
+    talk = Talk()
+    talk.call(grpc_encoding=encoding)
+    talk.ask(compress(asked("a", text=b"hello " * 99)), compressed=1)
+    talk.headers(SERVER, 1, {":status": "200", "grpc-encoding": encoding})
+    talk.say(SERVER, frame(DATA, 0, 1, enveloped(compress(answered("a")), 1)))
+    assert told(talk.log) == ["m 1 a 1 chunks"]
+    assert talk.log.streams[0].prompt == _prompt(asked("", text=b"hello " * 99), b"")
+
+
+def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> None:
+    talk = Talk()
+    bomb = gzip.compress(asked("a", text=b"\0" * 100_000_000), 1)
+    talk.call(grpc_encoding="gzip")
+    tracemalloc.start()
+    talk.ask(bomb, compressed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(bomb) + 1_000_000
+    assert told(talk.log) == ["m - a"]
+    assert talk.log.streams[0].prompt == 0
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "compressed", "reason"),
+    [
+        ("snappy", b"x", 1, "encoding"),
+        ("identity", b"x", 1, "encoding"),
+        ("gzip", b"no gzip", 1, "malformed"),
+        ("gzip", b"", 2, "malformed"),
+    ],
+)
+def test_messages_that_cannot_be_read_lose_the_call(
+    encoding: str, body: bytes, compressed: int, reason: str
+) -> None:
+    talk = Talk()
+    talk.call(asked("a"), grpc_encoding=encoding)
+    talk.ask(body, compressed=compressed)
+    assert talk.log.events[1:] == [("passed_over", reason), ("lost", 0)]
+    assert talk.observer.live == 0
+    talk.respond(answered("a"))
+    assert not talk.observer.blind
+
+
+def test_a_large_message_passes_without_being_kept() -> None:
+    talk = Talk()
+    request = enveloped(asked("a", text=b"x" * 20_000_000))
+    answer = enveloped(answered("a", b"y" * 20_000_000))
+    talk.call()
+    pieces = [
+        (way, frame(DATA, 0, 1, whole[at : at + 16384]))
+        for way, whole in ((CLIENT, request), (SERVER, answer))
+        for at in range(0, len(whole), 16384)
+    ]
+    tracemalloc.start()
+    for way, piece in pieces:
+        talk.observer.feed(way, piece, 9.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert told(talk.log) == ["m 1 a 1 chunks"]
+    assert peak < 10 * HELD_BYTES
+
+
+def test_no_text_is_kept() -> None:
+    talk = Talk()
+    talk.call(asked("a", text=b"a secret"))
+    for index in range(9):
+        talk.respond(answered("a", b"secret %d" % index))
+    assert told(talk.log) == ["m 1 a 9 chunks"]
+    assert b"secret" not in b"".join(_reachable(talk.observer))
+
+
+def _reachable(root: object) -> list[bytes]:
+    seen, found, todo = {id(root)}, [], [root]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, bytes | bytearray):
+            found.append(bytes(one))
+        elif isinstance(one, str):
+            found.append(one.encode())
+        parts: list[object] = []
+        if isinstance(one, dict):
+            parts = [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple | set | frozenset) or hasattr(one, "popleft"):
+            parts = list(one)  # type: ignore[call-overload]
+        else:
+            names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
+            parts = [getattr(one, name) for name in names if hasattr(one, name)]
+            parts += list(getattr(one, "__dict__", {}).values())
+        for part in parts:
+            if id(part) not in seen:
+                seen.add(id(part))
+                todo.append(part)
+    return found
+
+
+# The messages themselves, against the generated classes
+
+TEXTS = st.text(max_size=20) | st.text(min_size=100, max_size=140)
+PARAMETERS = st.dictionaries(
+    st.sampled_from(["triton_final_response", "triton_enable_empty_final_response", "x", ""]),
+    st.one_of(
+        st.booleans().map(lambda value: {"bool_param": value}),
+        st.integers(-(2**63), 2**63 - 1).map(lambda value: {"int64_param": value}),
+        st.text(max_size=9).map(lambda value: {"string_param": value}),
+        st.floats(allow_nan=False).map(lambda value: {"double_param": value}),
+        st.just({}),
+    ),
+    max_size=3,
+)
+CONTENTS = st.one_of(
+    st.none(),
+    st.lists(st.binary(max_size=5), max_size=3).map(lambda value: {"bytes_contents": value}),
+    st.lists(st.integers(0, 2**31), max_size=3).map(lambda value: {"int64_contents": value}),
+)
+TENSORS = st.lists(
+    st.tuples(
+        st.sampled_from(["text_output", "logits", ""]), st.lists(st.integers(0, 999)), CONTENTS
+    ),
+    max_size=3,
+)
+RAW = st.lists(
+    st.one_of(
+        st.binary(max_size=9),
+        st.binary(max_size=300).map(lambda text: struct.pack("<I", len(text)) + text),
+        st.just(b"\0\0\0\0"),
+    ),
+    max_size=4,
+)
+
+
+def _put_parameters(message: object, parameters: dict[str, dict[str, object]]) -> None:
+    for key, value in parameters.items():
+        message.parameters[key].SetInParent()  # type: ignore[attr-defined]
+        for name, what in value.items():
+            setattr(message.parameters[key], name, what)  # type: ignore[attr-defined]
+
+
+def _cut(text: str, size: int = NAME_BYTES) -> str:
+    return text.encode()[: min(size, NAME_BYTES)].decode(errors="replace")
+
+
+@given(TEXTS, TEXTS, TEXTS, PARAMETERS, RAW)
+def test_requests_are_read_as_by_protobuf(
+    model: str,
+    version: str,
+    request_id: str,
+    parameters: dict[str, dict[str, object]],
+    raw: list[bytes],
+) -> None:
+    message = kserve.ModelInferRequest(
+        model_name=model, model_version=version, id=request_id, raw_input_contents=raw
+    )
+    _put_parameters(message, parameters)
+    message.inputs.add(name="text_input", datatype="BYTES", shape=[1, 300])
+    data = message.SerializeToString(deterministic=True)
+    found = scan_request(data)
+    assert (found.model, found.version, found.request_id) == (
+        _cut(model),
+        _cut(version),
+        _cut(request_id),
+    )
+    final = message.parameters["triton_enable_empty_final_response"].bool_param
+    assert found.asks_for_final == final
+    start, stop = found.id_field
+    message.id = ""
+    del message.parameters["triton_enable_empty_final_response"]
+    _put_parameters(message, parameters)
+    assert data[:start] + data[stop:] == message.SerializeToString(deterministic=True)
+    for cut in range(0, len(data), 7):
+        head = 2 if len(model.encode()) < 128 else 3
+        assert scan_request(data[:cut], whole=False).model == _cut(model, max(0, cut - head))
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> kserve.ModelStreamInferResponse:
+    message = kserve.ModelStreamInferResponse(
+        error_message=draw(st.sampled_from(["", "", "", "boom"]))
+    )
+    inner = message.infer_response
+    inner.SetInParent()
+    inner.model_name, inner.id = draw(TEXTS), draw(TEXTS)
+    inner.model_version = draw(st.sampled_from(["", "1"]))
+    _put_parameters(inner, draw(PARAMETERS))
+    for name, shape, contents in draw(TENSORS):
+        output = inner.outputs.add(name=name, datatype="BYTES", shape=shape)
+        if contents is not None:
+            output.contents.SetInParent()
+            for key, values in contents.items():
+                getattr(output.contents, key).extend(values)
+    inner.raw_output_contents.extend(draw(RAW))
+    return message
+
+
+def expected(inner: kserve.ModelInferResponse) -> tuple[object, ...]:
+    names = [output.name for output in inner.outputs]
+    bearing = bool(names)
+    if "text_output" in names:
+        index = names.index("text_output")
+        output = inner.outputs[index]
+        if output.HasField("contents"):
+            bearing = any(output.contents.bytes_contents)
+        elif index < len(inner.raw_output_contents):
+            bearing = any(inner.raw_output_contents[index])
+    final = None
+    if "triton_final_response" in inner.parameters:
+        value = inner.parameters["triton_final_response"]
+        final = value.bool_param if value.WhichOneof("parameter_choice") == "bool_param" else None
+    return _cut(inner.id), inner.model_version, final, len(names), bearing
+
+
+@given(responses())
+def test_responses_are_read_as_by_protobuf(message: kserve.ModelStreamInferResponse) -> None:
+    for streamed, one in ((True, message), (False, message.infer_response)):
+        found = scan_response(one.SerializeToString(), streamed=streamed)
+        read = (found.request_id, found.version, found.final, found.outputs, found.bearing)
+        assert read == expected(message.infer_response)
+        assert found.error == (streamed and message.error_message != "")
+
+
+@given(st.lists(responses(), min_size=1, max_size=4), st.lists(RAW, max_size=6), st.data())
+def test_what_is_read_by_how_it_begins_is_what_is_read_in_full(
+    learnt: list[kserve.ModelStreamInferResponse], contents: list[list[bytes]], data: st.DataObject
+) -> None:
+    layouts = Layouts()
+    for message in learnt:
+        whole = message.SerializeToString()
+        layouts.learn(whole, scan_response(whole, streamed=True))
+    for raw in contents:
+        message = data.draw(st.sampled_from(learnt))
+        del message.infer_response.raw_output_contents[:]
+        message.infer_response.raw_output_contents.extend(raw)
+        whole = message.SerializeToString()
+        read = layouts.read(b"before" + whole + b"after", 6, 6 + len(whole))
+        assert read == layouts.read(whole, 0, len(whole))
+        for cut in range(len(whole)):
+            assert layouts.read(whole[:cut], 0, cut) is None
+        if read is not None:
+            found = scan_response(whole, streamed=True)
+            assert read == (found.request_id, found.version, found.bearing)
+            assert not found.final
+            assert not found.error
+
+
+def test_the_second_response_of_a_stream_is_read_by_how_it_begins() -> None:
+    layouts, first, second = Layouts(), answered("a", b"one"), answered("a", b"another " * 20)
+    assert layouts.read(first, 0, len(first)) is None
+    layouts.learn(first, scan_response(first, streamed=True))
+    assert layouts.read(second, 0, len(second)) == ("a", "1", True)
+    without = kserve.ModelStreamInferResponse.FromString(first)
+    del without.infer_response.raw_output_contents[:]
+    cut = without.SerializeToString()
+    assert layouts.read(cut, 0, len(cut)) is None
+    empty = answered("a", b"")
+    assert layouts.read(empty, 0, len(empty)) == ("a", "1", False)
+    for other in (
+        answered("b"),
+        answered("a", final=True),
+        answered("a", None),
+        second + b"\x08\1",
+    ):
+        assert layouts.read(other, 0, len(other)) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x02\x01x",  # a field without a number
+        b"\x00\x01",
+        b"\x0b",  # a group
+        b"\x0a\x02x",  # more than there is
+        b"\x0a",
+        b"\x0a\x80",
+        b"\x08" + b"\x80" * 10 + b"\1",  # a number of 71 bits
+        b"\x0d\1\1\1",
+        b"\x22\x01\x0a",  # a parameter that is cut off, before the end and at it
+        b"\x22\x01\x0a\x1a\x00",
+        b"\x22\x03\x12\x01\x08\x1a\x00",
+        b"\x22\x04\x12\x02\x08\x80\x01\x00",
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        scan_request(data)
+    with pytest.raises(MalformedMessageError):
+        scan_response(data, streamed=False)
+    inner = b"\x12" + bytes([len(data)]) + data
+    with pytest.raises(MalformedMessageError):
+        scan_response(inner, streamed=True)
+
+
+@given(st.binary(max_size=60))
+def test_anything_is_read_or_refused(data: bytes) -> None:
+    layouts = Layouts()
+    for whole in (True, False):
+        for streamed in (True, False):
+            try:
+                layouts.learn(data, scan_response(data, streamed=streamed, whole=whole))
+                scan_request(data, whole=whole)
+            except MalformedMessageError:
+                pass
+    layouts.read(data, 0, len(data))

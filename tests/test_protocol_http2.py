@@ -1,0 +1,580 @@
+"""HTTP/2 as seen from the middle: frames, headers, streams, and whatever else may come."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import tracemalloc
+from itertools import repeat
+
+import pytest
+from hpack import Decoder, Encoder, NeverIndexedHeaderTuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.grpc_calls import MAX_REQUESTS
+from exporter.protocol.http2 import (
+    FIELDS_AT_ONCE,
+    FIELDS_PER_SECOND,
+    MAX_CALLS,
+    MAX_FIELDS,
+    MAX_HEADER_BYTES,
+    PREFACE,
+    Http2Observer,
+)
+from tests.grpc_talk import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    INFER,
+    PADDED,
+    PING,
+    PRIORITY,
+    PUSH,
+    RST,
+    SETTINGS,
+    STREAM_INFER,
+    WINDOW,
+    WITH_PRIORITY,
+    Talk,
+    answered,
+    asked,
+    capture,
+    captures,
+    enveloped,
+    frame,
+    heard,
+    split,
+)
+from tests.wire_log import Line, WireLog, show
+
+CALL = {":method": "POST", ":path": STREAM_INFER, "content-type": "application/grpc"}
+
+
+def conversation() -> Talk:
+    """Return a talk with every kind of frame in it, in every form that they may have."""
+    talk = Talk(Settings(tenant_header="x-team", salt=b"salt"))
+    talk.say(
+        CLIENT,
+        frame(SETTINGS, 0, 0, struct.pack(">HI", 1, 0)),
+        frame(WINDOW, 0, 0, b"\0\0\1\0"),
+        frame(PING, 0, 0, bytes(8)),
+        frame(PRIORITY, 0, 1, bytes(5)),
+        frame(0x42, 0xFF, 7, b"nobody knows this"),
+    )
+    block = talk.block(CLIENT, CALL | {"x-team": "blue", "user-agent": "a" * 300})
+    priority = struct.pack(">IB", 0, 16)
+    flags = PADDED | WITH_PRIORITY
+    talk.say(
+        CLIENT,
+        frame(HEADERS, flags, 1, b"\7" + priority + block[:5] + bytes(7)),
+        frame(CONTINUATION, 0, 1, block[5:20]),
+        frame(CONTINUATION, END_HEADERS, 1, block[20:]),
+    )
+    one, two = enveloped(asked("a")), enveloped(asked("b", text=b"long " * 3000))
+    talk.say(
+        CLIENT,
+        frame(DATA, PADDED, 1, b"\3" + one[:10] + bytes(3)),
+        frame(DATA, 0, 1, one[10:] + two[:3]),
+        frame(DATA, 0, 1),
+        frame(DATA, PADDED, 1, b"\0" + two[3:9000]),
+        frame(DATA, 0, 1, two[9000:]),
+        frame(DATA, PADDED | END_STREAM, 1, b"\5" + bytes(5)),
+    )
+    talk.headers(SERVER, 1, {":status": "100"})
+    talk.headers(SERVER, 1, {":status": "200"})
+    three = [enveloped(answered(one)) for one in "aba"]
+    talk.say(
+        SERVER,
+        frame(DATA, 0, 1, three[0] + three[1] + three[2][:30]),
+        frame(PING, 1, 0, bytes(8)),
+        frame(DATA, PADDED, 1, b"\xff" + three[2][30:] + bytes(255)),
+    )
+    talk.respond(answered("b", b"x" * 20000), answered("a", None, final=True))
+    talk.status()
+    return talk
+
+
+def test_frames_of_every_form() -> None:
+    log = conversation().log
+    assert log.timeless() == [
+        ("started", 0),
+        ("started", 1),
+        ("chunk", 0, 0),
+        ("chunk", 1, 0),
+        ("chunk", 0, 0),
+        ("chunk", 1, 0),
+        ("ended", 0, "ok", "", False),
+        ("ended", 1, "ok", "", False),
+    ]
+    assert [(stream.request_id, stream.tenant) for stream in log.streams] == [
+        ("a", "blue"),
+        ("b", "blue"),
+    ]
+
+
+# Splits
+
+SPLIT = {name: capture(name) for name in captures()}
+SPLIT["conversation"] = conversation().said
+
+
+def _told(log: WireLog) -> list[object]:
+    return [
+        *log.timeless(),
+        *[(one.model, one.version, one.request_id, one.prompt) for one in log.streams],
+    ]
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_byte_by_byte_is_the_same(name: str) -> None:
+    lines = SPLIT[name]
+    assert heard(split(lines, repeat(1))).events == heard(lines).events
+
+
+@given(st.sampled_from(sorted(SPLIT)), st.sampled_from((3, 30, 300)), st.integers())
+def test_any_split_is_the_same(name: str, most: int, seed: int) -> None:
+    lines, rng = SPLIT[name], random.Random(seed)
+    cuts = iter(lambda: rng.randint(1, most), 0)
+    in_pieces, whole = heard(split(lines, cuts)), heard(lines)
+    assert in_pieces.events == whole.events
+    assert _told(in_pieces) == _told(whole)
+
+
+@given(st.sampled_from(sorted(SPLIT)), st.integers(1, 5))
+def test_pieces_that_come_together_are_the_same(name: str, most: int) -> None:
+    lines = SPLIT[name]
+    together: list[Line] = []
+    for way, at, what in lines:
+        last = together[-1] if together else None
+        if (
+            last
+            and last[0] == way
+            and isinstance(what, bytes)
+            and isinstance(last[2], bytes)
+            and len(together) % most
+        ):
+            together[-1] = (way, at, last[2] + what)
+        else:
+            together.append((way, at, what))
+    assert _told(heard(together)) == _told(heard(lines))
+
+
+@pytest.mark.parametrize("padding", [None, 0, 3])
+def test_data_that_end_a_stream_end_it_with_their_last_byte(padding: int | None) -> None:
+    message = enveloped(answered("a"))
+    payload = message if padding is None else bytes([padding]) + message + bytes(padding)
+    flags = END_STREAM | (0 if padding is None else PADDED)
+    for data in (
+        frame(DATA, flags, 1, payload),
+        frame(DATA, 0, 1, message) + frame(DATA, PADDED | END_STREAM, 1, b"\0"),
+        frame(DATA, 0, 1, message) + frame(DATA, END_STREAM, 1),
+    ):
+        talk = Talk()
+        talk.call(asked("a"))
+        for at in range(len(data)):
+            assert talk.observer.live == 1
+            talk.say(SERVER, data[at : at + 1])
+        assert [event[0] for event in talk.log.events] == ["started", "chunk", "ended"]
+
+
+# What breaks the rules
+
+HEAD = frame(HEADERS, 0, 1, b"")
+BREAKS = {
+    "data on no stream": frame(DATA, 0, 0, b"x"),
+    "headers on no stream": frame(HEADERS, END_HEADERS, 0),
+    "settings on a stream": frame(SETTINGS, 0, 1),
+    "a short reset": frame(RST, 0, 1, b"xxx"),
+    "a long ping": frame(PING, 0, 0, bytes(9)),
+    "a short priority": frame(PRIORITY, 0, 1, bytes(4)),
+    "a short window update": frame(WINDOW, 0, 0, bytes(3)),
+    "more padding than data": frame(DATA, PADDED, 1, b"\2x"),
+    "padding without its length": frame(DATA, PADDED, 1) + b"xxxxxxxxx",
+    "more padding than headers": frame(HEADERS, PADDED | END_HEADERS, 1, b"\2x"),
+    "headers without their priority": frame(HEADERS, WITH_PRIORITY | END_HEADERS, 1, b"xxx"),
+    "a continuation of nothing": frame(CONTINUATION, END_HEADERS, 1),
+    "a continuation of another": HEAD + frame(CONTINUATION, END_HEADERS, 3),
+    "data in between": HEAD + frame(DATA, 0, 1, b"x"),
+    "a ping in between": HEAD + frame(PING, 0, 0, bytes(8)),
+    "headers that are none": frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff"),
+    "an index of nothing": frame(HEADERS, END_HEADERS, 1, b"\xff\x20"),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_a_connection_that_breaks_the_rules_is_left_alone(what: str) -> None:
+    talk = Talk()
+    talk.call(asked("a"), stream=5)
+    talk.say(CLIENT, BREAKS[what])
+    assert talk.log.events[1:] == [("passed_over", "malformed"), ("lost", 0)]
+    assert (talk.observer.blind, talk.observer.live, talk.observer.refusal) == (True, 0, "")
+    talk.respond(answered("a"), stream=5)
+    talk.observer.gap(CLIENT, 9.0)
+    talk.observer.aborted(9.0)
+    assert len(talk.log.events) == 3
+
+
+def test_a_short_goaway_breaks_the_rules() -> None:
+    talk = Talk()
+    talk.say(SERVER, frame(GOAWAY, 0, 0, bytes(7)))
+    assert talk.log.events == [("passed_over", "malformed")]
+
+
+@pytest.mark.parametrize("direction", [CLIENT, SERVER])
+def test_a_side_begins_with_its_settings(direction: int) -> None:
+    log = WireLog()
+    observer = Http2Observer(log, Settings())
+    preface = PREFACE if direction == CLIENT else b""
+    observer.feed(direction, preface + frame(PING, 0, 0, bytes(8)), 1.0)
+    assert log.events == [("passed_over", "malformed")]
+
+
+def test_a_server_that_pushes_is_not_followed() -> None:
+    talk = Talk()
+    talk.say(SERVER, frame(PUSH, END_HEADERS, 1, bytes(4)))
+    assert talk.log.events == [("passed_over", "push")]
+
+
+def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
+    log = WireLog()
+    observer = Http2Observer(log, Settings())
+    observer.feed(SERVER, frame(SETTINGS, 0, 0), 1.0)
+    observer.feed(CLIENT, b"PRI * HTTP/1.1\r\n", 1.0)
+    assert (log.events, observer.blind) == ([("passed_over", "midway")], True)
+
+
+@pytest.mark.parametrize("direction", [CLIENT, SERVER])
+def test_after_a_gap_all_is_lost(direction: int) -> None:
+    talk = Talk()
+    talk.call(asked("a"), asked("b"))
+    talk.observer.gap(direction, 9.0)
+    assert talk.log.events[2:] == [("passed_over", "gap"), ("lost", 0), ("lost", 1)]
+    assert (talk.observer.blind, talk.observer.live) == (True, 0)
+
+
+# Bounds
+
+
+def test_headers_beyond_the_bound() -> None:
+    bomb = Encoder()
+    many = bomb.encode([("x", "y" * 4000)]) + bomb.encode([("x", "y" * 4000)]) * 20
+    pieces = [frame(CONTINUATION, 0, 1, bytes(16000))] * 5
+    for what in (
+        frame(HEADERS, END_HEADERS, 1, many),
+        frame(HEADERS, 0, 1, b"") + b"".join(pieces),
+        frame(HEADERS, 0, 1, bytes(MAX_HEADER_BYTES + 1))[:100],
+    ):
+        talk = Talk()
+        talk.say(CLIENT, what)
+        assert (talk.log.events, talk.observer.blind) == ([("passed_over", "headers")], True)
+
+
+def indexed(stream: int, fields: int) -> bytes:
+    """Return a block of fields of one byte each, another one for each stream."""
+    order = random.Random(stream)
+    return frame(HEADERS, END_HEADERS, stream, bytes(order.choices(range(0x82, 0x90), k=fields)))
+
+
+def test_fields_of_a_block_are_bounded() -> None:
+    for fields, fits in ((MAX_FIELDS, True), (MAX_FIELDS + 1, False)):
+        talk = Talk()
+        talk.say(CLIENT, indexed(1, fields))
+        assert talk.observer.blind != fits
+
+
+@pytest.mark.parametrize("fields", [1, 15, 100])
+def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
+    flood, slow = Http2Observer(WireLog(), Settings()), Http2Observer(WireLog(), Settings())
+    begin = PREFACE + frame(SETTINGS, 0, 0)
+    flood.feed(CLIENT, begin, 0.0)
+    slow.feed(CLIENT, begin, 0.0)
+    for number in range(1, FIELDS_AT_ONCE):
+        block = indexed(2 * number + 1, fields)
+        flood.feed(CLIENT, block, 1.0)
+        slow.feed(CLIENT, block, 1.0 + 2 * number * (fields + 4) / FIELDS_PER_SECOND)
+        if flood.blind:
+            break
+    assert number * fields <= FIELDS_AT_ONCE
+    assert not slow.blind
+
+
+def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
+    """That is 250,000 fields, each of which takes as long as any other."""
+    observer = Http2Observer(WireLog(), Settings())
+    blocks = b"".join(indexed(stream, 100) for stream in range(1, 4600, 2))
+    assert len(blocks) > 250_000
+    begun = time.process_time()
+    observer.feed(CLIENT, PREFACE + frame(SETTINGS, 0, 0) + blocks, 1.0)
+    spent = time.process_time() - begun
+    decoder = Decoder()
+    begun = time.process_time()
+    for stream in range(1, 4600, 2):
+        decoder.decode(indexed(stream, 100)[9:], raw=True)
+    assert spent < (time.process_time() - begun) / 4
+    assert observer.blind
+
+
+@given(st.lists(st.sampled_from(["blue", "red", "green"]), max_size=20))
+def test_the_same_block_means_something_else_once_the_table_has_changed(teams: list[str]) -> None:
+    """The newest entry of the table has always the same index."""
+    talk, encoder = Talk(Settings(tenant_header="x-team")), Encoder()
+    blocks = []
+    for number, team in enumerate(teams):
+        fields = [NeverIndexedHeaderTuple(name, value) for name, value in CALL.items()]
+        blocks.append(encoder.encode([*fields, ("x-team", team)]))
+        talk.say(CLIENT, frame(HEADERS, END_HEADERS, 2 * number + 1, blocks[-1]))
+        talk.ask(asked("a"), stream=2 * number + 1)
+    assert [stream.tenant for stream in talk.log.streams] == teams
+
+
+def test_the_second_block_of_two_tenants_is_the_same() -> None:
+    """Or the test above proves nothing."""
+    encoder = Encoder()
+    blocks = [encoder.encode([("x-team", team)]) for team in ("blue", "blue", "red", "red")]
+    assert blocks[1] == blocks[3]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 3)), max_size=40))
+def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> None:
+    talk = Talk(Settings(tenant_header="x-team"))
+    teams = [team * length for team, length in calls]
+    for number, team in enumerate(teams):
+        talk.call(asked("a"), stream=2 * number + 1, x_team=team)
+        talk.headers(SERVER, 2 * number + 1, {":status": "200", "x-team": team})
+        talk.status(stream=2 * number + 1)
+    assert [stream.tenant for stream in talk.log.streams] == teams
+    assert [event[3] for event in talk.log.events if event[0] == "ended"] == ["ok"] * len(teams)
+
+
+def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
+    for size, fits in ((0, True), (16384, True), (MAX_HEADER_BYTES, True), (1 << 20, False)):
+        talk, encoder = Talk(), Encoder()
+        encoder.header_table_size = size
+        for stream in (1, 3):
+            block = encoder.encode([*CALL.items(), ("x", "y" * 5000)])
+            talk.say(CLIENT, frame(HEADERS, END_HEADERS, stream, block))
+            talk.ask(asked("a"), stream=stream)
+        assert len(talk.log.streams) == 2 * fits
+        assert talk.observer.blind != fits
+
+
+def test_more_calls_than_the_bound_are_passed_over() -> None:
+    talk = Talk()
+    for number in range(MAX_CALLS + 1):
+        talk.call(asked("a"), stream=2 * number + 1, path=INFER)
+    assert talk.observer.live == MAX_CALLS
+    assert talk.log.events[-1] == ("passed_over", "calls")
+    talk.status(stream=1)
+    talk.call(asked("b"), stream=9999)
+    assert talk.observer.live == MAX_CALLS
+
+
+def test_calls_that_were_left_make_room_once_the_server_is_done() -> None:
+    talk = Talk()
+    for number in range(MAX_CALLS + 1):
+        stream = 2 * number + 1
+        talk.call(asked("a"), stream=stream)
+        talk.reset(CLIENT, stream=stream)
+        talk.respond(answered("a", final=True), stream=stream)
+    assert ("passed_over", "calls") not in talk.log.events
+    assert len(talk.log.streams) == MAX_CALLS + 1
+
+
+def test_more_requests_than_the_bound_are_passed_over() -> None:
+    talk = Talk()
+    talk.call()
+    talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", final=True)) * (MAX_REQUESTS + 1)))
+    assert talk.observer.live == MAX_REQUESTS
+    assert talk.log.events[-1] == ("passed_over", "crowded")
+    talk.respond(answered("a", final=True))
+    talk.ask(asked("a", final=True))
+    assert talk.observer.live == MAX_REQUESTS
+
+
+# Streams
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "ends"),
+    [
+        (0x7FFFFFFF, 0, {}),
+        (1, 0, {1: ("rejected", "reset")}),
+        (1, 2, {0: ("error", "reset"), 1: ("rejected", "reset")}),
+        (3, 11, {0: ("error", "reset"), 1: ("error", "reset")}),
+    ],
+)
+def test_a_server_that_goes_away_says_which_calls_it_has_taken(
+    last: int, code: int, ends: dict[int, tuple[str, str]]
+) -> None:
+    talk = Talk()
+    talk.call(asked("a"), stream=1)
+    talk.call(asked("b"), stream=3)
+    talk.say(SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + b"why"))
+    told = {event[1]: event[3:5] for event in talk.log.events if event[0] == "ended"}
+    assert told == ends
+    assert talk.observer.live == 2 - len(ends)
+
+
+def test_a_client_that_goes_away_is_still_there() -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    talk.say(CLIENT, frame(GOAWAY, 0, 0, bytes(8)))
+    talk.respond(answered("a", final=True))
+    assert talk.log.events[-1][3:5] == ("ok", "")
+
+
+def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
+    talk = Talk()
+    for stream, method, path, kind in (
+        (1, "GET", "/v2/health/ready", ""),
+        (3, "POST", "/inference.GRPCInferenceService/ServerLive", "application/grpc"),
+        (5, "POST", "/grpc.health.v1.Health/Check", "application/grpc+proto"),
+        (7, "POST", "/v1/chat/completions", "application/json"),
+        (9, "POST", "/v1/chat/completions", "application/json"),
+    ):
+        fields = {":method": method, ":path": path, "content-type": kind}
+        talk.headers(CLIENT, stream, fields)
+        talk.say(CLIENT, frame(DATA, END_STREAM, stream, b"whatever"))
+        talk.headers(SERVER, stream, {":status": "200"})
+        talk.say(SERVER, frame(DATA, END_STREAM, stream, b"whatever"))
+        assert talk.log.events == [("passed_over", "http2")] * max(0, (stream - 5) // 2)
+    talk.call(asked("a"), stream=11)
+    assert talk.observer.live == 1
+
+
+def test_the_tenant_is_what_the_header_says_and_no_more_than_fits() -> None:
+    talk = Talk(Settings(tenant_header="x-team"))
+    for stream, team in ((1, "blue"), (3, "é" * 500)):
+        talk.call(asked("a"), stream=stream, x_team=team)
+    talk.call(asked("a"), stream=5)
+    assert [stream.tenant for stream in talk.log.streams] == ["blue", "é" * 128, ""]
+
+
+def test_a_repeated_status_is_nothing() -> None:
+    """Triton sends the status of a call that timed out four times."""
+    talk = Talk()
+    talk.call(asked("a"), path=INFER)
+    for _ in range(4):
+        talk.status(4)
+        talk.reset(SERVER, 0)
+    talk.call(asked("b"), path=INFER, stream=3)
+    talk.status(0, stream=3)
+    assert [event[3] for event in talk.log.events if event[0] == "ended"] == ["timeout", "ok"]
+
+
+def test_backpressure_is_that_of_every_request() -> None:
+    talk = Talk()
+    talk.call(asked("a"), asked("b"), stream=1)
+    talk.call(asked("c"), stream=3)
+    talk.respond(answered("a", final=True))
+    talk.observer.blocked()
+    assert talk.log.events[-2:] == [("blocked", 1), ("blocked", 2)]
+    talk.observer.backpressure(1.5)
+    assert talk.log.events[-2:] == [("backpressure", 1, 1.5), ("backpressure", 2, 1.5)]
+
+
+def test_the_server_may_speak_first() -> None:
+    lines = capture("stream")
+    first = [line for line in lines if line[0] == SERVER][:1]
+    others = [line for line in lines if line is not first[0]]
+    assert heard([*first, *others]).timeless() == heard(lines).timeless()
+
+
+# Anything at all
+
+
+def _whatever(observer: Http2Observer, log: WireLog) -> None:
+    """Check what holds whatever was fed, and that all ends with the connection."""
+    begun = len(log.streams)
+    over = sum(event[0] in {"ended", "lost"} for event in log.events)
+    assert observer.live == begun - over
+    observer.expire(1e9)
+    observer.aborted(1e9)
+    assert observer.live == 0
+    for number in range(begun):
+        kinds = [event[0] for event in log.of(number)]
+        assert (kinds[0], kinds.count("started")) == ("started", 1)
+        assert sum(kind in {"ended", "lost"} for kind in kinds) == 1
+        assert kinds[-1] in {"ended", "lost"}
+
+
+@given(st.lists(st.tuples(st.sampled_from((CLIENT, SERVER)), st.binary(max_size=200)), max_size=9))
+def test_random_bytes(pieces: list[tuple[int, bytes]]) -> None:
+    talk = Talk()
+    for direction, data in pieces:
+        talk.observer.feed(direction, data, 1.0)
+    _whatever(talk.observer, talk.log)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((CLIENT, SERVER)),
+            st.integers(0, 10),
+            st.sampled_from((0, 1, 4, 5, 8, 9, 12, 0x24, 0x2D)),
+            st.sampled_from((0, 1, 3)),
+            st.sampled_from(
+                (b"", bytes(4), bytes(5), bytes(8), b"\x82", b"\0\0\0\0\5", enveloped(asked("a")))
+            )
+            | st.binary(max_size=40),
+        ),
+        max_size=20,
+    )
+)
+def test_random_frames(frames: list[tuple[int, int, int, int, bytes]]) -> None:
+    talk = Talk()
+    talk.call(asked("a"))
+    for direction, kind, flags, stream, payload in frames:
+        talk.observer.feed(direction, frame(kind, flags, stream, payload), 1.0)
+    _whatever(talk.observer, talk.log)
+
+
+@given(st.sampled_from(sorted(SPLIT)), st.integers())
+@settings(max_examples=300)
+def test_mutated_recordings(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    lines: list[Line] = []
+    for way, at, what in SPLIT[name]:
+        data = bytearray(what) if isinstance(what, bytes) else None
+        if data is not None and rng.random() < 0.2:
+            where = rng.randrange(len(data))
+            change = rng.randrange(4)
+            if change == 0:
+                data[where] ^= 1 << rng.randrange(8)
+            elif change == 1:
+                del data[where : where + rng.randrange(1, 20)]
+            elif change == 2:
+                data[where:where] = rng.randbytes(rng.randrange(1, 20))
+            else:
+                data[where:where] = data
+        lines.append((way, at, what if data is None else bytes(data)))
+    if rng.random() < 0.2:
+        rng.shuffle(lines)
+    log = WireLog()
+    observer = Http2Observer(log, Settings())
+    show(observer, lines)
+    _whatever(observer, log)
+
+
+def test_what_is_held_is_bounded() -> None:
+    """A client that never finishes anything, on as many streams as it likes."""
+    talk = Talk()
+    start = frame(DATA, 0, 1, enveloped(bytes(100_000))[:16000])
+    heads = [
+        frame(HEADERS, END_HEADERS, 2 * n + 1, talk.block(CLIENT, CALL))
+        for n in range(2 * MAX_CALLS)
+    ]
+    tracemalloc.start()
+    for number, head in enumerate(heads):
+        talk.observer.feed(CLIENT, head, 1.0)
+        stream = struct.pack(">I", 2 * number + 1)
+        talk.observer.feed(CLIENT, start[:5] + stream + start[9:], 1.0)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < MAX_CALLS * 12_000
