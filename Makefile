@@ -25,8 +25,9 @@ bench: $(READY)
 
 examples: $(READY)
 	set -e; for slo in examples/*/slo.*; do $(BIN)/tokenslo generate $$slo -o $$(dirname $$slo); done
-	$(BIN)/tokenslo signals > docs/signals.md
-	$(BIN)/tokenslo schema > docs/slo.schema.json
+	$(BIN)/tokenslo signals > docs/reference/signals.md
+	$(BIN)/tokenslo schema > docs/reference/slo.schema.json
+	$(BIN)/python -m tools.docs
 
 clean:
 	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist

@@ -109,7 +109,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 def as_json(tested: Iterable[tuple[Plan, Iterable[Backtest]]]) -> str:
     """Write backtests as JSON; times are in seconds since the epoch, shares are ratios.
 
-    docs/backtest.md says what each key holds.
+    docs/reference/json-output.md lists the keys.
     """
     found = [_object(plan, backtest) for plan, backtests in tested for backtest in backtests]
     return json.dumps(found, indent=2) + "\n"

@@ -10,7 +10,8 @@ from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS, Signal
 _INTRODUCTION = """\
 # Signals and metrics
 
-What the sidecar serves on `/metrics`, and how it is obtained. `tokenslo signals` prints this page.
+For authors of queries and readers of a number: every metric that the sidecar serves, and every
+method that provides it. `tokenslo signals` prints this page.
 
 Every serving metric carries the labels `model` and `version`. Units are seconds, bytes and ratios
 from 0 to 1. A signal that cannot be had has no series: `tokenslo_signal_info` says

@@ -207,7 +207,7 @@ def _time(seconds: Decimal | None) -> str:
 def as_json(plans: Iterable[tuple[Plan, Iterable[Explanation]]]) -> str:
     """Write explanations as JSON: durations in seconds, shares as ratios, all of them numbers.
 
-    docs/backtest.md says what each key holds.
+    docs/reference/json-output.md lists the keys.
     """
     services = [
         {

@@ -281,7 +281,10 @@ def _rest(model: SeenModel) -> Iterator[str]:
         said = f"{', '.join(keys)}: {note}{f'; {fix}' if fix else ''}"
         yield from _bullet(said)
     if "streams" not in _measured(model):
-        said = "they are measured on the streams; run the sidecar with --tap (docs/slo-files.md)"
+        said = (
+            "they are measured on the streams; run the sidecar with --tap "
+            "(docs/how-to/proxy-tap.md)"
+        )
         streams = model.signals.get("streams")
         if streams and streams.fix and "--tap" not in streams.fix:  # it has a tap
             said = f"{streams.note}; {streams.fix}"

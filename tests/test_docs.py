@@ -1,4 +1,4 @@
-"""Pages of docs/ say what the code says: those that are generated, and those on JSON."""
+"""The documentation agrees with the code: tables, outputs, links, facts and names of files."""
 
 from __future__ import annotations
 
@@ -10,21 +10,122 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from service_example import example
+from service_example import example, objective
 
 from alerts.backtest import History, backtest
 from alerts.backtest_report import as_json as backtest_json
+from alerts.backtest_report import as_text as backtest_text
+from slos import names
+from slos.causes import CAUSE_ALERTS
 from slos.explain import as_json as explain_json
 from slos.explain import explain
+from slos.load import load_file
 from slos.model import PolicyStep
 from tokenslo.commands.signals import signals
+from tools.docs.pages import ROOT, Fence, every_fence, fences, pages, render
+from tools.docs.sandbox import CommandError
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
+ALL_PAGES = [*pages(), ROOT / "bench/README.md"]
+KINDS = ("how-to", "reference", "explanation")
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_generated_tables_and_printed_outputs_are_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert render(text) == text, "write it again: make examples"
+
+
+def test_a_stale_output_table_or_exit_code_would_be_found() -> None:
+    stale = "```console\n$ tokenslo --version\ntokenslo 0\n```\n"
+    assert "tokenslo 0.1.0" in render(stale)
+    assert "| TL001 |" in render("<!-- generated: checks -->\n<!-- end -->\n")
+    with pytest.raises(CommandError, match=r"`tokenslo validate x.yaml` ends with 2 instead of 0"):
+        render("```console\n$ tokenslo validate x.yaml\n```\n")
 
 
 def test_the_page_of_signals_is_current() -> None:
     printed = CliRunner().invoke(signals).output
-    assert (DOCS / "signals.md").read_text() == printed, "write it again: make examples"
+    assert (DOCS / "reference/signals.md").read_text() == printed, "write it again: make examples"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name)
+def test_a_page_has_its_kind_a_title_and_a_sentence_about_its_reader(page: Path) -> None:
+    assert page.parent.name in KINDS or name(page) in ("docs/README.md", "docs/tutorial.md")
+    title, blank, first = page.read_text(encoding="utf-8").splitlines()[:3]
+    assert title.startswith("# ")
+    assert not blank
+    assert first.startswith("For ")
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    linked = {(DOCS / path).resolve() for path in re.findall(r"\]\(([^)#]+\.md)\)", index)}
+    assert linked == {*DOCS.rglob("*.md")} - {DOCS / "README.md"}
+
+
+# Links
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    named = {
+        path
+        for file in ROOT.glob("[a-z]*/**/*.py")
+        if file.parts[len(ROOT.parts)] in ("alerts", "exporter", "promql", "slos", "tokenslo")
+        for path in re.findall(r"\bdocs/[\w/-]+\.md", file.read_text(encoding="utf-8"))
+        if "backend" not in path and path != "docs/model_config.md"
+    }
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+# Files that pages show
+
+
+@pytest.mark.parametrize(
+    ("page", "fence"),
+    [
+        pytest.param(page, fence, id=f"{page}:{fence.line}")
+        for page, fence in every_fence("yaml", "jsonnet")
+        if "tokenslo/v1" in fence.body and fence.title != "broken.yaml"
+    ],
+)
+def test_slo_files_are_valid(page: str, fence: Fence, tmp_path: Path) -> None:
+    for other in fences((ROOT / page).read_text(encoding="utf-8")):
+        if other.title.endswith(".libsonnet"):
+            (tmp_path / Path(other.title).name).write_text(other.body)
+    file = tmp_path / f"slo.{fence.kind}"
+    file.write_text(fence.body)
+    assert load_file(file, [tmp_path]).services
+
+
+# Facts
 
 
 PLAN = example(policy=(PolicyStep(Decimal("0.5"), "stop"),))
@@ -48,9 +149,84 @@ def keys(value: object) -> Iterator[str]:
     ],
 )
 def test_every_key_of_json_is_described_and_no_other(section: str, text: str) -> None:
-    page = (DOCS / "backtest.md").read_text()
+    page = (DOCS / "reference/json-output.md").read_text()
     described = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (.*) \|$", described, re.MULTILINE)
     made = set(keys(json.loads(text)))
     assert {name for row in rows for name in re.findall(r"`(\w+)`", " ".join(row))} >= made
     assert {name for keys_, _ in rows for name in re.findall(r"`(\w+)`", keys_)} <= made
+
+
+def test_the_output_of_a_backtest_is_current() -> None:
+    """An outage of half an hour on the last of four days, at ten requests per second."""
+    day = 1_440
+    total = [10.0] * 4 * day
+    bad = [10.0 if 3 * day <= minute < 3 * day + 30 else 0.0 for minute in range(4 * day)]
+    plan = example(objective("availability", "0.99"))
+    start = 1_767_225_600.0
+    found = backtest(plan, plan.objectives[0], History(start, 60.0, bad, total))
+    (shown,) = (fence for _, fence in every_fence("text") if fence.title == "backtest")
+    assert shown.body == backtest_text(plan, [found])
+
+
+def first_column(page: str, heading: str) -> list[str]:
+    section = (DOCS / page).read_text().partition(f"{heading}\n")[2]
+    section = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
+
+
+def test_every_alert_and_cause_is_described() -> None:
+    suffixes = {
+        names.BURN,
+        names.EXHAUSTED,
+        names.ABSENT,
+        names.INCONSISTENT,
+        names.LOW_TRAFFIC,
+        names.POLICY,
+    }
+    described = first_column("reference/rules.md", "## Alerts of an objective")
+    assert {each.strip("…") for each in described if each.startswith("…")} == suffixes
+    causes = first_column("reference/rules.md", "## Causes")
+    assert causes[: len(CAUSE_ALERTS)] == [alert.name for alert in CAUSE_ALERTS]
+    conditions = causes[len(CAUSE_ALERTS) : 2 * len(CAUSE_ALERTS)]
+    assert conditions == [alert.name for alert in CAUSE_ALERTS]
+
+
+def test_every_recorded_series_is_described() -> None:
+    page = (DOCS / "reference/recorded-series.md").read_text().partition("## Increases")[0]
+    rules = (ROOT / "examples/chat/alerts/chat.rules.yaml").read_text()
+    recorded = {re.sub(r"rate\w+$", "rate", each) for each in re.findall(r"record: (\S+)", rules)}
+    described = {re.sub(r"rate\w+$", "rate", each) for each in re.findall(r"`(slo:[^`]+)`", page)}
+    assert described == recorded
+
+
+def test_defaults_of_slo_files_are_those_of_the_loader(tmp_path: Path) -> None:
+    file = tmp_path / "slo.yaml"
+    file.write_text(
+        "apiVersion: tokenslo/v1\nservice: a\nobjectives:\n"
+        "  - {name: b, indicator: availability, target: 99%}\n"
+    )
+    (service,) = load_file(file).services
+    page = (DOCS / "reference/slo-language.md").read_text()
+    defaults = dict(re.findall(r"^\| `([\w.]+)` \| .*? \| `([^|]+)` \|", page, re.MULTILINE))
+    assert defaults["window"] == f"{int(service.window) // 86_400}d"
+    assert (defaults["rules"], defaults["histograms"]) == (service.rules, service.histograms)
+    assert defaults["alerting.min_bad_events"] == str(service.alerting.min_bad_events)
+    for tier in ("page", "ticket", "cause"):
+        severity = getattr(service.alerting, tier).labels["severity"]
+        assert defaults[f"alerting.{tier}"] == f"{{labels: {{severity: {severity}}}}}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def test_files_that_contributors_are_sent_to_exist() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = page.partition("## Where to change what\n")[2].partition("\n## ")[0]
+    places = [
+        re.findall(r"`([\w./]+(?:\.py|/|\.md))`", row) for row in rows.splitlines() if "`" in row
+    ]
+    assert len(places) >= 10
+    assert all(len(row) >= 1 for row in places)
+    assert [path for row in places for path in row if not (ROOT / path).exists()] == []

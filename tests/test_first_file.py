@@ -67,7 +67,7 @@ objectives:
   # Not measured here:
   # - itl: no metric has it; give the sidecar --tap
   # - stream_completion, disconnects, goodput: they are measured on the streams; run the sidecar
-  #   with --tap (docs/slo-files.md)
+  #   with --tap (docs/how-to/proxy-tap.md)
 """
     )
 

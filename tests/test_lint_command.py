@@ -389,15 +389,6 @@ def test_a_wrong_name_in_what_is_generated_would_be_found(tmp_path: Path) -> Non
     assert ids(tmp_path, text.replace("version)", "model_name)")) == ["TL003"]
 
 
-def test_the_page_of_checks_names_them_all() -> None:
-    page = (ROOT / "docs" / "lint.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| TL")]
-    assert rows == [
-        f"| {id_} | {check.name} | {check.severity} | {check.summary} |"
-        for id_, check in CHECKS.items()
-    ]
-
-
 def test_a_finding_may_be_ignored(tmp_path: Path) -> None:
     text = rules(alert("sum(vllm:kv_cache_usage_perc) > 90"))
     assert ids(tmp_path, text) == ["TL022", "TL031"]

@@ -41,7 +41,7 @@ def loads(value: object, folder: Path) -> bool:
 
 def test_it_is_a_schema_and_the_published_one_is_current() -> None:
     Draft202012Validator.check_schema(SCHEMA)
-    published = (ROOT / "docs" / "slo.schema.json").read_text(encoding="utf-8")
+    published = (ROOT / "docs/reference/slo.schema.json").read_text(encoding="utf-8")
     assert published == PRINTED, "write it again: make examples"
 
 

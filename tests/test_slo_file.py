@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import string
 from dataclasses import replace
 from decimal import Decimal
@@ -18,7 +17,7 @@ from promql.expr import decimal_text
 from slos.durations import format_duration
 from slos.errors import InvalidFile
 from slos.indicators import CLAUSES, INDICATORS
-from slos.language import ALERTING, CLAUSE, FILE, OBJECTIVE, SERVICE, STEP, TIER, TIME_SLICES
+from slos.language import ALERTING, CLAUSE, OBJECTIVE, SERVICE, TIER
 from slos.load import load_file
 from slos.model import Alerting, Objective, Service, Tier
 
@@ -642,20 +641,3 @@ def test_any_tree_is_read_or_refused_in_single_lines(tree):
         lines = []
         assert found.objectives
     assert all(len(line.splitlines()) == 1 and line.isprintable() for line in lines)
-
-
-def test_the_reference_names_every_key_and_its_examples_are_right(folder):
-    text = (ROOT / "docs" / "slo-files.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"^\| `([A-Za-z0-9_.]+)` \|", text, re.MULTILINE))
-    keys = {field.name for field in SERVICE} | {f"objectives.{field.name}" for field in OBJECTIVE}
-    keys |= {f"alerting.{field.name}" for field in ALERTING}
-    keys |= {f"alerting.page.{field.name}" for field in TIER}
-    keys |= {f"budget_policy.{field.name}" for field in STEP}
-    keys |= {f"objectives.time_slices.{field.name}" for field in TIME_SLICES}
-    keys |= {field.name for field in FILE}
-    assert documented == keys | set(INDICATORS)
-    examples = re.findall(r"^```(yaml|jsonnet)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(examples) >= 2
-    for suffix, example in examples:
-        Path(f"f.{suffix}").write_text(example, encoding="utf-8")
-        assert load_file(f"f.{suffix}").services

@@ -1,0 +1,1 @@
+"""Keep the documentation current: generate its tables and run the commands that it shows."""

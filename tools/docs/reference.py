@@ -1,0 +1,224 @@
+"""The generated parts of ``docs/reference/``: tables of what the code itself lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+
+import click
+
+from exporter.config import OPTIONS, SOURCES
+from promql.expr import decimal_text
+from promql.lint.findings import CHECKS
+from slos.burn import pairs
+from slos.causes import CAUSE_ALERTS
+from slos.indicators import INDICATORS
+from slos.language import ALERTING, CLAUSE, FILE, OBJECTIVE, SERVICE, STEP, TIER, TIME_SLICES
+from slos.schema import Field
+from tokenslo.cli import COMMANDS, cli
+
+_DAY = 86_400
+_NO_OPTIONS = "No options.\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (head, ("---",) * len(head), *rows)
+    return "".join(f"| {' | '.join(_cell(cell) for cell in cells)} |\n" for cells in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# The command line
+
+
+def _commands() -> str:
+    """Describe every command: usage, help, and a table of its options."""
+    context = click.Context(cli, info_name="tokenslo")
+    parts = []
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        if command is None:
+            continue
+        inner = click.Context(command, info_name=name, parent=context)
+        usage = " ".join(command.collect_usage_pieces(inner))
+        text = "\n\n".join(_paragraphs(command.help or ""))
+        parts.append(f"## {name}\n\n```text\ntokenslo {name} {usage}\n```\n\n{text}\n")
+        if name == "exporter":
+            parts.append("[configuration.md](configuration.md) lists its options.\n")
+        else:
+            rows = [_option(param) for param in command.params if isinstance(param, click.Option)]
+            parts.append(_table(("option", "meaning", "default"), rows) if rows else _NO_OPTIONS)
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(part.split()) for part in text.split("\n\n")]
+
+
+def _option(option: click.Option) -> tuple[str, str, str]:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts) if name)
+    kind = ""
+    if isinstance(option.type, click.Choice):
+        kind = " or ".join(f"`{choice}`" for choice in option.type.choices)
+    elif option.metavar:
+        kind = f"`{option.metavar}`"
+    shown = option.default if isinstance(option.default, str | int) else ""
+    default = "" if isinstance(shown, bool) or shown == "" else f"`{shown}`"
+    required = "required" if option.required else default
+    return f"{names} {kind}".strip(), option.help or "", required
+
+
+# The configuration of the sidecar
+
+
+def _settings() -> str:
+    rows = (
+        (
+            f"`--{option.name}`",
+            f"`{option.metavar}`",
+            f"`{option.default}`" if option.default else "",
+            option.help,
+        )
+        for option in OPTIONS
+    )
+    return _table(("option", "value", "default", "meaning"), rows)
+
+
+def _sources() -> str:
+    return ", ".join(f"`--{name}`" for name in SOURCES) + "\n"
+
+
+# SLO files
+
+_DEFAULTS: Mapping[str, str] = {
+    "selector": "all models",
+    "window": "`28d`",
+    "histograms": "`classic`",
+    "rules": "`exact`",
+    "objectives.histograms": "the service's",
+    "objectives.owner": "the service's",
+    "objectives.selector": "the service's",
+    "objectives.alerting": "the service's",
+    "alerting.page": "`{labels: {severity: critical}}`",
+    "alerting.ticket": "`{labels: {severity: warning}}`",
+    "alerting.cause": "`{labels: {severity: info}}`",
+    "alerting.min_bad_events": "`10`",
+    "alerting.windows": "by period and target",
+    "alerting.causes": "see [Causes](rules.md#causes)",
+}
+"""Defaults of optional keys; a key without one is empty by default."""
+
+
+def _keys(prefix: str, fields: Iterable[Field]) -> Callable[[], str]:
+    def table() -> str:
+        rows = (
+            (
+                f"`{prefix}{field.name}`",
+                _type(field.shape),
+                "required" if field.required else _DEFAULTS.get(f"{prefix}{field.name}", ""),
+                field.about,
+            )
+            for field in fields
+        )
+        return _table(("key", "value", "default", "meaning"), rows)
+
+    return table
+
+
+def _type(shape: Mapping[str, object]) -> str:
+    """Name the kind of value that a JSON Schema shape allows."""
+    if "enum" in shape or "const" in shape:
+        values = shape.get("enum", (shape.get("const"),))
+        return " or ".join(f"`{value}`" for value in values)  # type: ignore[attr-defined]
+    pattern = str(shape.get("pattern", ""))
+    if pattern.endswith("%$"):
+        return "share"
+    if "ms|" in pattern or "|ms" in pattern:
+        return "duration"
+    names = {"array": "list", "object": "mapping", "integer": "whole number", "string": "text"}
+    kind = shape.get("type")
+    return names.get(str(kind), "text or mapping" if "oneOf" in shape or "anyOf" in shape else "")
+
+
+def _indicators() -> str:
+    thresholds = {"seconds": "duration", "ratio": "share", None: "none"}
+    rows = (
+        (
+            f"`{indicator.key}`",
+            indicator.events,
+            indicator.good.format(threshold="the threshold"),
+            "`clauses`" if indicator.key == "goodput" else thresholds[indicator.threshold],
+            ", ".join(f"`{signal}`" for signal in indicator.signals),
+        )
+        for indicator in INDICATORS.values()
+    )
+    return _table(("indicator", "events", "an event is good if", "threshold", "signals"), rows)
+
+
+# Rules
+
+
+def _windows() -> str:
+    """Tabulate the pairs of windows of usual targets over 28 days."""
+    targets = [Decimal(target) for target in ("0.9", "0.95", "0.99", "0.999", "0.9999")]
+    rows = [
+        (
+            _percent(target),
+            pair.tier,
+            pair.long,
+            pair.short,
+            decimal_text(pair.burn_rate),
+            _percent(pair.threshold),
+        )
+        for target in targets
+        for pair in pairs(Decimal(28 * _DAY), target)
+    ]
+    return _table(("target", "tier", "long", "short", "burn rate", "error ratio above"), rows)
+
+
+def _percent(ratio: Decimal) -> str:
+    return f"{decimal_text(ratio * 100)}%"
+
+
+def _causes() -> str:
+    rows = (
+        (
+            f"`{alert.name}`",
+            alert.tier,
+            alert.lasting,
+            alert.summary,
+            ", ".join(f"`{key}`" for key in alert.symptoms),
+        )
+        for alert in CAUSE_ALERTS
+    )
+    return _table(("alert", "tier", "for", "summary", "explains objectives on"), rows)
+
+
+# Lint
+
+
+def _checks() -> str:
+    rows = ((id_, check.name, check.severity, check.summary) for id_, check in CHECKS.items())
+    return _table(("id", "name", "severity", "finds"), rows)
+
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "commands": _commands,
+    "settings": _settings,
+    "sources": _sources,
+    "file-keys": _keys("", [field for field in FILE if field.name == "services"]),
+    "service-keys": _keys("", SERVICE),
+    "objective-keys": _keys("objectives.", OBJECTIVE),
+    "clause-keys": _keys("objectives.clauses.", CLAUSE),
+    "slice-keys": _keys("objectives.time_slices.", TIME_SLICES),
+    "alerting-keys": _keys("alerting.", ALERTING),
+    "tier-keys": _keys("alerting.page.", TIER),
+    "step-keys": _keys("budget_policy.", STEP),
+    "indicators": _indicators,
+    "windows": _windows,
+    "causes": _causes,
+    "checks": _checks,
+}
+"""By name: the text of a generated block."""
