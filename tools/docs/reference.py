@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import click
 
-from exporter.config import OPTIONS, SOURCES
+from exporter.settings import OPTIONS, SOURCES
 from promql.expr import decimal_text
 from promql.lint.findings import CHECKS
 from slos.burn import pairs
