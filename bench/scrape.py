@@ -1,13 +1,15 @@
-"""How long scrapes and health checks take while the sidecar reads many models, beside a peer.
+"""Measure scrapes and health checks while the sidecar reads many models, beside a peer.
 
-``python -m bench.scrape`` from the checkout; README.md says what the table means.
+``python -m bench.scrape`` from the checkout; ``--help`` has the options, README.md the columns.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
+import random
 import signal
 import socket
 import statistics
@@ -34,19 +36,20 @@ SERVERS = {
 MODELS = (10, 50, 200, 256)
 GROWING = ("_bucket", "_sum", "_count", "_total", "_success", "_failure", "_us")
 """Ends of the names of counters."""
-SECONDS = 20.0
-SCRAPES = round(SECONDS) + 8
+SECONDS = 45
+PERIODS = (0.6, 1.4)
+"""Least and longest time between two scrapes, in seconds: they fall on readings as often as not."""
 AS_PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0",
     "Accept-Encoding": "gzip",
 }
 
 
-def expositions(server: str, models: int) -> list[bytes]:
+def expositions(server: str, models: int, readings: int) -> list[bytes]:
     """Return the exposition of a server with a number of models at each of its readings."""
     capture, model = SERVERS[server]
     bodies = []
-    for scrape in range(1, SCRAPES + 1):
+    for scrape in range(1, readings + 1):
         lines = []
         for line in (CAPTURES / capture).read_text().splitlines(keepends=True):
             if line.startswith("#"):
@@ -141,15 +144,17 @@ def sidecar(server: str, url: str) -> Iterator[tuple[int, subprocess.Popen[bytes
         process.wait()
 
 
-def timed(port: int, path: str) -> tuple[float, bytes]:
+def timed(port: int, path: str) -> tuple[float, int, bytes]:
+    """Return seconds, status and body of an answer."""
     start = time.perf_counter()
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path, headers=AS_PROMETHEUS)
-        body = connection.getresponse().read()
+        response = connection.getresponse()
+        body = response.read()
     finally:
         connection.close()
-    return time.perf_counter() - start, body
+    return time.perf_counter() - start, response.status, body
 
 
 def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
@@ -170,50 +175,58 @@ def peer_seconds(body: bytes) -> float:
     return time.process_time() - start
 
 
-def measure(server: str, models: int) -> str:
-    """Scrape once a second and ask /healthz every 20 ms, for some seconds; return a line."""
+def measure(server: str, models: int, seconds: float) -> str:
+    """Scrape about once a second and read /healthz every 20 ms from the start; return a line."""
     with ExitStack() as stack:
         documents = triton_api(models) if server == "triton" else {}
-        source = stack.enter_context(served(expositions(server, models), documents))
+        bodies = expositions(server, models, round(seconds) + 5)
+        source = stack.enter_context(served(bodies, documents))
         port, process = stack.enter_context(sidecar(server, source))
-        body = b""
-        for _ in range(200):
-            try:
-                _, body = timed(port, "/metrics")
-            except OSError:
-                time.sleep(0.1)
-                continue
-            if b"llm_" in gzip.decompress(body):
-                break
-            time.sleep(0.1)
-        time.sleep(2)
+        wait(port, "/healthz")
         health: list[float] = []
         stop = threading.Event()
 
         def ask() -> None:
-            while not stop.is_set():
+            while not stop.wait(0.02):
                 health.append(timed(port, "/healthz")[0])
-                time.sleep(0.02)
 
         asking = threading.Thread(target=ask)
         asking.start()
-        began, before = time.perf_counter(), cpu_seconds(process)
-        scrapes = []
-        while time.perf_counter() - began < SECONDS:
-            seconds, body = timed(port, "/metrics")
-            scrapes.append(seconds)
-            time.sleep(max(0.0, 1 - seconds))
-        took = cpu_seconds(process) - before
-        stop.set()
-        asking.join()
+        try:
+            wait(port, "/readyz")
+            began, before = time.perf_counter(), cpu_seconds(process)
+            scrapes = []
+            periods = random.Random(1)
+            while time.perf_counter() - began < seconds:
+                took, _, body = timed(port, "/metrics")
+                scrapes.append(took)
+                time.sleep(max(0.0, periods.uniform(*PERIODS) - took))
+            elapsed = time.perf_counter() - began
+            cpu = cpu_seconds(process) - before
+        finally:
+            stop.set()
+            asking.join()
     text = gzip.decompress(body)
     peer = peer_seconds(text)
     return (
-        f"{server:>6}  {models:>6,}  {text.count(chr(10).encode()):>9,}  {_ms(scrapes, 0.5)}  "
-        f"{_ms(scrapes, 0.99)}  {_ms(health, 0.5)}  {_ms(health, 0.99)}  "
-        f"{1000 * took / len(scrapes):>8.0f}  {1000 * peer:>8.0f}  "
-        f"{peer * len(scrapes) / took:>6.1f}"
+        f"{server:>6}  {models:>6,}  {text.count(chr(10).encode()):>9,}  "
+        f"{1000 * scrapes[0]:>8.1f}  {_ms(scrapes, 0.5)}  {_ms(scrapes, 0.99)}  "
+        f"{_ms(health, 0.5)}  {_ms(health, 0.99)}  "
+        f"{1000 * cpu / elapsed:>8.0f}  {1000 * peer:>8.0f}  {peer * len(scrapes) / cpu:>6.1f}"
     )
+
+
+def wait(port: int, path: str) -> None:
+    """Wait until a path answers with 200; raises TimeoutError after 30 s."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            if timed(port, path)[1] == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.01)
+    raise TimeoutError(f"{path} did not answer with 200 in 30 s")
 
 
 def _ms(seconds: list[float], share: float) -> str:
@@ -222,15 +235,24 @@ def _ms(seconds: list[float], share: float) -> str:
 
 
 def main() -> None:
-    print("milliseconds: scrapes and /healthz by the clock; CPU for each second of one scrape.\n")
+    parser = argparse.ArgumentParser(prog="python -m bench.scrape", description=__doc__)
+    parser.add_argument("--server", nargs="+", choices=SERVERS, default=[*SERVERS])
+    parser.add_argument("--models", nargs="+", type=int, default=MODELS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time measured per line")
+    parser.add_argument("--runs", type=int, default=1, help="lines per number of models")
+    options = parser.parse_args()
     print(
-        f"{'server':>6}  {'models':>6}  {'lines':>9}  {'scrape50':>8}  {'scrape99':>8}  "
-        f"{'health50':>8}  "
-        f"{'health99':>8}  {'CPU':>8}  {'peer CPU':>8}  {'ratio':>6}"
+        "milliseconds: scrapes and /healthz by the clock; CPU in a second, of one scrape (peer)\n"
     )
-    for server in SERVERS:
-        for models in MODELS:
-            print(measure(server, models), flush=True)
+    print(
+        f"{'server':>6}  {'models':>6}  {'lines':>9}  {'first':>8}  {'scrape50':>8}  "
+        f"{'scrape99':>8}  {'health50':>8}  {'health99':>8}  {'CPU':>8}  {'peer CPU':>8}  "
+        f"{'ratio':>6}"
+    )
+    for server in options.server:
+        for models in options.models:
+            for _ in range(options.runs):
+                print(measure(server, models, options.seconds), flush=True)
 
 
 if __name__ == "__main__":

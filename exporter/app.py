@@ -42,6 +42,7 @@ from exporter.web.readiness import family as ready_family
 from exporter.web.server import Facts, application
 from exporter.web.status_page import Status
 from exporter.web.view_families import families
+from exporter.web.warm_up import WarmUp
 from slos.model import Service
 from slos.thresholds import thresholds
 
@@ -273,9 +274,10 @@ async def _read(
     probed: Collection[str],
 ) -> None:
     episodes = Episodes()
+    warm_up = WarmUp()
     while True:
         began = monotonic()
-        survey = await _read_once(source, store, episodes, events, began, probed)
+        survey = await _read_once(source, store, episodes, events, warm_up, began, probed)
         try:
             objectives.look(survey, partial(store.view, in_words=False), monotonic())
         except Exception as error:
@@ -290,6 +292,7 @@ async def _read_once(
     store: Store,
     episodes: Episodes,
     events: SloEvents,
+    warm_up: WarmUp,
     began: float,
     probed: Collection[str],
 ) -> Survey | None:
@@ -299,6 +302,7 @@ async def _read_once(
         source.learn(store.models(began))
     try:
         survey = events.added(without_probes(await source.survey(began), probed), began)
+        await asyncio.to_thread(warm_up.take, survey)
         now = await _store(store, survey, monotonic() - began)
     except SourceError as error:
         now = monotonic()

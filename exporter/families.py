@@ -21,10 +21,10 @@ class LabelSet(dict[str, str]):
     __slots__ = ("_hash", "pairs")
 
     def __init__(self, labels: Mapping[str, str]) -> None:
-        super().__init__(
-            (name, value if value.isascii() else value.encode(errors="replace").decode())
-            for name, value in labels.items()
-        )
+        super().__init__(labels)
+        if not "".join(labels.values()).isascii():
+            for name, value in labels.items():
+                self[name] = value.encode(errors="replace").decode()
         self.pairs = tuple(sorted(self.items()))
         self._hash = hash(self.pairs)
 
@@ -45,9 +45,8 @@ class Family:
 def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> Family:
     """Return one of the exporter's own metrics, which the catalogue describes."""
     kind, text, _ = OWN_METRICS[name]
-    own = ((_label_set(labels), value) for labels, value in series)
+    own = [
+        (labels if isinstance(labels, LabelSet) else LabelSet(labels), value)
+        for labels, value in series
+    ]
     return Family(name, kind, text, tuple(own))
-
-
-def _label_set(labels: Mapping[str, str]) -> LabelSet:
-    return labels if isinstance(labels, LabelSet) else LabelSet(labels)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 from service_example import example
 
-from promql.parse import parse
-from promql.tree import Vector, selectors
+from promql.parse import Selector, parse, selectors
 from slos.causes import CAUSE_ALERTS, conditions
 from slos.queries import SERIES
 from slos.signals import OUTCOMES, PHASES, SIGNALS
@@ -33,7 +32,7 @@ TRITON = {
 }
 
 
-def asked(selector: Mapping[str, str]) -> list[Vector]:
+def asked(selector: Mapping[str, str]) -> list[Selector]:
     """Return every selector of every cause's conditions."""
     return [
         found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -210,7 +210,7 @@ def test_second_scrape_renders_no_label_set_again(monkeypatch: pytest.MonkeyPatc
         made.append(labels)
         init(self, labels)
 
-    def counted_head(name: str, labels: Mapping[str, str]) -> str:
+    def counted_head(name: str, labels: Sequence[str]) -> str:
         made.append(name)
         return head(name, labels)
 

@@ -26,7 +26,6 @@ from exporter.taps.proxy.local_responses import Unavailable
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
-from tests.polling import until
 from tests.proxied import (
     ANSWER,
     REQUEST,
@@ -39,6 +38,7 @@ from tests.proxied import (
     receive,
     receive_all,
     reset,
+    until,
 )
 
 UNREACHABLE = (

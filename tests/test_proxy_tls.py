@@ -14,8 +14,7 @@ import pytest
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import Limits
 from exporter.taps.proxy.tls import Certificate, Verification
-from tests.polling import until
-from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all
+from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all, until
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,7 @@ from lab import serve
 from lab.engine import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings
 from tests.http_streams import passed
-from tests.polling import until
-from tests.proxied import on_loop
+from tests.proxied import on_loop, until
 from tests.wire_log import WireLog
 
 HOST = "127.0.0.1"

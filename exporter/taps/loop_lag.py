@@ -55,12 +55,13 @@ class LoopLag:
         feed: Callable[[Direction, bytes, float], None],
         direction: Direction,
         data: bytes,
-        time: float,
+        now: float,
+        transport: asyncio.Transport,
     ) -> None:
-        """Feed an observer with late bytes, which came at ``time``."""
+        """Feed an observer with late bytes."""
         self.late = True
         try:
-            feed(direction, data, time)
+            feed(direction, data, self.came(now, transport))
         finally:
             self.late = False
 

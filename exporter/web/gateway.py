@@ -21,7 +21,7 @@ def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[Family, ...]:
     by_metric: dict[str, list[GatewayMetric]] = {}
     for one in by_role.values():
         by_metric.setdefault(one.metric, []).append(one)
-    known = _known(view)
+    known = _known(view) if by_metric else []
     return tuple(
         Family(
             metric,

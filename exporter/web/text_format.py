@@ -7,9 +7,10 @@ which no value changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import add
+from threading import Lock
 
 from prometheus_client.utils import floatToGoString
 
@@ -27,9 +28,10 @@ Key = tuple[str, str, LabelSet | Labels, tuple[float, ...]]
 
 
 class TextWriter:
-    """Renders families; keeps text from one scrape to the next."""
+    """Renders families; keeps text from one scrape to the next.  Threads may share a writer."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._heads: dict[Key, tuple[str, ...]] = {}
         self._kept = 0
         self._last: dict[tuple[str, str], tuple[tuple[Series, ...], str]] = {}
@@ -69,11 +71,13 @@ class TextWriter:
         heads = self._heads.get(key)
         if heads is None:
             heads = tuple(_heads(family, labels, edges))
-            if self._kept + len(heads) > MAX_HEADS:
-                self._heads.clear()
-                self._kept = 0
-            self._heads[key] = heads
-            self._kept += len(heads)
+            with self._lock:
+                if self._kept + len(heads) > MAX_HEADS:
+                    self._heads.clear()
+                    self._kept = 0
+                if key not in self._heads:
+                    self._heads[key] = heads
+                    self._kept += len(heads)
         return heads
 
 
@@ -90,25 +94,31 @@ def _comments(family: Family, *, openmetrics: bool) -> Iterator[str]:
 
 
 def _heads(family: Family, labels: Mapping[str, str], edges: tuple[float, ...]) -> Iterator[str]:
+    pairs = sorted(labels.items())
+    texts = list(map(_pair, pairs))
     if not edges:
         suffix = "_total" if family.kind == "counter" else ""
-        yield _head(family.name + suffix, labels)
+        yield _head(family.name + suffix, texts)
         return
+    before = [text for text, (label, _) in zip(texts, pairs, strict=True) if label < "le"]
+    after = [text for text, (label, _) in zip(texts, pairs, strict=True) if label > "le"]
     for edge in edges:
-        yield _head(f"{family.name}_bucket", {**labels, "le": _number(edge).rstrip("\n")})
-    yield _head(f"{family.name}_count", labels)
-    yield _head(f"{family.name}_sum", labels)
+        le = _number(edge).rstrip("\n")
+        yield _head(f"{family.name}_bucket", [*before, f'le="{le}"', *after])
+    yield _head(f"{family.name}_count", texts)
+    yield _head(f"{family.name}_sum", texts)
 
 
-def _head(name: str, labels: Mapping[str, str]) -> str:
-    if not labels:
-        return f"{name} "
-    inner = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items()))
-    return f"{name}{{{inner}}} "
+def _head(name: str, pairs: Sequence[str]) -> str:
+    return f"{name}{{{','.join(pairs)}}} " if pairs else f"{name} "
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+@lru_cache(maxsize=65_536)
+def _pair(pair: tuple[str, str]) -> str:
+    """Return a label with its value as text."""
+    label, value = pair
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'{label}="{escaped}"'
 
 
 @lru_cache(maxsize=65_536)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from exporter.families import Family, LabelSet, own_family
 from exporter.samples import Labels, Value
-from exporter.store.view import SignalState, View
+from exporter.store.view import View
 from slos.signals import OWN_METRICS, SIGNALS, Signal
 
 MAX_LABEL_SETS = 65_536
@@ -30,17 +30,16 @@ def families(view: View, version: str, more: Iterable[Family] = ()) -> Iterator[
 def _measured(view: View) -> Iterator[Family]:
     found: dict[str, list[tuple[LabelSet, Value]]] = {metric: [] for metric in _CATALOGUE}
     for state in (*view.signals, *view.slices, *view.unseen):
-        found[SIGNALS[state.signal].metric].extend(_series(state))
+        if state.samples:
+            found[SIGNALS[state.signal].metric] += [
+                (_measured_labels(state.signal, state.model, state.version, labels), value)
+                for labels, value in state.samples.items()
+            ]
     for metric, series in found.items():
         signal = _CATALOGUE[metric]
         name = metric.removesuffix("_total")
         series.sort(key=_by_labels)
         yield Family(name, signal.kind, signal.help, tuple(series))
-
-
-def _series(state: SignalState) -> Iterator[tuple[LabelSet, Value]]:
-    for labels, value in state.samples.items():
-        yield _measured_labels(state.signal, state.model, state.version, labels), value
 
 
 @lru_cache(maxsize=MAX_LABEL_SETS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promql.lint.queries import Path
-from promql.tree import Expr
+from promql.parse import Node
 
 Severity = Literal["error", "warning", "note"]
 
@@ -65,7 +65,7 @@ class Hit:
     """
 
     check: str
-    part: Expr | None
+    part: Node | None
     why: str
     fix: str
     severity: Severity | None = None

@@ -15,8 +15,7 @@ from random import Random
 
 import pytest
 
-from promql.lexer import NotPromQL
-from promql.parse import parse
+from promql.parse import NotPromQL, parse
 from promql.types import check
 
 NEWEST = "promtool@forky"
