@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.samples import Value
-from slos.signals import OWN_METRICS, Kind
+from slos.own_metrics import OWN_METRICS
+from slos.signals import Kind
 
 Series = tuple[Mapping[str, str], Value]
 """Labels and value."""

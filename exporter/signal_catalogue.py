@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from exporter.methods import METHODS
-from slos.signals import MODEL_LABELS, OWN_METRICS, SIGNALS, Signal
+from slos.own_metrics import OWN_METRICS
+from slos.signals import MODEL_LABELS, SIGNALS, Signal
 
 _INTRODUCTION = """\
 # Signals and metrics

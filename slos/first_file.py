@@ -16,8 +16,9 @@ from textwrap import wrap
 
 from promql.expr import decimal_text
 from slos.durations import format_duration
+from slos.fields.values import API_VERSION
 from slos.indicators import FAILED, INDICATORS
-from slos.language import API_VERSION, DEFAULT_WINDOW
+from slos.language import DEFAULT_WINDOW
 from slos.yaml_text import entry
 
 WIDTH = 96

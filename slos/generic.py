@@ -54,7 +54,7 @@ FORMS: Mapping[frozenset[str], str] = {
     frozenset({"histogram", "threshold"}): "histogram",
     frozenset({"gauge"}): "gauge",
 }
-"""Which keys make up which indicator."""
+"""Indicators by their keys."""
 
 # What a counter is called.  A gauge or a recorded rate of the same form would be misread.
 _COUNTER = re.compile(r"[^:]*_(?:total|count|bucket|sum)")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 
-from slos.language import API_VERSION, DEFINITIONS, FILE, SERVICE
+from slos.fields.values import API_VERSION
+from slos.language import DEFINITIONS, FILE, SERVICE
 from slos.schema import mapping_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -26,7 +26,8 @@ from slos import names
 from slos.events import edge_matcher, share_within
 from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
 from slos.model import Objective, Service
-from slos.signals import LORA_LABELS, MODEL_LABELS, OWN_METRICS, SIGNALS, metric_with
+from slos.own_metrics import OWN_METRICS
+from slos.signals import LORA_LABELS, MODEL_LABELS, SIGNALS, metric_with
 
 INSTANCE = "instance"
 """The label by which Prometheus tells servers apart; it adds it to every scraped series."""

@@ -11,10 +11,10 @@ from decimal import Decimal
 from promql.expr import decimal_text
 from slos.durations import format_duration, parse_duration
 from slos.errors import BadValue
+from slos.fields.values import API_VERSION
 from slos.generic import edge_text, unit_of
 from slos.imports.foreign import Note
 from slos.indicators import INDICATORS
-from slos.language import API_VERSION
 from slos.model import (
     HISTOGRAMS,
     RULES,

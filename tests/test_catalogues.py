@@ -11,7 +11,8 @@ from exporter.sources.exposition.text_parser import Family, read
 from promql.lint.catalogue import Catalogue, union
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue
-from slos.signals import OWN_METRICS, SIGNALS
+from slos.own_metrics import OWN_METRICS
+from slos.signals import SIGNALS
 
 CAPTURES = Path(__file__).parent / "captures"
 

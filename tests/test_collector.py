@@ -16,7 +16,8 @@ from exporter.samples import Distribution
 from exporter.store.view import View
 from exporter.web import text_format
 from exporter.web.collector import expose
-from slos.signals import OWN_METRICS, SIGNALS
+from slos.own_metrics import OWN_METRICS
+from slos.signals import SIGNALS
 from tests.views import busy, measured, unavailable, view
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4"

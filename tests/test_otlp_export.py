@@ -36,7 +36,8 @@ from exporter.web.otlp_export import (
 )
 from exporter.web.otlp_genai import from_engines
 from exporter.web.view_families import families
-from slos.signals import OWN_METRICS, SIGNALS
+from slos.own_metrics import OWN_METRICS
+from slos.signals import SIGNALS
 from tests.views import FIRST_TOKEN, busy, measured, view
 
 BEGAN, NOW = 1_000, 5_000

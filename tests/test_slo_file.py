@@ -16,8 +16,10 @@ from language_example import load
 from promql.expr import decimal_text
 from slos.durations import format_duration
 from slos.errors import InvalidFile
+from slos.fields.alerting import ALERTING, TIER
+from slos.fields.objective import CLAUSE, OBJECTIVE
 from slos.indicators import CLAUSES, INDICATORS
-from slos.language import ALERTING, CLAUSE, OBJECTIVE, SERVICE, TIER
+from slos.language import SERVICE
 from slos.load import load_file
 from slos.model import Alerting, Objective, Service, Tier
 

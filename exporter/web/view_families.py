@@ -8,7 +8,8 @@ from functools import lru_cache
 from exporter.families import Family, LabelSet, own_family
 from exporter.samples import Labels, Value
 from exporter.store.view import View
-from slos.signals import OWN_METRICS, SIGNALS, Signal
+from slos.own_metrics import OWN_METRICS
+from slos.signals import SIGNALS, Signal
 
 MAX_LABEL_SETS = 65_536
 """Label sets that are kept of measured series, and as many of ``tokenslo_signal_info``."""

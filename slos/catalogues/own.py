@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from promql.lint.catalogue import Catalogue, Metric, Unit
-from slos.signals import MODEL_LABELS, OUTCOMES, OWN_METRICS, PHASES, SIGNALS
+from slos.own_metrics import OWN_METRICS
+from slos.signals import MODEL_LABELS, OUTCOMES, PHASES, SIGNALS
 
 PREFIXES = ("llm_", "tokenslo_")
 _UNITS: dict[str, Unit] = {"s": "s", "B": "bytes", "ratio": "ratio"}

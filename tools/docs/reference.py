@@ -12,8 +12,12 @@ from promql.expr import decimal_text
 from promql.lint.findings import CHECKS
 from slos.burn import pairs
 from slos.causes import CAUSE_ALERTS
+from slos.fields.alerting import ALERTING, TIER
+from slos.fields.budget_policy import STEP
+from slos.fields.objective import CLAUSE, OBJECTIVE
+from slos.fields.time_slices import TIME_SLICES
 from slos.indicators import INDICATORS
-from slos.language import ALERTING, CLAUSE, FILE, OBJECTIVE, SERVICE, STEP, TIER, TIME_SLICES
+from slos.language import FILE, SERVICE
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
 

@@ -1,25 +1,41 @@
-"""The keys of an SLO file that choose burn-rate windows and the tiers of cause alerts."""
+"""Read how an SLO file configures alerts: burn-rate windows, tiers, causes, labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 from slos.causes import CAUSE_ALERTS
 from slos.durations import parse_duration
-from slos.errors import BadValue
-from slos.model import CAUSE_TIERS, RULES, BurnWindow
+from slos.errors import BadValue, quoted
+from slos.fields.reserved_labels import ALERT_RESERVED
+from slos.model import (
+    CAUSE_TIERS,
+    DISABLED,
+    RULES,
+    SERVICE_DISABLED,
+    Alerting,
+    BurnWindow,
+    Overrides,
+    Tier,
+)
 from slos.schema import (
     DURATION,
     Field,
     Place,
+    Reader,
     Shape,
+    alert_labels,
     expect,
+    integer,
     list_of,
     mapping_of,
+    names_to_text,
     nearest,
     read_mapping,
     read_value,
+    text_map,
 )
 
 _TIERS = ("page", "ticket")
@@ -113,7 +129,7 @@ WINDOWS = Field(
     about="Pairs of burn-rate windows, instead of those that follow from period and target.",
     shape=list_of(mapping_of(PAIR), 1, _MOST),
 )
-_TIER: Shape = {"enum": [*CAUSE_TIERS]}
+_CAUSE_TIER: Shape = {"enum": [*CAUSE_TIERS]}
 CAUSES = Field(
     "causes",
     _causes,
@@ -121,7 +137,7 @@ CAUSES = Field(
     shape={
         "type": "object",
         "propertyNames": {"enum": [*_CAUSES]},
-        "additionalProperties": _TIER,
+        "additionalProperties": _CAUSE_TIER,
     },
 )
 RECORDING = Field(
@@ -129,4 +145,95 @@ RECORDING = Field(
     _choice(RULES),
     about="How increases are recorded: exact (last values less earlier ones) or plain (rate).",
     shape={"enum": [*RULES], "default": RULES[0]},
+)
+
+_MAX_BAD_EVENTS = 1_000_000
+_LABELS, _ANNOTATIONS = names_to_text(ALERT_RESERVED), names_to_text(())
+
+
+def _disable(kinds: Sequence[str]) -> Reader:
+    """Read a list of alerts that there shall not be, some of ``kinds``."""
+    known = ", ".join(kinds)
+
+    def read(value: object, place: Place) -> frozenset[str]:
+        given: list[object] = expect(list, f"a list of some of {known}", value)
+        for index, name in enumerate(given):
+            if name not in kinds:
+                shown = quoted(name) if isinstance(name, str) else "this"
+                place.at(index).refuse(f"{shown} is not a kind of alert", f"use one of {known}")
+        return frozenset(kind for kind in kinds if kind in given)
+
+    return read
+
+
+def _tier(default: Tier) -> Reader:
+    """Read a tier of alerts; its own labels are added to the default ones."""
+
+    def read(value: object, place: Place) -> Tier:
+        found = read_mapping(TIER, value, place)
+        own, notes = found.get("labels") or {}, found.get("annotations") or {}
+        return Tier({**default.labels, **own}, notes)
+
+    return read
+
+
+def read_alerting(value: object, place: Place) -> Alerting | None:
+    """Read the alerting of a service."""
+    before = len(place.problems)
+    read = read_mapping(ALERTING, value, place)
+    return Alerting(**read) if len(place.problems) == before else None
+
+
+def read_overrides(value: object, place: Place) -> Overrides | None:
+    """Read how the alerts of an objective differ from those of its service."""
+    before = len(place.problems)
+    read = read_mapping(OVERRIDES, value, place)
+    return Overrides(**read) if len(place.problems) == before else None
+
+
+def _kinds(kinds: Sequence[str]) -> Shape:
+    return list_of({"enum": list(kinds)})
+
+
+TIER = (
+    Field(
+        "labels",
+        alert_labels(ALERT_RESERVED),
+        about="Labels of these alerts, beside those of the service and the objective.",
+        shape=_LABELS,
+    ),
+    Field(
+        "annotations",
+        text_map,
+        about="Annotations of these alerts, beside the generated ones; templates are passed on.",
+        shape=_ANNOTATIONS,
+    ),
+)
+_MIN_BAD_EVENTS = Field(
+    "min_bad_events",
+    integer(0, _MAX_BAD_EVENTS),
+    about="Least number of bad events, in the long window, for a budget alert to fire.",
+    shape={"type": "integer", "minimum": 0, "maximum": _MAX_BAD_EVENTS},
+)
+_TIER = mapping_of(TIER)
+_PAGE, _TICKET, _CAUSE = (
+    "Alerts that want a person now.",
+    "Alerts that want a person within a working day.",
+    "Alerts that say why others fire.",
+)
+_NONE_OF = "Alerts that there shall not be."
+ALERTING = (
+    Field("page", _tier(Alerting().page), about=_PAGE, shape=_TIER),
+    Field("ticket", _tier(Alerting().ticket), about=_TICKET, shape=_TIER),
+    Field("cause", _tier(Alerting().cause), about=_CAUSE, shape=_TIER),
+    _MIN_BAD_EVENTS,
+    WINDOWS,
+    CAUSES,
+    Field("disable", _disable(SERVICE_DISABLED), about=_NONE_OF, shape=_kinds(SERVICE_DISABLED)),
+)
+OVERRIDES = (
+    Field("page", _tier(Tier()), about=_PAGE, shape=_TIER),
+    Field("ticket", _tier(Tier()), about=_TICKET, shape=_TIER),
+    _MIN_BAD_EVENTS,
+    Field("disable", _disable(DISABLED), about=_NONE_OF, shape=_kinds(DISABLED)),
 )
