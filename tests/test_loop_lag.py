@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 from exporter.protocol.detection import observe
 from exporter.protocol.events import Settings, Stream
 from exporter.recording.stream_recorder import StreamRecorder
@@ -100,6 +102,24 @@ async def test_a_first_token_that_is_read_late_has_the_time_at_which_it_came() -
 
 
 @on_loop()
+async def test_late_reads_of_a_connection_do_not_go_back_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ages = iter(range(100))
+    monkeypatch.setattr(LoopLag, "came", lambda _, now, __: now - next(ages))
+    async with proxied() as scene:
+        client, server = await scene.pair()
+        scene.tap.lag.close()
+        scene.tap.lag.fresh_until = 0.0
+        for at_one, at_other in ((server, client), (client, server)) * 2:
+            at_one.send(b"x")
+            assert await receive(at_other, 1) == b"x"
+        times = scene.observers[0].times
+    assert next(ages) >= 4
+    assert times == sorted(times)
+
+
+@on_loop()
 async def test_a_tap_that_is_late_has_not_seen_everything() -> None:
     lag = LoopLag()
     lag.open()
@@ -119,10 +139,11 @@ def test_the_times_of_a_capture_are_never_late() -> None:
 
 def test_a_chunk_after_a_late_one_is_no_gap_either() -> None:
     recorder = StreamRecorder({}, expected=["m"])
+    recorder.lag = lag = LoopLag()
     stream = Stream("chat", "m", streaming=True)
     recorder.started(stream, 0.0)
     for number, late in enumerate((False, False, True, False, False)):
-        recorder.lag.late = late
+        lag.late = late
         recorder.chunk(stream, float(number), 0)
     assert (found(recorder, "itl").count, recorder.late_gaps) == (2, 2)
     assert stream.max_gap == 1.0

@@ -55,13 +55,12 @@ class LoopLag:
         feed: Callable[[Direction, bytes, float], None],
         direction: Direction,
         data: bytes,
-        now: float,
-        transport: asyncio.Transport,
+        time: float,
     ) -> None:
-        """Feed an observer with late bytes."""
+        """Feed an observer with late bytes, which came at ``time``."""
         self.late = True
         try:
-            feed(direction, data, self.came(now, transport))
+            feed(direction, data, time)
         finally:
             self.late = False
 

@@ -69,12 +69,14 @@ class Connection(asyncio.Protocol):
         "_take",
         "_unsent",
         "lag",
+        "last",
         "unanswered",
     )
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.lag = shared.lag
+        self.last = 0.0
         self._observer: Observer = _NONE_YET
         self._client: asyncio.Transport
         self._server: Server | None = None
@@ -111,7 +113,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take in a piece of a request."""
         now, lag = monotonic(), self.lag
-        self._take(data, now if now <= lag.fresh_until else lag.came(now, self._client))
+        if now > lag.fresh_until:
+            now = max(self.last, lag.came(now, self._client))
+        self.last = now
+        self._take(data, now)
 
     def _take_head(self, data: bytes, now: float) -> None:
         if self._observer is _NONE_YET and not self._unsent:
@@ -503,10 +508,13 @@ class Server(asyncio.Protocol):
         now, answer, feed, lag = monotonic(), self.answer, self.feed, self.lag
         answer(data)
         try:
+            connection = self._connection
             if now <= lag.fresh_until:
                 feed(SERVER, data, now)
             else:
-                lag.feed_late(feed, SERVER, data, now, self.transport)
+                now = max(connection.last, lag.came(now, self.transport))
+                lag.feed_late(feed, SERVER, data, now)
+            connection.last = now
         except Exception as error:
             self._connection.observer_failed(error)
         self._connection.unanswered = False
