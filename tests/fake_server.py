@@ -37,13 +37,13 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def serving(handle: Handler) -> AsyncIterator[str]:
-    """Let `handle` answer whatever is asked on a free port of this machine; its address."""
+async def serving(handle: Handler, port: int = 0) -> AsyncIterator[str]:
+    """Answer every request by `handle` on a local port, a free one for 0; yield its address."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     host, port = runner.addresses[0][:2]
     try:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -149,9 +148,13 @@ async def proxied(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    correct_late_times: bool = False,
     **options: Any,
 ) -> AsyncIterator[Scene]:
-    """Run a proxy tap before a server's listening socket, or before another server's ``port``."""
+    """Run a proxy tap before a server's listening socket, or before another server's ``port``.
+
+    Observers get the times of reads; with ``correct_late_times``, the kernel's for late reads.
+    """
     observers: list[Notes] = []
 
     def observe() -> Notes:
@@ -164,6 +167,8 @@ async def proxied(
         passed: list[str] = []
         tap = ProxyTap(spec, observe, passed.append, **options)
         await tap.start()
+        if not correct_late_times:
+            tap.lag.close()
         try:
             yield Scene(tap, server, observers, sockets, passed)
         finally:
@@ -210,10 +215,3 @@ def reset(connection: socket.socket) -> None:
     """Close with RST."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-
-
-async def until(true: Callable[[], object]) -> None:
-    deadline = monotonic() + SOON
-    while not true():
-        assert monotonic() < deadline, "that never came true"
-        await asyncio.sleep(0.005)

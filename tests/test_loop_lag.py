@@ -18,7 +18,8 @@ from exporter.samples import Distribution
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.tap import CaptureSpec
-from tests.proxied import Scene, on_loop, proxied, receive, until
+from tests.polling import until
+from tests.proxied import Scene, on_loop, proxied, receive
 from tests.watching import Watcher
 
 BODY = b'{"model": "m", "prompt": "x", "stream": true}'
@@ -72,7 +73,10 @@ async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted()
             server.sendall(piece)
             time.sleep(0.02)
 
-    async with proxied(partial(observe, recorder, Settings())) as scene:  # type: ignore[arg-type]
+    async with proxied(
+        partial(observe, recorder, Settings()),  # type: ignore[arg-type]
+        correct_late_times=True,
+    ) as scene:
         await stream_through(scene, recorder, serve, sum(map(len, pieces)))
         traffic = scene.tap.traffic()
     itl = found(recorder, "itl")
@@ -86,7 +90,10 @@ async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted()
 async def test_a_first_token_that_is_read_late_has_the_time_at_which_it_came() -> None:
     recorder = StreamRecorder({}, expected=["m"])
     first = HEAD + chunk("0")
-    async with proxied(partial(observe, recorder, Settings())) as scene:  # type: ignore[arg-type]
+    async with proxied(
+        partial(observe, recorder, Settings()),  # type: ignore[arg-type]
+        correct_late_times=True,
+    ) as scene:
         began = time.monotonic()
         sent: list[float] = []
 
@@ -142,6 +149,7 @@ def test_a_chunk_after_a_late_one_is_no_gap_either() -> None:
     recorder.lag = lag = LoopLag()
     stream = Stream("chat", "m", streaming=True)
     recorder.started(stream, 0.0)
+    recorder.lag = lag = LoopLag()
     for number, late in enumerate((False, False, True, False, False)):
         lag.late = late
         recorder.chunk(stream, float(number), 0)

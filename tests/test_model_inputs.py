@@ -12,13 +12,8 @@ from fake_server import serving
 
 from exporter.taps.proxy import model_inputs
 from exporter.taps.proxy.model_inputs import ModelInputs
-
-
-async def until(answer: Callable[[], object]) -> object:
-    async with asyncio.timeout(5):
-        while not (found := answer()):  # noqa: ASYNC110 (whatever it is, it has no event)
-            await asyncio.sleep(0.01)
-    return found
+from lab.process import free_ports
+from tests.polling import until
 
 
 def configs(*inputs: str, asked: list[str]) -> Callable[[web.Request], object]:
@@ -64,20 +59,30 @@ async def test_a_model_without_it_is_not_and_is_looked_at_again_later(
         await until(lambda: len(asked) == 3)
 
 
-async def test_a_server_that_is_not_there_or_no_triton_is_no_problem() -> None:
-    inputs = ModelInputs("127.0.0.1", 9)
-    assert inputs.input_of("chat") == ""
-    await asyncio.sleep(0.05)
-    assert inputs.input_of("chat") == ""
+async def test_a_server_that_is_not_there_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_inputs, "ASK_SOON", 0.0)
+    (port,) = free_ports(1)
+    inputs = ModelInputs("127.0.0.1", port)
+    for _ in range(3):
+        assert inputs.input_of("chat") == ""
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+    async with serving(configs("return_perf_metrics", asked=[]), port):
+        assert await until(lambda: inputs.input_of("chat"))
+        inputs.close()
+
+
+async def test_a_malformed_answer_is_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_inputs, "ASK_SOON", 0.0)
+    good = '{"input": [{"name": "return_perf_metrics"}]}'
+    answers = ["[1", "{}", "[]", good]
 
     async def handle(_: web.Request) -> web.StreamResponse:
-        return web.Response(text="[1")
+        return web.Response(text=answers.pop(0) if answers[1:] else good)
 
     async with serving(handle) as url:
         inputs = await made(url)
-        inputs.input_of("chat")
-        await asyncio.sleep(0.05)
-        assert inputs.input_of("chat") == ""
+        assert await until(lambda: inputs.input_of("chat")) == "return_perf_metrics"
+        assert answers == [good]
         inputs.close()
 
 
@@ -85,8 +90,10 @@ async def test_names_that_clients_invent_do_not_keep_out_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_inputs, "MAX_MODELS", 3)
+    asked: list[str] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path.split("/")[3])
         if "invented" in request.path:
             return web.json_response({"error": "unknown model"}, status=400)
         return web.json_response({"input": [{"name": "return_perf_metrics"}]})
@@ -97,7 +104,10 @@ async def test_names_that_clients_invent_do_not_keep_out_models(
         await until(lambda: inputs.input_of("chat"))
         for number in range(10):
             inputs.input_of(f"invented{number}")
-        assert len(inputs._known) == 3
+        inputs.input_of("invented9")  # one of the three that are remembered
+        inputs.input_of("invented0")  # forgotten, so it is asked for once more
+        await until(lambda: asked.count("invented0") == 2)
+        assert asked.count("invented9") == 1
         inputs.input_of("late")
         assert await until(lambda: inputs.input_of("late"))
         assert inputs.input_of("chat")

@@ -18,7 +18,8 @@ from exporter.protocol.http2 import PREFACE
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import Limits
 from exporter.taps.proxy.request_heads import FirstHead
-from tests.proxied import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all, until
+from tests.polling import until
+from tests.proxied import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all
 from tests.wire_log import WireLog
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)

@@ -23,7 +23,8 @@ from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.proxy.tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
-from tests.proxied import Notes, on_loop, until
+from tests.polling import until
+from tests.proxied import Notes, on_loop
 
 TOKENS = [f"data: {number}\n\n".encode() for number in range(20)]
 

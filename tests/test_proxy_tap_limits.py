@@ -26,6 +26,7 @@ from exporter.taps.proxy.local_responses import Unavailable
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
+from tests.polling import until
 from tests.proxied import (
     ANSWER,
     REQUEST,
@@ -38,7 +39,6 @@ from tests.proxied import (
     receive,
     receive_all,
     reset,
-    until,
 )
 
 UNREACHABLE = (

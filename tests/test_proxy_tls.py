@@ -14,7 +14,8 @@ import pytest
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import Limits
 from exporter.taps.proxy.tls import Certificate, Verification
-from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all, until
+from tests.polling import until
+from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all
 
 
 @pytest.fixture(autouse=True)

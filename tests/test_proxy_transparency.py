@@ -14,6 +14,7 @@ from exporter.protocol.events import Observer, Settings
 from exporter.protocol.http2 import PREFACE
 from tests import proxied as proxied_module
 from tests.listening import listening
+from tests.polling import until
 from tests.proxied import (
     ANSWER,
     REQUEST,
@@ -23,7 +24,6 @@ from tests.proxied import (
     receive,
     receive_all,
     reset,
-    until,
 )
 from tests.wire_log import WireLog
 

@@ -22,10 +22,12 @@ from exporter.sockets import Listen
 from exporter.sources.factory import configured
 from exporter.sources.fetch import Limits
 from exporter.sources.traces import traces_source
+from exporter.sources.traces.forwarding import Forwarder
 from exporter.sources.traces.traces_source import TracesSource
 from exporter.sources.triton.trace_setting import TraceSetting, read_setting
 from exporter.store.store import Store
 from slos.errors import InvalidFile
+from tests.polling import until
 from tests.test_traces import as_protobuf, bodies, changed
 
 ANY = Listen("127.0.0.1", 0)
@@ -226,12 +228,15 @@ async def test_a_slow_sender_is_sent_away_and_too_many_are_asked_to_wait(
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         for _, writer in slow:
             writer.write(head + b"Content-Length: 100\r\n\r\n{")
-        await asyncio.sleep(0.1)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{source.url}/v1/traces", data=HTTP, headers=JSON) as response,
-        ):
-            assert (response.status, response.headers["Retry-After"]) == (503, "1")
+
+        async def is_busy() -> bool:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{source.url}/v1/traces", data=HTTP, headers=JSON) as response,
+            ):
+                return (response.status, response.headers.get("Retry-After")) == (503, "1")
+
+        await until(is_busy)
         for reader, writer in slow:
             assert (await reader.readline()).split()[1] == b"408"
             writer.close()
@@ -249,8 +254,11 @@ async def test_a_sender_that_hangs_up_leaves_nothing_behind(
             writer.write(head + b"Content-Length: 100\r\n\r\n{")
             await writer.drain()
             writer.close()
-            await asyncio.sleep(0.01)
-        assert (await post(source, HTTP))[0] == 200
+
+        async def is_taken() -> bool:
+            return (await post(source, HTTP))[0] == 200
+
+        await until(is_taken)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
@@ -448,7 +456,15 @@ class Collector:
         async with asyncio.timeout(10):
             for _ in range(tries):
                 await self.tries.acquire()
-        await asyncio.sleep(0.05)  # for the last answer to arrive
+
+
+async def forwarded(source: TracesSource) -> None:
+    """Wait until the collector's last answer was a success."""
+
+    async def is_so() -> bool:
+        return await problem(source, "forward") is None
+
+    await until(is_so)
 
 
 @pytest.fixture(autouse=True)
@@ -467,7 +483,7 @@ async def test_what_comes_is_passed_on_byte_for_byte() -> None:
         await post(source, packed, PROTOBUF | GZIP)
         await post(source, HTTP[:-1])
         await collector.wait(2)
-        assert await problem(source, "forward") is None
+        await forwarded(source)
     assert collector.taken == [
         (HTTP, "application/json", ""),
         (packed, "application/x-protobuf", "gzip"),
@@ -484,7 +500,7 @@ async def test_a_collector_that_is_busy_is_asked_again_and_gets_all_in_order() -
         for body in sent:
             await post(source, body)
         await collector.wait(7)
-        assert await problem(source, "forward") is None
+        await forwarded(source)
     assert [body for body, _, _ in collector.taken] == sent
 
 
@@ -501,7 +517,7 @@ async def test_what_a_collector_refuses_is_dropped_and_said() -> None:
         assert dropped is not None
         assert dropped.kind == "dropped"
         assert str(dropped).startswith("export requests dropped: 1")
-        assert await problem(source, "forward") is None
+        await forwarded(source)
     assert len(collector.taken) == 1
 
 
@@ -521,11 +537,27 @@ async def test_a_collector_that_is_down_holds_up_nobody_and_costs_bounded_memory
         assert "secret" not in source.where
 
 
-async def test_what_is_passed_on_waits_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with TracesSource(ANY, "http://127.0.0.1:1/v1/traces") as source:
-        assert source._forwarder is not None
-        source._forwarder._give_up_after = 0.05
-        await post(source, HTTP)
-        await asyncio.sleep(0.3)
-        assert source._forwarder._bytes == 0
-        assert str(await problem(source, "forward")).startswith("export requests dropped: 1")
+async def test_exports_that_wait_too_long_are_dropped_and_make_room() -> None:
+    address = "http://127.0.0.1:1/v1/traces"
+    forwarder = Forwarder(address, timeout=1.0, max_bytes=len(HTTP), give_up_after=0.05)
+
+    def drops() -> list[str]:
+        return [str(found) for found in (forwarder.problem(),) if found and found.kind == "dropped"]
+
+    async def is_dropped() -> bool:
+        return drops() == [
+            f"export requests dropped: 1; {address} cannot be reached (ClientConnectorError)"
+        ]
+
+    forwarder.offer(HTTP, JSON)
+    assert drops() == []
+    forwarder.offer(HTTP, JSON)
+    assert drops() == ["export requests dropped: 1"]  # the queue is full
+    running = asyncio.create_task(forwarder.run())
+    try:
+        await until(is_dropped)
+        forwarder.offer(HTTP, JSON)
+        assert drops() == []
+    finally:
+        running.cancel()
+        await asyncio.wait([running])

@@ -19,7 +19,8 @@ from lab import serve
 from lab.engine import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings
 from tests.http_streams import passed
-from tests.proxied import on_loop, until
+from tests.polling import until
+from tests.proxied import on_loop
 from tests.wire_log import WireLog
 
 HOST = "127.0.0.1"

@@ -22,7 +22,8 @@ from lab.serve import start
 from lab.triton import Triton
 from tests import traced
 from tests.client_side import agree, agree_with_load, chunk_times, load_of, outcomes
-from tests.proxied import on_loop, until
+from tests.polling import until
+from tests.proxied import on_loop
 from tests.wire_log import WireLog
 
 pytestmark = pytest.mark.alone
