@@ -8,7 +8,7 @@ from itertools import islice
 
 from alerts.backtest import History, Rates, aligned
 from promql.client import Series, TooMuchError
-from promql.expr import Expr, Subquery, Text, aggregate, call, number, quote, vector
+from promql.expr import Expr, Subquery, Text, aggregate, call, number, on, quote, vector
 from slos import names
 from slos.durations import parse_duration
 from slos.plan import Plan, PlannedObjective
@@ -134,7 +134,7 @@ class Archive:
         self, expr: Expr, by: Sequence[str], only: Expr | None = None
     ) -> dict[Group, list[float | None]]:
         """Return a query's values by its labels, at every step."""
-        asked = expr if only is None else expr.and_(only, f"on ({', '.join(by)})")
+        asked = expr if only is None else expr.and_(only, on(*by))
         found: dict[Group, list[float | None]] = {}
         for series, at, count in self._parts(asked):
             group = tuple(series.labels.get(label, "") for label in by)

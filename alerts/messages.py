@@ -101,7 +101,7 @@ def _worst(plan: Plan, planned: PlannedObjective) -> dict[str, str]:
         return {}
     bad, _ = counters(objective, service)
     rate = aggregate("sum", call("rate", replace(bad, window=names.BASE_WINDOW)), ("instance",))
-    worst = Aggregate("topk", rate, (), number(1))
+    worst = Aggregate("topk", rate, parameter=number(1))
     text = (
         f"{{{{ with query `{worst}` }}}}{{{{ . | first | label `instance` }}}}, "
         "{{ . | first | value | humanize }} bad per second{{ else }}unknown{{ end }}"

@@ -1,6 +1,6 @@
-"""The ground floor: all that is known of PromQL and of Prometheus.
+"""PromQL and Prometheus, without knowledge of SLOs.
 
-``expr`` builds and renders expressions.  ``parse`` reads them, with the place of each part;
-``types`` checks functions and types; ``query`` is both for queries that people bring along.
-``lint`` looks for defects in dashboards and rule files.  ``client`` asks the HTTP API.
+``tree`` holds expressions and prints them, ``expr`` builds them, ``parse`` reads them.  ``types``
+checks functions and types; ``query`` checks queries from users.  ``lint`` finds defects in
+dashboards and rule files.  ``client`` queries the HTTP API.
 """

@@ -1,20 +1,32 @@
-"""PromQL expressions as data: build them from parts, render them to text.
+"""Build PromQL expressions from parts, and lay out long ones over several lines.
 
-Expressions are immutable and compare by value.  Arithmetic on them builds larger expressions, so a
-ratio reads ``bad / total``.  Rendering adds only the parentheses that precedence requires; numbers
-are written as the shortest decimal that says the same (``0.001``, never ``0.0009999999999999432``),
-which is why they are given as :class:`decimal.Decimal`, ``int`` or ``str``.  :func:`pretty` breaks
-long expressions over several lines.
+Arithmetic on expressions builds larger ones, so a ratio reads ``bad / total``.  Numbers are given
+as :class:`decimal.Decimal`, ``int`` or ``str`` and written as the shortest decimal: ``0.001``, not
+``0.0009999999999999432``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Literal
+
+from promql.literals import decimal_text, quote
+from promql.matchers import Matcher, selector_text
+from promql.tree import (
+    ATOM,
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    Matching,
+    Number,
+    Paren,
+    Subquery,
+    Text,
+    Vector,
+)
 
 __all__ = [
     "Aggregate",
@@ -22,6 +34,7 @@ __all__ = [
     "Call",
     "Expr",
     "Matcher",
+    "Matching",
     "Number",
     "Subquery",
     "Text",
@@ -31,7 +44,9 @@ __all__ = [
     "decimal_text",
     "equal",
     "for_matchers",
+    "ignoring",
     "number",
+    "on",
     "one_of",
     "pretty",
     "quote",
@@ -39,65 +54,7 @@ __all__ = [
     "vector",
 ]
 
-MatchOp = Literal["=", "!=", "=~", "!~"]
-
-# Binding strength, weakest first; https://prometheus.io/docs/prometheus/latest/querying/operators/
-PRECEDENCE = {
-    "or": 1,
-    **dict.fromkeys(("and", "unless"), 2),
-    **dict.fromkeys(("==", "!=", ">", "<", ">=", "<=", "</", ">/"), 3),
-    **dict.fromkeys(("+", "-"), 4),
-    **dict.fromkeys(("*", "/", "%", "atan2"), 5),
-    "^": 6,
-}
-_ATOM = 7
 _REGEX_META = re.compile(r"([\\.+*?()|\[\]{}^$])")
-
-
-# Few texts and numbers stand in the many queries of a rule file.
-_remembered = lru_cache(maxsize=1 << 14)
-
-
-@_remembered
-def quote(text: str) -> str:
-    """Render ``text`` as a double-quoted PromQL string."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-@_remembered
-def decimal_text(value: Decimal | int | str) -> str:
-    """Return the shortest plain decimal: no exponent, no trailing zeros."""
-    value = Decimal(value)
-    text = format(value, "f")
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "") else text
-
-
-PATTERN_ERRORS = (re.error, RecursionError, OverflowError)
-"""What Python raises for patterns that it cannot compile: deep or long ones, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Matcher:
-    """One label matcher of a selector."""
-
-    label: str
-    op: MatchOp
-    value: str
-
-    def __str__(self) -> str:
-        return self.label + self.op + quote(self.value)
-
-    def accepts(self, value: str) -> bool:
-        """Whether a label of this value is selected; regular expressions are Python's here."""
-        if "~" not in self.op:
-            return (value == self.value) is (self.op == "=")
-        try:
-            found = re.fullmatch(self.value, value) is not None
-        except PATTERN_ERRORS:  # RE2 knows what Python does not
-            return False
-        return found is (self.op == "=~")
 
 
 def equal(labels: Mapping[str, str]) -> tuple[Matcher, ...]:
@@ -110,182 +67,42 @@ def one_of(label: str, values: Iterable[str]) -> Matcher:
     return Matcher(label, "=~", "|".join(_REGEX_META.sub(r"\\\1", value) for value in values))
 
 
-def selector_text(metric: str, matchers: Iterable[Matcher]) -> str:
-    """Render an instant vector selector."""
-    inside = ",".join([str(matcher) for matcher in matchers])
-    return f"{metric}{{{inside}}}" if inside else metric
+def number(value: Decimal | int | str) -> Number:
+    """Make a scalar literal."""
+    return Number(decimal_text(value))
 
 
-class Expr:
-    """Any PromQL expression; ``str(expr)`` is its text."""
-
-    __slots__ = ()
-    strength = _ATOM
-
-    def __add__(self, other: Expr) -> Binary:
-        return Binary(self, "+", other)
-
-    def __sub__(self, other: Expr) -> Binary:
-        return Binary(self, "-", other)
-
-    def __mul__(self, other: Expr) -> Binary:
-        return Binary(self, "*", other)
-
-    def __truediv__(self, other: Expr) -> Binary:
-        return Binary(self, "/", other)
-
-    def compare(self, op: Literal["==", "!=", ">", "<", ">=", "<="], other: Expr) -> Binary:
-        """Filter (not ``bool``) comparison; Python's own operators keep their usual meaning."""
-        return Binary(self, op, other)
-
-    def and_(self, other: Expr, matching: str = "") -> Binary:
-        """Set intersection, on all labels unless ``matching`` says otherwise."""
-        return Binary(self, "and", other, matching=matching)
-
-    def unless(self, other: Expr, matching: str = "") -> Binary:
-        """Set difference, on all labels unless ``matching`` says otherwise."""
-        return Binary(self, "unless", other, matching=matching)
-
-    def or_(self, other: Expr) -> Binary:
-        """Set union."""
-        return Binary(self, "or", other)
+def vector(
+    metric: str,
+    matchers: Iterable[Matcher] | Mapping[str, str] = (),
+    window: str | None = None,
+    offset: str | None = None,
+) -> Vector:
+    """Select ``metric``; a mapping of labels means equality."""
+    chosen = equal(matchers) if isinstance(matchers, Mapping) else tuple(matchers)
+    return Vector(metric, chosen, window, offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Number(Expr):
-    """A scalar literal."""
-
-    text: str
-
-    @property
-    def strength(self) -> int:  # type: ignore[override]
-        """An atom, but for the sign: ``-1 ^ 2`` is ``-(1 ^ 2)``."""
-        return PRECEDENCE["*"] if self.text.startswith("-") else _ATOM
-
-    def __str__(self) -> str:
-        return self.text
+def call(function: str, *args: Expr) -> Call:
+    """Call a PromQL function."""
+    return Call(function, args)
 
 
-@dataclass(frozen=True, slots=True)
-class Text(Expr):
-    """PromQL given as text; parenthesised inside anything else, unless it is known to be whole."""
-
-    text: str
-    whole: bool = False
-
-    @property
-    def strength(self) -> int:  # type: ignore[override]
-        """An atom if whole, such as a call; else nobody knows."""
-        return _ATOM if self.whole else 0
-
-    def __str__(self) -> str:
-        return self.text
+def aggregate(op: str, expr: Expr, by: Iterable[str] = (), parameter: Expr | None = None) -> Expr:
+    """Aggregate ``expr``, keeping only the labels in ``by``."""
+    return Aggregate(op, expr, tuple(by) or None, parameter)
 
 
-@dataclass(frozen=True, slots=True)
-class Vector(Expr):
-    """An instant vector, or with ``window`` a range vector; as it was ``offset`` ago."""
-
-    metric: str
-    matchers: tuple[Matcher, ...] = ()
-    window: str | None = None
-    offset: str | None = None
-
-    def __str__(self) -> str:
-        text = selector_text(self.metric, self.matchers)
-        if self.window is not None:
-            text += f"[{self.window}]"
-        return text if self.offset is None else f"{text} offset {self.offset}"
+def on(*labels: str, group_left: Iterable[str] | None = None) -> Matching:
+    """Match vectors on these labels; ``group_left`` matches many to one, and adds labels."""
+    if group_left is None:
+        return Matching("on", labels)
+    return Matching("on", labels, "group_left", tuple(group_left))
 
 
-@dataclass(frozen=True, slots=True)
-class Subquery(Expr):
-    """``(expr)[window:step]``: a range vector made by evaluating ``expr`` every ``step``."""
-
-    expr: Expr
-    window: str
-    step: str
-
-    def __str__(self) -> str:
-        return f"{_inside(self.expr, _ATOM)}[{self.window}:{self.step}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Expr):
-    """A function call."""
-
-    function: str
-    args: tuple[Expr, ...]
-
-    def __str__(self) -> str:
-        return f"{self.function}({', '.join(map(str, self.args))})"
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate(Expr):
-    """``op by (labels) (expr)``; without labels everything is aggregated into one element."""
-
-    op: str
-    expr: Expr
-    by: tuple[str, ...] = ()
-    parameter: Expr | None = None
-
-    @property
-    def head(self) -> str:
-        """What stands before the parenthesis."""
-        return f"{self.op} by ({', '.join(self.by)}) " if self.by else self.op
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        """What stands between the parentheses."""
-        return (self.parameter, self.expr) if self.parameter else (self.expr,)
-
-    def __str__(self) -> str:
-        return f"{self.head}({', '.join(map(str, self.args))})"
-
-
-@dataclass(frozen=True, slots=True)
-class Binary(Expr):
-    """``left op right``, with ``bool`` or vector matching where asked for."""
-
-    left: Expr
-    op: str
-    right: Expr
-    bool_: bool = False
-    matching: str = ""  # such as "on (service, slo) group_left ()"
-
-    @property
-    def strength(self) -> int:  # type: ignore[override]
-        """How tightly this operator binds its operands."""
-        return PRECEDENCE[self.op]
-
-    @property
-    def operator(self) -> str:
-        """What stands between the operands."""
-        text = f"{self.op} bool" if self.bool_ else self.op
-        return f"{text} {self.matching}" if self.matching else text
-
-    @property
-    def needs(self) -> tuple[int, int]:
-        """How strong each operand must be to stand without parentheses.
-
-        All but ^ associate to the left, so an equal operator on the right needs them.
-        """
-        mine = self.strength
-        return (mine + 1, mine) if self.op == "^" else (mine, mine + 1)
-
-    def __str__(self) -> str:
-        need_left, need_right = self.needs
-        left, right = str(self.left), str(self.right)
-        if self.left.strength < need_left:
-            left = f"({left})"
-        if self.right.strength < need_right:
-            right = f"({right})"
-        return f"{left} {self.operator} {right}"
-
-
-def _inside(expr: Expr, at_least: int) -> str:
-    return str(expr) if expr.strength >= at_least else f"({expr})"
+def ignoring(*labels: str) -> Matching:
+    """Match vectors on all labels but these."""
+    return Matching("ignoring", labels)
 
 
 def pretty(expr: Expr, width: int = 88) -> str:
@@ -312,9 +129,11 @@ def _lines(expr: Expr, width: int, used: int = 0) -> list[str]:
             return _block(f"{function}(", args, ")", width)
         case Aggregate():
             return _block(f"{expr.head}(", expr.args, ")", width)
-        case Subquery(inner, window, step):
-            *lines, last = _lines_inside(inner, _ATOM, width, used)
-            return [*lines, f"{last}[{window}:{step}]"]
+        case Subquery(inner):
+            *lines, last = _lines_inside(inner, ATOM, width, used)
+            return [*lines, last + expr.suffix]
+        case Paren(inner):
+            return _block("(", (inner,), ")", width)
         case _:
             return [text]
 
@@ -354,29 +173,3 @@ def for_matchers(render: Callable[..., str]) -> Callable[..., str]:
 
 
 _PLACEHOLDER = "\0"  # no query holds it
-
-
-def number(value: Decimal | int | str) -> Number:
-    """Make a scalar literal."""
-    return Number(decimal_text(value))
-
-
-def vector(
-    metric: str,
-    matchers: Iterable[Matcher] | Mapping[str, str] = (),
-    window: str | None = None,
-    offset: str | None = None,
-) -> Vector:
-    """Select ``metric``; a mapping of labels means equality."""
-    chosen = equal(matchers) if isinstance(matchers, Mapping) else tuple(matchers)
-    return Vector(metric, chosen, window, offset)
-
-
-def call(function: str, *args: Expr) -> Call:
-    """Call a PromQL function."""
-    return Call(function, args)
-
-
-def aggregate(op: str, expr: Expr, by: Iterable[str] = (), parameter: Expr | None = None) -> Expr:
-    """Aggregate ``expr``, keeping only the labels in ``by``."""
-    return Aggregate(op, expr, tuple(by), parameter)

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from promql.expr import Expr, Matcher, Text, Vector, aggregate
-from promql.parse import Aggregate, Call, Node, NotPromQL, Selector, bare, parse, selectors
+from promql.expr import Text, aggregate
+from promql.lexer import NotPromQL
+from promql.parse import parse
+from promql.tree import Aggregate, Call, Expr, Vector, bare, selectors
 from promql.types import check
 
 MAX_LENGTH = 10_000
@@ -60,7 +62,7 @@ def read_query(text: str) -> Query:
         raise InvalidQuery("gives a range, a number or text, not an instant vector")
     tree = bare(tree)
     summed = isinstance(tree, Aggregate) and tree.is_one
-    metrics = frozenset(each.metric for each in selectors(tree) if each.metric)
+    metrics = frozenset(each.name for each in selectors(tree) if each.name)
     return Query(one_line(text), _selector(tree), summed, _rated(tree), metrics)
 
 
@@ -75,19 +77,17 @@ def one_line(text: str) -> str:
     return line + text[at:]
 
 
-def _selector(tree: Node) -> Vector | None:
+def _selector(tree: Expr) -> Vector | None:
     """Return a plain selector of a metric, if all of its names can be written without quotes."""
-    if not isinstance(tree, Selector) or tree.shifted or not _METRIC.fullmatch(tree.metric or ""):
+    if not isinstance(tree, Vector) or tree.shifted or not _METRIC.fullmatch(tree.metric):
         return None
-    matchers = []
     for each in tree.matchers:
-        if each.value is None or each.label == "__name__" or not _LABEL.fullmatch(each.label):
+        if each.label == "__name__" or not _LABEL.fullmatch(each.label):
             return None
-        matchers.append(Matcher(each.label, each.op, each.value))
-    return Vector(tree.metric or "", tuple(matchers))
+    return Vector(tree.metric, tree.matchers)
 
 
-def _rated(tree: Node) -> Vector | None:
+def _rated(tree: Expr) -> Vector | None:
     """Return x of ``sum(rate(x[5m]))``."""
     match tree:
         case Aggregate(op="sum", expr=Call(function="rate", args=(counter,))):

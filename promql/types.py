@@ -11,23 +11,21 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NoReturn
 
-from promql import expr
-from promql.expr import PATTERN_ERRORS
-from promql.parse import (
+from promql.lexer import NotPromQL
+from promql.matchers import PATTERN_ERRORS, Matcher, Template
+from promql.tree import (
     COMPARISONS,
     SET_OPERATORS,
     Aggregate,
     Binary,
     Call,
-    Matcher,
+    Expr,
     Negative,
-    Node,
-    NotPromQL,
     Number,
     Paren,
-    Selector,
     String,
     Subquery,
+    Vector,
     children,
     walk,
 )
@@ -83,28 +81,28 @@ _PARAMETERS: Mapping[str, Type] = {
 _Known = dict[int, Type | None]  # what the parts of an expression give, by id
 
 
-def check(root: Node) -> Type | None:
+def check(root: Expr) -> Type | None:
     """Return what an expression gives, None where a variable hides it.
 
-    Raises :class:`~promql.parse.NotPromQL` with one thing that Prometheus refuses.
+    Raises :class:`~promql.lexer.NotPromQL` with one thing that Prometheus refuses.
     """
     parts = [node for node, _ in walk(root)]
     of_info = {id(each) for node in parts if _is_info(node) for each in children(node)[1:]}
     known: _Known = {}
     for node in reversed(parts):  # what is inside comes first
-        if isinstance(node, Selector) and id(node) not in of_info:
+        if isinstance(node, Vector) and id(node) not in of_info:
             _selects(node)
         known[id(node)] = _gives(node, known)
     return known[id(root)]
 
 
-def _gives(node: Node, known: _Known) -> Type | None:
+def _gives(node: Expr, known: _Known) -> Type | None:
     match node:
         case Number(value=value):
             return None if value is None else "scalar"
         case String():
             return "text"
-        case Selector():
+        case Vector():
             _patterns(node)
             return "vector" if node.window is None else "range"
         case Paren(expr=inner):
@@ -123,16 +121,16 @@ def _gives(node: Node, known: _Known) -> Type | None:
     raise TypeError(node)
 
 
-def _is_info(node: Node) -> bool:
+def _is_info(node: Expr) -> bool:
     return isinstance(node, Call) and node.function == "info"
 
 
-def _refuse(node: Node, message: str, fix: str = "correct it") -> NoReturn:
+def _refuse(node: Expr, message: str, fix: str = "correct it") -> NoReturn:
     raise NotPromQL(message, node.start, node.end, fix)
 
 
 def _want(
-    node: Node, wanted: tuple[Type, ...], what: str, known: _Known, whole: Node | None = None
+    node: Expr, wanted: tuple[Type, ...], what: str, known: _Known, whole: Expr | None = None
 ) -> Type | None:
     """Check a part of something that takes certain types; ``whole`` is that, if not the part."""
     found = known[id(node)]
@@ -143,16 +141,16 @@ def _want(
     _refuse(whole or node, f"{what} needs {names}, not {_NAMES[found]}", fix)
 
 
-def _selects(node: Selector) -> None:
-    if node.metric == "" and all(map(_accepts_nothing, node.matchers)):
+def _selects(node: Vector) -> None:
+    if not (node.metric or node.templates) and all(map(_accepts_nothing, node.matchers)):
         fix = "name a metric, or a label that must have a value"
         _refuse(node, "this selects every series there is", fix)
 
 
-def _patterns(node: Selector) -> None:
+def _patterns(node: Vector) -> None:
     """Check regular expressions, which are RE2's: only what is surely wrong is refused."""
     for each in node.matchers:
-        if "~" in each.op and each.value is not None and (why := _wrong_pattern(each.value)):
+        if "~" in each.op and each.known_value is not None and (why := _wrong_pattern(each.value)):
             _refuse(node, f"the pattern of {each.label} is wrong: {why}")
 
 
@@ -189,24 +187,23 @@ _RE2_ONLY = re.compile(r"\(\?|\\[pPCQEz]|\[\[:")
 
 def _accepts_nothing(matcher: Matcher) -> bool:
     """Whether a series without the label is selected."""
-    if matcher.value is None:
-        return False
-    return expr.Matcher(matcher.label, matcher.op, matcher.value).accepts("")
+    return matcher.known_value is not None and matcher.accepts("")
 
 
 def _aggregate(node: Aggregate, known: _Known) -> Type:
     wanted = _PARAMETERS.get(node.op)
-    if node.op and (wanted is None) != (node.parameter is None):
+    templated = isinstance(node.op, Template)
+    if not templated and (wanted is None) != (node.parameter is None):
         _refuse(node, f"{node.op} takes {'one argument' if wanted is None else 'two arguments'}")
     if wanted and node.parameter:
         _want(node.parameter, (wanted,), f"the first argument of {node.op}", known)
-    _want(node.expr, ("vector",), node.op or "an aggregation", known, node)
+    _want(node.expr, ("vector",), "an aggregation" if templated else node.op, known, node)
     return "vector"
 
 
 def _call(node: Call, known: _Known) -> Type | None:
     name, given = node.function, node.args
-    if not name:
+    if isinstance(name, Template):
         return None
     takes = _FUNCTIONS.get(name)
     if takes is None:
@@ -225,10 +222,10 @@ def _call(node: Call, known: _Known) -> Type | None:
     return "scalar" if name in _SCALARS else "vector"
 
 
-def _of_info(node: Node) -> None:
+def _of_info(node: Expr) -> None:
     """Check what selects the labels that info() adds."""
-    labels_only = isinstance(node, Selector) and (
-        not node.metric or any(each.label == "__name__" for each in node.matchers)
+    labels_only = isinstance(node, Vector) and (
+        not node.name or any(each.label == "__name__" for each in node.matchers)
     )
     if not labels_only:
         _refuse(node, 'info needs labels only, such as {job="x"}')
@@ -243,8 +240,8 @@ def _binary(node: Binary, known: _Known) -> Type | None:
         _refuse(node, f"{node.op} takes no bool: only comparisons do")
     if "scalar" in types and set_:
         _refuse(node, f"{node.op} needs an instant vector on both sides", "write vector(…)")
-    if "scalar" in types and node.labels:
-        _refuse(node, f"{node.matching} needs an instant vector on both sides")
+    if "scalar" in types and node.matching and node.matching.labels:
+        _refuse(node, f"{node.matching.kind} needs an instant vector on both sides")
     if set_ and node.grouped:
         _refuse(node, f"{node.op} takes no group_left or group_right")
     if types == ("scalar", "scalar"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 
-from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number
+from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number, on
 from slos import names
 from slos.generic import bad_share
 from slos.indicators import FAILED, among, counters
@@ -76,7 +76,7 @@ def stuck(subject: Subject) -> Expr:
         "tokenslo_signal_info",
         *equal({"signal": "sequences_active", "quality": "unavailable"}),
     )
-    return Binary(old, "and", refused, matching=f"on ({', '.join(identity)})")
+    return Binary(old, "and", refused, matching=on(*identity))
 
 
 def by_instance(signal: str) -> Callable[[Subject], Expr]:
@@ -234,4 +234,4 @@ def without_threshold(subject: Subject) -> Expr:
     """Ask which instances count requests without judging them against the threshold."""
     _, judged = counters(subject.planned.objective, subject.plan.service)
     every = subject.scope.series(SIGNALS["requests"].metric, *equal({"outcome": "ok"}))
-    return aggregate("count", every.unless(judged, f"on ({INSTANCE})"), (INSTANCE,))
+    return aggregate("count", every.unless(judged, on(INSTANCE)), (INSTANCE,))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from promql.expr import Binary, Expr, Matcher, aggregate, call, equal, number, vector
+from promql.expr import Binary, Expr, Matcher, aggregate, call, equal, ignoring, number, on, vector
 from slos.indicators import FAILED, INDICATORS
 from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
@@ -36,7 +36,7 @@ _NUMBER = "{{ $value | humanize }}"
 _PER_MINUTE = number(60)
 
 # Gauges of one engine that differ in this label, or lack it.
-_STATES = "ignoring (state)"
+_STATES = ignoring("state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _kv_pressure(scope: Scope) -> Expr:
     # front of the engine, nearly all that run are decoding.
     scheduled = Binary(active, "-", waiting, matching=_STATES)
     nearly = scope.gauge("sequences_max") * number(Decimal("0.9"))
-    for running, matching in ((scheduled, ""), (decoding, _STATES)):
+    for running, matching in ((scheduled, None), (decoding, _STATES)):
         held_up = held_up.unless(Binary(running, ">=", nearly, matching=matching))
     return held_up.unless(_preempting(scope), _STATES)
 
@@ -187,7 +187,7 @@ def _of_model(scope: Scope, expr: Expr) -> Expr:
     if not any(label in scope.selector for label in MODEL_LABELS):
         return expr
     # A sidecar that cannot read its source still knows, for an hour, which models it has.
-    return expr.and_(scope.series("tokenslo_model_info"), f"on ({INSTANCE})")
+    return expr.and_(scope.series("tokenslo_model_info"), on(INSTANCE))
 
 
 def _not_ready(scope: Scope) -> Expr:
@@ -206,7 +206,7 @@ def _memory(scope: Scope) -> Expr:
     # Triton has no model on its GPUs' metrics; these tell on which servers the model is.
     serving = (*scope.foreign(), *(Matcher(each, "=", scope.selector[each]) for each in chosen))
     there = vector("nv_inference_pending_request_count", serving)
-    return full.and_(there, f"on ({INSTANCE})")
+    return full.and_(there, on(INSTANCE))
 
 
 def _bad_rollout(scope: Scope) -> tuple[Condition, ...]:
@@ -219,7 +219,7 @@ def _bad_rollout(scope: Scope) -> tuple[Condition, ...]:
     # By what succeeds, as a version that never failed has no series of failures.
     best = number(1) - aggregate("max", ok / all_)
     far = best * number(3) + number(Decimal("0.01"))
-    worse = Binary(bad / all_, ">", far, matching="on () group_left ()")
+    worse = Binary(bad / all_, ">", far, matching=on(group_left=()))
     enough = (bad * number(_WINDOW_SECONDS)).compare(">=", _LEAST)
     return (Condition(worse.and_(enough), {}),)
 
@@ -233,7 +233,7 @@ def _slow_version(scope: Scope) -> tuple[Condition, ...]:
         enough = (many * number(_WINDOW_SECONDS)).compare(">=", _LEAST_OF_MEAN)
         mean = (spent / many).and_(enough)
         best = aggregate("min", mean)
-        return Binary(mean, ">", best * number(2), matching="on () group_left ()")
+        return Binary(mean, ">", best * number(2), matching=on(group_left=()))
 
     return tuple(Condition(slow(SIGNALS[key].metric), {"signal": key}) for key in ("ttft", "itl"))
 

@@ -12,10 +12,12 @@ from promql.expr import (
     Binary,
     Expr,
     Matcher,
+    Matching,
     Vector,
     aggregate,
     call,
     decimal_text,
+    ignoring,
     number,
     one_of,
     vector,
@@ -114,7 +116,7 @@ class Counting:
         """Return the sum of what counters count."""
         return self.scaled(self.sum(self.rate(some))) if self.plain else self.sum(self.each(some))
 
-    def born_late(self, some: Vector, known: Vector, matching: str) -> Expr:
+    def born_late(self, some: Vector, known: Vector, matching: Matching) -> Expr:
         """Return the sum of what counters count that may appear with their first event.
 
         Such a counter has nothing to rise from, but where the ``known`` counter of the same target
@@ -195,14 +197,14 @@ def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: 
     """Return the observations of a histogram; those above ``edge``, one of its own, are bad."""
     every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, edge)
     # A server without this edge cannot tell slow from fast: it must not make all of them slow.
-    observed = counting.sum(counting.each(every).and_(within, "ignoring (le)"))
+    observed = counting.sum(counting.each(every).and_(within, ignoring("le")))
     in_time = counting.events(within)
     missing = absent(within)
     return Events(
         bad=counting.total(observed) - in_time,
         total=observed,
         missing=missing,
-        uncovered=aggregate("count", every.unless(within, "ignoring (le)"))
+        uncovered=aggregate("count", every.unless(within, ignoring("le")))
         .compare(">", number(0))
         .unless(missing),
         impossible=counting.contradiction(in_time, observed, good=True),

@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from promql.expr import Binary, Expr, Text, Vector, aggregate, call, decimal_text, number, vector
+from promql.expr import (
+    Binary,
+    Expr,
+    Text,
+    Vector,
+    aggregate,
+    call,
+    decimal_text,
+    number,
+    on,
+    vector,
+)
 from promql.query import MAX_LENGTH, InvalidQuery, Query, one_line, read_query
 from slos.durations import format_duration, parse_duration
 from slos.errors import BadValue
@@ -60,7 +71,7 @@ FORMS: Mapping[frozenset[str], str] = {
 _COUNTER = re.compile(r"[^:]*_(?:total|count|bucket|sum)")
 _PART = re.compile(r"_(?:bucket|count|sum)$")
 # Counters of one target, whatever other labels they have: Prometheus gives these to all of them.
-_ONE_TARGET = "on (job, instance)"
+_ONE_TARGET = on("job", "instance")
 # How many of a metric's units a second is, by how the metric's name ends.
 _UNITS = {"_seconds": Decimal(1), "_milliseconds": Decimal(1000), "_ms": Decimal(1000)}
 

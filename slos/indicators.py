@@ -23,7 +23,9 @@ from promql.expr import (
     aggregate,
     decimal_text,
     equal,
+    ignoring,
     number,
+    on,
     one_of,
     vector,
 )
@@ -269,7 +271,7 @@ def _events(objective: Objective, service: Service, counting: Counting) -> Event
     down = vector("tokenslo_source_up", target).compare("==", number(0))
     return replace(
         events,
-        missing=events.missing.unless(unavailable.unless(down, "on (instance)"), "on ()"),
+        missing=events.missing.unless(unavailable.unless(down, on("instance")), on()),
         uncovered=aggregate("count", unavailable),
     )
 
@@ -369,7 +371,7 @@ def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:
         vector(active.metric, (*chosen, *equal(active.fixed))),
         "/",
         vector(most.metric, chosen),
-        matching="ignoring (state)",
+        matching=ignoring("state"),
     )
 
 

@@ -20,6 +20,7 @@ from promql.expr import (
     call,
     equal,
     number,
+    on,
     vector,
 )
 from slos import names
@@ -204,4 +205,4 @@ def burn_rate(window: str, service: str, objective: Objective | None = None) -> 
     """Return how many times faster than allowed the budget burns; 1 spends it exactly."""
     budget = number(1) - recorded(names.TARGET, service, objective)
     ratio = recorded(names.error_ratio(window), service, objective)
-    return Binary(ratio, "/", budget, matching="on (service, slo) group_left ()")
+    return Binary(ratio, "/", budget, matching=on("service", "slo", group_left=()))

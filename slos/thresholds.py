@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 
-from promql import parse
+from promql.parse import parse
+from promql.tree import selectors
 from slos.events import matched_edge
 from slos.generic import WINDOW
 from slos.indicators import INDICATORS, indicator_of
@@ -47,8 +48,8 @@ def _thresholds(objective: Objective) -> Iterator[tuple[str, Decimal]]:
 
 def _queried(objective: Objective) -> Iterator[tuple[str, Decimal]]:
     for query in objective.queries.values():
-        for selector in parse.selectors(parse.parse(query.replace(WINDOW, BASE_WINDOW))):
-            metric = selector.metric or ""
+        for selector in selectors(parse(query.replace(WINDOW, BASE_WINDOW))):
+            metric = selector.name
             if metric in _SIGNALS and objective.threshold is not None:
                 yield _SIGNALS[metric], objective.threshold
             elif (signal := _SIGNALS.get(metric.removesuffix("_bucket"))) is not None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 from service_example import example
 
-from promql.parse import Selector, parse, selectors
+from promql.parse import parse
+from promql.tree import Vector, selectors
 from slos.causes import CAUSE_ALERTS, conditions
 from slos.queries import SERIES
 from slos.signals import OUTCOMES, PHASES, SIGNALS
@@ -32,7 +33,7 @@ TRITON = {
 }
 
 
-def asked(selector: Mapping[str, str]) -> list[Selector]:
+def asked(selector: Mapping[str, str]) -> list[Vector]:
     """Return every selector of every cause's conditions."""
     return [
         found

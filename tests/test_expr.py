@@ -26,12 +26,16 @@ from promql.expr import (
     decimal_text,
     equal,
     for_matchers,
+    ignoring,
     number,
+    on,
     one_of,
     pretty,
     quote,
     vector,
 )
+from promql.parse import parse
+from promql.tree import bare
 
 ARITHMETIC = ("+", "-", "*", "/", "%", "^")
 COMPARISONS = ("==", "!=", ">", "<", ">=", "<=")
@@ -52,14 +56,18 @@ instants = st.builds(
 )
 
 
+groupings = st.lists(labels, unique=True).map(tuple)
+
+
 def larger(vectors: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     ranged = instants.flatmap(lambda v: durations.map(lambda w: replace(v, window=w)))
     spans = ranged | st.builds(Subquery, vectors, durations, durations)
     return st.one_of(
         st.builds(Call, st.sampled_from(["rate", "sum_over_time"]), st.tuples(spans)),
         st.builds(Call, st.just("clamp_min"), st.tuples(vectors, scalars)),
-        st.builds(Aggregate, st.just("sum"), vectors, st.lists(labels, unique=True).map(tuple)),
-        st.builds(Aggregate, st.just("topk"), vectors, st.just(()), scalars),
+        st.builds(Aggregate, st.just("sum"), vectors, st.none() | groupings),
+        st.builds(Aggregate, st.just("max"), vectors, groupings, without=st.just(True)),
+        st.builds(Aggregate, st.just("topk"), vectors, st.none(), scalars),
         st.builds(Binary, vectors, st.sampled_from(ARITHMETIC + COMPARISONS), vectors | scalars),
         st.builds(Binary, scalars, st.sampled_from(ARITHMETIC), vectors),
         st.builds(Binary, vectors, st.sampled_from(COMPARISONS), vectors, st.just(True)),
@@ -68,13 +76,17 @@ def larger(vectors: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
             vectors,
             st.sampled_from(SETS),
             vectors,
-            matching=st.sampled_from(["", "ignoring (le)", "on (model, outcome)"]),
+            matching=st.sampled_from([None, ignoring("le"), on("model", "outcome")]),
         ),
-        vectors.map(str).map(Text),
     )
 
 
-expressions = st.recursive(instants, larger, max_leaves=12)
+def with_text(vectors: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return larger(vectors) | vectors.map(str).map(Text)
+
+
+parsable = st.recursive(instants, larger, max_leaves=12)
+expressions = st.recursive(instants, with_text, max_leaves=12)
 
 
 def tree(text: str) -> object:
@@ -121,6 +133,24 @@ def test_no_parenthesis_that_is_needed_is_left_out(expr: Expr) -> None:
     assert tree(str(expr)) == tree(everything_in_parentheses(expr))
 
 
+def without_parentheses(expr: Expr) -> Expr:
+    expr = bare(expr)
+    match expr:
+        case Binary():
+            sides = map(without_parentheses, (expr.left, expr.right))
+            return replace(expr, **dict(zip(("left", "right"), sides, strict=True)))
+        case Call():
+            return replace(expr, args=tuple(map(without_parentheses, expr.args)))
+        case Aggregate() | Subquery():
+            return replace(expr, expr=without_parentheses(expr.expr))
+    return expr
+
+
+@given(parsable)
+def test_the_parser_yields_the_tree_that_was_printed(expr: Expr) -> None:
+    assert without_parentheses(parse(str(expr), variables=False)) == expr
+
+
 @given(expressions, st.integers(10, 60))
 def test_breaking_lines_changes_nothing(expr: Expr, width: int) -> None:
     text = pretty(expr, width)
@@ -139,7 +169,7 @@ def test_breaking_lines_changes_nothing(expr: Expr, width: int) -> None:
         (Binary(number(-1), "^", vector("up")), "(-1) ^ up"),
         (vector("up").or_(vector("up").and_(vector("up"))), "up or up and up"),
         (vector("up").or_(vector("up")).and_(vector("up")), "(up or up) and up"),
-        (vector("up").unless(vector("x"), "on (a)"), "up unless on (a) x"),
+        (vector("up").unless(vector("x"), on("a")), "up unless on (a) x"),
         (Text("a or b") / vector("c"), "(a or b) / c"),
         (vector("x", {"a": "b"}, "5m", "1h"), 'x{a="b"}[5m] offset 1h'),
         (aggregate("sum", vector("x"), ["a", "b"]), "sum by (a, b) (x)"),

@@ -9,22 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promql.parse import (
-    MAX_LENGTH,
-    MAX_PARTS,
+from promql.lexer import NotPromQL
+from promql.parse import MAX_LENGTH, parse, window_seconds
+from promql.token_reader import MAX_PARTS
+from promql.tree import (
     Aggregate,
     Binary,
     Call,
+    Expr,
     Negative,
-    Node,
-    NotPromQL,
     Number,
     Paren,
-    Selector,
     String,
     Subquery,
+    Vector,
     bare,
-    parse,
     selectors,
     walk,
 )
@@ -69,13 +68,13 @@ def as_read_by_the_reference(node: Any) -> Any:
     raise TypeError(node)
 
 
-def as_read_by_us(node: Node) -> Any:
+def as_read_by_us(node: Expr) -> Any:
     match bare(node):
-        case Selector(metric=metric, matchers=given_, window=window, shifted=shifted):
+        case Vector(name=metric, matchers=given_, window=window, shifted=shifted):
             matchers = sorted(
                 (each.label, each.op, each.value) for each in given_ if each.label != "__name__"
             )
-            return "selector", metric, matchers, window and window.seconds, shifted
+            return "selector", metric, matchers, window and window_seconds(window), shifted
         case Aggregate(op=op, expr=expr, labels=labels, without=without, parameter=parameter):
             grouping = None if labels is None else (without, sorted(labels))
             return op, grouping, parameter and as_read_by_us(parameter), as_read_by_us(expr)
@@ -90,7 +89,7 @@ def as_read_by_us(node: Node) -> Any:
         case String(value=value):
             return "text", value
         case Subquery(expr=expr, window=window):
-            return "subquery", as_read_by_us(expr), window.seconds
+            return "subquery", as_read_by_us(expr), window_seconds(window)
     raise TypeError(node)
 
 
@@ -200,6 +199,39 @@ def test_it_answers_any_text(text: str) -> None:
     assert all(0 <= start <= end <= len(text) for start, end in places)
 
 
+@given(EXPRESSIONS)
+def test_printing_a_parsed_expression_keeps_it(text: str) -> None:
+    tree = parse(text)
+    assert parse(str(tree)) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("SUM  (x)without(b,a)", "sum without (b, a) (x)"),
+        ("sum by () (x)", "sum by () (x)"),
+        ("x offset - 5m@ end ( )", "x offset -5m @ end()"),
+        ("x[5m]  offset 1h anchored", "x[5m] anchored offset 1h"),
+        ("(x)[ 1h : 5m ] offset 5m", "(x)[1h:5m] offset 5m"),
+        ("x + on(a,b) group_left fill(0) y", "x + on (a, b) group_left fill(0) y"),
+        ("a >bool ignoring(c)group_right(d) b", "a > bool ignoring (c) group_right (d) b"),
+        ("- (x) ^ 2 # comment", "-(x) ^ 2"),
+        ('{"a metric", "a b"=\'c\'}', '{"a metric","a b"="c"}'),
+        ('{"on"} + {__name__="x"}', '{"on"} + {__name__="x"}'),
+        ('x{"inf"="y"}', 'x{"inf"="y"}'),
+        ("0x1F + 1h30m + Inf", "0x1F + 1h30m + Inf"),
+        (
+            "label_replace(x, 'a', `$1`, \"b\", '(\\\\d)')",
+            'label_replace(x, "a", "$1", "b", "(\\\\d)")',
+        ),
+    ],
+)
+def test_a_parsed_expression_is_printed_as_built_ones(text: str, printed: str) -> None:
+    tree = parse(text, variables=False)
+    assert str(tree) == printed
+    assert parse(printed, variables=False) == tree
+
+
 @pytest.mark.parametrize(
     ("text", "same"),
     [
@@ -226,8 +258,8 @@ def test_it_reads_what_is_new_or_odd(text: str, same: str) -> None:
 def test_a_length_that_the_query_decides_is_not_known() -> None:
     for length in ("step()", "range() / 10", "min_of(step(), 5m)", "0 - 5m"):
         (selector,) = selectors(parse(f"x[{length}]"))
-        assert selector.window
-        assert selector.window.seconds is None
+        assert selector.window == length
+        assert window_seconds(length) is None
 
 
 def test_without_variables_there_are_none() -> None:
@@ -239,7 +271,7 @@ def test_without_variables_there_are_none() -> None:
 
 
 def test_a_metric_may_be_named_by_a_matcher() -> None:
-    names = [selector.metric for selector in selectors(parse('{__name__="x"} + {"y"} + {a="b"}'))]
+    names = [selector.name for selector in selectors(parse('{__name__="x"} + {"y"} + {a="b"}'))]
     assert names == ["x", "y", ""]
 
 
@@ -301,7 +333,7 @@ def test_it_says_what_is_wrong_and_where(text: str, message: str, offset: int) -
         "rate(x[[[window]]])",
         "rate(x[${window:raw}])",
         "x[5m:$step]",
-        'x{model=~"$model", pod=~"${pod:regex}", a="[[a]]"}',
+        'x{model=~"$model",pod=~"${pod:regex}",a="[[a]]"}',
         "x{$filter}",
         "x{model=~$model}",
         'x{$label="a"}',
@@ -317,7 +349,7 @@ def test_it_says_what_is_wrong_and_where(text: str, message: str, offset: int) -
     ],
 )
 def test_variables_may_stand_anywhere(text: str) -> None:
-    parse(text)
+    assert str(parse(text)) == text
 
 
 def test_what_a_variable_hides_is_not_known() -> None:
@@ -325,10 +357,10 @@ def test_what_a_variable_hides_is_not_known() -> None:
     (selector,) = selectors(tree)
     assert isinstance(tree, Aggregate)
     assert tree.keeps("anything")
-    assert selector.metric is None
-    assert [matcher.value for matcher in selector.matchers] == ["1", None]
-    assert selector.window
-    assert selector.window.seconds is None
+    assert selector.name == ""
+    assert [matcher.known_value for matcher in selector.matchers] == ["1", None]
+    assert selector.window == "$__rate_interval"
+    assert window_seconds(selector.window) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from promql.parse import NotPromQL, parse
+from promql.lexer import NotPromQL
+from promql.parse import parse
 from promql.query import read_query
 from promql.types import Type, check
 
@@ -79,6 +80,7 @@ def test_what_an_expression_gives(text: str, gives: Type | None) -> None:
         ("x[5m][5m:1m]", "a subquery needs an instant vector, not a range", "x[5m]"),
         ("{}", "this selects every series there is", "{}"),
         ('{a=~".*"}', "this selects every series there is", '{a=~".*"}'),
+        ('{__name__=~".*"}', "this selects every series there is", '{__name__=~".*"}'),
         ('x{a=~"(b"}', "the pattern of a is wrong: missing ), unterminated", 'x{a=~"(b"}'),
         ("info(x, y)", "info needs labels only", "y"),
     ],

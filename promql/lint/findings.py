@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promql.lint.queries import Path
-from promql.parse import Node
+from promql.tree import Expr
 
 Severity = Literal["error", "warning", "note"]
 
@@ -65,7 +65,7 @@ class Hit:
     """
 
     check: str
-    part: Node | None
+    part: Expr | None
     why: str
     fix: str
     severity: Severity | None = None

@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from promql.lexer import NotPromQL, TooLarge, has_variable
 from promql.lint.catalogue import Catalogue
 from promql.lint.checks import aggregations, dashboards, matching, names, rates, rules, units
 from promql.lint.findings import CHECKS, Finding, Hit
 from promql.lint.located_text import STANDARD_INPUT, NoQueries, UnreadableFile, files_below, read
 from promql.lint.queries import Query, find
 from promql.lint.surroundings import USUAL_INTERVAL, Surroundings
-from promql.parse import Node, NotPromQL, TooLarge, has_variable, parse
+from promql.parse import parse
+from promql.tree import Expr
 from promql.types import check as type_of
 
-_CHECKS: tuple[Callable[[Query, Node, Surroundings], Iterator[Hit]], ...] = (
+_CHECKS: tuple[Callable[[Query, Expr, Surroundings], Iterator[Hit]], ...] = (
     names.check,
     rates.check,
     aggregations.check,
@@ -59,7 +61,7 @@ def lint(
     queries, notes, unreadable, intervals = _gathered(files)
     interval = scrape_interval or min(intervals, default=None)
     hits: list[tuple[Query, Hit]] = []
-    parsed: list[tuple[Query, Node]] = []
+    parsed: list[tuple[Query, Expr]] = []
     for query in queries:
         try:
             root = parse(query.text, variables=query.dashboard > 0)
@@ -85,7 +87,7 @@ def lint(
     for query, root in parsed:
         here = [hit for check in _CHECKS for hit in check(query, root, known_here)]
         hits += ((query, hit) for hit in (*here, *_type(query, root, here)))
-    boards: dict[tuple[str, int], list[tuple[Query, Node]]] = {}
+    boards: dict[tuple[str, int], list[tuple[Query, Expr]]] = {}
     for query, root in parsed:
         if query.dashboard:
             boards.setdefault((query.file, query.dashboard), []).append((query, root))
@@ -163,11 +165,16 @@ def _unchecked(query: Query, problem: NotPromQL) -> str:
 
 
 def _refused(problem: NotPromQL, length: int) -> Hit:
-    part = Node(problem.offset, length if problem.end is None else problem.end)
-    return Hit("TL001", part, f"this is not PromQL: {problem.message}", problem.fix)
+    end = length if problem.end is None else problem.end
+    return Hit(
+        "TL001",
+        Expr(start=problem.offset, end=end),
+        f"this is not PromQL: {problem.message}",
+        problem.fix,
+    )
 
 
-def _type(query: Query, root: Node, found: Iterable[Hit]) -> Iterator[Hit]:
+def _type(query: Query, root: Expr, found: Iterable[Hit]) -> Iterator[Hit]:
     """Check functions and types, unless another finding says more about the same part."""
     try:
         gives = type_of(root)
@@ -182,7 +189,7 @@ def _type(query: Query, root: Node, found: Iterable[Hit]) -> Iterator[Hit]:
         yield Hit("TL001", root, why, "take a function of it, such as rate(…)")
 
 
-def _span(part: Node | None) -> tuple[int, int] | None:
+def _span(part: Expr | None) -> tuple[int, int] | None:
     return (part.start, part.end) if part else None
 
 

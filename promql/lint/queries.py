@@ -14,7 +14,7 @@ from typing import Literal
 
 from promql.expr import quote
 from promql.lint.located_text import SUFFIXES, LocatedText, NoQueries, UnreadableFile, Value, parse
-from promql.parse import duration
+from promql.literals import duration
 
 Use = Literal["panel", "annotation", "variable", "record", "alert", "trigger"]
 Path = tuple[str | int, ...]

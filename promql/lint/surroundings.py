@@ -7,18 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from promql.lint.catalogue import Catalogue, Metric, Part, guess
-from promql.parse import (
-    Aggregate,
-    Binary,
-    Call,
-    Matcher,
-    Negative,
-    Node,
-    Number,
-    Selector,
-    bare,
-    walk,
-)
+from promql.matchers import Matcher, Template
+from promql.tree import Aggregate, Binary, Call, Expr, Negative, Number, Vector, bare, walk
 
 RATES = frozenset({"rate", "irate"})
 COUNTER_FUNCTIONS = RATES | {"increase"}
@@ -46,23 +36,23 @@ class Surroundings:
     """Whether an option or a scrape configuration states the interval."""
     vocabulary: frozenset[str] = frozenset()
     """The labels of all metrics known."""
-    rules: Mapping[str, Node] = field(default_factory=dict)
+    rules: Mapping[str, Expr] = field(default_factory=dict)
     """The expressions of recording rules, by name."""
 
-    def metric(self, selector: Selector) -> tuple[Metric, Part] | None:
+    def metric(self, selector: Vector) -> tuple[Metric, Part] | None:
         """Return the family of what is selected, None where nothing is known about it."""
-        name = selector.metric
+        name = selector.name
         if not name or name in self.recorded:
             return None
         found = self.emitted.find(name) if self.emitted else None
         found = found or self.known.find(name)
         return found or (None if self.known.covers(name) else guess(name))
 
-    def guesses(self, selector: Selector) -> bool:
+    def guesses(self, selector: Vector) -> bool:
         """Whether only its name says what a series is."""
-        return self.known.find(selector.metric or "") is None
+        return self.known.find(selector.name) is None
 
-    def accumulates(self, selector: Selector) -> bool:
+    def accumulates(self, selector: Vector) -> bool:
         """Whether the series only grow from the start of their process on."""
         match self.metric(selector):
             case (_, "bucket" | "sum" | "count"):
@@ -72,7 +62,7 @@ class Surroundings:
         return False
 
 
-def constant(node: Node) -> float | None:
+def constant(node: Expr) -> float | None:
     """Return the value of arithmetic on numbers, None if anything else is in it."""
     node = bare(node)
     match node:
@@ -91,7 +81,7 @@ def constant(node: Node) -> float | None:
     return None
 
 
-def calls(node: Node, functions: Iterable[str]) -> bool:
+def calls(node: Expr, functions: Iterable[str]) -> bool:
     """Whether any of the functions is called in an expression."""
     names = frozenset(functions)
     return any(isinstance(part, Call) and part.function in names for part, _ in walk(node))
@@ -99,7 +89,7 @@ def calls(node: Node, functions: Iterable[str]) -> bool:
 
 def alternatives(matcher: Matcher) -> tuple[str, ...] | None:
     """Return the values that a positive matcher accepts; None where they cannot be listed."""
-    if matcher.value is None:
+    if matcher.known_value is None:
         return None
     if matcher.op == "=":
         return (matcher.value,)
@@ -111,7 +101,7 @@ def alternatives(matcher: Matcher) -> tuple[str, ...] | None:
     return tuple(re.sub(r"\\(.)", r"\1", each) for each in matcher.value.split("|"))
 
 
-def only_existence(around: tuple[Node, ...]) -> bool:
+def only_existence(around: tuple[Expr, ...]) -> bool:
     """Whether it matters only that there is something, not what its value is."""
     return any(
         (isinstance(each, Call) and each.function in ("absent", "absent_over_time"))
@@ -120,7 +110,7 @@ def only_existence(around: tuple[Node, ...]) -> bool:
     )
 
 
-def merging(around: tuple[Node, ...], label: str) -> Aggregate | None:
+def merging(around: tuple[Expr, ...], label: str) -> Aggregate | None:
     """Return the aggregation that merges series which differ by ``label``, if one does.
 
     ``around`` is what is around a selector.  Nothing is said across an operator between two
@@ -132,7 +122,7 @@ def merging(around: tuple[Node, ...], label: str) -> Aggregate | None:
                 return aggregate
             case Binary() as binary if not _scales(binary):
                 return None
-            case Call(function="label_replace" | "label_join" | "histogram_quantile" | ""):
+            case Call(function="label_replace" | "label_join" | "histogram_quantile" | Template()):
                 return None
     return None
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from promql import parse
 from promql.expr import Vector, decimal_text
+from promql.lexer import NotPromQL
+from promql.parse import parse
 from promql.query import InvalidQuery, Query
+from promql.tree import Binary, Number, bare
 from slos.document import Document, Keys
 from slos.errors import BadValue, Problem, quoted
 from slos.events import matched_edge
@@ -381,15 +383,15 @@ def _divided(ratio: str) -> dict[str, str] | None:
     # As long as the placeholder, so that places in one are places in the other.
     whole = ratio.replace(WINDOW, BASE_WINDOW.ljust(len(WINDOW)))
     try:
-        node = parse.bare(parse.parse(whole))
-    except parse.NotPromQL:
+        node = bare(parse(whole))
+    except NotPromQL:
         return None
     role = "bad"
-    if isinstance(node, parse.Binary) and node.op == "-" and not node.matching:
-        if not (isinstance(node.left, parse.Number) and node.left.value == 1):
+    if isinstance(node, Binary) and node.op == "-" and not node.matching:
+        if not (isinstance(node.left, Number) and node.left.value == 1):
             return None
-        role, node = "good", parse.bare(node.right)
-    if not isinstance(node, parse.Binary) or node.op != "/" or node.matching:
+        role, node = "good", bare(node.right)
+    if not isinstance(node, Binary) or node.op != "/" or node.matching:
         return None
     events, total = (ratio[part.start : part.end] for part in (node.left, node.right))
     read = [query_of(query) for query in (events, total)]

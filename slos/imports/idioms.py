@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from promql import parse
-from promql.expr import Matcher, Vector
-from promql.parse import Aggregate, Binary, Call, Node, Number, Paren, Selector, bare
+from promql.expr import Matcher
+from promql.lexer import NotPromQL
+from promql.parse import parse
 from promql.query import Query
+from promql.tree import Aggregate, Binary, Call, Expr, Number, Paren, Vector, bare, walk
 from slos.generic import WINDOW
 from slos.imports.foreign import At, Notes, as_rate, histogram, of_ratio, query_of
 from slos.names import BASE_WINDOW
@@ -90,7 +91,7 @@ def without_guards(query: str) -> str:
     return query if node is None else _bare_text(query, _unguarded(query, node))
 
 
-def _unguarded(text: str, node: Node) -> str:
+def _unguarded(text: str, node: Expr) -> str:
     """Return the text of a part without its guards."""
     node = bare(node)
     match node:
@@ -101,7 +102,7 @@ def _unguarded(text: str, node: Node) -> str:
         case Aggregate(op="sum", expr=inner) if _guarded(inner):
             head, tail = text[node.start : inner.start], text[inner.end : node.end]
             return f"{head}{_unguarded(text, inner)}{tail}"
-        case Binary(op="+" | "-" as op, left=left, right=right, matching=""):
+        case Binary(op="+" | "-" as op, left=left, right=right, matching=None):
             one, other = _unguarded(text, left), _unguarded(text, right)
             if not (_guarded(left) or _guarded(right)):
                 return text[node.start : node.end]
@@ -110,7 +111,7 @@ def _unguarded(text: str, node: Node) -> str:
     return text[node.start : node.end]
 
 
-def _guarded(node: Node) -> bool:
+def _guarded(node: Expr) -> bool:
     node = bare(node)
     match node:
         case Binary(op="or", right=right):
@@ -120,7 +121,7 @@ def _guarded(node: Node) -> bool:
     return False
 
 
-def _is_zero(node: Node) -> bool:
+def _is_zero(node: Expr) -> bool:
     """Whether an expression is ``vector(0)`` or something times 0."""
     node = bare(node)
     match node:
@@ -131,7 +132,7 @@ def _is_zero(node: Node) -> bool:
     return False
 
 
-def _is_number(node: Node, value: float) -> bool:
+def _is_number(node: Expr, value: float) -> bool:
     node = bare(node)
     return isinstance(node, Number) and node.value == value
 
@@ -146,11 +147,13 @@ def _good(bad: str, total: str) -> str:
                 return ""
             node = difference
     match bare(node) if node else None:
-        case Binary(op="-", left=left, right=right, matching="") if _same(_text(bad, left), total):
+        case Binary(op="-", left=left, right=right, matching=None) if _same(
+            _text(bad, left), total
+        ):
             return _text(bad, right)
         case Aggregate(op="sum", labels=None, without=False, expr=inner, parameter=None):
             match bare(inner):
-                case Binary(op="-", left=left, right=right, matching=""):
+                case Binary(op="-", left=left, right=right, matching=None):
                     if _same(f"sum({_text(bad, left)})", total):
                         return f"sum({_text(bad, right)})"
     return ""
@@ -193,19 +196,19 @@ def _grouping(some: str, total: str) -> tuple[tuple[str, ...], bool]:
     return (), True
 
 
-def _labels(node: Node | None) -> frozenset[str] | None:
+def _labels(node: Expr | None) -> frozenset[str] | None:
     """Return the labels of a query's elements, None where they are not known."""
     node = bare(node) if node else None
     match node:
-        case None | Number() | Selector():  # one series, as far as a query says
+        case None | Number() | Vector():  # one series, as far as a query says
             return frozenset()
-        case Aggregate() if node.picks or node.open_ or node.op == "count_values":
+        case Aggregate() if node.picks or node.templated or node.op == "count_values":
             return None
         case Aggregate(without=False, labels=labels):
             return labels or frozenset()
         case Binary(op="and" | "unless", left=left):
             return _labels(left)
-        case Binary(left=left, right=right, matching=""):
+        case Binary(left=left, right=right, matching=None):
             one, other = _labels(left), _labels(right)
             return one if one == other else (one or other if _one_is_number(node) else None)
         case Call(function="vector" | "scalar"):
@@ -225,7 +228,7 @@ def _ungrouped(query: str) -> str:
     if node is None:
         return query
     clauses = []
-    for part, _ in parse.walk(node):
+    for part, _ in walk(node):
         if isinstance(part, Aggregate) and part.labels and not part.without:
             inside = query[part.start : part.end]
             expression = query[part.expr.start : part.expr.end]
@@ -238,14 +241,14 @@ def _ungrouped(query: str) -> str:
 # Texts
 
 
-def _node(query: str) -> Node | None:
+def _node(query: str) -> Expr | None:
     try:
-        return parse.parse(query.replace(WINDOW, _FILLED), variables=False)
-    except parse.NotPromQL:
+        return parse(query.replace(WINDOW, _FILLED), variables=False)
+    except NotPromQL:
         return None
 
 
-def _text(query: str, node: Node) -> str:
+def _text(query: str, node: Expr) -> str:
     node = bare(node)
     return query[node.start : node.end]
 

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from promql import parse
 from promql.expr import decimal_text, vector
+from promql.lexer import NotPromQL
+from promql.parse import parse
+from promql.tree import Aggregate, Vector, bare, is_range, walk
 from slos.durations import parse_duration
 from slos.errors import BadValue, quoted
 from slos.generic import WINDOW, is_counter
@@ -174,19 +176,19 @@ def _as_rate(query: At, notes: Notes, *, counter: bool | None) -> At | None:
     """
     written = str(query.value)
     try:
-        node = parse.bare(parse.parse(written.replace(WINDOW, BASE_WINDOW)))
-    except parse.NotPromQL:
+        node = bare(parse(written.replace(WINDOW, BASE_WINDOW)))
+    except NotPromQL:
         return query  # which is refused later, where it stands
-    if any(parse.is_range(part) for part, _ in parse.walk(node)):
+    if any(is_range(part) for part, _ in walk(node)):
         return query
-    summed = isinstance(node, parse.Aggregate) and node.op == "sum" and node.labels is None
-    inner = parse.bare(node.expr) if isinstance(node, parse.Aggregate) and summed else node
-    selector = inner if isinstance(inner, parse.Selector) else None
+    summed = isinstance(node, Aggregate) and node.op == "sum" and node.labels is None
+    inner = bare(node.expr) if isinstance(node, Aggregate) and summed else node
+    selector = inner if isinstance(inner, Vector) else None
     if counter and selector:
         plain = written[selector.start : selector.end]
         rate = f"sum(rate({plain}[{WINDOW}]))" if summed else of_counter(plain)
         return At(rate, query.place)
-    if counter or (counter is None and selector and is_counter(vector(selector.metric or ""))):
+    if counter or (counter is None and selector and is_counter(vector(selector.name))):
         notes.lost(
             query.place,
             "reads counters since they began, not what happened in a time",

@@ -15,7 +15,8 @@ from random import Random
 
 import pytest
 
-from promql.parse import NotPromQL, parse
+from promql.lexer import NotPromQL
+from promql.parse import parse
 from promql.types import check
 
 NEWEST = "promtool@forky"

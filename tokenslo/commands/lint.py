@@ -10,7 +10,7 @@ from promql.lint.catalogue import Catalogue, scraped, union
 from promql.lint.findings import CHECKS
 from promql.lint.linting import lint as lint_files
 from promql.lint.report import FORMATS
-from promql.parse import duration
+from promql.literals import duration
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue
 from tokenslo.scraped import families

@@ -16,29 +16,19 @@ from promql.lint.surroundings import (
     merging,
     only_existence,
 )
-from promql.parse import (
-    Aggregate,
-    Binary,
-    Call,
-    Node,
-    Selector,
-    Subquery,
-    bare,
-    selectors,
-    walk,
-)
+from promql.tree import Aggregate, Binary, Call, Expr, Subquery, Vector, bare, selectors, walk
 
 _ADDS = ("sum", "avg")
 _ONE_PROCESS = frozenset({"instance", "pod"})
 
 
-def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     """Check every aggregation and every quantile."""
     for node, around in walk(root):
         if only_existence(around):
             continue
         match node:
-            case Selector():
+            case Vector():
                 yield from _unlike(node, around, known)
             case Aggregate(op="sum"):
                 yield from _sum(node, around, known)
@@ -52,7 +42,7 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
                 yield from _quantile(node, buckets, around, known)
 
 
-def _unlike(node: Selector, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
+def _unlike(node: Vector, around: tuple[Expr, ...], known: Surroundings) -> Iterator[Hit]:
     found = known.metric(node)
     if not found:
         return
@@ -77,7 +67,7 @@ def _unlike(node: Selector, around: tuple[Node, ...], known: Surroundings) -> It
         yield Hit("TL021", merged, why, fix)
 
 
-def _above_nothing(node: Node, around: tuple[Node, ...]) -> bool:
+def _above_nothing(node: Expr, around: tuple[Expr, ...]) -> bool:
     """Whether it only matters that a result is not 0."""
     outer = next((each for each in reversed(around) if isinstance(each, Binary)), None)
     return (
@@ -88,7 +78,7 @@ def _above_nothing(node: Node, around: tuple[Node, ...]) -> bool:
     )
 
 
-def _sum(node: Aggregate, around: tuple[Node, ...], known: Surroundings) -> Iterator[Hit]:
+def _sum(node: Aggregate, around: tuple[Expr, ...], known: Surroundings) -> Iterator[Hit]:
     inside = bare(node.expr)
     if isinstance(inside, Call) and inside.function == "histogram_quantile":
         why = "quantiles cannot be added up"
@@ -107,15 +97,15 @@ def _sum(node: Aggregate, around: tuple[Node, ...], known: Surroundings) -> Iter
         )
 
 
-def _counts(node: Node) -> bool:
+def _counts(node: Expr) -> bool:
     return any(isinstance(part, Aggregate) and part.op == "count" for part, _ in walk(node))
 
 
-def _average(node: Aggregate, expr: Node, known: Surroundings) -> Iterator[Hit]:
+def _average(node: Aggregate, expr: Expr, known: Surroundings) -> Iterator[Hit]:
     match bare(expr):
         case Call(function="histogram_quantile"):
             what, fix = "quantiles", "take the quantile of sum by (le) (rate(…_bucket[5m]))"
-        case Selector(window=None) as selector if _is_quantile(selector, known):
+        case Vector(window=None) as selector if _is_quantile(selector, known):
             what, fix = "quantiles", "take max of them, or a histogram"
         case Binary(op="/", left=left, right=right) if all(
             calls(side, COUNTER_FUNCTIONS) for side in (left, right)
@@ -127,42 +117,36 @@ def _average(node: Aggregate, expr: Node, known: Surroundings) -> Iterator[Hit]:
     yield Hit("TL023", node, why, fix)
 
 
-def _is_quantile(selector: Selector, known: Surroundings) -> bool:
+def _is_quantile(selector: Vector, known: Surroundings) -> bool:
     found = known.metric(selector)
     return found is not None and found[0].kind == "summary" and not found[1]
 
 
-def _over_time(node: Node, over: Node) -> Iterator[Hit]:
+def _over_time(node: Expr, over: Expr) -> Iterator[Hit]:
     over = bare(over)
-    if (
-        isinstance(over, Selector)
-        and ":" in (over.metric or "")
-        and RATIO.search(over.metric or "")
-    ):
+    if isinstance(over, Vector) and ":" in (over.name) and RATIO.search(over.name):
         yield Hit(
             "TL023",
             node,
-            f"the average of {over.metric} over time gives a quiet hour the weight of a busy one",
+            f"the average of {over.name} over time gives a quiet hour the weight of a busy one",
             "record both sides of the ratio, sum each over time, and divide",
         )
 
 
-def _mean_over_time(node: Binary, left: Node, right: Node) -> Iterator[Hit]:
+def _mean_over_time(node: Binary, left: Expr, right: Expr) -> Iterator[Hit]:
     match left, right:
         case (
             Call(function="sum_over_time", args=(over,)),
             Call(function="count_over_time", args=(counted,)),
-        ) if {each.metric for each in selectors(over)} == {
-            each.metric for each in selectors(counted)
-        }:
+        ) if {each.name for each in selectors(over)} == {each.name for each in selectors(counted)}:
             yield from _over_time(node, over)
 
 
 def _quantile(
-    node: Call, buckets: Node, outside: tuple[Node, ...], known: Surroundings
+    node: Call, buckets: Expr, outside: tuple[Expr, ...], known: Surroundings
 ) -> Iterator[Hit]:
     for part, around in walk(buckets):
-        if not isinstance(part, Selector) or not (part.metric or "").endswith("_bucket"):
+        if not isinstance(part, Vector) or not (part.metric or "").endswith("_bucket"):
             continue
         if part.window is None and not any(isinstance(each, Subquery) for each in around):
             why = "these buckets count since the start of each process: old traffic hides the new"
@@ -182,6 +166,6 @@ def _quantile(
             )
 
 
-def _worst(outside: tuple[Node, ...]) -> bool:
+def _worst(outside: tuple[Expr, ...]) -> bool:
     """Whether what is around asks for the worst of several, or has a finding of its own."""
     return any(isinstance(each, Aggregate) for each in outside)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from promql.lint.findings import Hit
 from promql.lint.queries import Query
 from promql.lint.surroundings import COUNTER_FUNCTIONS, Surroundings, calls
-from promql.parse import Binary, Node, selectors, walk
+from promql.tree import Binary, Expr, selectors, walk
 
 _OF_DEPLOYMENTS = ("cluster", "instance", "namespace", "pod")
 
 
 def check(
-    dashboard: Iterable[tuple[Query, Node]], known: Surroundings
+    dashboard: Iterable[tuple[Query, Expr]], known: Surroundings
 ) -> Iterator[tuple[Query, Hit]]:
     """Check the queries of one dashboard."""
     queries = tuple(dashboard)
@@ -22,7 +22,7 @@ def check(
 
 
 def _only_averages(
-    queries: tuple[tuple[Query, Node], ...], known: Surroundings
+    queries: tuple[tuple[Query, Expr], ...], known: Surroundings
 ) -> Iterator[tuple[Query, Hit]]:
     spread = {
         found[0].name
@@ -42,7 +42,7 @@ def _only_averages(
                 yield query, Hit("TL025", node, why, fix)
 
 
-def _averaged(node: Node, known: Surroundings) -> str:
+def _averaged(node: Expr, known: Surroundings) -> str:
     """Return the histogram of times whose average this is, "" if it is none."""
     if not isinstance(node, Binary) or node.op != "/":
         return ""
@@ -61,7 +61,7 @@ def _averaged(node: Node, known: Surroundings) -> str:
     return ""
 
 
-def _pinned(queries: tuple[tuple[Query, Node], ...]) -> Iterator[tuple[Query, Hit]]:
+def _pinned(queries: tuple[tuple[Query, Expr], ...]) -> Iterator[tuple[Query, Hit]]:
     matchers = [
         (query, each, matcher)
         for query, root in queries
@@ -70,9 +70,9 @@ def _pinned(queries: tuple[tuple[Query, Node], ...]) -> Iterator[tuple[Query, Hi
         for matcher in each.matchers
         if matcher.label in _OF_DEPLOYMENTS
     ]
-    chosen = {matcher.label for _, _, matcher in matchers if matcher.value is None}
+    chosen = {matcher.label for _, _, matcher in matchers if matcher.known_value is None}
     for query, selector, matcher in matchers:
-        if matcher.op == "=" and matcher.value and matcher.label in chosen:
+        if matcher.op == "=" and matcher.known_value and matcher.label in chosen:
             why = (
                 f"{matcher.label} is {matcher.value} here, while other queries of the dashboard "
                 "let one choose it"

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from promql.lint.findings import Hit
 from promql.lint.queries import Query
 from promql.lint.surroundings import Surroundings
-from promql.parse import (
+from promql.matchers import Matcher, Template, known_labels
+from promql.tree import (
     Aggregate,
     Binary,
     Call,
-    Matcher,
+    Expr,
+    Matching,
     Negative,
-    Node,
     Number,
-    Selector,
+    Vector,
     bare,
     walk,
 )
@@ -35,26 +36,30 @@ _NONE = _SCALARS | {"vector"}
 _META = re.compile(r"[\\.+*?()\[\]{}^$|]")
 
 
-def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     """Check operators between vectors, label matchers, and the templates of alerts."""
     for node, _ in walk(root):
         match node:
             case Binary():
                 yield from _unmatched(node)
-            case Selector():
+            case Vector():
                 for matcher in node.matchers:
                     yield from _pattern(node, matcher)
     if query.use == "alert":
         yield from _templates(query, root)
 
 
-def labels_of(node: Node) -> Labels:
+def labels_of(node: Expr) -> Labels:
     """Return the labels that the elements of an expression may have."""
     node = bare(node)
     match node:
         case Aggregate() if node.picks:
             return labels_of(node.expr)
-        case Aggregate(op="count_values" | "") | Aggregate(open_=True) | Aggregate(without=True):
+        case (
+            Aggregate(op="count_values" | Template())
+            | Aggregate(templated=True)
+            | Aggregate(without=True)
+        ):
             return None
         case Aggregate(labels=labels):
             inner = labels_of(node.expr)
@@ -76,14 +81,14 @@ def labels_of(node: Node) -> Labels:
             return labels_of(node.left)
         case Binary(grouped=True):
             return None
-        case Binary(matching="on", labels=labels):
-            return labels
+        case Binary(matching=Matching(kind="on", labels=labels)):
+            return known_labels(labels)
         case Binary(left=left, right=right):
             return _combined(left, right)
     return None
 
 
-def _combined(left: Node, right: Node) -> Labels:
+def _combined(left: Expr, right: Expr) -> Labels:
     """Return the labels of one-to-one matching, where one side may be a number."""
     one, other = labels_of(left), labels_of(right)
     if _is_scalar(left):
@@ -91,7 +96,7 @@ def _combined(left: Node, right: Node) -> Labels:
     return one
 
 
-def _is_scalar(node: Node) -> bool:
+def _is_scalar(node: Expr) -> bool:
     """Whether an expression is a number, which matches any labels."""
     node = bare(node)
     match node:
@@ -111,22 +116,23 @@ def _unmatched(node: Binary) -> Iterator[Hit]:
     if node.op == "or" or _is_scalar(node.left) or _is_scalar(node.right):
         return
     one, other = labels_of(node.left), labels_of(node.right)
-    if node.matching == "on":
+    matched = known_labels(node.matching.labels) if node.matching else frozenset[str]()
+    if node.matching and node.matching.kind == "on":
         for side, labels in (("left", one), ("right", other)):
-            if labels is not None and (gone := sorted(node.labels - labels)):
+            if labels is not None and (gone := sorted(matched - labels)):
                 why = f"the {side} side has no label {gone[0]}, so nothing matches by it"
                 yield Hit("TL027", node, why, f"keep {gone[0]} in the aggregation of that side")
                 return
-    elif one is not None and other is not None and not node.grouped:
-        ignored = node.labels if node.matching == "ignoring" else frozenset[str]()
-        if differ := sorted((one ^ other) - ignored):
-            side = "left" if differ[0] in one else "right"
-            why = f"only the {side} side has the label {differ[0]}, so nothing matches"
-            fix = "aggregate both sides by the same labels, or write on (…) group_left"
-            yield Hit("TL027", node, why, fix)
+    elif one is None or other is None or node.grouped:
+        return
+    elif differ := sorted((one ^ other) - matched):
+        side = "left" if differ[0] in one else "right"
+        why = f"only the {side} side has the label {differ[0]}, so nothing matches"
+        fix = "aggregate both sides by the same labels, or write on (…) group_left"
+        yield Hit("TL027", node, why, fix)
 
 
-def _templates(query: Query, root: Node) -> Iterator[Hit]:
+def _templates(query: Query, root: Expr) -> Iterator[Hit]:
     labels = labels_of(root)
     if labels is None:
         return
@@ -143,8 +149,8 @@ def _templates(query: Query, root: Node) -> Iterator[Hit]:
             yield Hit("TL036", root, why, f"keep {name} in the aggregation, or leave it out")
 
 
-def _pattern(node: Selector, matcher: Matcher) -> Iterator[Hit]:
-    if "~" not in matcher.op or matcher.value is None or matcher.label == "__name__":
+def _pattern(node: Vector, matcher: Matcher) -> Iterator[Hit]:
+    if "~" not in matcher.op or matcher.known_value is None or matcher.label == "__name__":
         return
     value, label, negative = matcher.value, matcher.label, matcher.op == "!~"
     bare_value = value.removeprefix("^").removesuffix("$")

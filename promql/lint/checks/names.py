@@ -9,7 +9,8 @@ from promql.lint.catalogue import Metric, Part, nearest
 from promql.lint.findings import Hit
 from promql.lint.queries import Query
 from promql.lint.surroundings import Surroundings, alternatives
-from promql.parse import Aggregate, Binary, Call, Matcher, Node, Selector, walk
+from promql.matchers import Matcher, Template
+from promql.tree import Aggregate, Binary, Call, Expr, Vector, walk
 
 # Labels of these servers that targets often have too, so that nothing follows from them.
 _ALSO_OF_TARGETS = frozenset(
@@ -23,10 +24,10 @@ _EITHER_SPELLING = re.compile(r"([0-9]+)\((?:\\\.|\[\.\])0\)\?")
 _WHOLE = re.compile(r"[0-9]{1,9}(\.0)?")
 
 
-def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     """Check every selector, and the labels that its series are grouped by."""
     for node, around in walk(root):
-        if not isinstance(node, Selector) or not node.metric or node.metric in known.recorded:
+        if not isinstance(node, Vector) or not node.name or node.name in known.recorded:
             continue
         yield from _name(node, known)
         found = known.metric(node)
@@ -36,8 +37,8 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
             yield from _edges(node, found)
 
 
-def _name(node: Selector, known: Surroundings) -> Iterator[Hit]:
-    name = node.metric or ""
+def _name(node: Vector, known: Surroundings) -> Iterator[Hit]:
+    name = node.name
     emitted = known.emitted or known.known
     if became := emitted.became(name):
         why = f"{name} is not emitted by {emitted.title}: {became.why}"
@@ -60,10 +61,10 @@ def _name(node: Selector, known: Surroundings) -> Iterator[Hit]:
 
 
 def _labels(
-    node: Selector, around: tuple[Node, ...], found: tuple[Metric, Part], known: Surroundings
+    node: Vector, around: tuple[Expr, ...], found: tuple[Metric, Part], known: Surroundings
 ) -> Iterator[Hit]:
     metric, part = found
-    if metric.labels is None or not known.known.find(node.metric or ""):
+    if metric.labels is None or not known.known.find(node.name):
         return
     own = metric.labels - ({"le"} if part != "bucket" else set())
     if part in ("sum", "count"):
@@ -82,21 +83,22 @@ def _labels(
 
 def _keeps_labels(outer: Binary | Call) -> bool:
     if isinstance(outer, Call):
-        return outer.function not in ("label_replace", "label_join", "info", "")
+        templated = isinstance(outer.function, Template)
+        return not templated and outer.function not in ("label_replace", "label_join", "info")
     return not outer.matching and outer.op not in ("or", "and", "unless")
 
 
-def _no_label(part: Node, node: Selector, label: str, own: frozenset[str]) -> Hit:
+def _no_label(part: Expr, node: Vector, label: str, own: frozenset[str]) -> Hit:
     near = {"model": "model_name", "model_name": "model"}.get(label, "")
     if near not in own:
         near = nearest(label, tuple(sorted(own)))
     effect = "selects nothing" if part is node else "merges what it should keep apart"
     has = f"its labels are {', '.join(sorted(own))}" if own else "it has no labels of its own"
     fix = f"write {near}" if near else f"leave out {label}"
-    return Hit("TL003", part, f"{node.metric} has no label {label}, so this {effect}; {has}", fix)
+    return Hit("TL003", part, f"{node.name} has no label {label}, so this {effect}; {has}", fix)
 
 
-def _values(node: Selector, metric: Metric) -> Iterator[Hit]:
+def _values(node: Vector, metric: Metric) -> Iterator[Hit]:
     for matcher in node.matchers:
         possible = metric.values.get(matcher.label)
         asked = alternatives(matcher)
@@ -108,17 +110,17 @@ def _values(node: Selector, metric: Metric) -> Iterator[Hit]:
         yield Hit("TL004", node, why, fix)
 
 
-def _edges(node: Selector, found: tuple[Metric, Part]) -> Iterator[Hit]:
+def _edges(node: Vector, found: tuple[Metric, Part]) -> Iterator[Hit]:
     metric, part = found
     if part != "bucket":
         return
     for matcher in node.matchers:
-        if matcher.label == "le" and matcher.op in ("=", "=~") and matcher.value is not None:
+        if matcher.label == "le" and matcher.op in ("=", "=~") and matcher.known_value is not None:
             yield from _edge(node, matcher, metric)
 
 
-def _edge(node: Selector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
-    either = _EITHER_SPELLING.fullmatch(matcher.value or "")
+def _edge(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
+    either = _EITHER_SPELLING.fullmatch(matcher.value)
     spellings = (either[1], f"{either[1]}.0") if either else alternatives(matcher) or ()
     values = {value for each in spellings if (value := _number(each)) is not None}
     if metric.edges:

@@ -17,16 +17,17 @@ from promql.lint.surroundings import (
     calls,
     constant,
 )
-from promql.parse import (
+from promql.matchers import Template
+from promql.parse import window_seconds
+from promql.tree import (
     SET_OPERATORS,
     Aggregate,
     Binary,
     Call,
+    Expr,
     Negative,
-    Node,
-    Selector,
     Subquery,
-    Window,
+    Vector,
     bare,
     selectors,
     walk,
@@ -55,7 +56,7 @@ _PASSES_ON = frozenset(
 )  # fmt: skip
 
 
-def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     """Check every rate, every counter and every division."""
     averages = {
         id(node)
@@ -66,7 +67,7 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
         match node:
             case Call(function=function, args=args) if function in TWO_SAMPLES and args:
                 yield from _rate(node, args[0], query, known)
-            case Selector(window=None) if known.accumulates(node):
+            case Vector(window=None) if known.accumulates(node):
                 if _is_shown(node, root, query, known) and not _accounted_for(
                     node, around, averages, known
                 ):
@@ -83,7 +84,7 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
                 yield from _divisor(node, known)
 
 
-def _rate(node: Call, argument: Node, query: Query, known: Surroundings) -> Iterator[Hit]:
+def _rate(node: Call, argument: Expr, query: Query, known: Surroundings) -> Iterator[Hit]:
     argument = bare(argument)
     if node.function in COUNTER_FUNCTIONS:
         inside = argument.expr if isinstance(argument, Subquery) else argument
@@ -98,19 +99,19 @@ def _rate(node: Call, argument: Node, query: Query, known: Surroundings) -> Iter
                 f"take the {node.function} of every series, and sum those",
             )
             return
-    if isinstance(argument, Selector) and argument.window:
+    if isinstance(argument, Vector) and argument.window:
         if node.function in COUNTER_FUNCTIONS and _is_gauge(argument, known):
             yield Hit(
                 "TL011",
                 node,
-                f"{argument.metric} is a gauge: every fall of it is taken for a restart and "
+                f"{argument.name} is a gauge: every fall of it is taken for a restart and "
                 "counted as a rise",
                 "show the gauge itself, or its deriv() or delta()",
             )
         yield from _window(node, argument.window, query, known)
 
 
-def _is_gauge(selector: Selector, known: Surroundings) -> bool:
+def _is_gauge(selector: Vector, known: Surroundings) -> bool:
     found = known.metric(selector)
     if not found or found[1]:
         return False
@@ -126,13 +127,14 @@ def _is_gauge(selector: Selector, known: Surroundings) -> bool:
     return True
 
 
-def _window(node: Call, window: Window, query: Query, known: Surroundings) -> Iterator[Hit]:
+def _window(node: Call, window: str, query: Query, known: Surroundings) -> Iterator[Hit]:
     least = 2 * known.scrape_interval
-    if window.seconds is not None and window.seconds < least:
+    length = window_seconds(window)
+    if length is not None and length < least:
         yield Hit(
             "TL016",
             node,
-            f"a window of {window.text} holds fewer than two samples at a scrape interval of "
+            f"a window of {window} holds fewer than two samples at a scrape interval of "
             f"{known.scrape_interval:g}s, and then there is no {node.function}"
             + ("" if known.interval_given else "; the scrape interval is not known"),
             f"take {2 * least:g}s or more"
@@ -140,7 +142,7 @@ def _window(node: Call, window: Window, query: Query, known: Surroundings) -> It
             + ("" if known.interval_given else ", or give --scrape-interval"),
             None if known.interval_given else "warning",
         )
-    elif _INTERVAL.fullmatch(window.text) and (query.shortest or 0) < least:
+    elif _INTERVAL.fullmatch(window) and (query.shortest or 0) < least:
         yield Hit(
             "TL016",
             node,
@@ -149,34 +151,34 @@ def _window(node: Call, window: Window, query: Query, known: Surroundings) -> It
         )
 
 
-def _is_shown(node: Selector, root: Node, query: Query, known: Surroundings) -> bool:
+def _is_shown(node: Vector, root: Expr, query: Query, known: Surroundings) -> bool:
     """Whether a counter is surely one, and its value is looked at."""
-    name = node.metric or ""
+    name = node.name
     alias = query.use == "record" and _is_scaled(root)  # another name for the same counter
     certain = not name.endswith("_total") or not known.guesses(node) or _OF_EVENTS.search(name)
     return query.use != "variable" and not alias and bool(certain) and not _OF_NOW.search(name)
 
 
-def _is_scaled(node: Node) -> bool:
+def _is_scaled(node: Expr) -> bool:
     """Whether an expression is a selector, in another unit perhaps."""
     node = bare(node)
     if isinstance(node, Binary) and node.op in ("*", "/") and constant(node.right) is not None:
         node = bare(node.left)
-    return isinstance(node, Selector)
+    return isinstance(node, Vector)
 
 
 def _accounted_for(
-    node: Selector, around: tuple[Node, ...], averages: Container[int], known: Surroundings
+    node: Vector, around: tuple[Expr, ...], averages: Container[int], known: Surroundings
 ) -> bool:
     """Whether a counter without a window stands where that is right, or is another's finding."""
-    inner: Node = node
+    inner: Expr = node
     for outer in reversed(around):
         match outer:
             case Subquery():
                 return True
             case Call(function=function) if function not in _PASSES_ON:
                 return True
-            case Aggregate(op="count" | "group" | "count_values" | ""):
+            case Aggregate(op="count" | "group" | "count_values" | Template()):
                 return True
             case Binary() if id(outer) in averages:
                 return True
@@ -194,21 +196,19 @@ def _accounted_for(
     return False
 
 
-def _earlier(node: Selector, other: Node) -> bool:
+def _earlier(node: Vector, other: Expr) -> bool:
     """Whether the other side of a difference is the same counter at another time."""
-    return any(
-        each.metric == node.metric and each.shifted != node.shifted for each in selectors(other)
-    )
+    return any(each.name == node.name and each.shifted != node.shifted for each in selectors(other))
 
 
-def _raw(node: Selector, around: tuple[Node, ...], known: Surroundings) -> Hit:
+def _raw(node: Vector, around: tuple[Expr, ...], known: Surroundings) -> Hit:
     found = known.metric(node)
     if found and found[1] == "bucket":
         what = "these buckets count since the start of each process: old traffic hides the new"
     elif known.guesses(node):
-        what = f"{node.metric} is named as counters are, which fall to 0 with their process"
+        what = f"{node.name} is named as counters are, which fall to 0 with their process"
     else:
-        what = f"{node.metric} counts since the start of each process, and falls to 0 with it"
+        what = f"{node.name} counts since the start of each process, and falls to 0 with it"
     compared = any(
         isinstance(each, Binary) and each.op in (">", ">=", "<", "<=") for each in around
     )
@@ -232,7 +232,7 @@ def _since_boot(node: Binary, known: Surroundings) -> bool:
 
 def _divisor(node: Binary, known: Surroundings) -> Iterator[Hit]:
     divisor = bare(node.right)
-    held: tuple[Node, Node] | None = None  # a rate, and what it is held above or added to
+    held: tuple[Expr, Expr] | None = None  # a rate, and what it is held above or added to
     match divisor:
         case Call(function="clamp_min", args=(expr, least)) if _is_rate(expr):
             held = expr, least
@@ -267,6 +267,6 @@ def _divisor(node: Binary, known: Surroundings) -> Iterator[Hit]:
 _TIMES = ("s", "ms", "us")
 
 
-def _is_rate(node: Node) -> bool:
+def _is_rate(node: Expr) -> bool:
     node = bare(node)
     return constant(node) is None and not isinstance(node, Negative) and calls(node, RATES)

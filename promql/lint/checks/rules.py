@@ -9,16 +9,16 @@ from promql.lint.checks.units import quantity
 from promql.lint.findings import Hit
 from promql.lint.queries import Query
 from promql.lint.surroundings import COUNTER_FUNCTIONS, RATIO, Surroundings, calls, constant
-from promql.parse import (
+from promql.matchers import Matcher
+from promql.tree import (
     COMPARISONS,
     Aggregate,
     Binary,
     Call,
-    Matcher,
-    Node,
+    Expr,
     Number,
     Paren,
-    Selector,
+    Vector,
     bare,
     is_range,
     selectors,
@@ -36,7 +36,7 @@ _PASSES_ON = frozenset({"avg_over_time", "max_over_time", "min_over_time", "last
 _TEMPLATE_LABEL = re.compile(r"(?:\$labels|\.Labels)\.([a-zA-Z_][a-zA-Z0-9_]{0,60})")
 
 
-def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     """Check what only matters in rules and scalers."""
     if query.use in ("alert", "record"):
         yield from _availability(query, root)
@@ -58,11 +58,11 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
         )
 
 
-def summed(root: Node) -> Iterator[str]:
+def summed(root: Expr) -> Iterator[str]:
     """Yield the metrics that an expression adds up over time."""
     for node, _ in walk(root):
         if isinstance(node, Call) and node.function in _OVER_TIME:
-            yield from (each.metric for each in selectors(node) if each.metric)
+            yield from (each.name for each in selectors(node) if each.name)
 
 
 def _out_of_reach(node: Binary, known: Surroundings) -> Iterator[Hit]:
@@ -96,8 +96,8 @@ def _out_of_reach(node: Binary, known: Surroundings) -> Iterator[Hit]:
         )
         fix = "take a smaller burn rate: it can be reached only below 1 / (1 - target)"
         yield Hit("TL031", node, why, fix)
-    elif isinstance(core, Selector) and _BY_NAME.search(core.metric or "") and limit > 1:
-        why = f"{core.metric} is named a ratio, which is from 0 to 1 by convention"
+    elif isinstance(core, Vector) and _BY_NAME.search(core.name) and limit > 1:
+        why = f"{core.name} is named a ratio, which is from 0 to 1 by convention"
         yield Hit("TL031", node, why, f"compare it with {limit / 100:g}, if so", "warning")
 
 
@@ -109,7 +109,7 @@ def _below_one(op: str, limit: float) -> bool:
     return (op in ("==", "<=") and 0 <= limit < 1) or (op == "<" and 0 < limit <= 1)
 
 
-def _never_zero(node: Node) -> str:
+def _never_zero(node: Expr) -> str:
     """Return why a result is never 0, "" if it may be."""
     node = bare(node)
     match node:
@@ -122,7 +122,7 @@ def _never_zero(node: Node) -> str:
     return ""
 
 
-def _is_part(node: Node) -> bool:
+def _is_part(node: Expr) -> bool:
     """Whether a quotient is that of some events by all events of the same counter."""
     if not isinstance(node, Binary) or node.op != "/" or node.matching or node.grouped:
         return False
@@ -132,25 +132,25 @@ def _is_part(node: Node) -> bool:
     return part[0] == whole[0] and part[1] >= whole[1]
 
 
-def _counted(node: Node) -> tuple[object, frozenset[Matcher]] | None:
+def _counted(node: Expr) -> tuple[object, frozenset[Matcher]] | None:
     """Return how events are counted, and which are: ``sum by (a) (rate(x{…}[5m]))``."""
     node = bare(node)
     how: tuple[object, ...] = ()
-    if isinstance(node, Aggregate) and node.op == "sum" and not node.open_:
+    if isinstance(node, Aggregate) and node.op == "sum" and not node.templated:
         how, node = (node.labels or frozenset(), node.without), bare(node.expr)
     if not isinstance(node, Call) or node.function not in COUNTER_FUNCTIONS:
         return None
     counter = bare(node.args[0]) if node.args else None
-    if not isinstance(counter, Selector) or not counter.metric or counter.window is None:
+    if not isinstance(counter, Vector) or not counter.name or counter.window is None:
         return None
-    if counter.shifted or any(matcher.value is None for matcher in counter.matchers):
+    if counter.shifted or any(matcher.known_value is None for matcher in counter.matchers):
         return None
     by = how or ("each",)
-    kind = (node.function, counter.metric, counter.window.text, by)
+    kind = (node.function, counter.name, counter.window, by)
     return kind, frozenset(counter.matchers)
 
 
-def _permanent(query: Query, root: Node) -> Iterator[Hit]:
+def _permanent(query: Query, root: Expr) -> Iterator[Hit]:
     """Find alerts with a part that always has a result."""
     if _is_constant(root) or _ON_PURPOSE.search(query.name):
         return
@@ -167,11 +167,11 @@ def _permanent(query: Query, root: Node) -> Iterator[Hit]:
 _ON_PURPOSE = re.compile(r"watchdog|dead_?man|heartbeat|always", re.IGNORECASE)
 
 
-def _is_or(node: Node) -> bool:
+def _is_or(node: Expr) -> bool:
     return isinstance(node, Binary) and node.op == "or"
 
 
-def _is_constant(node: Node) -> bool:
+def _is_constant(node: Expr) -> bool:
     """Whether an expression is ``vector(1)`` or a number."""
     node = bare(node)
     match node:
@@ -182,10 +182,10 @@ def _is_constant(node: Node) -> bool:
     return False
 
 
-def _below_nothing(node: Node, core: Node, limit: str, known: Surroundings) -> Iterator[Hit]:
+def _below_nothing(node: Expr, core: Expr, limit: str, known: Surroundings) -> Iterator[Hit]:
     """Tell of a share of good events that must fall below none of them."""
     match core:
-        case Selector(metric=str(name)):
+        case Vector(metric=str(name)):
             share = (":" in name and RATIO.search(name)) or _is_bounded(core, known)
         case Binary(op="/", left=left, right=right):
             share = all(calls(side, COUNTER_FUNCTIONS) for side in (left, right))
@@ -196,10 +196,10 @@ def _below_nothing(node: Node, core: Node, limit: str, known: Surroundings) -> I
         yield Hit("TL031", node, why, "take a smaller burn rate, so that the limit is above 0")
 
 
-def _is_bounded(core: Node, known: Surroundings) -> bool:
+def _is_bounded(core: Expr, known: Surroundings) -> bool:
     """Whether a share is one of a whole: that a name ends with ratio is no proof."""
     match core:
-        case Selector():
+        case Vector():
             return not known.guesses(core)
         case Aggregate(expr=inner) | Paren(expr=inner) | Call(args=(inner,)):
             return _is_bounded(inner, known)
@@ -209,7 +209,7 @@ def _is_bounded(core: Node, known: Surroundings) -> bool:
     return False
 
 
-def _core(node: Node, known: Surroundings | None = None) -> Node:
+def _core(node: Expr, known: Surroundings | None = None) -> Expr:
     """Return what is compared, without what only picks among its series or values.
 
     With ``known``, a recorded series is the expression of its rule.
@@ -221,9 +221,7 @@ def _core(node: Node, known: Surroundings | None = None) -> Node:
                 node = inner
             case Call(function=function, args=(inner,)) if function in _PASSES_ON:
                 node = inner
-            case Selector(metric=str(name)) if known and _is_part(
-                bare(known.rules.get(name, node))
-            ):
+            case Vector(metric=str(name)) if known and _is_part(bare(known.rules.get(name, node))):
                 node = known.rules[name]
             case _:
                 return node
@@ -233,9 +231,9 @@ def _core(node: Node, known: Surroundings | None = None) -> Node:
 _DEEPEST = 64
 
 
-def _is_error_ratio(core: Node, limit: Node) -> bool:
+def _is_error_ratio(core: Expr, limit: Expr) -> bool:
     """Whether what is compared is a share of events, going by its name or by the limit's form."""
-    name = core.metric or "" if isinstance(core, Selector) else ""
+    name = core.name if isinstance(core, Vector) else ""
     if RATIO.search(name) and _OF_ERRORS.search(name) and not _NO_SHARE.search(name):
         return True
     limit = bare(limit)
@@ -244,12 +242,12 @@ def _is_error_ratio(core: Node, limit: Node) -> bool:
     budget = min(constant(side) or 0.0 for side in (limit.left, limit.right))
     if not 0 < budget < 1:
         return False
-    if isinstance(core, Selector):
+    if isinstance(core, Vector):
         return bool(RATIO.search(name)) or "burnrate" in name or "burn_rate" in name
     return isinstance(core, Binary) and core.op == "/"
 
 
-def _absent(query: Query, root: Node) -> Iterator[Hit]:
+def _absent(query: Query, root: Expr) -> Iterator[Hit]:
     node = bare(root)
     if isinstance(node, Binary) and node.op in COMPARISONS and isinstance(bare(node.right), Number):
         node = bare(node.left)
@@ -262,7 +260,7 @@ def _absent(query: Query, root: Node) -> Iterator[Hit]:
         for matcher in each.matchers
         if matcher.op == "=" and matcher.label != "__name__"
     }
-    kept = asked if isinstance(argument, Selector) else set[str]()
+    kept = asked if isinstance(argument, Vector) else set[str]()
     wanted = {name for text in query.templates for name in _TEMPLATE_LABEL.findall(text)}
     needed = wanted if query.labels.keys() - {"severity"} else wanted | asked
     lost = sorted(needed - kept - query.labels.keys() - {"alertname"})
@@ -273,7 +271,7 @@ def _absent(query: Query, root: Node) -> Iterator[Hit]:
         yield Hit("TL033", node, why, fix)
 
 
-def _idle(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def _idle(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     for node, around in walk(root):
         if not isinstance(node, Binary) or node.op != "/":
             continue
@@ -294,7 +292,7 @@ def _idle(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
             yield Hit("TL032", node, why, "divide by (… > 0)")
 
 
-def _availability(query: Query, root: Node) -> Iterator[Hit]:
+def _availability(query: Query, root: Expr) -> Iterator[Hit]:
     named = " ".join((query.name, *query.labels.values(), *query.labels))
     if not _PROMISE.search(named):
         return
@@ -302,7 +300,7 @@ def _availability(query: Query, root: Node) -> Iterator[Hit]:
         over_time = isinstance(node, Call) and node.function in _OVER_TIME
         share = isinstance(node, Binary) and node.op == "/"
         average = isinstance(node, Aggregate) and node.op == "avg"
-        if (over_time or share or average) and any(each.metric == "up" for each in selectors(node)):
+        if (over_time or share or average) and any(each.name == "up" for each in selectors(node)):
             yield Hit(
                 "TL034",
                 node,
@@ -313,7 +311,7 @@ def _availability(query: Query, root: Node) -> Iterator[Hit]:
             return
 
 
-def _is_one(node: Node) -> bool:
+def _is_one(node: Expr) -> bool:
     """Whether an expression can have one element only."""
     node = bare(node)
     match node:
@@ -332,5 +330,5 @@ def _is_one(node: Node) -> bool:
     return _is_text(node)
 
 
-def _is_text(node: Node) -> bool:
+def _is_text(node: Expr) -> bool:
     return not is_range(node) and not any(selectors(node))

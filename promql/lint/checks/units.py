@@ -10,16 +10,16 @@ from promql.lint.catalogue import Unit, unit_of
 from promql.lint.findings import Hit
 from promql.lint.queries import Query
 from promql.lint.surroundings import RATES, Surroundings, alternatives, constant
-from promql.parse import (
+from promql.tree import (
     COMPARISONS,
     Aggregate,
     Binary,
     Call,
+    Expr,
     Negative,
-    Node,
     Paren,
-    Selector,
     Subquery,
+    Vector,
     selectors,
 )
 
@@ -77,7 +77,7 @@ _PER_REQUEST = re.compile(
 _A_TIME = re.compile(r"\b(?:time|latency|duration)\b", re.IGNORECASE)
 
 
-def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
+def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
     """Compare a panel's unit with that of its query."""
     if query.use != "panel":
         return
@@ -106,23 +106,23 @@ def check(query: Query, root: Node, known: Surroundings) -> Iterator[Hit]:
         )
 
 
-def _other_latency(query: Query, root: Node) -> Iterator[Hit]:
+def _other_latency(query: Query, root: Expr) -> Iterator[Hit]:
     """Tell the mean of a request from the gaps between its tokens, of which it hides the long."""
     if not _BETWEEN_TOKENS.search(query.name):
         return
     for node in selectors(root):
-        if _PER_REQUEST.match(node.metric or ""):
+        if _PER_REQUEST.match(node.name):
             why = (
-                f"{query.name} is the gap between tokens, and {node.metric} has one mean per "
+                f"{query.name} is the gap between tokens, and {node.name} has one mean per "
                 "request: a stall within a stream is lost in it"
             )
             yield Hit("TL043", node, why, "call it TPOT, or show the inter-token latency")
 
 
-def _sums_requests(root: Node, known: Surroundings) -> bool:
+def _sums_requests(root: Expr, known: Surroundings) -> bool:
     """Whether the times added up are those of single events, unlike the time of a processor."""
     return any(
-        (found := known.metric(each)) and (found[1] == "sum" or known.known.find(each.metric or ""))
+        (found := known.metric(each)) and (found[1] == "sum" or known.known.find(each.name))
         for each in selectors(root)
     )
 
@@ -135,12 +135,12 @@ def _name(quantity_: Quantity) -> str:
     return f"{quantity_[1]:g} times {base}"
 
 
-def quantity(node: Node, known: Surroundings) -> Quantity | None:
+def quantity(node: Expr, known: Surroundings) -> Quantity | None:
     """Return what an expression measures; None where that is not certain."""
     match node:
         case Paren() | Negative() | Subquery():
             return quantity(node.expr, known)
-        case Selector():
+        case Vector():
             return _of_selector(node, known)
         case Aggregate(op="sum" | "avg" | "max" | "min" | "topk" | "bottomk" | "quantile"):
             return quantity(node.expr, known)
@@ -157,8 +157,8 @@ def quantity(node: Node, known: Surroundings) -> Quantity | None:
     return None
 
 
-def _of_selector(node: Selector, known: Surroundings) -> Quantity | None:
-    name = node.metric or ""
+def _of_selector(node: Vector, known: Surroundings) -> Quantity | None:
+    name = node.name
     found = known.metric(node)
     if found is None:
         return None if ":" in name else _OF_METRICS.get(unit_of(name.removesuffix("_sum")))
@@ -176,7 +176,7 @@ def _of_selector(node: Selector, known: Surroundings) -> Quantity | None:
     return ("events", 1.0) if metric.kind == "counter" else None
 
 
-def _of_buckets(node: Selector, known: Surroundings) -> Quantity | None:
+def _of_buckets(node: Vector, known: Surroundings) -> Quantity | None:
     found = known.metric(node)
     return _OF_METRICS.get(found[0].unit) if found else None
 
