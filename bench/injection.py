@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.injection import Injection
 from exporter.recording.stream_recorder import StreamRecorder
 
@@ -62,7 +62,7 @@ def _injecting(ask: bytes) -> Callable[[bytes], object]:
 
 
 def _observing(ask: bytes) -> Callable[[bytes], object]:
-    observer = observe(StreamRecorder({}), Settings())
+    observer = observe(StreamRecorder({}), ObserverSettings())
     observer.feed(CLIENT, ask, 0.0)
     return lambda data: observer.feed(SERVER, data, 1.0)
 

@@ -26,18 +26,18 @@ from exporter.objectives.time_slices import SliceJudge
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
 from exporter.samples import SourceError, Survey
-from exporter.settings import Config
+from exporter.settings import Settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
 from exporter.sources.probe import Probe, of_openai, of_triton, without_probes
 from exporter.sources.probe import families as probe_families
-from exporter.sources.tap_source import TapsSource
-from exporter.store.decode_progress import Progress
+from exporter.sources.tap_source import TapSource
+from exporter.store.decode_progress import DecodeProgress
 from exporter.store.store import Store
 from exporter.store.view import View
 from exporter.web.gateway import families as gateway_families
 from exporter.web.otlp_genai import from_engines
-from exporter.web.readiness import Readiness, Watched, readiness
+from exporter.web.readiness import Readiness, ReadinessInputs, readiness
 from exporter.web.readiness import family as ready_family
 from exporter.web.server import Facts, application
 from exporter.web.status_page import Status
@@ -55,7 +55,7 @@ LOOK_EVERY = 1.0
 """Seconds between two looks at whether engines decode."""
 
 
-async def run(config: Config, services: Sequence[Service], version: str) -> None:
+async def run(config: Settings, services: Sequence[Service], version: str) -> None:
     """Run until the process is told to stop; raises InvalidFile if the port cannot be had."""
     limit_garbage_collection()
     shorten_thread_switches()
@@ -73,7 +73,7 @@ async def run(config: Config, services: Sequence[Service], version: str) -> None
 
 async def watch(
     sources: Sequence[Source],
-    config: Config,
+    config: Settings,
     services: Sequence[Service],
     version: str,
     stop: asyncio.Event,
@@ -85,10 +85,10 @@ async def watch(
     selected = selected_models(services)
     edges = thresholds(services)
     objectives = ObjectiveLog(services, (source.name for source in sources))
-    progress = Progress(config.stuck_after, unwatched_after=config.unready_after)
+    progress = DecodeProgress(config.stuck_after, unwatched_after=config.unready_after)
     slices = SliceJudge(services)
     probes = tuple(_probes(config, store, progress))
-    taps = [source for source in sources if isinstance(source, TapsSource)]
+    taps = [source for source in sources if isinstance(source, TapSource)]
     export = _otlp_export(config, version)
     supervisor = Supervisor()
 
@@ -106,7 +106,7 @@ async def watch(
         decoding = progress.decoding(view, monotonic())
         answers = {probe.model: probe.probed for probe in probes}
         return readiness(
-            view, config.unready_after, Watched(config.expect_model, decoding, answers)
+            view, config.unready_after, ReadinessInputs(config.expect_model, decoding, answers)
         )
 
     def own(view: View) -> tuple[Family, ...]:
@@ -176,7 +176,7 @@ async def watch(
         await _drain(taps, stop)
 
 
-async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
+async def _drain(taps: Sequence[TapSource], stop: asyncio.Event) -> None:
     """Let streams end, until a second stop signal; everything is served meanwhile."""
     draining = [asyncio.create_task(source.drain()) for source in taps]
     if draining:
@@ -186,7 +186,7 @@ async def _drain(taps: Sequence[TapsSource], stop: asyncio.Event) -> None:
         await cancel(*draining, stopping)
 
 
-def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]:
+def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterator[Probe]:
     def made_since(time: float) -> bool:
         _look(progress, store)
         return progress.made_since(time)
@@ -206,7 +206,7 @@ def _probes(config: Config, store: Store, progress: Progress) -> Iterator[Probe]
         )
 
 
-def _otlp_export(config: Config, version: str) -> OtlpExport | None:
+def _otlp_export(config: Settings, version: str) -> OtlpExport | None:
     if not config.otlp_endpoint:
         return None
     # OpenTelemetry's libraries take longer to load than all else; only who pushes pays for them.
@@ -230,7 +230,7 @@ async def _push(
 
 
 async def _keep_up(
-    progress: Progress,
+    progress: DecodeProgress,
     slices: SliceJudge,
     store: Store,
     judged: Callable[[View], Readiness],
@@ -260,7 +260,7 @@ def _log_readiness(readiness: Readiness, episodes: Episodes, now: float) -> None
                 episodes.went_well(what, now)
 
 
-def _look(progress: Progress, store: Store) -> None:
+def _look(progress: DecodeProgress, store: Store) -> None:
     now = monotonic()
     progress.update(store.view(now, in_words=False), now)
 
@@ -298,7 +298,7 @@ async def _read_once(
 ) -> Survey | None:
     """Read a source and store what came of it; return the survey if there is one."""
     what = f"reading {source.name}"
-    if isinstance(source, TapsSource):
+    if isinstance(source, TapSource):
         source.learn(store.models(began))
     try:
         survey = events.added(without_probes(await source.survey(began), probed), began)

@@ -41,7 +41,7 @@ class ExpectedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Settings:
     """The settings of a sidecar; durations are in seconds."""
 
     triton: str
@@ -416,7 +416,7 @@ class _Given:
 
 def load_config(
     flags: Mapping[str, Sequence[str]], environ: Mapping[str, str], file: str | None = None
-) -> Config:
+) -> Settings:
     """Return the settings; ``flags`` are the values given on the command line, by option name.
 
     ``file`` is a YAML file, and ``TOKENSLO_CONFIG`` names one too.  Raises InvalidFile with
@@ -439,7 +439,7 @@ def load_config(
                 problems.append(given.problem(bad.message, bad.fix))
     if problems:
         raise InvalidFile(problems)
-    config = Config(**{name: value for name, (value, _) in settings.items()})  # type: ignore[arg-type]
+    config = Settings(**{name: value for name, (value, _) in settings.items()})  # type: ignore[arg-type]
     problems += _contradictions(config, {name: given for name, (_, given) in settings.items()})
     if problems:
         raise InvalidFile(problems)
@@ -509,7 +509,7 @@ def _unknown(file: str, line: int, key: str) -> Problem:
     return Problem(file, line, "", f"{quoted(key)} is not a setting", fix)
 
 
-def _contradictions(config: Config, given: Mapping[str, _Given]) -> Iterator[Problem]:
+def _contradictions(config: Settings, given: Mapping[str, _Given]) -> Iterator[Problem]:
     if not any(getattr(config, _BY_NAME[name].attribute) for name in SOURCES):
         flags = _one_of(f"--{name} {_BY_NAME[name].metavar}" for name in SOURCES)
         yield Problem(
@@ -572,7 +572,7 @@ _WITH_PROXY = {
 }
 
 
-def _contradictions_of_taps(config: Config, given: Mapping[str, _Given]) -> Iterator[Problem]:
+def _contradictions_of_taps(config: Settings, given: Mapping[str, _Given]) -> Iterator[Problem]:
     for name, (needed, message, fix) in _WITH_TAPS.items():
         if getattr(config, name) and not getattr(config, needed):
             yield given[name].problem(message, fix)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from exporter.samples import Missing, Reading, Survey
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton.triton_source import TritonSource
 from tests.fake_server import serving
 
@@ -84,7 +84,7 @@ class FakeTriton:
         return web.json_response({"error": "no such thing"}, status=404)
 
     def source(self, **options: object) -> TritonSource:
-        options.setdefault("limits", Limits(timeout=5.0))
+        options.setdefault("limits", FetchLimits(timeout=5.0))
         return TritonSource(self.url, f"{self.url}/metrics", **options)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hpack import Encoder
 from tritonclient.grpc import service_pb2 as kserve
 
-from exporter.protocol.events import CLIENT, SERVER, Direction, Settings
+from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.http2 import PREFACE, Http2Observer
 from tests.wire_log import CAPTURES, Line, WireLog, recorded, show
 
@@ -64,7 +64,7 @@ def answered(
 class Talk:
     """A connection from its beginning; every step takes a second of the observer's clock."""
 
-    settings: Settings = field(default_factory=Settings)
+    settings: ObserverSettings = field(default_factory=ObserverSettings)
     log: WireLog = field(default_factory=WireLog)
     now: float = 0.0
     said: list[Line] = field(default_factory=list)
@@ -121,9 +121,9 @@ def captures() -> list[str]:
     return sorted(path.stem[10:] for path in CAPTURES.glob("wire_grpc_*.jsonl"))
 
 
-def heard(lines: list[Line], settings: Settings | None = None) -> WireLog:
+def heard(lines: list[Line], settings: ObserverSettings | None = None) -> WireLog:
     log = WireLog()
-    show(Http2Observer(log, settings or Settings()), lines)
+    show(Http2Observer(log, settings or ObserverSettings()), lines)
     return log
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from tests.wire_log import WireLog
 
@@ -42,7 +42,7 @@ def streamed(
 ) -> WireLog:
     """Show a stream, an event every second; return what the observer reports."""
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(path, body or {"model": "m", "stream": True}), 0.0)
     observer.feed(SERVER, STREAM_HEAD, 0.5)
     time = 0.0
@@ -59,7 +59,7 @@ def answered(
 ) -> WireLog:
     """Show an answer in one piece; return what the observer reports."""
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(path, body or {"model": "m"}), 1.0)
     data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
     lines = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(data)}", *fields, "", ""]

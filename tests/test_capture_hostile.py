@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import SERVER, Observer, Settings
+from exporter.protocol.events import SERVER, Observer, ObserverSettings
 from exporter.taps.capture import connection_table
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
@@ -125,7 +125,7 @@ async def test_every_stream_that_began_before_an_overflow_is_seen_or_lossy(
     passed: list[str] = []
 
     def new() -> Observer:
-        return observe(log, Settings())
+        return observe(log, ObserverSettings())
 
     with listening() as server, listening() as noise, ExitStack() as stack:
         tap = CaptureTap(CaptureSpec("lo", (port_of(server), port_of(noise))), new, passed.append)

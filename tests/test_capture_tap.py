@@ -22,9 +22,9 @@ import pytest
 from exporter.protocol.events import CLIENT, SERVER
 from exporter.taps.capture import capture_tap
 from exporter.taps.capture.capture_tap import CaptureTap
-from exporter.taps.capture.connection_table import Connections
+from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_filter import packet_filter
-from exporter.taps.capture.packet_ring import Ring
+from exporter.taps.capture.packet_ring import PacketRing
 from exporter.taps.capture.packets import Segment, segment
 from exporter.taps.capture.reassembly import HOLE_SECONDS
 from exporter.taps.tap import CaptureSpec
@@ -144,7 +144,7 @@ def within(before: float, moment: object, after: float) -> None:
 
 
 def test_on_loopback_each_packet_is_read_once() -> None:
-    with listening() as server, closing(Ring("lo", packet_filter([port_of(server)]))) as ring:
+    with listening() as server, closing(PacketRing("lo", packet_filter([port_of(server)]))) as ring:
         with connected(server) as (client, answering):
             client.sendall(POST)
             assert answering.recv(1000) == POST
@@ -440,12 +440,12 @@ async def test_a_defect_in_a_sweep_does_not_end_the_capture(
     failing = iter([ZeroDivisionError("oops")])
     swept = asyncio.Event()
 
-    def sweep(self: Connections, time: float) -> None:
+    def sweep(self: ConnectionTable, time: float) -> None:
         if error := next(failing, None):
             raise error
         swept.set()
 
-    monkeypatch.setattr(Connections, "sweep", sweep)
+    monkeypatch.setattr(ConnectionTable, "sweep", sweep)
     monkeypatch.setattr(capture_tap, "SWEEP_SECONDS", 0.01)
     tap = CaptureTap(CaptureSpec("lo", (1,)), Watcher, lambda _: None)
     await tap.start()

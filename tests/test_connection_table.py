@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http2 import PREFACE
-from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, Connections
+from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, ConnectionTable
 from exporter.taps.capture.packets import Segment, segment
 from tests.grpc_talk import Talk, answered, asked
 from tests.segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
@@ -28,7 +28,7 @@ class Net:
     def __init__(self, wrap: Wrap = ipv4, most: int = 100) -> None:
         self.watchers: list[Watcher] = []
         self.passed: list[str] = []
-        self.connections = Connections({8000, 8001}, self._new, self.passed.append, most)
+        self.connections = ConnectionTable({8000, 8001}, self._new, self.passed.append, most)
         self._wrap = wrap
         self._addresses = ("192.0.2.10", "192.0.2.20")
         if wrap is ipv6:
@@ -233,7 +233,9 @@ def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_ga
     talk.respond(answered(final=True))
     talk.status()
     net = Net()
-    net.connections = Connections({8000}, lambda: observe(log, Settings()), log.passed_over, 100)
+    net.connections = ConnectionTable(
+        {8000}, lambda: observe(log, ObserverSettings()), log.passed_over, 100
+    )
     net.opened()
     seqs = [100, 500]
     for direction, _, data in talk.said:
@@ -346,7 +348,7 @@ def test_an_observer_error_costs_its_own_connection_only(
     watchers: list[Watcher] = [Watcher(), Defective(method), Watcher(), Defective(method)]
     net.watchers = watchers
     made = iter(watchers)
-    net.connections = Connections({8000}, lambda: next(made), net.passed.append, 100)
+    net.connections = ConnectionTable({8000}, lambda: next(made), net.passed.append, 100)
     ports = range(40_000, 40_004)
     for port in ports:
         net.opened(port)
@@ -374,7 +376,7 @@ def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
         watchers.append(next(made))
         return watchers[-1]
 
-    net.connections = Connections({8000}, new, net.passed.append, 100)
+    net.connections = ConnectionTable({8000}, new, net.passed.append, 100)
     for port in (40_000, 40_001):
         net.opened(port)
     net.connections.sweep(net.time)
@@ -392,7 +394,7 @@ def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> 
         watchers.append(next(made))
         return watchers[-1]
 
-    net.connections = Connections({8000}, new, net.passed.append, 100)
+    net.connections = ConnectionTable({8000}, new, net.passed.append, 100)
     for port in (40_000, 40_001):
         net.opened(port)
         watchers[-1].live = 1

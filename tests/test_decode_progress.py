@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from exporter.samples import Distribution, ModelInfo
-from exporter.store.decode_progress import AT_REST, Progress
+from exporter.store.decode_progress import AT_REST, DecodeProgress
 from exporter.store.view import SignalState, View, WaitingStreams
 from tests.views import FIRST_TOKEN, measured, unavailable, view
 
@@ -30,7 +30,7 @@ def tokens(count: float) -> SignalState:
 
 def verdict(*looks: tuple[float, View]) -> tuple[bool | None, str]:
     """Judge right after the last of these looks; the engine was once idle."""
-    progress = Progress(stuck_after=60, unwatched_after=30)
+    progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for now, shown in ((0.0, active(0.0)), *looks):
         progress.update(shown, now)
     found = progress.decoding(looks[-1][1], looks[-1][0])[LLAMA]
@@ -102,7 +102,7 @@ def test_gauges_withdrawn_because_they_stand_still_do_not_hide_it() -> None:
 
 
 def test_an_engine_never_seen_idle_may_just_not_report_it() -> None:
-    progress = Progress(stuck_after=60, unwatched_after=30)
+    progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for now in range(0, 100, 10):
         progress.update(active(2.0, tokens(5)), float(now))
     found = progress.decoding(active(2.0), 90.0)[LLAMA]
@@ -139,7 +139,7 @@ def first_tokens(count: float, method: str = "wire") -> SignalState:
 
 def tapped(*shown: View, seconds: float = 10.0) -> tuple[bool | None, str]:
     """Judge after views that follow each other by ``seconds``."""
-    progress = Progress(stuck_after=60, unwatched_after=30)
+    progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for position, one in enumerate(shown):
         now = position * seconds
         waiting = {model: replace(s, at=now) for model, s in one.waiting_streams.items()}
@@ -212,7 +212,7 @@ def test_clients_with_short_timeouts_do_not_hide_a_hang() -> None:
 
 
 def test_a_tap_that_is_not_read_adds_no_silence() -> None:
-    progress = Progress(stuck_after=60, unwatched_after=30)
+    progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for now in range(0, 200, 10):
         progress.update(streams(3), float(now))  # always the snapshot of time 0
     assert progress.decoding(streams(3), 190.0)[LLAMA].moves is True
@@ -235,7 +235,7 @@ def test_a_model_with_waiting_streams_is_judged_though_its_server_reports_it_unr
 
 
 def test_only_models_that_are_ready_and_reported_on_are_judged() -> None:
-    progress = Progress(60, 30)
+    progress = DecodeProgress(60, 30)
     models = (
         ModelInfo("llama", "1", ready=False),
         ModelInfo("tokenizer", "1", excluded="no engine"),
@@ -246,7 +246,7 @@ def test_only_models_that_are_ready_and_reported_on_are_judged() -> None:
 
 
 def test_an_engine_is_initialised_by_its_first_iteration_or_token() -> None:
-    progress = Progress(60, 30)
+    progress = DecodeProgress(60, 30)
     nothing = active(None, tokens(0))
     progress.update(nothing, 1.0)
     assert progress.decoding(nothing, 1.0)[LLAMA].initialised is None
@@ -256,14 +256,14 @@ def test_an_engine_is_initialised_by_its_first_iteration_or_token() -> None:
 
 
 def test_an_engine_at_rest_is_not_initialised() -> None:
-    progress = Progress(60, 30)
+    progress = DecodeProgress(60, 30)
     at_rest = view(tokens(0), measured("sequences_active", 0.0, method=AT_REST))
     progress.update(at_rest, 1.0)
     assert progress.decoding(at_rest, 1.0)[LLAMA].initialised is None
 
 
 def test_only_what_was_made_counts_as_made() -> None:
-    progress = Progress(60, 30)
+    progress = DecodeProgress(60, 30)
     progress.update(active(0.0, tokens(5)), 10.0)
     progress.update(active(2.0, tokens(5)), 20.0)
     assert not progress.made_since(5.0)
@@ -273,7 +273,7 @@ def test_only_what_was_made_counts_as_made() -> None:
 
 
 def test_a_model_is_forgotten_after_an_hour() -> None:
-    progress = Progress(60, 30)
+    progress = DecodeProgress(60, 30)
     progress.update(active(0.0), 0.0)
     progress.update(view(models=()), 3600.0)
     assert progress.decoding(active(2.0), 3600.0) == {}

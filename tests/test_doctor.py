@@ -19,7 +19,7 @@ from exporter.doctor import baseline, doctor
 from exporter.doctor.doctor import Diagnosis, as_text
 from exporter.doctor.server_config import FLAG
 from exporter.samples import Missing, ModelInfo, Survey
-from exporter.settings import Config, load_config
+from exporter.settings import Settings, load_config
 from exporter.sources.unavailable import OBSERVE
 from exporter.store.store import Store
 from slos import first_file
@@ -374,7 +374,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
 async def test_only_options_that_exist_are_named() -> None:
-    known = {f"--{name.replace('_', '-')}" for name in Config.__dataclass_fields__}
+    known = {f"--{name.replace('_', '-')}" for name in Settings.__dataclass_fields__}
     async with triton() as fake:
         for urls in ((fake.url,), (fake.url, f"{fake.url}/metrics"), (f"{fake.url}/metrics",)):
             text = as_text(await look(*urls))

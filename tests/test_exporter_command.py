@@ -26,9 +26,9 @@ from exporter.app import watch
 from exporter.log import Episodes
 from exporter.methods import METHODS
 from exporter.samples import Distribution, ModelInfo, Reading, SourceError, Survey
-from exporter.settings import Config, load_config
+from exporter.settings import Settings, load_config
 from exporter.sources import Closing, Source
-from exporter.store.decode_progress import Progress
+from exporter.store.decode_progress import DecodeProgress
 from exporter.store.view import View
 from slos.model import Service
 from tests.fake_triton import FakeTriton, config, core, fake_triton
@@ -244,7 +244,7 @@ def good(value: float = 1.0, model: str = "llama", **parts: SourceError | None) 
     )
 
 
-def quick(**flags: str) -> Config:
+def quick(**flags: str) -> Settings:
     given = {"triton": "http://x", "listen": "127.0.0.1:0", "interval": "50ms"} | flags
     return load_config({name: [text] for name, text in given.items()}, {})
 
@@ -356,14 +356,14 @@ async def test_a_background_task_that_fails_is_restarted_counted_and_shown(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = iter([ZeroDivisionError("oops")])
-    update = Progress.update
+    update = DecodeProgress.update
 
-    def failing(self: Progress, view: View, now: float) -> None:
+    def failing(self: DecodeProgress, view: View, now: float) -> None:
         if error := next(calls, None):
             raise error
         update(self, view, now)
 
-    monkeypatch.setattr(Progress, "update", failing)
+    monkeypatch.setattr(DecodeProgress, "update", failing)
     wanted = 'tokenslo_ready{layer="decode",model="llama",source="",version="1"} 1.0'
     shown = good()
     idle = Reading("sequences_active", "llama", "1", "trtllm_iteration", {(): 0.0})

@@ -18,7 +18,7 @@ from exporter.samples import Distribution, Labels, Missing, Reading, Survey
 from exporter.settings import load_config
 from exporter.sources.factory import configured
 from exporter.store.store import Store
-from exporter.taps.process.messages import Settings
+from exporter.taps.process.messages import TapSettings
 from exporter.web.collector import expose
 from slos.model import Objective
 from slos.signals import OUTCOMES, SIGNALS, TENANT_SIGNALS, threshold_label
@@ -174,7 +174,7 @@ def test_a_tenant_that_a_selector_names_is_never_other() -> None:
 def test_the_taps_know_the_tenants_of_selectors_if_they_read_a_header(
     header: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Settings] = []
+    given: list[TapSettings] = []
     monkeypatch.setattr("exporter.sources.factory.TapsProcess", given.append)
     monkeypatch.setattr("exporter.sources.factory.TapsSource", lambda *_, **__: None)
     selected = replace(

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.protocol.events import Stream
-from exporter.recording.goodput import Goal
+from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import AT_ONCE, StreamRecorder
 from tests.test_stream_recorder import chunks, ended, play, play_on, readings, spread, stream
 
 THRESHOLDS = {"ttft": (0.5, 2.0), "max_gap": (1.0,), "itl": (0.75,), "e2e": (3.0,)}
-GOAL = Goal("chat/good", "", {"max_gap": 1.0, "ttft": 0.5, "e2e": 3.0})
+GOAL = GoodputObjective("chat/good", "", {"max_gap": 1.0, "ttft": 0.5, "e2e": 3.0})
 
 
 def scrape(recorder: StreamRecorder, now: float) -> None:

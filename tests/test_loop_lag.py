@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Settings, Stream
+from exporter.protocol.events import ObserverSettings, Stream
 from exporter.recording.stream_recorder import StreamRecorder
 from exporter.samples import Distribution
 from exporter.taps.capture.capture_tap import CaptureTap
@@ -74,7 +74,7 @@ async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted()
             time.sleep(0.02)
 
     async with proxied(
-        partial(observe, recorder, Settings()),  # type: ignore[arg-type]
+        partial(observe, recorder, ObserverSettings()),  # type: ignore[arg-type]
         correct_late_times=True,
     ) as scene:
         await stream_through(scene, recorder, serve, sum(map(len, pieces)))
@@ -91,7 +91,7 @@ async def test_a_first_token_that_is_read_late_has_the_time_at_which_it_came() -
     recorder = StreamRecorder({}, expected=["m"])
     first = HEAD + chunk("0")
     async with proxied(
-        partial(observe, recorder, Settings()),  # type: ignore[arg-type]
+        partial(observe, recorder, ObserverSettings()),  # type: ignore[arg-type]
         correct_late_times=True,
     ) as scene:
         began = time.monotonic()

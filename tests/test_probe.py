@@ -30,7 +30,7 @@ from exporter.sources.probe import (
     of_triton,
     without_probes,
 )
-from exporter.sources.tap_source import TapsSource
+from exporter.sources.tap_source import TapSource
 from exporter.web.collector import expose
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
@@ -247,7 +247,7 @@ async def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
             ({"probe": ["m"]}, ["tokenslo-probe"]),
         ):
             sources = configured(load_config({**flags, **more}, {}))
-            (taps,) = (source for source in sources if isinstance(source, TapsSource))
+            (taps,) = (source for source in sources if isinstance(source, TapSource))
             async with taps:
                 (tap,) = re.findall(r"proxy=127.0.0.1:([0-9]+)", taps.where)
                 for user in (*counted, *([ID] if more else [])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from tests.http_streams import (
     STREAM_HEAD,
@@ -128,7 +128,7 @@ def test_a_stream_that_ends_with_its_connection_needs_message_stop(
     mark: bytes, outcome: str
 ) -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, {"model": "m", "stream": True}), 0.0)
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     observer.feed(SERVER, head + start() + delta("a") + last() + mark, 1.0)
@@ -139,7 +139,7 @@ def test_a_stream_that_ends_with_its_connection_needs_message_stop(
 
 def test_a_client_that_leaves_after_message_stop_has_all_of_it() -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, {"model": "m", "stream": True}), 0.0)
     events = start() + delta("a") + last() + STOP
     observer.feed(SERVER, STREAM_HEAD + chunk(events), 1.0)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from exporter.protocol.decompression import READ_BYTES
-from exporter.protocol.events import CLIENT, SERVER, Listener, Settings
+from exporter.protocol.events import CLIENT, SERVER, Listener, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
-from exporter.recording.goodput import Goal
+from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
 from slos.signals import slo_events
 from tests.http_streams import STREAM_HEAD, chunk, chunks, event, passed, request
@@ -39,7 +39,7 @@ def head(encoding: str, start: bytes = STREAM_HEAD) -> bytes:
 
 
 def begun(listener: Listener, encoding: str) -> Http1Observer:
-    observer = Http1Observer(listener, Settings())
+    observer = Http1Observer(listener, ObserverSettings())
     observer.feed(CLIENT, request(PATH, ASK), 0.0)
     observer.feed(SERVER, head(encoding), 0.5)
     return observer
@@ -83,7 +83,7 @@ def test_a_whole_answer_has_its_version_and_tokens() -> None:
     answer = {"model_name": "m", "model_version": "3", "outputs": []}
     data = compressor("gzip")(json.dumps(answer).encode())
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request("/v2/models/m/infer", {}), 0.0)
     lines = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n"
     observer.feed(SERVER, f"{lines}Content-Length: {len(data)}\r\n\r\n".encode() + data, 1.0)
@@ -95,7 +95,7 @@ def test_a_whole_answer_has_its_version_and_tokens() -> None:
 def test_a_compressed_request_has_its_model() -> None:
     data = zlib.compress(json.dumps({"messages": ["x" * 50_000], **ASK}).encode(), wbits=31)
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, data, "POST", "Content-Encoding: gzip"), 0.0)
 
     assert (log.at_start[0].model, log.at_start[0].streaming) == ("m", True)
@@ -115,7 +115,7 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
 ) -> None:
     log = WireLog()
     limits = {"ttft": [0.1, 3.5], "max_gap": [0.1], "itl": [0.1], "e2e": [9.0]}
-    recorder = StreamRecorder(limits, [Goal("a/b", "", {"ttft": 3.5})], expected=["m"])
+    recorder = StreamRecorder(limits, [GoodputObjective("a/b", "", {"ttft": 3.5})], expected=["m"])
     for listener in (log, recorder):
         observer = begun(listener, encoding)
         list(recorder.judge_under_way(3.0))
@@ -141,7 +141,7 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
 
 @pytest.mark.parametrize(("body", "phase"), [(b"", "before_first_token"), (b"x", "mid_stream")])
 def test_where_a_stream_cannot_be_read_disconnects_count(body: bytes, phase: str) -> None:
-    recorder = StreamRecorder({}, [Goal("a/b", "", {"ttft": 9.5})], expected=["m"])
+    recorder = StreamRecorder({}, [GoodputObjective("a/b", "", {"ttft": 9.5})], expected=["m"])
     observer = begun(recorder, "br")
     if body:
         observer.feed(SERVER, chunk(body), 1.0)
@@ -158,7 +158,7 @@ def test_a_bomb_is_not_inflated_beyond_its_bound() -> None:
     data = bomb()
     assert len(data) < READ_BYTES // 100
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, data, "POST", "Content-Encoding: gzip"), 0.0)
 
     assert log.at_start[0].model == ""

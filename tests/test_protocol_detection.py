@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.protocol import detection
 from exporter.protocol.detection import EARLY_BYTES, observe
-from exporter.protocol.events import CLIENT, SERVER, Observer, Settings
+from exporter.protocol.events import CLIENT, SERVER, Observer, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from exporter.protocol.http2 import PREFACE, Http2Observer
 from tests.wire_log import RECORDED, WireLog, cut, recorded, show
@@ -19,7 +19,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 def watched() -> tuple[WireLog, Observer]:
     log = WireLog()
-    return log, observe(log, Settings())
+    return log, observe(log, ObserverSettings())
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -27,7 +27,7 @@ def watched() -> tuple[WireLog, Observer]:
 def test_http1_is_told_as_by_its_observer(name: str, size: int) -> None:
     lines = cut(recorded(name), lambda: size)
     direct = WireLog()
-    show(Http1Observer(direct, Settings()), lines)
+    show(Http1Observer(direct, ObserverSettings()), lines)
     log, observer = watched()
     show(observer, lines)
 

@@ -6,7 +6,7 @@ import pytest
 from hpack import Encoder
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import CLIENT, Settings
+from exporter.protocol.events import CLIENT, ObserverSettings
 from exporter.protocol.http2 import PREFACE
 from tests.http_streams import passed, request
 from tests.wire_log import WireLog
@@ -32,7 +32,7 @@ REASONS = {
 @pytest.mark.parametrize(("path", "reason"), REASONS.items())
 def test_every_request_counts_once(path: str, reason: str) -> None:
     log = WireLog()
-    observer = observe(log, Settings())
+    observer = observe(log, ObserverSettings())
     for _ in range(10):
         observer.feed(
             CLIENT, request(f"/some/prefix{path}"[path.startswith("/v2") * 12 :], {}), 1.0
@@ -57,7 +57,7 @@ def test_every_request_counts_once(path: str, reason: str) -> None:
 )
 def test_a_request_that_asks_no_model_is_not_counted(method: str, path: str) -> None:
     log = WireLog()
-    observe(log, Settings()).feed(CLIENT, request(path, {}, method), 1.0)
+    observe(log, ObserverSettings()).feed(CLIENT, request(path, {}, method), 1.0)
 
     assert log.events == []
 
@@ -85,7 +85,7 @@ def http2_request(encoder: Encoder, stream: int, *fields: tuple[str, str]) -> by
 )  # fmt: skip
 def test_every_request_over_http2_counts(fields: list[tuple[str, str]], reasons: list[str]) -> None:
     log = WireLog()
-    observer = observe(log, Settings())
+    observer = observe(log, ObserverSettings())
     encoder = Encoder()
     observer.feed(CLIENT, PREFACE + b"\0\0\0\4\0\0\0\0\0", 1.0)
     for stream in range(1, 11, 2):

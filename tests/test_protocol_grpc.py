@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as kserve
 
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.grpc import HELD_BYTES
 from exporter.protocol.grpc_calls import LINGER_SECONDS, QUIET_SECONDS
 from exporter.protocol.kserve_grpc import (
@@ -497,7 +497,7 @@ def test_the_prompt_is_told_by_all_but_the_id() -> None:
 
 
 def _prompt(message: bytes, salt: bytes) -> int:
-    talk = Talk(Settings(salt=salt))
+    talk = Talk(ObserverSettings(salt=salt))
     talk.call(message)
     return talk.log.streams[0].prompt
 

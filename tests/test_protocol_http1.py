@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.protocol.events import CLIENT, SERVER, Direction, Settings
+from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.http1 import HELD_BYTES, PIPELINED, Http1Observer
 from exporter.protocol.http1_framing import CHUNK_LINE_BYTES, HEAD_BYTES
 from tests.wire_log import RECORDED, Line, WireLog, cut, recorded, show
 
-HASHED = Settings(tenant_header="x-team", salt=b"salt")
+HASHED = ObserverSettings(tenant_header="x-team", salt=b"salt")
 
 TOLD = {
     "triton_errors": [
@@ -741,14 +741,14 @@ def test_the_tenant_is_in_the_configured_header() -> None:
 
 def test_without_a_configured_header_there_is_no_tenant() -> None:
     log = WireLog()
-    Http1Observer(log, Settings()).feed(CLIENT, post(b"{}", b"X-Team: blue"), 1.0)
+    Http1Observer(log, ObserverSettings()).feed(CLIENT, post(b"{}", b"X-Team: blue"), 1.0)
 
     assert log.streams[0].tenant == ""
 
 
 def prompt(request_bytes: bytes, salt: bytes = b"salt", size: int = 10**6) -> int:
     log = WireLog()
-    observer = Http1Observer(log, Settings(salt=salt))
+    observer = Http1Observer(log, ObserverSettings(salt=salt))
     for at in range(0, len(request_bytes), size):
         observer.feed(CLIENT, request_bytes[at : at + size], 1.0)
     return log.streams[0].prompt

@@ -13,7 +13,7 @@ from hpack import Decoder, Encoder, NeverIndexedHeaderTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.grpc_calls import MAX_REQUESTS
 from exporter.protocol.http2 import (
     FIELDS_AT_ONCE,
@@ -58,7 +58,7 @@ CALL = {":method": "POST", ":path": STREAM_INFER, "content-type": "application/g
 
 def conversation() -> Talk:
     """Return a talk with every kind of frame in it, in every form that they may have."""
-    talk = Talk(Settings(tenant_header="x-team", salt=b"salt"))
+    talk = Talk(ObserverSettings(tenant_header="x-team", salt=b"salt"))
     talk.say(
         CLIENT,
         frame(SETTINGS, 0, 0, struct.pack(">HI", 1, 0)),
@@ -229,7 +229,7 @@ def test_a_short_goaway_breaks_the_rules() -> None:
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
 def test_a_side_begins_with_its_settings(direction: int) -> None:
     log = WireLog()
-    observer = Http2Observer(log, Settings())
+    observer = Http2Observer(log, ObserverSettings())
     preface = PREFACE if direction == CLIENT else b""
     observer.feed(direction, preface + frame(PING, 0, 0, bytes(8)), 1.0)
     assert log.events == [("passed_over", "malformed")]
@@ -243,7 +243,7 @@ def test_a_server_that_pushes_is_not_followed() -> None:
 
 def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
     log = WireLog()
-    observer = Http2Observer(log, Settings())
+    observer = Http2Observer(log, ObserverSettings())
     observer.feed(SERVER, frame(SETTINGS, 0, 0), 1.0)
     observer.feed(CLIENT, b"PRI * HTTP/1.1\r\n", 1.0)
     assert (log.events, observer.blind) == ([("passed_over", "midway")], True)
@@ -290,7 +290,10 @@ def test_fields_of_a_block_are_bounded() -> None:
 
 @pytest.mark.parametrize("fields", [1, 15, 100])
 def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
-    flood, slow = Http2Observer(WireLog(), Settings()), Http2Observer(WireLog(), Settings())
+    flood, slow = (
+        Http2Observer(WireLog(), ObserverSettings()),
+        Http2Observer(WireLog(), ObserverSettings()),
+    )
     begin = PREFACE + frame(SETTINGS, 0, 0)
     flood.feed(CLIENT, begin, 0.0)
     slow.feed(CLIENT, begin, 0.0)
@@ -306,7 +309,7 @@ def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
 
 def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
     """That is 250,000 fields, each of which takes as long as any other."""
-    observer = Http2Observer(WireLog(), Settings())
+    observer = Http2Observer(WireLog(), ObserverSettings())
     blocks = b"".join(indexed(stream, 100) for stream in range(1, 4600, 2))
     assert len(blocks) > 250_000
     begun = time.process_time()
@@ -323,7 +326,7 @@ def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
 @given(st.lists(st.sampled_from(["blue", "red", "green"]), max_size=20))
 def test_the_same_block_means_something_else_once_the_table_has_changed(teams: list[str]) -> None:
     """The newest entry of the table has always the same index."""
-    talk, encoder = Talk(Settings(tenant_header="x-team")), Encoder()
+    talk, encoder = Talk(ObserverSettings(tenant_header="x-team")), Encoder()
     blocks = []
     for number, team in enumerate(teams):
         fields = [NeverIndexedHeaderTuple(name, value) for name, value in CALL.items()]
@@ -342,7 +345,7 @@ def test_the_second_block_of_two_tenants_is_the_same() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 3)), max_size=40))
 def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> None:
-    talk = Talk(Settings(tenant_header="x-team"))
+    talk = Talk(ObserverSettings(tenant_header="x-team"))
     teams = [team * length for team, length in calls]
     for number, team in enumerate(teams):
         talk.call(asked("a"), stream=2 * number + 1, x_team=team)
@@ -449,7 +452,7 @@ def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
 
 
 def test_the_tenant_is_what_the_header_says_and_no_more_than_fits() -> None:
-    talk = Talk(Settings(tenant_header="x-team"))
+    talk = Talk(ObserverSettings(tenant_header="x-team"))
     for stream, team in ((1, "blue"), (3, "é" * 500)):
         talk.call(asked("a"), stream=stream, x_team=team)
     talk.call(asked("a"), stream=5)
@@ -557,7 +560,7 @@ def test_mutated_recordings(name: str, seed: int) -> None:
     if rng.random() < 0.2:
         rng.shuffle(lines)
     log = WireLog()
-    observer = Http2Observer(log, Settings())
+    observer = Http2Observer(log, ObserverSettings())
     show(observer, lines)
     _whatever(observer, log)
 

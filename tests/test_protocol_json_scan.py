@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.protocol.json_scan import COMMAS, MEMBERS, NAME_BYTES, Keep, Scanner, Wanted
+from exporter.protocol.json_scan import COMMAS, MEMBERS, NAME_BYTES, JsonScanner, Keep, Wanted
 
 NAME, MARK = Keep.NAME, Keep.MARK
 WANTED: Mapping[str, Wanted] = {
@@ -25,7 +25,7 @@ WANTED: Mapping[str, Wanted] = {
 
 
 def scanned(data: bytes, sizes: list[int] | None = None, limit: int = 1 << 20) -> Any:
-    scanner, at = Scanner(WANTED, limit), 0
+    scanner, at = JsonScanner(WANTED, limit), 0
     for size in sizes or [len(data)]:
         scanner.feed(data[at : at + size])
         at += size

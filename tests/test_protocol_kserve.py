@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.protocol.events import CLIENT, SERVER, Settings, Stages, Stream
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings, Stages, Stream
 from exporter.protocol.http1 import Http1Observer
 from tests.wire_log import WireLog, recorded, show
 
@@ -19,14 +19,14 @@ def asked(path: str, body: object = None, method: str = "POST") -> list[Stream]:
     data = json.dumps(body or {}).encode()
     log = WireLog()
     head = f"{method} {path} HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n".encode()
-    Http1Observer(log, Settings()).feed(CLIENT, head + data, 1.0)
+    Http1Observer(log, ObserverSettings()).feed(CLIENT, head + data, 1.0)
     return log.streams
 
 
 def streamed(*answers: object) -> WireLog:
     """Show a stream of events, one every second."""
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, b"POST /v2/models/m/generate_stream HTTP/1.1\r\n\r\n", 0.0)
     observer.feed(SERVER, SSE, 0.5)
     for number, answer in enumerate(answers):
@@ -108,7 +108,7 @@ def test_the_version_is_that_of_the_path_or_of_the_answer() -> None:
 
 def test_the_version_of_the_path_stays() -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, b"POST /v2/models/m/versions/3/generate_stream HTTP/1.1\r\n\r\n", 0.0)
     data = b'data: {"model_version":"7","text_output":"a"}\n\n'
     observer.feed(SERVER, SSE + b"%x\r\n%s\r\n" % (len(data), data), 1.0)
@@ -124,7 +124,7 @@ def test_an_error_in_the_middle_ends_the_stream_as_one() -> None:
 
 def test_an_error_under_200_is_one_for_whole_answers_too() -> None:
     log = WireLog()
-    show(Http1Observer(log, Settings()), recorded("triton_errors"))
+    show(Http1Observer(log, ObserverSettings()), recorded("triton_errors"))
 
     assert log.of(5)[-1][2:4] == ("error", "in_band")
     assert log.streams[5].endpoint == "generate"
@@ -143,7 +143,7 @@ def test_a_400_is_the_servers_fault_if_it_came_from_the_model(
     path: str, framing: bytes, outcome: str
 ) -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, f"POST /v2/models/m/{path} HTTP/1.1\r\n\r\n".encode(), 0.0)
     observer.feed(SERVER, b"HTTP/1.1 400 Bad Request\r\n" + framing, 1.0)
     observer.half_closed(SERVER, 2.0)

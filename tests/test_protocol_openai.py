@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.protocol.events import CLIENT, SERVER, Settings, Stages, Stream
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings, Stages, Stream
 from exporter.protocol.http1 import Http1Observer
 from exporter.protocol.sse import EVENT_BYTES
 from tests.wire_log import WireLog
@@ -47,7 +47,7 @@ def used(tokens: int, prompt: int = 5, cached: int | None = None) -> dict[str, o
 
 def asked(body: object, path: str = "/v1/chat/completions") -> Stream:
     log = WireLog()
-    Http1Observer(log, Settings()).feed(CLIENT, asking(body, path), 1.0)
+    Http1Observer(log, ObserverSettings()).feed(CLIENT, asking(body, path), 1.0)
     return log.at_start[0]
 
 
@@ -56,7 +56,7 @@ def streamed(
 ) -> WireLog:
     """Show a stream, an event every second; return what is told."""
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m", "stream": True}, path), 0.0)
     observer.feed(SERVER, SSE, 0.5)
     time = 0.0
@@ -75,7 +75,7 @@ def chunks(log: WireLog) -> list[tuple[float, int]]:
 
 def whole(answer: bytes, *fields: str, status: int = 200) -> WireLog:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m"}), 1.0)
     head = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(answer)}", *fields, "", ""]
     observer.feed(SERVER, "\r\n".join(head).encode() + answer, 2.0)
@@ -142,7 +142,7 @@ def test_the_model_is_found_behind_a_prompt_of_any_size() -> None:
     messages = [{"role": "user", "content": content}] * 2
     data = asking({"messages": messages, "model": "m", "stream": True, "n": 2})
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     for at in range(0, len(data), 65_536):
         observer.feed(CLIENT, data[at : at + 65_536], 1.0)
         assert observer.held < 1000
@@ -272,7 +272,7 @@ def test_how_streams_end(events: list[bytes], end: tuple[str, str]) -> None:
 def test_whoever_leaves_after_the_end_mark_has_all_of_it() -> None:
     for leave in ("aborted", "half_closed", "server_lost"):
         log = WireLog()
-        observer = Http1Observer(log, Settings())
+        observer = Http1Observer(log, ObserverSettings())
         observer.feed(CLIENT, asking({"model": "m", "stream": True}), 0.0)
         data = text("a", "stop") + DONE
         observer.feed(SERVER, SSE + b"%x\r\n%s\r\n" % (len(data), data), 1.0)
@@ -288,7 +288,7 @@ def test_whoever_leaves_after_the_end_mark_has_all_of_it() -> None:
 @pytest.mark.parametrize(("mark", "outcome"), [(DONE, "ok"), (b"", "error")])
 def test_a_stream_that_ends_with_its_connection_needs_the_mark(mark: bytes, outcome: str) -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m", "stream": True}), 0.0)
     head = b"HTTP/1.0 200 OK\r\nContent-Type: Text/Event-Stream\r\n\r\n"
     observer.feed(SERVER, head + text("a") + mark, 1.0)
@@ -311,7 +311,7 @@ def reachable(root: object) -> Iterable[object]:
 
 def test_no_text_is_held_after_its_event() -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings(salt=b"salt"))
+    observer = Http1Observer(log, ObserverSettings(salt=b"salt"))
     prompt = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "SECRET"}]}
     observer.feed(CLIENT, asking(prompt), 1.0)
     observer.feed(SERVER, SSE, 1.0)
@@ -415,7 +415,7 @@ def test_chunks_of_other_answers_are_counted_apart() -> None:
 
 def test_continuous_usage_of_one_of_several_answers_is_not_that_of_all() -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m", "stream": True, "n": 2}), 0.0)
     observer.feed(SERVER, SSE, 0.5)
     events = [chunk({"content": "a"}, index=number % 2, usage=used(number // 2 + 1))
@@ -479,7 +479,7 @@ def test_a_great_whole_answer_is_read_and_not_held() -> None:
     choice = {"message": {"content": content}, "logprobs": logprobs, "finish_reason": "stop"}
     answer = json.dumps({"choices": [choice, choice], "usage": used(77)}).encode()
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m"}), 1.0)
     observer.feed(SERVER, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer), 2.0)
     for at in range(0, len(answer), 10007):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.protocol.events import CLIENT, SERVER, Settings
+from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from tests.http_streams import (
     STREAM_HEAD,
@@ -185,7 +185,7 @@ def test_the_last_event_says_how_a_stream_ended(last: bytes, outcome: tuple[str,
 
 def test_a_client_that_leaves_after_the_last_event_has_all_of_it() -> None:
     log = WireLog()
-    observer = Http1Observer(log, Settings())
+    observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, {"model": "m", "stream": True}), 0.0)
     observer.feed(SERVER, STREAM_HEAD + chunk(CREATED + delta("a") + completed()), 1.0)
     observer.aborted(2.0)

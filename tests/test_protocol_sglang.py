@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.protocol.events import CLIENT, Settings
+from exporter.protocol.events import CLIENT, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from tests.http_streams import answered, chunks, event, request, streamed
 from tests.wire_log import WireLog
@@ -29,7 +29,7 @@ def end(log: WireLog) -> tuple[str, str]:
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 def test_a_request_is_counted(method: str) -> None:
     log = WireLog()
-    Http1Observer(log, Settings()).feed(CLIENT, request(PATH, ASK, method), 1.0)
+    Http1Observer(log, ObserverSettings()).feed(CLIENT, request(PATH, ASK, method), 1.0)
 
     stream = log.at_start[0]
     assert (stream.endpoint, stream.model, stream.streaming) == ("sglang_generate", "", True)
@@ -48,7 +48,7 @@ def test_a_request_is_counted(method: str) -> None:
 )
 def test_the_number_of_answers(body: object, choices: int) -> None:
     log = WireLog()
-    Http1Observer(log, Settings()).feed(CLIENT, request(PATH, body), 1.0)
+    Http1Observer(log, ObserverSettings()).feed(CLIENT, request(PATH, body), 1.0)
 
     assert log.at_start[0].choices == choices
 

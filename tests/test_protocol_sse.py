@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.protocol.json_scan import Found, Keep
-from exporter.protocol.sse import EVENT_BYTES, Splitter
+from exporter.protocol.sse import EVENT_BYTES, SseSplitter
 
 Event = tuple[bytes, bytes]
 
@@ -26,7 +26,7 @@ def split(data: bytes, sizes: list[int] | None = None) -> tuple[list[Event], lis
     def take_long(document: dict[str, Found], time: float) -> None:
         found.append(document)
 
-    splitter, at = Splitter(take, take_long, {"a": Keep.NAME}), 0
+    splitter, at = SseSplitter(take, take_long, {"a": Keep.NAME}), 0
     for size in [*(sizes or []), len(data)]:
         splitter.feed(data[at : at + size], 1.0)
         at += size

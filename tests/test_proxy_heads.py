@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Direction, Settings
+from exporter.protocol.events import Direction, ObserverSettings
 from exporter.protocol.http2 import PREFACE
 from exporter.taps.proxy import proxy_tap
-from exporter.taps.proxy.context import Limits
+from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.request_heads import FirstHead
 from tests.polling import until
 from tests.proxied import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all
@@ -83,8 +83,8 @@ async def test_what_is_no_request_opens_no_connection_to_the_server_and_ends_in_
 ) -> None:
     log = WireLog()
     async with proxied(
-        lambda: observe(log, Settings()),
-        limits=Limits(head_seconds=0.2),  # type: ignore[arg-type, return-value]
+        lambda: observe(log, ObserverSettings()),
+        limits=ProxyLimits(head_seconds=0.2),  # type: ignore[arg-type, return-value]
     ) as scene:
         clients = [await scene.client(sent) for _ in range(20)]
         ends = await asyncio.gather(*map(receive_all, clients))
@@ -100,7 +100,7 @@ async def test_what_is_no_request_opens_no_connection_to_the_server_and_ends_in_
 
 @on_loop()
 async def test_an_http2_connection_without_a_request_ends_in_time_on_both_sides() -> None:
-    async with proxied(limits=Limits(head_seconds=0.3)) as scene:
+    async with proxied(limits=ProxyLimits(head_seconds=0.3)) as scene:
         client, server = await scene.pair(PREFACE + SETTINGS)
         asked, answering = await scene.pair(PREFACE + SETTINGS + HEADERS)
         late, late_server = await scene.pair(PREFACE + SETTINGS)
@@ -130,7 +130,9 @@ async def test_a_server_that_is_connected_is_reachable_however_busy_the_loop_is(
         if scene.observers[0].fed[direction] != REQUEST:
             time.sleep(0.4)
 
-    async with proxied(lambda: Notes(on_feed=hold_up), limits=Limits(connect_seconds=0.2)) as scene:
+    async with proxied(
+        lambda: Notes(on_feed=hold_up), limits=ProxyLimits(connect_seconds=0.2)
+    ) as scene:
         client = await scene.client(REQUEST)
         sending = threading.Thread(target=_send, args=(client, bytes(2_000_000)))
         sending.start()
@@ -179,7 +181,7 @@ async def test_empty_lines_before_a_request_are_passed_on() -> None:
 @on_loop()
 async def test_a_head_above_64_kib_is_a_431(ends: bool, real: bool) -> None:
     log = WireLog()
-    options = {"new_observer": lambda: observe(log, Settings())} if real else {}
+    options = {"new_observer": lambda: observe(log, ObserverSettings())} if real else {}
     async with proxied(**options) as scene:  # type: ignore[arg-type]
         head = b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 11_000 + b"\r\n" * ends
         client = await scene.client(head)
@@ -193,7 +195,7 @@ async def test_a_head_above_64_kib_is_a_431(ends: bool, real: bool) -> None:
 @on_loop()
 async def test_a_later_head_above_64_kib_is_a_431() -> None:
     log = WireLog()
-    async with proxied(lambda: observe(log, Settings())) as scene:  # type: ignore[arg-type, return-value]
+    async with proxied(lambda: observe(log, ObserverSettings())) as scene:  # type: ignore[arg-type, return-value]
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, ANSWER)

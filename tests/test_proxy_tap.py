@@ -94,13 +94,13 @@ async def test_sends_small_pieces_at_once_and_finds_out_about_dead_peers() -> No
 def _transports() -> list[asyncio.Transport]:
     import gc
 
-    from exporter.taps.proxy.connection import Connection, Server
+    from exporter.taps.proxy.connection import ClientConnection, UpstreamConnection
 
     found = []
     for each in gc.get_objects():
-        if isinstance(each, Server):
+        if isinstance(each, UpstreamConnection):
             found.append(each.transport)
-        elif isinstance(each, Connection):
+        elif isinstance(each, ClientConnection):
             found.append(each._client)
     return [each for each in found if not each.is_closing()]
 

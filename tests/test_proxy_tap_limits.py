@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from exporter.protocol.http2 import PREFACE
 from exporter.taps.proxy import proxy_tap
-from exporter.taps.proxy.connection import Connection
-from exporter.taps.proxy.context import Limits
-from exporter.taps.proxy.local_responses import Unavailable
+from exporter.taps.proxy.connection import ClientConnection
+from exporter.taps.proxy.context import ProxyLimits
+from exporter.taps.proxy.local_responses import UnavailableGrpcServer
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
@@ -57,15 +57,15 @@ async def test_a_defect_in_a_tick_does_not_end_the_deadlines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = iter([ZeroDivisionError("oops")])
-    tick = Connection.tick
+    tick = ClientConnection.tick
 
-    def failing(self: Connection, now: float) -> None:
+    def failing(self: ClientConnection, now: float) -> None:
         if error := next(calls, None):
             raise error
         tick(self, now)
 
-    monkeypatch.setattr(Connection, "tick", failing)
-    async with proxied(limits=Limits(head_seconds=0.1)) as scene:
+    monkeypatch.setattr(ClientConnection, "tick", failing)
+    async with proxied(limits=ProxyLimits(head_seconds=0.1)) as scene:
         silent = await scene.client(b"POST")
         assert (await receive_all(silent))[0].startswith(b"HTTP/1.1 408 ")
         [task] = scene.tap.tasks
@@ -167,7 +167,7 @@ async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
         deaf.listen(0)
         fill = [await connect(deaf.getsockname()[1])]
         spec = ProxySpec("127.0.0.1", 0, *deaf.getsockname())
-        tap = ProxyTap(spec, Notes, print, limits=Limits(connect_seconds=0.2))
+        tap = ProxyTap(spec, Notes, print, limits=ProxyLimits(connect_seconds=0.2))
         await tap.start()
         client = await connect(tap.port)
         await asyncio.get_running_loop().sock_sendall(client, REQUEST)
@@ -247,7 +247,7 @@ def _frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
 
 
 def test_every_grpc_request_gets_an_answer_that_no_table_remembers() -> None:
-    stand_in = Unavailable()
+    stand_in = UnavailableGrpcServer()
     stand_in.take(ASKED)
     settings, ack, first, second, goaway = _frames(stand_in.answer())
     assert settings == (4, 0, 0, b"")
@@ -270,19 +270,19 @@ def test_every_grpc_request_gets_an_answer_that_no_table_remembers() -> None:
 
 @given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=8).map(sorted))
 def test_grpc_requests_are_found_in_any_pieces(cuts: list[int]) -> None:
-    stand_in = Unavailable()
+    stand_in = UnavailableGrpcServer()
     answer = b""
     for start, end in zip([0, *cuts], [*cuts, len(ASKED)], strict=True):
         stand_in.take(ASKED[start:end])
     answer += stand_in.answer()
-    whole = Unavailable()
+    whole = UnavailableGrpcServer()
     whole.take(ASKED)
     assert answer == whole.answer()
 
 
 @given(data=st.binary(max_size=300))
 def test_no_bytes_break_the_stand_in(data: bytes) -> None:
-    stand_in = Unavailable()
+    stand_in = UnavailableGrpcServer()
     stand_in.take(PREFACE + data)
     stand_in.answer()
 
@@ -292,7 +292,7 @@ def test_no_bytes_break_the_stand_in(data: bytes) -> None:
 
 @on_loop()
 async def test_more_connections_than_the_limit_are_told_to_come_back() -> None:
-    async with proxied(limits=Limits(connections=2)) as scene:
+    async with proxied(limits=ProxyLimits(connections=2)) as scene:
         pairs = [await scene.pair() for _ in range(2)]
         third = await scene.client(REQUEST)
         data, how = await receive_all(third)
@@ -336,7 +336,7 @@ async def test_a_head_may_come_in_pieces_and_costs_the_server_nothing_until_it_i
 
 @on_loop()
 async def test_a_head_that_does_not_end_is_too_large() -> None:
-    async with proxied(limits=Limits(head_bytes=1000)) as scene:
+    async with proxied(limits=ProxyLimits(head_bytes=1000)) as scene:
         client = await scene.client(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200)
         data, how = await receive_all(client)
         assert data.startswith(b"HTTP/1.1 431 ")
@@ -346,7 +346,7 @@ async def test_a_head_that_does_not_end_is_too_large() -> None:
 
 @on_loop()
 async def test_a_head_that_does_not_come_is_too_slow() -> None:
-    async with proxied(limits=Limits(head_seconds=0.2)) as scene:
+    async with proxied(limits=ProxyLimits(head_seconds=0.2)) as scene:
         client = await scene.client(b"GET / HTTP/1.1\r\n")
         silent = await scene.client()
         data, _ = await receive_all(client)
@@ -357,7 +357,7 @@ async def test_a_head_that_does_not_come_is_too_slow() -> None:
 
 @on_loop()
 async def test_requests_may_take_longer_than_their_heads() -> None:
-    async with proxied(lambda: Notes(live=1), limits=Limits(head_seconds=0.1)) as scene:
+    async with proxied(lambda: Notes(live=1), limits=ProxyLimits(head_seconds=0.1)) as scene:
         client, server = await scene.pair()
         await asyncio.sleep(0.3)
         await asyncio.get_running_loop().sock_sendall(server, ANSWER)
@@ -366,7 +366,7 @@ async def test_requests_may_take_longer_than_their_heads() -> None:
 
 @on_loop()
 async def test_only_connections_without_a_request_are_idle() -> None:
-    async with proxied(limits=Limits(idle_seconds=0.2)) as scene:
+    async with proxied(limits=ProxyLimits(idle_seconds=0.2)) as scene:
         loop = asyncio.get_running_loop()
         client, server = await scene.pair()
         scene.observers[0].live = 1

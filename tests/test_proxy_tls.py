@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.taps.proxy import proxy_tap
-from exporter.taps.proxy.context import Limits
+from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.tls import Certificate, Verification
 from tests.polling import until
 from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all
@@ -72,7 +72,7 @@ def der(file: Path) -> bytes:
 
 @on_loop()
 async def test_handshakes_count_among_connections(certificate: Certificate) -> None:
-    limits = Limits(connections=3, head_seconds=0.5)
+    limits = ProxyLimits(connections=3, head_seconds=0.5)
     async with proxied(certificate=certificate, limits=limits) as scene:
         farewells = 64
         silent = [await scene.client() for _ in range(3 + farewells)]

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Observer, Settings
+from exporter.protocol.events import Observer, ObserverSettings
 from exporter.protocol.http2 import PREFACE
 from tests import proxied as proxied_module
 from tests.listening import listening
@@ -29,7 +29,7 @@ from tests.wire_log import WireLog
 
 
 def _observer() -> Observer:
-    return observe(WireLog(), Settings())
+    return observe(WireLog(), ObserverSettings())
 
 
 @pytest.mark.parametrize("before", [b"", ANSWER], ids=["first", "kept alive"])

@@ -8,7 +8,7 @@ from exporter.sources.probe import Probed
 from exporter.store.decode_progress import Decoding
 from exporter.store.view import SourceState, View
 from exporter.web.collector import expose
-from exporter.web.readiness import Readiness, Watched, family, readiness
+from exporter.web.readiness import Readiness, ReadinessInputs, family, readiness
 from tests.views import UP, busy, view
 
 LLAMA = ("llama", "1")
@@ -17,7 +17,7 @@ NOBODY = view(sources=(), models=())
 
 
 def judged(shown: View, *expected: ExpectedModel, **watched: object) -> Readiness:
-    return readiness(shown, 5, Watched(expected, **watched))  # type: ignore[arg-type]
+    return readiness(shown, 5, ReadinessInputs(expected, **watched))  # type: ignore[arg-type]
 
 
 def layers(found: Readiness) -> dict[str, bool | None]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from exporter.taps.capture import reassembly
-from exporter.taps.capture.reassembly import Circumstances, Connection
+from exporter.taps.capture.reassembly import Circumstances, TcpConnection
 from tests.segments import ACK, FIN, RST
 from tests.watching import Watcher
 
@@ -34,7 +34,7 @@ class Wire:
     time: float = 0.0
 
     def __post_init__(self) -> None:
-        self.connection = Connection(self.watcher, self.circumstances)
+        self.connection = TcpConnection(self.watcher, self.circumstances)
         self.connection.client.begin(self.client_start, 0.0)
         self.connection.server.begin(self.server_start, 0.0)
         self.known = [0, 0]
@@ -179,7 +179,7 @@ def test_a_reset_at_the_end_of_what_is_held_is_exact() -> None:
 @pytest.mark.parametrize(("ack", "closes"), [(0, True), (1, False), (None, False)])
 def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> None:
     watcher = Watcher()
-    connection = Connection(watcher, Circumstances())
+    connection = TcpConnection(watcher, Circumstances())
     connection.client.begin(1000, 0.0)
     flags = RST if ack is None else RST | ACK
     connection.server.take(0, 1000 + (ack or 0), flags, 0, b"", 1.0)

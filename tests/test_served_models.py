@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.served_models import ServedModels
-from exporter.sources.tap_source import TapsSource
-from exporter.taps.process.child_process import TapsProcess
-from exporter.taps.process.messages import Settings
+from exporter.sources.tap_source import TapSource
+from exporter.taps.process.child_process import TapProcess
+from exporter.taps.process.messages import TapSettings
 from exporter.taps.tap import CaptureSpec, parse
 from lab import serve
 from lab.process import HOST
@@ -24,7 +24,7 @@ LISTED = {"data": [{"id": "chat"}, {"id": 7}, "x", {"id": "adapter"}]}
 
 
 async def served(port: int) -> ServedModels:
-    models = ServedModels([CaptureSpec("lo", (port,))], Limits(2.0))
+    models = ServedModels([CaptureSpec("lo", (port,))], FetchLimits(2.0))
     await models.refresh()
     return models
 
@@ -68,8 +68,8 @@ async def test_nothing_is_learnt_from_what_is_no_server() -> None:
 async def test_invented_names_are_other_where_the_server_echoes_them(tmp_path: Path) -> None:
     with serve.start(tmp_path / "server") as server:
         tap = f"proxy={HOST}:0={HOST}:{server.ports[0]}"
-        models = ServedModels([parse(tap)], Limits(2.0))
-        async with TapsSource(TapsProcess(Settings([tap])), served=models) as one:
+        models = ServedModels([parse(tap)], FetchLimits(2.0))
+        async with TapSource(TapProcess(TapSettings([tap])), served=models) as one:
             url = f"http://{HOST}:{port_of(one.where)}/v1/chat/completions"
             async with aiohttp.ClientSession() as session:
 

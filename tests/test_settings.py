@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.gateway_names import GatewayMetric
-from exporter.settings import OPTIONS, Config, ExpectedModel, load_config
+from exporter.settings import OPTIONS, ExpectedModel, Settings, load_config
 from exporter.sockets import Listen
 from exporter.taps.tap import CaptureSpec, ProxySpec
 from slos.errors import InvalidFile
@@ -37,7 +37,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_defaults() -> None:
-    assert load_config(TRITON, {}) == Config(
+    assert load_config(TRITON, {}) == Settings(
         triton="http://127.0.0.1:8000",
         triton_metrics="",
         trtllm="",
@@ -119,7 +119,7 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_LOG_LEVEL": "debug",
     }
     assert set(environ) == {option.variable for option in OPTIONS}
-    assert load_config({}, environ) == Config(
+    assert load_config({}, environ) == Settings(
         triton="http://a:1",
         triton_metrics="https://b/metrics",
         trtllm="http://c:2",

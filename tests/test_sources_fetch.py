@@ -10,11 +10,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from exporter.samples import SourceError
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
+from exporter.sources.fetch import (
+    FetchLimits,
+    HttpResponse,
+    fetch,
+    new_session,
+    parse_json,
+    public,
+    receive,
+)
 from tests.listening import listening
 
-LIMITS = Limits(timeout=5.0, max_bytes=1000)
-IMPATIENT = Limits(timeout=0.3, max_bytes=1000)
+LIMITS = FetchLimits(timeout=5.0, max_bytes=1000)
+IMPATIENT = FetchLimits(timeout=0.3, max_bytes=1000)
 Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -46,13 +54,13 @@ def says(*pieces: bytes, pause: float = 0.0) -> Talk:
     return talk
 
 
-async def exchange(url: str, **options: object) -> Answer:
+async def exchange(url: str, **options: object) -> HttpResponse:
     async with new_session() as session:
         options.setdefault("limits", LIMITS)
         return await fetch(session, "GET", url, **options)  # type: ignore[arg-type]
 
 
-async def failure(talk: Talk, limits: Limits) -> SourceError:
+async def failure(talk: Talk, limits: FetchLimits) -> SourceError:
     async with server(talk) as url:
         with pytest.raises(SourceError) as raised:
             await exchange(f"{url}/metrics", limits=limits)
@@ -61,12 +69,12 @@ async def failure(talk: Talk, limits: Limits) -> SourceError:
 
 async def test_a_whole_answer() -> None:
     async with server(says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"hi")) as url:
-        assert await exchange(url) == Answer(200, b"hi")
+        assert await exchange(url) == HttpResponse(200, b"hi")
 
 
 async def test_a_status_that_was_asked_for() -> None:
     async with server(says(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")) as url:
-        assert await exchange(url, statuses=(200, 400)) == Answer(400, b"")
+        assert await exchange(url, statuses=(200, 400)) == HttpResponse(400, b"")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +130,7 @@ async def test_nobody_listens() -> None:
 
 async def test_a_host_that_does_not_exist() -> None:
     with pytest.raises(SourceError, match="cannot be reached") as raised:
-        await exchange("http://no-such-host.invalid/", limits=Limits(timeout=5))
+        await exchange("http://no-such-host.invalid/", limits=FetchLimits(timeout=5))
     assert raised.value.kind == "unreachable"
 
 
@@ -152,7 +160,7 @@ async def test_messages_hold_no_credentials() -> None:
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", b"[" * 100_000])
 def test_what_is_not_json(body: bytes) -> None:
     with pytest.raises(SourceError, match="http://t/v2 did not answer with JSON"):
-        parse_json(Answer(200, body), "http://t/v2?token=x")
+        parse_json(HttpResponse(200, body), "http://t/v2?token=x")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Missing, Reading
 from exporter.sources.trtllm.iterations.continuity import Continuity
-from exporter.sources.trtllm.iterations.engine import Engine
-from exporter.sources.trtllm.iterations.json_splitter import MAX_OBJECT, Splitter
+from exporter.sources.trtllm.iterations.engine import EngineState
+from exporter.sources.trtllm.iterations.json_splitter import MAX_OBJECT, JsonSplitter
 from exporter.sources.trtllm.iterations.records import TIMESTAMP, dialect_of, read_record
 from exporter.sources.trtllm.iterations.report import tell
 from slos.signals import MAIN_SIGNALS
@@ -100,8 +100,8 @@ def pytorch(number: int, **changes: Any) -> Json:
     return cpp(number, **{**zero, **limits, **changes}, batch=batch)
 
 
-def fed(*values: Json) -> Engine:
-    engine = Engine()
+def fed(*values: Json) -> EngineState:
+    engine = EngineState()
     for value in values:
         record = read_record(value)
         assert record is not None
@@ -109,7 +109,7 @@ def fed(*values: Json) -> Engine:
     return engine
 
 
-def said(engine: Engine, age: float | None = 0.0) -> dict[str, object]:
+def said(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
     """Return the value or the reason of every signal."""
     readings, missing = tell(engine, age, 5.0, "chat", "1")
     assert sorted(one.signal for one in (*readings, *missing)) == sorted(MAIN_SIGNALS)
@@ -118,13 +118,13 @@ def said(engine: Engine, age: float | None = 0.0) -> dict[str, object]:
     return values | {one.signal: one.samples[()] for one in readings}
 
 
-def one(engine: Engine, signal: str) -> Reading | Missing:
+def one(engine: EngineState, signal: str) -> Reading | Missing:
     readings, missing = tell(engine, 0.0, 5.0, "chat", "1")
     (found,) = [item for item in (*readings, *missing) if item.signal == signal]
     return found
 
 
-def gaps(engine: Engine) -> list[tuple[float, float]]:
+def gaps(engine: EngineState) -> list[tuple[float, float]]:
     """Return count and sum of the gaps so far as (number, mean in ms)."""
     reading = one(engine, "itl")
     assert isinstance(reading, Reading), reading
@@ -228,7 +228,7 @@ class TestGauges:
         assert said(engine)["preemptions"] == 7
 
     def test_before_the_first_record_the_fix_names_the_setting(self) -> None:
-        gap = one(Engine(), "sequences_active")
+        gap = one(EngineState(), "sequences_active")
         assert isinstance(gap, Missing)
         assert gap.reason == "no iteration record was read yet"
         assert "enable_iter_perf_stats: true" in gap.fix
@@ -279,7 +279,7 @@ class TestBlocks:
         }
 
     @staticmethod
-    def cache(engine: Engine) -> tuple[dict[str, object], str]:
+    def cache(engine: EngineState) -> tuple[dict[str, object], str]:
         """Return the gauges of the cache and the quality of their method."""
         told = said(engine)
         reading = one(engine, "kv_utilization")
@@ -628,7 +628,7 @@ def broken(draw: st.DrawFn) -> Json:
 
 @given(st.lists(broken() | junk, max_size=25), st.none() | st.floats(0, 100))
 def test_no_record_whatever_it_holds_breaks_anything(values: list[Any], age: float | None) -> None:
-    engine = Engine({"itl": [0.05]})
+    engine = EngineState({"itl": [0.05]})
     counted: dict[tuple[str, str], float] = {}
     for value in values:
         record = read_record(value)
@@ -651,7 +651,7 @@ def test_no_record_whatever_it_holds_breaks_anything(values: list[Any], age: flo
 class TestSplitter:
     @staticmethod
     def split(body: bytes, sizes: Iterable[int]) -> tuple[list[Json], int]:
-        splitter, found, position = Splitter(), list[Json](), 0
+        splitter, found, position = JsonSplitter(), list[Json](), 0
         for size in sizes:
             found += splitter.feed(body[position : position + size])
             position += size
@@ -696,7 +696,7 @@ class TestSplitter:
             assert malformed == 2
 
     def test_an_object_that_never_ends_is_given_up(self) -> None:
-        splitter = Splitter()
+        splitter = JsonSplitter()
         for _ in range(2 * MAX_OBJECT // 65536 + 2):
             assert list(splitter.feed(b'{"x": "' + b"y" * 65536)) == []
         assert len(splitter._text) <= MAX_OBJECT + 2 * 65536

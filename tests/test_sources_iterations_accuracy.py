@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from exporter.samples import Distribution, Reading
-from exporter.sources.trtllm.iterations.engine import Engine as Told
+from exporter.sources.trtllm.iterations.engine import EngineState as Told
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import tell
 from exporter.store.last_minute import quantile

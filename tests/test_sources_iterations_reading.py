@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.iterations_source import (
     IterationsFileSource,
     IterationsSource,
@@ -73,7 +73,7 @@ async def fake_serve(*records: Json, **options: Any) -> AsyncIterator[FakeServe]
 
 
 def source(fake: FakeServe, **options: Any) -> IterationsSource:
-    options.setdefault("limits", Limits(timeout=5.0))
+    options.setdefault("limits", FetchLimits(timeout=5.0))
     return IterationsSource(fake.url, **options)
 
 
@@ -153,7 +153,7 @@ class TestSlowServers:
             await release.wait()
             await reply(writer, json.dumps([cpp(1), cpp(2)]).encode())
 
-        quick = Limits(timeout=0.05)
+        quick = FetchLimits(timeout=0.05)
         async with fake_serve(answer=held) as fake, source(fake, limits=quick) as reader:
             survey = await reader.survey(0.0)
             assert value(survey, "output_tokens") == "no iteration record was read yet"
@@ -170,7 +170,7 @@ class TestSlowServers:
         async def held(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
 
-        quick = Limits(timeout=0.05)
+        quick = FetchLimits(timeout=0.05)
         async with (
             fake_serve(cpp(1), cpp(2)) as fake,
             source(fake, limits=quick, clock=lambda: now) as reader,
@@ -209,7 +209,7 @@ class TestSlowServers:
 class TestBrokenAnswers:
     async def told(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Survey:
         """Return the survey after a good one and then these answers."""
-        async with fake_serve(cpp(1)) as fake, source(fake, limits=Limits(5.0, MIB)) as reader:
+        async with fake_serve(cpp(1)) as fake, source(fake, limits=FetchLimits(5.0, MIB)) as reader:
             survey = await reader.survey(0.0)
             for answer in answers:
                 fake.answer = answer

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.samples import Distribution, Missing, Reading
-from exporter.sources.loss_counter import Ledger
-from exporter.sources.trtllm.iterations.json_splitter import Splitter
+from exporter.sources.loss_counter import LossCounter
+from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.request_feed import LOSSY_FOR, RequestFeed
 from exporter.sources.trtllm.request_timing import SPANS, RequestTimings, timing, token_gaps
 
@@ -204,34 +204,34 @@ class TestHistograms:
 
 class TestLedger:
     def test_all_that_is_counted_arrives(self) -> None:
-        ledger = Ledger()
+        ledger = LossCounter()
         for counted, arrived in ((100, 1000), (103, 3), (103, 2), (105, 0), (120, 15)):
             ledger.arrive(arrived)
             assert ledger.settle(counted) == 0
 
     def test_what_is_late_by_one_reading_is_not_lost(self) -> None:
-        ledger = Ledger()
+        ledger = LossCounter()
         for counted, arrived in ((0, 0), (5, 4), (9, 5), (9, 0)):
             ledger.arrive(arrived)
             ledger.settle(counted)
         assert ledger.lost == 0
 
     def test_patience_waits_longer(self) -> None:
-        ledger = Ledger(patience=3)
+        ledger = LossCounter(patience=3)
         for counted, arrived in ((0, 0), (5, 0), (9, 0), (9, 0), (9, 9), (20, 0), (20, 0)):
             ledger.arrive(arrived)
             assert ledger.settle(counted) == 0
         assert [ledger.settle(20) for _ in range(3)] == [0, 11, 0]
 
     def test_another_reader_takes_half(self) -> None:
-        ledger = Ledger()
+        ledger = LossCounter()
         for counted in range(0, 110, 10):
             ledger.arrive(5)
             ledger.settle(counted)
         assert ledger.lost == pytest.approx(50, abs=10)
 
     def test_what_was_queued_before_hides_no_loss(self) -> None:
-        ledger = Ledger()
+        ledger = LossCounter()
         ledger.arrive(1000)
         ledger.settle(0)
         for counted in range(10, 60, 10):
@@ -240,7 +240,7 @@ class TestLedger:
         assert ledger.lost >= 10
 
     def test_a_restart_is_no_loss(self) -> None:
-        ledger = Ledger()
+        ledger = LossCounter()
         for counted, arrived in ((50, 0), (60, 10), (2, 2), (4, 2)):
             ledger.arrive(arrived)
             ledger.settle(counted)
@@ -253,7 +253,7 @@ class TestLedger:
         self, steps: list[tuple[int, float]], history: int
     ) -> None:
         """Requests end all the time, also between the reading of the count and of the items."""
-        ledger, counted, queued = Ledger(), history, history
+        ledger, counted, queued = LossCounter(), history, history
         for ended, share in steps:
             before = round(ended * share)
             queued += before
@@ -267,7 +267,7 @@ class TestLedger:
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40))
     def test_never_more_is_lost_than_was_counted(self, steps: list[tuple[int, int]]) -> None:
-        ledger, counted = Ledger(), 0
+        ledger, counted = LossCounter(), 0
         ledger.settle(0)
         for ended, arrived in steps:
             counted += ended
@@ -380,7 +380,7 @@ def test_whatever_items_are_histograms_stay_whole(items: list[Item]) -> None:
 def test_a_cut_body_gives_its_complete_items_once(data: st.DataObject) -> None:
     body = json.dumps([item(at=BOOT + n) for n in range(5)], indent=1).encode()
     end = data.draw(st.integers(0, len(body)))
-    splitter = Splitter()
+    splitter = JsonSplitter()
     timings = RequestTimings("chat", {})
     cuts = sorted(data.draw(st.lists(st.integers(0, end), max_size=4)))
     count = 0

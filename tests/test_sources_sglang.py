@@ -10,7 +10,7 @@ import pytest
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.sglang.sglang_source import SglangSource
 from slos.signals import MAIN_SIGNALS, SIGNALS
 from tests.fake_server import fake_server
@@ -22,7 +22,7 @@ CHAT = "example/chat-8b"
 async def look(metrics: str) -> Survey:
     async with (
         fake_server({"/metrics": metrics}) as fake,
-        SglangSource(fake.url, limits=Limits(5.0)) as source,
+        SglangSource(fake.url, limits=FetchLimits(5.0)) as source,
     ):
         return await source.survey(0.0)
 

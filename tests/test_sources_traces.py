@@ -20,7 +20,7 @@ from exporter.samples import Distribution, Reading, SourceError, Survey
 from exporter.settings import load_config
 from exporter.sockets import Listen
 from exporter.sources.factory import configured
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.traces import traces_source
 from exporter.sources.traces.forwarding import Forwarder
 from exporter.sources.traces.traces_source import TracesSource
@@ -159,7 +159,7 @@ async def test_malformed_spans_are_told_as_partial_success() -> None:
 async def test_what_is_wrong_is_refused_for_good(
     body: bytes, headers: Mapping[str, str], status: int, kind: str
 ) -> None:
-    async with TracesSource(ANY, limits=Limits(max_bytes=10_000)) as source:
+    async with TracesSource(ANY, limits=FetchLimits(max_bytes=10_000)) as source:
         got, answer, content_type = await post(source, body, headers)
         assert (got, content_type) == (status, headers["Content-Type"])
         if content_type == "application/json":
@@ -198,7 +198,7 @@ async def test_a_body_without_a_length_is_bounded_too() -> None:
             yield b" " * 1000
 
     async with (
-        TracesSource(ANY, limits=Limits(max_bytes=10_000)) as source,
+        TracesSource(ANY, limits=FetchLimits(max_bytes=10_000)) as source,
         aiohttp.ClientSession() as session,
         session.post(f"{source.url}/v1/traces", data=endless(), headers=JSON) as response,
     ):
@@ -525,7 +525,7 @@ async def test_a_collector_that_is_down_holds_up_nobody_and_costs_bounded_memory
     async with TracesSource(
         ANY,
         "http://user:secret@127.0.0.1:1/v1/traces",
-        limits=Limits(max_bytes=3 * len(HTTP)),
+        limits=FetchLimits(max_bytes=3 * len(HTTP)),
     ) as source:
         for _ in range(10):
             assert (await post(source, HTTP))[0] == 200

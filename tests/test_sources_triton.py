@@ -17,10 +17,10 @@ from exporter.methods import METHODS
 from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import Family
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton import model_repository, statistics_api, trtllm_backend
 from exporter.sources.triton.interpretation import Seen, interpret
-from exporter.sources.triton.model_selection import Roster
+from exporter.sources.triton.model_selection import ModelSelection
 from exporter.sources.triton.triton_source import (
     ENGINE_FAMILIES,
     FAMILIES,
@@ -50,7 +50,7 @@ nv_trt_llm_request_metrics{model="chat",request_type="active",version="1"} 2
 nv_trt_llm_request_metrics{model="chat",request_type="max",version="1"} 512
 """
 CHAT = {"chat": config("tensorrtllm")}
-IMPATIENT = {"limits": Limits(timeout=0.3)}
+IMPATIENT = {"limits": FetchLimits(timeout=0.3)}
 
 
 def answers(status: int, body: str = "") -> Handler:
@@ -349,18 +349,18 @@ def many(
     *,
     decoupled: bool = True,
     reported: AbstractSet[tuple[str, str]] = frozenset(),
-) -> Roster:
+) -> ModelSelection:
     """Return a server with so many models, half of them steps of the other half."""
     names = [f"m{index:05}" for index in range(count)]
     steps: list[tuple[str, ...]] = [
         () if index % 2 else (names[index - 1],) for index in range(count)
     ]
-    return Roster(
+    return ModelSelection(
         names={f"blue/{name}": name for name in names},
         silent=False,
-        index=[model_repository.Entry(name, "1", "READY", "") for name in names],
+        index=[model_repository.RepositoryEntry(name, "1", "READY", "") for name in names],
         configs={
-            name: model_repository.Config("python", decoupled, behind)
+            name: model_repository.ModelConfig("python", decoupled, behind)
             for name, behind in zip(names, steps, strict=True)
         },
         unread={},
@@ -493,7 +493,7 @@ def test_nonsense_never_crashes_nor_leaks(
     for now, said in enumerate(looks):
         metrics = ByModel(said)
         tallies = statistics_api.tallies(statistics, metrics.names)
-        roster = Roster(
+        roster = ModelSelection(
             names=metrics.names,
             silent=False,
             index=model_repository.index(index),

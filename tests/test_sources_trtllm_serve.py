@@ -12,7 +12,7 @@ from aiohttp import web
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
 from slos.signals import COMPANIONS, MAIN_SIGNALS
@@ -20,7 +20,7 @@ from tests.fake_server import FakeServer, Said, cut, fake_server, status
 from tests.test_sources_request_timing import item
 from tests.test_sources_trtllm_prometheus import capture, finished, gauges
 
-IMPATIENT = Limits(timeout=0.3, max_bytes=64 * 1024)
+IMPATIENT = FetchLimits(timeout=0.3, max_bytes=64 * 1024)
 
 
 def answers(metrics: Said = "", **more: Said) -> dict[str, Said]:
@@ -75,7 +75,7 @@ async def look(server: dict[str, Said], **options: object) -> Survey:
 
 
 def source(fake: FakeServer, **options: object) -> TrtllmServeSource:
-    options.setdefault("limits", Limits(timeout=5.0))
+    options.setdefault("limits", FetchLimits(timeout=5.0))
     return TrtllmServeSource(fake.url, **options)  # type: ignore[arg-type]
 
 
@@ -327,7 +327,7 @@ class TestFaults:
                 sent += len(line)
             return response
 
-        limits = Limits(timeout=5.0, max_bytes=2**20)
+        limits = FetchLimits(timeout=5.0, max_bytes=2**20)
         async with fake_server(answers()) as fake, source(fake, limits=limits) as one:
             await one.survey(0)
             fake.answers[path] = flood

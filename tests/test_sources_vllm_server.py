@@ -13,7 +13,7 @@ from exporter.methods import METHODS
 from exporter.samples import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import Family
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.vllm import vllm_metrics
 from exporter.sources.vllm.vllm_source import VllmSource
 from slos.signals import COMPANIONS, LORA_LABELS, MAIN_SIGNALS
@@ -35,7 +35,7 @@ def answers(metrics: Said = CAPTURE, **more: Said) -> dict[str, Said]:
 
 
 async def look(server: dict[str, Said]) -> Survey:
-    async with fake_server(server) as fake, VllmSource(fake.url, limits=Limits(5.0)) as source:
+    async with fake_server(server) as fake, VllmSource(fake.url, limits=FetchLimits(5.0)) as source:
         return await source.survey(0.0)
 
 

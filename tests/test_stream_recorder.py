@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from exporter.genai import PROFILES
 from exporter.methods import METHODS
 from exporter.protocol.events import Listener, Outcome, Stages, Stream
-from exporter.recording.goodput import Goal, goals
+from exporter.recording.goodput import GoodputObjective, goals
 from exporter.recording.label_limiter import MAX_SERIES
 from exporter.recording.model_metrics import GOES_ON_FROM, MAX_REASONS
 from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
@@ -426,7 +426,7 @@ def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_the
 def test_time_per_token_is_exact_where_the_tokens_of_the_first_chunk_are_known(
     output: int, events: Iterable[tuple[Any, ...]], tpot: float, method: str
 ) -> None:
-    recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+    recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
     one = stream(counted=True, output_tokens=output)
     play(recorder, one, *events, ended(103.0))
 
@@ -439,7 +439,7 @@ def test_time_per_token_is_exact_where_the_tokens_of_the_first_chunk_are_known(
 
 
 def test_an_answer_in_a_single_chunk_has_no_time_per_token() -> None:
-    recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+    recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
     one = stream(counted=True, output_tokens=100)
     play(recorder, one, *chunks(102.0), ended(103.0))
 
@@ -574,8 +574,10 @@ CLAUSES = {"ttft": 0.5, "tpot": 0.25, "max_gap": 2.0, "e2e": 10.0}
 
 def judged(one: Stream, *events: tuple[Any, ...], **clauses: float) -> dict[tuple[str, str], float]:
     """Return what there is of results and clauses that is not 0."""
-    mine = Goal("chat/good", "llama", clauses or CLAUSES)
-    recorder = StreamRecorder({}, [mine, Goal("other/good", "x", CLAUSES)], expected=["llama"])
+    mine = GoodputObjective("chat/good", "llama", clauses or CLAUSES)
+    recorder = StreamRecorder(
+        {}, [mine, GoodputObjective("other/good", "x", CLAUSES)], expected=["llama"]
+    )
     play(recorder, one, *events)
     [reading] = [one for one in readings(recorder) if one.signal == "goodput"]
     found = {}
@@ -659,7 +661,7 @@ def test_a_clause_about_the_queue_needs_the_engines_word() -> None:
 
 def test_goodput_is_an_estimate_once_tokens_had_to_be() -> None:
     for clauses, expected in (({"tpot": 1.0}, {"wire", "wire_chunks"}), ({"e2e": 1.0}, {"wire"})):
-        recorder = StreamRecorder({}, [Goal("chat/good", "", clauses)])
+        recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", clauses)])
         play(recorder, stream(**COUNTED), *one_each(101.0, 102.0), ended(103.0))
         assert methods(recorder, "goodput") == {"wire"}
         play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0))
@@ -936,7 +938,7 @@ def test_whatever_happens_nothing_is_lost_or_counted_twice(
     ends: list[tuple[str, str, bool]],
     kinds: list[tuple[bool, bool]],
 ) -> None:
-    recorder = StreamRecorder({}, [Goal("chat/good", "", CLAUSES)], expected=["llama"])
+    recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", CLAUSES)], expected=["llama"])
     streams = [stream(streaming=streaming, tenant="t") for streaming, _ in kinds]
     for one in streams:
         recorder.started(one, 100.0)

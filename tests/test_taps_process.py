@@ -25,15 +25,15 @@ from hypothesis import strategies as st
 
 from exporter.families import Family
 from exporter.protocol.events import Stream
-from exporter.recording.goodput import Goal
+from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
 from exporter.samples import Distribution, Reading, SourceError, Survey
-from exporter.sources.tap_source import TapsSource
+from exporter.sources.tap_source import TapSource
 from exporter.store.store import Store
 from exporter.taps.process import child_process as taps_process
-from exporter.taps.process.child_process import Answer, TapsProcess
+from exporter.taps.process.child_process import TapProcess, TapReply
 from exporter.taps.process.messages import (
-    Settings,
+    TapSettings,
     read_readings,
     read_settings,
     readings_line,
@@ -129,7 +129,7 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
     raise AssertionError("it never was so")
 
 
-async def tells(one: TapsSource, anything: bool) -> bool:
+async def tells(one: TapSource, anything: bool) -> bool:
     """Say whether a source tells anything now, or whether it does not."""
     with suppress(SourceError):
         await one.survey(0.0)
@@ -176,10 +176,10 @@ async def child_of(pid: int) -> int:
 
 
 @asynccontextmanager
-async def source(upstream: Upstream, **more: object) -> AsyncIterator[tuple[TapsSource, int]]:
+async def source(upstream: Upstream, **more: object) -> AsyncIterator[tuple[TapSource, int]]:
     """Run taps; give the source and the port of the proxy."""
-    given = Settings([tap(upstream)], **{"expected": ["chat"], **more})  # type: ignore[arg-type]
-    async with TapsSource(TapsProcess(given)) as one:
+    given = TapSettings([tap(upstream)], **{"expected": ["chat"], **more})  # type: ignore[arg-type]
+    async with TapSource(TapProcess(given)) as one:
         yield one, port_of(one.where)
 
 
@@ -193,7 +193,7 @@ def total(survey: Survey, signal: str) -> float:
     return sum(values)
 
 
-async def until_streams(one: TapsSource, count: int) -> Survey:
+async def until_streams(one: TapSource, count: int) -> Survey:
     """Read until the taps have told of so many streams."""
     async with asyncio.timeout(10):
         while True:
@@ -213,7 +213,7 @@ def shown(families: tuple[Family, ...], tap: str) -> dict[str, float]:
     return found
 
 
-async def settled(one: TapsSource, tap: str) -> None:
+async def settled(one: TapSource, tap: str) -> None:
     """Wait until no connection is open."""
 
     async def is_so() -> bool:
@@ -264,7 +264,7 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
 
 async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upstream) -> None:
     upstream.go.clear()
-    goal = Goal("chat/good", "", {"max_gap": 0.1})
+    goal = GoodputObjective("chat/good", "", {"max_gap": 0.1})
     async with source(upstream, thresholds={"max_gap": [0.1]}, goals=[goal]) as (one, port):
 
         async def bad(signal: str) -> float:
@@ -290,8 +290,8 @@ async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upst
 
 
 async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: Upstream) -> None:
-    async with TapsSource(
-        TapsProcess(Settings([tap(upstream)], expected=["chat"])), alone=False
+    async with TapSource(
+        TapProcess(TapSettings([tap(upstream)], expected=["chat"])), alone=False
     ) as one:
         await stream(port_of(one.where))
         survey = await one.survey(0.0)
@@ -303,7 +303,7 @@ async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: U
 
 
 async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
-    goals = (Goal("chat/fast", "chat", {"e2e": 60.0}),)
+    goals = (GoodputObjective("chat/fast", "chat", {"e2e": 60.0}),)
     async with source(upstream, goals=goals, thresholds={"ttft": (0.123,)}) as (one, port):
         await stream(port)
         survey = await until_streams(one, 0)
@@ -336,7 +336,7 @@ async def test_a_process_that_is_killed_is_started_again(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     fixed = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
-    async with TapsSource(TapsProcess(Settings([fixed], expected=["chat"]))) as one:
+    async with TapSource(TapProcess(TapSettings([fixed], expected=["chat"]))) as one:
         await stream(port)
         await until_streams(one, 0)
         await until_streams(one, 1)
@@ -376,8 +376,8 @@ async def test_a_process_that_is_killed_is_started_again(
 
 
 async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Upstream) -> None:
-    async with TapsSource(
-        TapsProcess(Settings([tap(upstream)], expected=["chat"])), timeout=0.2
+    async with TapSource(
+        TapProcess(TapSettings([tap(upstream)], expected=["chat"])), timeout=0.2
     ) as one:
         await stream(port_of(one.where))
         await one.survey(0.0)
@@ -407,18 +407,18 @@ async def test_signals_of_a_terminal_are_for_the_sidecar(upstream: Upstream) -> 
     ("given", "expected"),
     [
         (
-            Settings(["capture=nosuch0:8000"]),
+            TapSettings(["capture=nosuch0:8000"]),
             r"tokenslo exporter: tap: .*nosuch0.* Fix: .*\.",
         ),
         (
-            Settings(["proxy=127.0.0.1:0=127.0.0.1:1"], certificate="/nowhere", key="/nowhere"),
+            TapSettings(["proxy=127.0.0.1:0=127.0.0.1:1"], certificate="/nowhere", key="/nowhere"),
             r'tokenslo exporter: tap: "/nowhere" with "/nowhere" cannot be used: No such file or '
             r"directory\. Fix: .*\.",
         ),
     ],
 )
-async def test_taps_that_cannot_be_had(given: Settings, expected: str) -> None:
-    process = TapsProcess(given)
+async def test_taps_that_cannot_be_had(given: TapSettings, expected: str) -> None:
+    process = TapProcess(given)
     with pytest.raises(InvalidFile) as failed:
         await process.start()
     [problem] = failed.value.problems
@@ -428,9 +428,9 @@ async def test_taps_that_cannot_be_had(given: Settings, expected: str) -> None:
 async def test_no_log_level_shows_what_clients_prove_themselves_by(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    nowhere = Settings(["proxy=127.0.0.1:0=127.0.0.1:1"], log_level="debug")
+    nowhere = TapSettings(["proxy=127.0.0.1:0=127.0.0.1:1"], log_level="debug")
     async with (
-        TapsSource(TapsProcess(nowhere)) as one,
+        TapSource(TapProcess(nowhere)) as one,
         grpc.aio.insecure_channel(f"127.0.0.1:{port_of(one.where)}") as channel,
     ):
         ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -446,7 +446,7 @@ async def test_a_process_that_does_not_start_is_one_problem(
 ) -> None:
     monkeypatch.setattr(taps_process, "MODULE", "exporter.taps.tap")
     with pytest.raises(InvalidFile) as failed:
-        await TapsProcess(Settings(["capture=lo:8000"])).start()
+        await TapProcess(TapSettings(["capture=lo:8000"])).start()
     assert str(failed.value) == (
         "tokenslo exporter: tap: the process of the taps could not be started: it ended with "
         "status 0. Fix: see what it wrote before this line."
@@ -599,12 +599,12 @@ class Recorded:
     tasks = ()
 
     def __init__(self) -> None:
-        self.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+        self.recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
 
-    async def survey(self, *_: object) -> Answer:
+    async def survey(self, *_: object) -> TapReply:
         lines = [readings_line(model) for model in self.recorder.readings()]
         readings = tuple(reading for line in lines for reading in read_readings(json.loads(line)))
-        return Answer(readings, (), self.recorder.live)
+        return TapReply(readings, (), self.recorder.live)
 
 
 KINDS = ("told", "untold", "left", "survey", "restart")
@@ -618,7 +618,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
     happenings: list[str],
 ) -> None:
     process, store = Recorded(), Store(stale_after=1e9)
-    one = TapsSource(process)  # type: ignore[arg-type]
+    one = TapSource(process)  # type: ignore[arg-type]
     sent, now = 0, 0.0
 
     def survey() -> None:
@@ -633,7 +633,9 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
         elif happening == "restart":
             for _ in ENOUGH:
                 survey()
-            process.recorder = StreamRecorder({}, [Goal("chat/good", "", {"tpot": 1.0})])
+            process.recorder = StreamRecorder(
+                {}, [GoodputObjective("chat/good", "", {"tpot": 1.0})]
+            )
             process.restarts += 1
         else:
             seen = Stream("generate_stream", "chat", streaming=True, arrived=1.0)
@@ -666,7 +668,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
 
 async def test_what_has_no_version_on_the_wire_is_the_only_one_that_triton_has() -> None:
     process, store = Recorded(), Store(stale_after=1e9)
-    one = TapsSource(process, alone=False)  # type: ignore[arg-type]
+    one = TapSource(process, alone=False)  # type: ignore[arg-type]
     seen = Stream("generate_stream", "chat", streaming=True, arrived=1.0)
     process.recorder.started(seen, 1.0)
     process.recorder.chunk(seen, 2.0, 0)
@@ -723,11 +725,11 @@ def test_readings_arrive_as_they_were_sent(readings: list[Reading]) -> None:
 
 
 def test_settings_arrive_as_they_were_sent() -> None:
-    given = Settings(
+    given = TapSettings(
         ["capture=lo:8000"],
         tenant_header="x-tenant",
         thresholds={"ttft": [0.5]},
-        goals=(Goal("chat/good", "chat", {"tpot": 0.06, "ttft": 0.8}),),
+        goals=(GoodputObjective("chat/good", "chat", {"tpot": 0.06, "ttft": 0.8}),),
         expected=["chat"],
         upstream_name="triton",
     )

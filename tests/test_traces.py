@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from exporter.sources.probe import ID
 from exporter.sources.traces import otlp_json, otlp_protobuf, spans
-from exporter.sources.traces.span_join import Joiner, Limits, Request
+from exporter.sources.traces.span_join import SpanJoiner, SpanJoinLimits, TracedRequest
 from exporter.sources.traces.spans import ExportTooLargeError, MalformedExportError, Span
 from exporter.sources.traces.timing import timing
 from tests.traced import RECORDED_PROBE
@@ -40,8 +40,8 @@ def spans_of(scenario: str) -> list[Span]:
     return [span for body in bodies(scenario) for span in otlp_json.decode(body).spans]
 
 
-def joined(spans: Iterable[Span], joiner: Joiner | None = None) -> list[Request]:
-    joiner = joiner or Joiner()
+def joined(spans: Iterable[Span], joiner: SpanJoiner | None = None) -> list[TracedRequest]:
+    joiner = joiner or SpanJoiner()
     return [request for span in spans if (request := joiner.add(span, 0.0))]
 
 
@@ -132,7 +132,7 @@ def grpc(*responses: float) -> list[tuple[str, float]]:
 def test_every_response_of_a_recorded_request_is_timed(
     scenario: str, name: str, gaps: list[int], *, streams: bool
 ) -> None:
-    joiner = Joiner()
+    joiner = SpanJoiner()
     requests = joined(spans_of(scenario), joiner)
     assert [(one.model, one.version) for one in requests] == [(name, "1")] * len(gaps)
     assert [len(one.timing.gaps) for one in requests] == gaps
@@ -170,7 +170,7 @@ def test_both_encodings_say_the_same(scenario: str) -> None:
 def test_requests_of_our_own_are_left_out_and_not_missed(scenario: str, order: int) -> None:
     spans = spans_of(scenario)[::order]
     assert any(span.probe for span in spans)
-    joiner = Joiner()
+    joiner = SpanJoiner()
     assert joined(spans, joiner) == joined(spans, joiner) == []
     joiner.add(model(number=7), 1e6)  # long after: what had waited would be given up
     assert joiner.lost == 0
@@ -236,7 +236,7 @@ def test_events_may_come_in_any_order() -> None:
     ],
 )
 def test_times_that_contradict_each_other_are_lost(span: Span) -> None:
-    joiner = Joiner()
+    joiner = SpanJoiner()
     assert joined([model(), span], joiner) == []
     assert joiner.lost == 1
 
@@ -245,7 +245,7 @@ def test_times_that_contradict_each_other_are_lost(span: Span) -> None:
 def test_a_span_that_was_cut_off_has_no_gaps_and_counts_as_lost(
     events: list[tuple[str, float]],
 ) -> None:
-    joiner = Joiner()
+    joiner = SpanJoiner()
     (request,) = joined([model(), root(*events, cut=3)], joiner)
     assert (request.timing.first, request.timing.gaps) == (0.051, ())
     assert request.timing.whole is None
@@ -284,7 +284,7 @@ def test_each_request_is_told_once_in_whatever_order_its_spans_come(
         for n in (1, 2, 3)
         for span in (root(*http(10 * n, 20 * n), number=n), model(n, f"m{n}"))
     ]
-    joiner = Joiner()
+    joiner = SpanJoiner()
     requests = joined([parts[i] for i in (*order, *again)], joiner)
     assert sorted(one.model for one in requests) == ["m1", "m2", "m3"]
     assert {one.model: one.timing.gaps for one in requests} == {
@@ -294,7 +294,7 @@ def test_each_request_is_told_once_in_whatever_order_its_spans_come(
 
 
 def test_an_export_that_is_sent_again_is_not_counted_again() -> None:
-    joiner = Joiner()
+    joiner = SpanJoiner()
     spans = spans_of("grpc")
     assert len(joined(spans, joiner)) == 2
     assert joined(spans, joiner) == []
@@ -306,7 +306,7 @@ def test_a_span_under_the_request_of_someone_else_waits_for_its_own() -> None:
 
 
 def test_halves_that_never_come_are_given_up_and_counted() -> None:
-    joiner = Joiner(Limits(model_wait=100, root_wait=10))
+    joiner = SpanJoiner(SpanJoinLimits(model_wait=100, root_wait=10))
     joiner.add(model(1), 0.0)
     joiner.add(root(*http(10), number=2), 0.0)
     joiner.expire(10.0)
@@ -323,10 +323,16 @@ def test_halves_that_never_come_are_given_up_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(models=10), Limits(roots=10), Limits(gaps=10), Limits(remembered=10)]
+    "limits",
+    [
+        SpanJoinLimits(models=10),
+        SpanJoinLimits(roots=10),
+        SpanJoinLimits(gaps=10),
+        SpanJoinLimits(remembered=10),
+    ],
 )
-def test_memory_is_bounded(limits: Limits) -> None:
-    joiner = Joiner(limits)
+def test_memory_is_bounded(limits: SpanJoinLimits) -> None:
+    joiner = SpanJoiner(limits)
     for number in range(1, 101):
         joiner.add(model(number), 0.0)
         joiner.add(root(*http(10, 20), number=1000 + number), 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.engine import Event, RequestMetrics
-from lab.trtllm_serve.openai import CHAT, COMPLETIONS, Answer, Api, BadRequest, read
+from lab.trtllm_serve.openai import CHAT, COMPLETIONS, Api, BadRequest, CompletionWriter, read
 from lab.trtllm_serve.settings import ServeSettings
 
 METRICS = RequestMetrics(
@@ -43,7 +43,9 @@ def events(*bursts: int) -> Iterable[Event]:
 def stream(
     api: Api, *bursts: int, serve: dict[str, Any] | None = None, **asked: Any
 ) -> list[bytes]:
-    answer = Answer(api, read(api, body(api, **asked)), ServeSettings(model="m", **(serve or {})))
+    answer = CompletionWriter(
+        api, read(api, body(api, **asked)), ServeSettings(model="m", **(serve or {}))
+    )
     return [*map(answer.take, events(*bursts)), answer.end()]
 
 
@@ -158,7 +160,7 @@ def test_text_that_is_withheld_at_the_end_is_not_lost() -> None:
 
 @pytest.mark.parametrize("api", [CHAT, COMPLETIONS])
 def test_a_whole_answer_has_all_the_text(api: Api) -> None:
-    answer = Answer(api, read(api, body(api, stream=False)), ServeSettings(model="m"))
+    answer = CompletionWriter(api, read(api, body(api, stream=False)), ServeSettings(model="m"))
     assert b"".join(map(answer.take, events(1, 2))) == b""
     whole = answer.whole()
     choice = whole["choices"][0]

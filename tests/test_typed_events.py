@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Settings, Stream
+from exporter.protocol.events import ObserverSettings, Stream
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from lab import serve
@@ -39,7 +39,7 @@ async def tapped(port: int) -> AsyncIterator[tuple[str, WireLog]]:
     """Yield the URL of a proxy tap before a server, and what it observes."""
     log = WireLog()
     spec = ProxySpec(HOST, 0, HOST, port)
-    tap = ProxyTap(spec, lambda: observe(log, Settings()), lambda _: None)
+    tap = ProxyTap(spec, lambda: observe(log, ObserverSettings()), lambda _: None)
     await tap.start()
     try:
         yield f"http://{HOST}:{tap.port}", log

@@ -76,11 +76,11 @@ def _body(place: str) -> bytes:
     import asyncio
 
     from exporter.samples import SourceError
-    from exporter.sources.fetch import Limits, fetch, new_session
+    from exporter.sources.fetch import FetchLimits, fetch, new_session
 
     async def get() -> bytes:
         async with new_session() as session:
-            answer = await fetch(session, "GET", place, limits=Limits(10.0, _MAX_BYTES))
+            answer = await fetch(session, "GET", place, limits=FetchLimits(10.0, _MAX_BYTES))
             return answer.body
 
     try:

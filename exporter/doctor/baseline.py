@@ -13,7 +13,7 @@ from exporter.doctor.sidecar_client import read_sidecar
 from exporter.recording.label_limiter import OTHER
 from exporter.samples import Distribution, Labels, Reading, Value
 from exporter.settings import load_config
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.store.view import View
 from slos.first_file import Seen, SeenModel
 
@@ -29,7 +29,7 @@ async def look(
     ``options`` are settings of the sidecar as ``load_config`` takes them.  Raises InvalidFile if an
     address is wrong or nothing known answers there.
     """
-    limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
+    limits = FetchLimits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "init")):
         return _models(_counted(sidecar[1]))
     diagnosis = await diagnose(urls, (), version, options)

@@ -22,11 +22,11 @@ from exporter.methods import METHODS
 from exporter.objectives.objective_status import ObjectiveState, judge
 from exporter.recording.model_metrics import METHODS as TAP_METHODS
 from exporter.samples import ModelInfo, Reading, SourceError
-from exporter.settings import Config, load_config
+from exporter.settings import Settings, load_config
 from exporter.sources import Source
 from exporter.sources.factory import configured
-from exporter.sources.fetch import Limits, public
-from exporter.sources.server_detection import TAP, Server, base, recognised
+from exporter.sources.fetch import FetchLimits, public
+from exporter.sources.server_detection import TAP, DetectedServer, base, recognised
 from exporter.sources.tap_source import ON_THE_WIRE
 from exporter.store.store import Store
 from exporter.store.view import SignalState, View
@@ -52,7 +52,7 @@ class Diagnosis:
     """
 
     version: str
-    servers: tuple[Server, ...]
+    servers: tuple[DetectedServer, ...]
     settings: Mapping[str, str]
     view: View
     objectives: tuple[ObjectiveState, ...]
@@ -77,10 +77,10 @@ async def diagnose(
     """
     for url in urls:
         load_config({"triton": [url]}, {})
-    limits = Limits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
+    limits = FetchLimits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "doctor")):
         note = f"{sidecar.unreadable} {COMPRESSED}" if sidecar.unreadable else ""
-        server = Server(public(urls[0]), "", f"tokenslo exporter {sidecar.version}", note)
+        server = DetectedServer(public(urls[0]), "", f"tokenslo exporter {sidecar.version}", note)
         view = sidecar.view
         first_response = _first_response(view, services)
         return Diagnosis(version, (server,), {}, view, judge(services, view), first_response)
@@ -104,7 +104,7 @@ async def diagnose(
     )
 
 
-def _settings(servers: Sequence[Server], urls: Sequence[str]) -> dict[str, str]:
+def _settings(servers: Sequence[DetectedServer], urls: Sequence[str]) -> dict[str, str]:
     """Return the sidecar's settings for these servers, with credentials."""
     found: dict[str, str] = {}
     for server, url in zip(servers, urls, strict=True):
@@ -147,11 +147,11 @@ def _by_a_tap(state: ObjectiveState, tap: str) -> ObjectiveState:
     return replace(state, note="only a tap measures it here", fix=fix)
 
 
-def _problem(server: Server, message: str, fix: str) -> Problem:
+def _problem(server: DetectedServer, message: str, fix: str) -> Problem:
     return Problem("tokenslo doctor", 0, server.url, f"{message} ({server.what})", fix)
 
 
-async def _view(config: Config, services: Sequence[Service]) -> tuple[View, tuple[Reading, ...]]:
+async def _view(config: Settings, services: Sequence[Service]) -> tuple[View, tuple[Reading, ...]]:
     store = Store(stale_after=60.0)
     async with AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(one) for one in configured(config, services)]

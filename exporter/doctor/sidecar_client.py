@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from exporter.samples import Distribution, Labels, ModelInfo, SourceError, Value
 from exporter.sources.exposition import text_parser
-from exporter.sources.fetch import Limits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import FetchLimits, fetch, new_session, parse_json, public
 from exporter.store.view import SignalState, SourceState, View
 from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
@@ -16,7 +16,7 @@ from slos.signals import SIGNALS
 PASSED_OVER = "tokenslo_tap_passed_over_total"
 
 
-class Sidecar(NamedTuple):
+class SidecarReport(NamedTuple):
     """What a sidecar shows; ``unreadable`` is how many compressed answers its taps cannot read."""
 
     version: str
@@ -24,7 +24,7 @@ class Sidecar(NamedTuple):
     unreadable: int
 
 
-async def read_sidecar(url: str, limits: Limits, command: str) -> Sidecar | None:
+async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarReport | None:
     """Return what the sidecar at ``url`` shows, None if another server answers there.
 
     Raises InvalidFile, naming ``command``, if its pages are not those of a sidecar.
@@ -43,7 +43,7 @@ async def read_sidecar(url: str, limits: Limits, command: str) -> Sidecar | None
             wanted = {PASSED_OVER, *(signal.metric for signal in SIGNALS.values())}
             families = text_parser.read(answer.body, wanted)
             view = _view(families, status)
-            return Sidecar(status["tokenslo"], view, _unreadable(families))
+            return SidecarReport(status["tokenslo"], view, _unreadable(families))
         except (SourceError, text_parser.ExpositionError, KeyError, TypeError, ValueError) as error:
             fix = "look at its status page, and whether it is of this version"
             message = f"is not the status page of a tokenslo exporter: {error}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from exporter.recording.goodput import Goal, goals
+from exporter.recording.goodput import GoodputObjective, goals
 from exporter.recording.initial_series import known_labels, slice_labels
 from exporter.samples import Labels, Value
 from exporter.store.view import SignalState, View
@@ -73,7 +73,7 @@ def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> Vi
 
 
 def _counters(
-    service: Service, objective: Objective, own: Sequence[Goal]
+    service: Service, objective: Objective, own: Sequence[GoodputObjective]
 ) -> Iterable[tuple[str, tuple[Labels, ...]]]:
     indicator, selector = INDICATORS[objective.indicator], service.selects(objective)
     if slices_are_judged(objective, service):

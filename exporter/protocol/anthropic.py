@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from exporter.protocol.json_scan import Found, Keep, Wanted, count, name
-from exporter.protocol.payloads import Asked, Piece, Usage
+from exporter.protocol.payloads import RequestFields, ResponsePart, TokenUsage
 
 _DELTAS: Final = ("text", "thinking", "partial_json")
 _CACHED: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
@@ -43,43 +43,43 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> Asked:
+def asked(body: Mapping[str, Found]) -> RequestFields:
     """Return what a request's body says of it."""
     metadata = body.get("metadata")
-    return Asked(
+    return RequestFields(
         model=name(body.get("model")),
         request_id=name(metadata.get("user_id")) if isinstance(metadata, dict) else "",
         streaming=body.get("stream") is True,
     )
 
 
-def read(answer: Mapping[str, Found]) -> Piece:
+def read(answer: Mapping[str, Found]) -> ResponsePart:
     """Return what a whole answer, or an event of one, says."""
     kind = answer.get("type")
     if kind == "error" or answer.get("error") is not None:
-        return Piece(error=True, last=True)
+        return ResponsePart(error=True, last=True)
     delta = answer.get("delta")
     if kind == "content_block_delta":
         bears = isinstance(delta, dict) and any(delta.get(key) for key in _DELTAS)
-        return Piece(bears=bears)
+        return ResponsePart(bears=bears)
     if kind == "content_block_start":
         block = answer.get("content_block")
         block = block if isinstance(block, dict) else {}
-        return Piece(bears=any(block.get(key) for key in ("name", "text", "thinking")))
+        return ResponsePart(bears=any(block.get(key) for key in ("name", "text", "thinking")))
     if kind == "message_start":
         message = answer.get("message")
         message = message if isinstance(message, dict) else {}
         usage = _usage(message.get("usage"))
         # The tokens of the answer follow at its end; what stands here is a placeholder.
-        return Piece(
+        return ResponsePart(
             first=False,
             model=name(message.get("model")),
             usage=usage and usage._replace(output=None),
         )
     if kind == "message_delta":
         finish = name(delta.get("stop_reason")) if isinstance(delta, dict) else ""
-        return Piece(first=False, finish=finish, usage=_usage(answer.get("usage")))
-    return Piece(
+        return ResponsePart(first=False, finish=finish, usage=_usage(answer.get("usage")))
+    return ResponsePart(
         first=False,
         finish=name(answer.get("stop_reason")),
         usage=_usage(answer.get("usage")),
@@ -88,10 +88,10 @@ def read(answer: Mapping[str, Found]) -> Piece:
     )
 
 
-def _usage(value: Found) -> Usage | None:
+def _usage(value: Found) -> TokenUsage | None:
     if not isinstance(value, dict):
         return None
     fresh = count(value.get("input_tokens"))
     cached = [count(value.get(key)) for key in _CACHED]
     whole = (fresh or 0) + sum(tokens or 0 for tokens in cached)
-    return Usage(whole or None, count(value.get("output_tokens")) or None, cached[0])
+    return TokenUsage(whole or None, count(value.get("output_tokens")) or None, cached[0])

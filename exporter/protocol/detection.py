@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from exporter.protocol.events import CLIENT, Direction, Listener, Observer, Settings
+from exporter.protocol.events import CLIENT, Direction, Listener, Observer, ObserverSettings
 from exporter.protocol.http1 import REQUEST_LINE, Http1Observer
 from exporter.protocol.http2 import PREFACE, Http2Observer
-from exporter.protocol.null_observer import Blind
+from exporter.protocol.null_observer import NullObserver
 
 EARLY_BYTES: Final = 16 * 1024
 """So much of a server that speaks before its client is kept; servers of HTTP/2 may do that."""
 _TLS = b"\x16\x03"
 
 
-def observe(listener: Listener, settings: Settings) -> Observer:
+def observe(listener: Listener, settings: ObserverSettings) -> Observer:
     """Return an observer for a new connection, HTTP/1 or HTTP/2."""
     return _Connection(listener, settings)
 
@@ -26,7 +26,7 @@ class _Connection:
     joined, at a request; all else is passed over as ``midway``.
     """
 
-    def __init__(self, listener: Listener, settings: Settings) -> None:
+    def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
         self._listener = listener
         self._settings = settings
         self._early: list[tuple[Direction, bytes, float]] = []
@@ -34,7 +34,7 @@ class _Connection:
         self._begun = b""  # by the client
         self._had_gap = self._missed = False
         self._decided = False
-        self._observer: Observer = Blind()
+        self._observer: Observer = NullObserver()
 
     @property
     def blind(self) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from exporter.protocol import kserve_http
 from exporter.protocol.events import Endpoint
 from exporter.protocol.json_scan import name
-from exporter.protocol.response import KSERVE, MESSAGES, OPENAI, RESPONSES, SGLANG, Api
+from exporter.protocol.response import KSERVE, MESSAGES, OPENAI, RESPONSES, SGLANG, ApiFormat
 
 OTHER: Final = "endpoint"
 """The reason of a request to an endpoint that no table here names."""
@@ -18,7 +18,7 @@ OTHER: Final = "endpoint"
 _METHODS: Final = (b"POST", b"PUT")
 """The methods of requests that make a model work."""
 
-_BY_PATH_END: Final[Mapping[str, tuple[Endpoint, Api]]] = {
+_BY_PATH_END: Final[Mapping[str, tuple[Endpoint, ApiFormat]]] = {
     "/v1/chat/completions": ("chat", OPENAI),
     "/v1/completions": ("completions", OPENAI),
     "/v1/responses": ("responses", RESPONSES),
@@ -63,7 +63,7 @@ class Target(NamedTuple):
     """The endpoint that a request asks for, with the model where the path names it."""
 
     endpoint: Endpoint
-    api: Api
+    api: ApiFormat
     model: str = ""
     version: str = ""
 

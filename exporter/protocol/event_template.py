@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from exporter.protocol.json_scan import Found, loaded
-from exporter.protocol.payloads import Piece
+from exporter.protocol.payloads import ResponsePart
 
 MAX_BYTES = 2048
 """What is longer is read in full every time."""
@@ -37,7 +37,7 @@ _NAMES = frozenset(
 )
 
 
-class Likeness(NamedTuple):
+class EventTemplate(NamedTuple):
     """What stands before and after the text, and where that starts.
 
     With ``usage`` that member's value follows, and the end of the document.  With ``tail`` a number
@@ -68,8 +68,8 @@ class Likeness(NamedTuple):
 
 
 def likeness(
-    data: bytes, piece: Piece, read: Callable[[Mapping[str, Found]], Piece]
-) -> Likeness | None:
+    data: bytes, piece: ResponsePart, read: Callable[[Mapping[str, Found]], ResponsePart]
+) -> EventTemplate | None:
     """Return the likeness of an event that says ``piece``, as ``read`` finds; None if it has none.
 
     It has one if a single string in it may be text, and the event without that says the same but
@@ -86,13 +86,13 @@ def likeness(
         return None
     if piece.usage is None and (number := _NUMBER.search(data, end)):
         after, tail = data[end : number.start()], data[number.end() :]
-        return Likeness(data[:start], after, start, usage=False, tail=tail)
+        return EventTemplate(data[:start], after, start, usage=False, tail=tail)
     if piece.usage is None:
-        return Likeness(data[:start], data[end:], start, usage=False)
+        return EventTemplate(data[:start], data[end:], start, usage=False)
     ends = [member.end() for member in _USAGE.finditer(data, end)]
     if not ends or usage_at(data, ends[-1]) != without.get("usage"):
         return None
-    return Likeness(data[:start], data[end : ends[-1]], start, usage=True)
+    return EventTemplate(data[:start], data[end : ends[-1]], start, usage=True)
 
 
 def usage_at(data: bytes, at: int) -> Found:

@@ -133,7 +133,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ObserverSettings:
     """What observers need to know beside the bytes.
 
     ``tenant_header`` is a header's name in lower case, empty for none.  ``salt`` makes hashes of

@@ -49,7 +49,7 @@ class MalformedStreamError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class GrpcMessage:
     """A message of which all has passed; ``body`` is its beginning if it is not ``whole``.
 
     Then there may be a ``hash`` of all of it.
@@ -60,7 +60,7 @@ class Message:
     hash: blake2b | None = None
 
 
-class Messages:
+class GrpcMessageReader:
     """Takes one direction of a call apart into messages.
 
     ``encoding`` is the header ``grpc-encoding`` of that direction.  ``hashed`` begins the hash of a
@@ -83,7 +83,7 @@ class Messages:
         """Whether some of a message has been seen, and not all."""
         return bool(self._head)
 
-    def feed(self, data: bytes, start: int, stop: int) -> Iterator[Message]:
+    def feed(self, data: bytes, start: int, stop: int) -> Iterator[GrpcMessage]:
         """Yield the messages that end in ``data`` between two offsets.
 
         Raises MalformedStreamError.
@@ -108,11 +108,11 @@ class Messages:
             if not self._left:
                 yield self._message()
 
-    def cut_off(self) -> Message:
+    def cut_off(self) -> GrpcMessage:
         """Return what has been seen of a message that is not over; raises MalformedStreamError."""
         return _opened(bytes(self._head), False, None, self.encoding)
 
-    def _message(self) -> Message:
+    def _message(self) -> GrpcMessage:
         head = bytes(self._head)
         whole = int.from_bytes(head[1:PREFIX_BYTES], "big") == len(head) - PREFIX_BYTES
         hashed, self._hash = self._hash, None
@@ -120,11 +120,11 @@ class Messages:
         return _opened(head, whole, hashed, self.encoding)
 
 
-def _opened(head: bytes, whole: bool, hashed: blake2b | None, encoding: bytes) -> Message:
+def _opened(head: bytes, whole: bool, hashed: blake2b | None, encoding: bytes) -> GrpcMessage:
     """Return the message that begins with ``head``, the five bytes before it included."""
     compressed, body = head[0], head[PREFIX_BYTES:]
     if not compressed:
-        return Message(body, whole, hashed)
+        return GrpcMessage(body, whole, hashed)
     if compressed != 1:
         raise MalformedStreamError("malformed")
     if encoding not in _WINDOW_BITS:
@@ -134,7 +134,7 @@ def _opened(head: bytes, whole: bool, hashed: blake2b | None, encoding: bytes) -
         inflated = inflater.decompress(body, HELD_BYTES)
     except zlib.error:
         raise MalformedStreamError("malformed") from None
-    return Message(inflated, whole and inflater.eof)
+    return GrpcMessage(inflated, whole and inflater.eof)
 
 
 def outcome(status: bytes | None, message: bytes) -> tuple[Outcome, str]:

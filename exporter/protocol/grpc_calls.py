@@ -24,13 +24,18 @@ from hashlib import blake2b
 from itertools import chain
 from operator import attrgetter
 
-from exporter.protocol.events import Endpoint, Listener, Outcome, Settings, Stream
-from exporter.protocol.grpc import PREFIX_BYTES, MalformedStreamError, Message, Messages
+from exporter.protocol.events import Endpoint, Listener, ObserverSettings, Outcome, Stream
+from exporter.protocol.grpc import (
+    PREFIX_BYTES,
+    GrpcMessage,
+    GrpcMessageReader,
+    MalformedStreamError,
+)
 from exporter.protocol.kserve_grpc import (
+    InferRequest,
+    InferResponse,
     Layouts,
     MalformedMessageError,
-    Request,
-    Response,
     scan_request,
     scan_response,
 )
@@ -50,18 +55,18 @@ ENDPOINTS: dict[bytes, Endpoint] = {
 
 
 @dataclass(slots=True)
-class Connection:
+class GrpcConnection:
     """What the calls of a connection share: ``live`` requests are under way, ``held`` are kept."""
 
     listener: Listener
-    settings: Settings
+    settings: ObserverSettings
     layouts: Layouts
     live: int = 0
     held: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _PendingInference:
     """A request of a call.
 
     ``last`` is when its last response came, None before the first.  ``closing`` says that its
@@ -78,7 +83,7 @@ class _Asked:
     over: bool = False
 
 
-class Call:
+class GrpcCall:
     """A call from its headers on; ``done`` when there is nothing more to know of it.
 
     ``encodings`` are the headers ``grpc-encoding`` of what is asked, and of what is answered once
@@ -105,7 +110,7 @@ class Call:
     )
 
     def __init__(
-        self, connection: Connection, endpoint: Endpoint, tenant: str, encoding: bytes
+        self, connection: GrpcConnection, endpoint: Endpoint, tenant: str, encoding: bytes
     ) -> None:
         self.done = False
         self._connection = connection
@@ -113,10 +118,10 @@ class Call:
         self._endpoint: Endpoint = endpoint
         self._streaming = endpoint == "model_stream_infer"
         self._tenant = tenant
-        self._questions = Messages(encoding, self._hashed)
-        self._answers = Messages()
+        self._questions = GrpcMessageReader(encoding, self._hashed)
+        self._answers = GrpcMessageReader()
         self._layouts = connection.layouts
-        self._asked_by_id: dict[str, deque[_Asked]] = {}
+        self._asked_by_id: dict[str, deque[_PendingInference]] = {}
         self._number = 0
         self._ends_show = False
         self._client_done: float | None = None
@@ -254,7 +259,7 @@ class Call:
 
     # Requests
 
-    def _ask(self, message: Message, time: float) -> None:
+    def _ask(self, message: GrpcMessage, time: float) -> None:
         if not self._streaming and self._number:
             return  # it was answered before it had arrived
         if self._connection.held >= MAX_REQUESTS:
@@ -280,7 +285,7 @@ class Call:
         except MalformedMessageError:
             return blake2b()
 
-    def _hash(self, body: bytes, request: Request) -> blake2b:
+    def _hash(self, body: bytes, request: InferRequest) -> blake2b:
         """Return a hash of what is asked: all of the message but its id."""
         salt = self._connection.settings.salt[: blake2b.MAX_KEY_SIZE]
         start, stop = request.id_field
@@ -300,7 +305,7 @@ class Call:
             return
         self._begin(request, 0, time)
 
-    def _begin(self, request: Request, prompt: int, time: float) -> None:
+    def _begin(self, request: InferRequest, prompt: int, time: float) -> None:
         stream = Stream(
             self._endpoint,
             request.model,
@@ -315,13 +320,13 @@ class Call:
         self._number += 1
         self._connection.live += 1
         self._connection.held += 1
-        asked = _Asked(stream, self._number, request.asks_for_final)
+        asked = _PendingInference(stream, self._number, request.asks_for_final)
         self._asked_by_id.setdefault(request.request_id, deque()).append(asked)
         self._listener.started(stream, time)
 
     # Responses
 
-    def _answer(self, message: Message, time: float) -> None:
+    def _answer(self, message: GrpcMessage, time: float) -> None:
         if not self._streaming:
             self._begin_cut_off(time)
         response = scan_response(message.body, streamed=self._streaming, whole=message.whole)
@@ -345,7 +350,7 @@ class Call:
         if self._streaming:
             self._stream(asked, response, time)
 
-    def _stream(self, asked: _Asked, response: Response, time: float) -> None:
+    def _stream(self, asked: _PendingInference, response: InferResponse, time: float) -> None:
         if response.error:
             self._complete(asked, "error", "in_band", time)
             asked.over = asked.asks_for_final and not response.final
@@ -359,11 +364,11 @@ class Call:
             self._complete(asked, "ok", "", time)
             self._drop(asked)
 
-    def _asked_for(self, response: Response) -> _Asked | None:
+    def _asked_for(self, response: InferResponse) -> _PendingInference | None:
         """Return the request that a response belongs to."""
         if not self._streaming:
             return next(iter(self._all()), None)
-        queue: Iterable[_Asked] = self._asked_by_id.get(response.request_id, ())
+        queue: Iterable[_PendingInference] = self._asked_by_id.get(response.request_id, ())
         if not (response.outputs or response.error):
             return next(iter(queue), None)
         asked = next((asked for asked in queue if not asked.over), None)
@@ -373,7 +378,7 @@ class Call:
 
     # Ends
 
-    def _may_be_over(self, asked: _Asked) -> bool:
+    def _may_be_over(self, asked: _PendingInference) -> bool:
         """Whether a request may have ended without a trace."""
         return (
             self._streaming
@@ -381,19 +386,21 @@ class Call:
             and not (asked.asks_for_final or asked.closing or asked.over or self._ends_show)
         )
 
-    def _ended_at(self, asked: _Asked, time: float) -> float:
+    def _ended_at(self, asked: _PendingInference, time: float) -> float:
         """Return when a request ended whose call has ended now."""
         if asked.last is None or not self._may_be_over(asked):
             return time
         half_closed = self._client_done is not None and self._client_done <= asked.last
         return time if half_closed else asked.last
 
-    def _end_unseen(self, asked: _Asked) -> None:
+    def _end_unseen(self, asked: _PendingInference) -> None:
         if not asked.over and asked.last is not None:
             self._complete(asked, "ok", "", asked.last)
         self._drop(asked)
 
-    def _complete(self, asked: _Asked, outcome: Outcome, reason: str, time: float) -> None:
+    def _complete(
+        self, asked: _PendingInference, outcome: Outcome, reason: str, time: float
+    ) -> None:
         if self._left is None:
             self._end(asked, outcome, reason, time)
         else:
@@ -401,7 +408,7 @@ class Call:
 
     def _end(
         self,
-        asked: _Asked,
+        asked: _PendingInference,
         outcome: Outcome,
         reason: str,
         time: float,
@@ -410,7 +417,7 @@ class Call:
         self._connection.live -= 1
         self._listener.ended(asked.stream, time, outcome, reason, stopped)
 
-    def _drop(self, asked: _Asked) -> None:
+    def _drop(self, asked: _PendingInference) -> None:
         queue = self._asked_by_id[asked.stream.request_id]
         queue.remove(asked)
         if not queue:
@@ -423,9 +430,9 @@ class Call:
         self._asked_by_id.clear()
         self.done = True
 
-    def _all(self) -> list[_Asked]:
+    def _all(self) -> list[_PendingInference]:
         """Return the requests that are kept, oldest first."""
         return sorted(chain(*self._asked_by_id.values()), key=attrgetter("number"))
 
-    def _under_way(self) -> list[_Asked]:
+    def _under_way(self) -> list[_PendingInference]:
         return [asked for asked in self._all() if not asked.over]

@@ -23,18 +23,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from exporter.protocol.events import CLIENT, SERVER, Direction, Listener, Settings
+from exporter.protocol.events import CLIENT, SERVER, Direction, Listener, ObserverSettings
 from exporter.protocol.http1_framing import (
     Framing,
-    Malformed,
-    Messages,
+    MalformedMessage,
+    MessageParser,
     body_of_request,
     body_of_response,
     has_token,
     request,
     response,
 )
-from exporter.protocol.http_exchange import Exchange
+from exporter.protocol.http_exchange import HttpExchange
 
 PIPELINED: Final = 64
 """So many requests may wait for their answers."""
@@ -54,12 +54,12 @@ class _Switched(Exception):  # noqa: N818 - no error
 class Http1Observer:
     """Watches one HTTP/1 connection; see :class:`exporter.protocol.events.Observer`.
 
-    ``refusal`` is a word of :class:`exporter.protocol.http1_framing.Malformed`, or
+    ``refusal`` is a word of :class:`exporter.protocol.http1_framing.MalformedMessage`, or
     ``pipelined`` (more than PIPELINED requests wait), or ``closed`` (a request after one that was
     to be the last).
     """
 
-    def __init__(self, listener: Listener, settings: Settings) -> None:
+    def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
         self.blind = False
         self.refusal = ""
         self._listener = listener
@@ -71,10 +71,10 @@ class Http1Observer:
 
     def _begin(self) -> None:
         """Expect a request, on a connection without history."""
-        self._requests = Messages(self._request_head, _ignore, self._request_end)
-        self._answers = Messages(self._answer_head, _ignore, self._answer_end)
-        self._waiting: deque[Exchange] = deque()
-        self._arriving: Exchange | None = None
+        self._requests = MessageParser(self._request_head, _ignore, self._request_end)
+        self._answers = MessageParser(self._answer_head, _ignore, self._answer_end)
+        self._waiting: deque[HttpExchange] = deque()
+        self._arriving: HttpExchange | None = None
         self._last = False  # there is to be no further request
         self._client_closed = False
         self._server_seen: float | None = None  # since the client closed its half, if it has
@@ -100,7 +100,7 @@ class Http1Observer:
                 self._answers.feed(data, time)
             elif not self._client_closed:
                 self._requests.feed(data, time)
-        except Malformed as error:
+        except MalformedMessage as error:
             self._give_up(direction, error.word)
         except _Switched as switched:
             self._give_up(SERVER, str(switched))
@@ -149,13 +149,13 @@ class Http1Observer:
         found = request(head)
         framing = body_of_request(found)
         if self._last:
-            raise Malformed("closed")
+            raise MalformedMessage("closed")
         if len(self._waiting) >= PIPELINED:
-            raise Malformed("pipelined")
+            raise MalformedMessage("pipelined")
         self._last = has_token(found.fields, b"connection", b"close") or (
             found.version == b"1.0" and not has_token(found.fields, b"connection", b"keep-alive")
         )
-        exchange = Exchange(found, self._listener, self._settings)
+        exchange = HttpExchange(found, self._listener, self._settings)
         self._waiting.append(exchange)
         self._arriving = exchange
         self._requests.take_body = exchange.asks if exchange.stream else _ignore
@@ -169,7 +169,7 @@ class Http1Observer:
     def _answer_head(self, head: bytes, began: float, time: float) -> Framing:
         found = response(head)
         if not self._waiting:
-            raise Malformed("unasked")
+            raise MalformedMessage("unasked")
         exchange = self._waiting[0]
         framing = body_of_response(found, exchange.method)
         if framing is None:
@@ -186,7 +186,7 @@ class Http1Observer:
     def _answer_end(self, time: float) -> None:
         self._waiting.popleft().complete(time)
 
-    def _end(self, each: Callable[[Exchange, bool], None]) -> None:
+    def _end(self, each: Callable[[HttpExchange, bool], None]) -> None:
         """End what waits, as the connection has ended."""
         if self._deaf:
             return

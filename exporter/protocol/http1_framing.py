@@ -1,8 +1,8 @@
 """HTTP/1.1 messages of one direction, told apart by RFC 9112 and by nothing more lenient.
 
-Whatever two readers may take for different messages is refused: see :class:`Malformed`.  Bodies are
-handed on in the pieces they come in, without their framing; only heads, lines of chunk sizes and
-trailers are held until they are whole.
+Whatever two readers may take for different messages is refused: see :class:`MalformedMessage`.
+Bodies are handed on in the pieces they come in, without their framing; only heads, lines of chunk
+sizes and trailers are held until they are whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fields = list[tuple[bytes, bytes]]
 """The header fields in order, names in lower case, values without space around them."""
 
 
-class Malformed(Exception):  # noqa: N818 - what it is, not that it is an error of ours
+class MalformedMessage(Exception):  # noqa: N818 - what it is, not that it is an error of ours
     """Bytes that are no HTTP/1 message, or that may be read in two ways; one word says why.
 
     ``version``, ``start_line``, ``field``, ``bare_newline`` (CR or LF alone, NUL), ``folded``,
@@ -35,7 +35,7 @@ class Malformed(Exception):  # noqa: N818 - what it is, not that it is an error 
         self.word = word
 
 
-class Body(Enum):
+class BodyFraming(Enum):
     """How the end of a body is found."""
 
     NONE = auto()
@@ -50,12 +50,12 @@ class Framing(NamedTuple):
     ``interim`` says that the head alone was no message: the real one follows (1xx).
     """
 
-    body: Body
+    body: BodyFraming
     length: int = 0
     interim: bool = False
 
 
-class Request(NamedTuple):
+class RequestHead(NamedTuple):
     """The head of a request."""
 
     method: bytes
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     fields: Fields
 
 
-class Response(NamedTuple):
+class ResponseHead(NamedTuple):
     """The head of a response."""
 
     status: int
@@ -83,16 +83,16 @@ _SIZES: Final = {b"%x\r\n" % size: size for size in range(1, 1024)}
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
 
 
-def request(head: bytes) -> Request:
+def request(head: bytes) -> RequestHead:
     """Read a request's head, without the empty line that ends it."""
     line, fields = _read(head, _REQUEST_LINE)
-    return Request(line[1], line[2], line[3], fields)
+    return RequestHead(line[1], line[2], line[3], fields)
 
 
-def response(head: bytes) -> Response:
+def response(head: bytes) -> ResponseHead:
     """Read a response's head, without the empty line that ends it."""
     line, fields = _read(head, _STATUS_LINE)
-    return Response(int(line[2]), line[1], fields)
+    return ResponseHead(int(line[2]), line[1], fields)
 
 
 def values(fields: Fields, name: bytes) -> list[bytes]:
@@ -112,24 +112,24 @@ def body_of(version: bytes, fields: Fields) -> Framing | None:
     lengths = set(values(fields, b"content-length"))
     if encodings:
         if lengths:
-            raise Malformed("length")
+            raise MalformedMessage("length")
         if len(encodings) > 1 or encodings[0].lower() != b"chunked" or version == b"1.0":
-            raise Malformed("encoding")
-        return Framing(Body.CHUNKED)
+            raise MalformedMessage("encoding")
+        return Framing(BodyFraming.CHUNKED)
     if not lengths:
         return None
     length = lengths.pop()
     if lengths or not _LENGTH.fullmatch(length):
-        raise Malformed("length")
-    return Framing(Body.LENGTH, int(length)) if int(length) else Framing(Body.NONE)
+        raise MalformedMessage("length")
+    return Framing(BodyFraming.LENGTH, int(length)) if int(length) else Framing(BodyFraming.NONE)
 
 
-def body_of_request(found: Request) -> Framing:
+def body_of_request(found: RequestHead) -> Framing:
     """Return how the body of a request ends."""
-    return body_of(found.version, found.fields) or Framing(Body.NONE)
+    return body_of(found.version, found.fields) or Framing(BodyFraming.NONE)
 
 
-def body_of_response(found: Response, method: bytes) -> Framing | None:
+def body_of_response(found: ResponseHead, method: bytes) -> Framing | None:
     """Return how the body of a response to such a request ends.
 
     None if there are no more messages: from here on the connection speaks something else.
@@ -137,10 +137,10 @@ def body_of_response(found: Response, method: bytes) -> Framing | None:
     if found.status == 101 or (method == b"CONNECT" and 200 <= found.status < 300):
         return None
     if found.status < 200:
-        return Framing(Body.NONE, interim=True)
-    framing = body_of(found.version, found.fields) or Framing(Body.UNTIL_CLOSE)
+        return Framing(BodyFraming.NONE, interim=True)
+    framing = body_of(found.version, found.fields) or Framing(BodyFraming.UNTIL_CLOSE)
     if method == b"HEAD" or found.status in (204, 304):
-        return Framing(Body.NONE)
+        return Framing(BodyFraming.NONE)
     return framing
 
 
@@ -150,7 +150,7 @@ TakeBody = Callable[[bytes, float], None]
 """Takes a piece of a body and the time."""
 
 
-class _Awaits(Enum):
+class _State(Enum):
     HEAD = auto()
     BODY = auto()
     REST = auto()  # of a body that ends with the connection
@@ -160,7 +160,7 @@ class _Awaits(Enum):
     TRAILERS = auto()
 
 
-class Messages:
+class MessageParser:
     """Takes the bytes of a direction; tells heads, pieces of bodies and ends of messages.
 
     ``take_body`` may be set anew with every head.  ``framing`` takes what frames bodies, each part
@@ -182,7 +182,7 @@ class Messages:
         self._end = end
         self._framing = framing
         self.take_body = body
-        self._awaits = _Awaits.HEAD
+        self._awaits = _State.HEAD
         self._held = bytearray()
         self._left = 0
         self._began = 0.0
@@ -200,12 +200,12 @@ class Messages:
     @property
     def between(self) -> bool:
         """Whether no message has begun that has not ended."""
-        return self._awaits is _Awaits.HEAD and not self._held
+        return self._awaits is _State.HEAD and not self._held
 
     def feed(self, data: bytes, time: float) -> None:
         """Take in the next bytes."""
         at, end = 0, len(data)
-        if self._awaits is _Awaits.CHUNK_LINE and not self._held:
+        if self._awaits is _State.CHUNK_LINE and not self._held:
             # Mostly a segment is one chunk, or a few, and not large.
             take_body, framing = self.take_body, self._framing
             while size := _SIZES.get(data[at : (start := data.find(b"\n", at) + 1)]):
@@ -224,30 +224,30 @@ class Messages:
 
     def closed(self, time: float) -> bool:
         """Take in that the direction ends here; return whether that is the end of a message."""
-        if self._awaits is _Awaits.REST:
+        if self._awaits is _State.REST:
             self._finish(time)
         return self.between
 
     def _step(self, data: bytes, at: int, time: float) -> int:
         awaits = self._awaits
-        if awaits is _Awaits.REST:
+        if awaits is _State.REST:
             self.take_body(data[at:], time)
             return len(data)
-        if awaits is _Awaits.BODY or awaits is _Awaits.CHUNK:
+        if awaits is _State.BODY or awaits is _State.CHUNK:
             piece = data[at : at + self._left]
             self._left -= len(piece)
             self.take_body(piece, time)
             if not self._left:
-                if awaits is _Awaits.BODY:
+                if awaits is _State.BODY:
                     self._finish(time)
                 else:
-                    self._awaits = _Awaits.CHUNK_END
+                    self._awaits = _State.CHUNK_END
             return at + len(piece)
-        if awaits is _Awaits.HEAD:
+        if awaits is _State.HEAD:
             return self._in_head(data, at, time)
-        if awaits is _Awaits.CHUNK_LINE:
+        if awaits is _State.CHUNK_LINE:
             return self._in_chunk_line(data, at)
-        if awaits is _Awaits.CHUNK_END:
+        if awaits is _State.CHUNK_END:
             return self._in_chunk_end(data, at)
         return self._in_trailers(data, at, time)
 
@@ -263,7 +263,7 @@ class Messages:
         elif self._held == b"\r":
             # Half of such a line came before.
             if not data.startswith(b"\n", at):
-                raise Malformed("bare_newline")
+                raise MalformedMessage("bare_newline")
             self._held.clear()
             self._frame(b"\r\n")
             return at + 1
@@ -272,35 +272,35 @@ class Messages:
             framing = self._head(head[:-4], self._began, time)
             self._left = framing.length
             self._awaits = _FIRST[framing.body]
-            if framing.body is Body.NONE and not framing.interim:
+            if framing.body is BodyFraming.NONE and not framing.interim:
                 self._finish(time)
         return at
 
     def _in_chunk_line(self, data: bytes, at: int) -> int:
         try:
             line, at = self._until(b"\r\n", data, at, CHUNK_LINE_BYTES)
-        except Malformed:
-            raise Malformed("chunk") from None
+        except MalformedMessage:
+            raise MalformedMessage("chunk") from None
         if line is None:
             return at
         found = _CHUNK_LINE.fullmatch(line)
         if not found:
-            raise Malformed("chunk")
+            raise MalformedMessage("chunk")
         self._frame(line)
         self._left = int(found[1], 16)
-        self._awaits = _Awaits.CHUNK if self._left else _Awaits.TRAILERS
+        self._awaits = _State.CHUNK if self._left else _State.TRAILERS
         return at
 
     def _in_chunk_end(self, data: bytes, at: int) -> int:
         missing = b"\r\n"[len(self._held) :]
         piece = data[at : at + len(missing)]
         if not missing.startswith(piece):
-            raise Malformed("chunk")
+            raise MalformedMessage("chunk")
         self._held += piece
         if piece == missing:
             self._held.clear()
             self._frame(b"\r\n")
-            self._awaits = _Awaits.CHUNK_LINE
+            self._awaits = _State.CHUNK_LINE
         return at + len(piece)
 
     def _in_trailers(self, data: bytes, at: int, time: float) -> int:
@@ -316,7 +316,7 @@ class Messages:
         if trailers is not None:
             fields = _fields(trailers[:-4].split(b"\r\n"))
             if values(fields, b"content-length") or values(fields, b"transfer-encoding"):
-                raise Malformed("length")
+                raise MalformedMessage("length")
             self._frame(trailers)
             self._finish(time)
         return at
@@ -326,7 +326,7 @@ class Messages:
             self._framing(data)
 
     def _finish(self, time: float) -> None:
-        self._awaits = _Awaits.HEAD
+        self._awaits = _State.HEAD
         self._end(time)
 
     def _until(self, mark: bytes, data: bytes, at: int, limit: int) -> tuple[bytes | None, int]:
@@ -337,9 +337,9 @@ class Messages:
         found = held.find(mark, max(0, before - len(mark) + 1))
         end = found + len(mark) if found >= 0 else len(held)
         if _STRAY.search(held, max(0, before - 1), end):
-            raise Malformed("bare_newline")
+            raise MalformedMessage("bare_newline")
         if end > limit:
-            raise Malformed("too_long")
+            raise MalformedMessage("too_long")
         if found < 0:
             return None, len(data)
         whole = bytes(held[:end])
@@ -348,10 +348,10 @@ class Messages:
 
 
 _FIRST: Final = {
-    Body.NONE: _Awaits.HEAD,
-    Body.LENGTH: _Awaits.BODY,
-    Body.CHUNKED: _Awaits.CHUNK_LINE,
-    Body.UNTIL_CLOSE: _Awaits.REST,
+    BodyFraming.NONE: _State.HEAD,
+    BodyFraming.LENGTH: _State.BODY,
+    BodyFraming.CHUNKED: _State.CHUNK_LINE,
+    BodyFraming.UNTIL_CLOSE: _State.REST,
 }
 
 
@@ -359,7 +359,7 @@ def _read(head: bytes, first: re.Pattern[bytes]) -> tuple[re.Match[bytes], Field
     line, *rest = head.split(b"\r\n")
     found = first.fullmatch(line)
     if not found:
-        raise Malformed("start_line")
+        raise MalformedMessage("start_line")
     return found, _fields(rest)
 
 
@@ -367,9 +367,9 @@ def _fields(lines: list[bytes]) -> Fields:
     fields = []
     for line in lines:
         if line[:1] in (b" ", b"\t"):
-            raise Malformed("folded")
+            raise MalformedMessage("folded")
         field = _FIELD.fullmatch(line)
         if not field:
-            raise Malformed("field")
+            raise MalformedMessage("field")
         fields.append((field[1].lower(), field[2].rstrip(b" \t")))
     return fields

@@ -20,8 +20,8 @@ from hpack.table import HeaderTable
 
 from exporter.protocol import grpc
 from exporter.protocol.endpoints import unsupported_call
-from exporter.protocol.events import CLIENT, SERVER, Direction, Listener, Settings
-from exporter.protocol.grpc_calls import ENDPOINTS, Call, Connection
+from exporter.protocol.events import CLIENT, SERVER, Direction, Listener, ObserverSettings
+from exporter.protocol.grpc_calls import ENDPOINTS, GrpcCall, GrpcConnection
 from exporter.protocol.kserve_grpc import Layouts
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -105,14 +105,14 @@ class _Side:
 class Http2Observer:
     """Watches a connection that the client opens with the preface of HTTP/2."""
 
-    def __init__(self, listener: Listener, settings: Settings) -> None:
+    def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
         self.blind = False
         self.refusal = ""
         self._listener = listener
         self._tenant_header = settings.tenant_header.encode()
-        self._connection = Connection(listener, settings, Layouts())
+        self._connection = GrpcConnection(listener, settings, Layouts())
         self._sides = (_Side(CLIENT), _Side(SERVER))
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, GrpcCall] = {}
         self._last_stream = 0
         self._fields = float(FIELDS_AT_ONCE)
         self._fields_at = 0.0
@@ -321,7 +321,7 @@ class Http2Observer:
         else:
             tenant = headers.get(self._tenant_header, b"")[:TENANT_BYTES].decode(errors="replace")
             encoding = headers.get(b"grpc-encoding", b"")
-            self._calls[stream] = Call(self._connection, endpoint, tenant, encoding)
+            self._calls[stream] = GrpcCall(self._connection, endpoint, tenant, encoding)
 
     def _end(self, side: _Side, stream: int, headers: Headers, time: float) -> None:
         """Take in that a side has said its last on a stream, with these headers."""

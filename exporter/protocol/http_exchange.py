@@ -8,17 +8,24 @@ from typing import Final
 from exporter.protocol import openai
 from exporter.protocol.decompression import Inflater, supports
 from exporter.protocol.endpoints import Target, classify, path_of
-from exporter.protocol.events import Listener, Outcome, Settings, Stream
-from exporter.protocol.http1_framing import Body, Fields, Request, Response, TakeBody, values
-from exporter.protocol.json_scan import Scanner, name
-from exporter.protocol.response import KSERVE, Answer, Api, of_status
-from exporter.protocol.sse import Splitter
+from exporter.protocol.events import Listener, ObserverSettings, Outcome, Stream
+from exporter.protocol.http1_framing import (
+    BodyFraming,
+    Fields,
+    RequestHead,
+    ResponseHead,
+    TakeBody,
+    values,
+)
+from exporter.protocol.json_scan import JsonScanner, name
+from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader, of_status
+from exporter.protocol.sse import SseSplitter
 
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 """So much of an answer that is no stream is looked through."""
 
 
-class Exchange:
+class HttpExchange:
     """Tells of a request if it asks for tokens; ``stream`` is None if it does not.
 
     Its prompt is the hash of its path and its body, with all that is in there: an ``id`` that
@@ -44,19 +51,21 @@ class Exchange:
         "stream",
     )
 
-    def __init__(self, request: Request, listener: Listener, settings: Settings) -> None:
+    def __init__(
+        self, request: RequestHead, listener: Listener, settings: ObserverSettings
+    ) -> None:
         self.method = request.method
         self._listener = listener
         self._started = self._closing = self._ended = self._has_body = self._marked = False
         self._failed_late = False
         self._status = 0
-        self._answer: Answer | None = None
-        self._scanner: Scanner | None = None
-        self._splitter: Splitter | None = None
+        self._answer: ResponseReader | None = None
+        self._scanner: JsonScanner | None = None
+        self._splitter: SseSplitter | None = None
         path = path_of(request.target)
         target = classify(request.method, path)
         self.stream: Stream | None = None
-        self._api: Api = KSERVE
+        self._api: ApiFormat = KSERVE
         if isinstance(target, Target):
             self._api = target.api
             self.stream = Stream(
@@ -70,7 +79,7 @@ class Exchange:
         self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
         if self.stream:
             self.stream.tenant = _tenant(request, settings)
-            self._scanner = Scanner(self._api.request)
+            self._scanner = JsonScanner(self._api.request)
             self._inflater = _inflater(self._scanner, _encoding(request.fields))
 
     @property
@@ -103,7 +112,9 @@ class Exchange:
                 self.stream.prompt = int.from_bytes(self._digest.digest())
             self._start(self.stream, time, time)
 
-    def answers(self, head: Response, body: Body, began: float, time: float) -> TakeBody | None:
+    def answers(
+        self, head: ResponseHead, body: BodyFraming, began: float, time: float
+    ) -> TakeBody | None:
         """Take in the head of the answer, which began to come at ``began``.
 
         Returns what takes its body, None if that says nothing.
@@ -119,10 +130,10 @@ class Exchange:
         if not 200 <= head.status < 300:
             # Triton says 400 for whatever goes wrong in a model too, but only of requests that it
             # refuses it knows the length of what it has to say (http_server.cc).
-            late = head.status == 400 and body in (Body.CHUNKED, Body.UNTIL_CLOSE)
+            late = head.status == 400 and body in (BodyFraming.CHUNKED, BodyFraming.UNTIL_CLOSE)
             self._failed_late = late and self._api is KSERVE
             return None
-        self._answer = Answer(self._api, stream, self._listener)
+        self._answer = ResponseReader(self._api, stream, self._listener)
         kind = b",".join(values(head.fields, b"content-type")).lower()
         stream.streaming = kind.startswith(b"text/event-stream")
         encoding = _encoding(head.fields)
@@ -131,11 +142,11 @@ class Exchange:
             return self._skip
         take: TakeBody = self._scan
         if stream.streaming:
-            self._marked = body is Body.UNTIL_CLOSE and self._api.ends
-            self._splitter = Splitter(self._answer.event, self._answer.found, self._api.answer)
+            self._marked = body is BodyFraming.UNTIL_CLOSE and self._api.ends
+            self._splitter = SseSplitter(self._answer.event, self._answer.found, self._api.answer)
             take = self._splitter.feed
         else:
-            self._scanner = Scanner(self._api.answer, ANSWER_BYTES)
+            self._scanner = JsonScanner(self._api.answer, ANSWER_BYTES)
         return Inflater(encoding, take, self._cannot_inflate).feed if encoding else take
 
     def leave(self, time: float) -> None:
@@ -234,12 +245,12 @@ class Exchange:
         self._skip(b"", 0.0)
 
 
-def _tenant(request: Request, settings: Settings) -> str:
+def _tenant(request: RequestHead, settings: ObserverSettings) -> str:
     found = values(request.fields, settings.tenant_header.encode())
     return name(found[0].decode("utf-8", "replace")) if found else ""
 
 
-def _inflater(scanner: Scanner, encoding: bytes) -> Inflater | None:
+def _inflater(scanner: JsonScanner, encoding: bytes) -> Inflater | None:
     """Return what decompresses a request's body for a scanner, None if nothing can or must."""
     if not supports(encoding):
         return None

@@ -28,10 +28,10 @@ from urllib.parse import unquote
 
 from exporter.protocol import kserve_http, openai
 from exporter.protocol.http1_framing import (
-    Body,
+    BodyFraming,
     Framing,
-    Malformed,
-    Messages,
+    MalformedMessage,
+    MessageParser,
     body_of_request,
     body_of_response,
     request,
@@ -154,7 +154,7 @@ class _Requests:
         kind: Kind = "as_it_is"
         if match := _KSERVE.match(head):
             name = self._input_of(unquote(match[1].decode("latin-1")))
-            held = framing.body is Body.LENGTH and framing.length <= MAX_REQUEST
+            held = framing.body is BodyFraming.LENGTH and framing.length <= MAX_REQUEST
             if name and held and b"expect" not in names:
                 kind, whole = "kserve", partial(_asking, name=name)
         elif _OPENAI.match(head) and b"x-trtllm-return-metrics" not in names:
@@ -180,11 +180,11 @@ class _Answers:
         if framing.interim:
             return _Plan(head, framing)
         asked = self._asked.popleft()
-        if framing.body is Body.NONE and asked.kind == "kserve":
+        if framing.body is BodyFraming.NONE and asked.kind == "kserve":
             return _Plan(head, framing)
         kind = b",".join(values(found.fields, b"content-type"))
         events = kind.startswith(b"text/event-stream")
-        is_sized = framing.body is Body.LENGTH
+        is_sized = framing.body is BodyFraming.LENGTH
         whole: Callable[[bytes], bytes] | None = None
         changing: _Events | _Document | None = None
         if asked.kind == "openai":
@@ -211,7 +211,7 @@ class _Rewriter:
     def __init__(self, side: _Requests | _Answers) -> None:
         self.raw = False
         self._side = side
-        self._messages = Messages(self._head, self._pass, self._end, self._framed)
+        self._messages = MessageParser(self._head, self._pass, self._end, self._framed)
         self._plan: _Plan | None = None
         self._changing: _Events | _Document | None = None
         self._chunked = False
@@ -227,19 +227,19 @@ class _Rewriter:
         self._unparsed += len(data)
         try:
             self._messages.feed(data, 0.0)
-        except (Malformed, _Opaque):
+        except (MalformedMessage, _Opaque):
             self.raw = True
             self._flush()
             both = before + data
             self._out.append(both[len(both) - self._unparsed :])
-            self._messages = Messages(self._head, self._pass, self._end)
+            self._messages = MessageParser(self._head, self._pass, self._end)
         return self._taken()
 
     def ended(self) -> bytes:
         """Give back what is held, as it came: cut off, but not to be read as anything else."""
         self._flush()
         self._out.append(self._messages.pending)
-        self._messages = Messages(self._head, self._pass, self._end)
+        self._messages = MessageParser(self._head, self._pass, self._end)
         return self._taken()
 
     def _taken(self) -> bytes:
@@ -251,7 +251,7 @@ class _Rewriter:
         plan = self._side.plan(head)
         self._unparsed -= len(head) + 4
         self._plan, self._changing = plan, plan.changing
-        self._chunked = plan.framing.body is Body.CHUNKED
+        self._chunked = plan.framing.body is BodyFraming.CHUNKED
         if plan.whole:
             self._begun = plan.head + b"\r\n\r\n"
         else:

@@ -57,7 +57,7 @@ _LITERAL = re.compile(rb"[0-9A-Za-z+.\-]*+")
 _QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
 
 
-class _Awaits(Enum):
+class _Expected(Enum):
     """What comes next."""
 
     VALUE = auto()
@@ -71,7 +71,7 @@ class _Awaits(Enum):
     NOTHING = auto()
 
 
-class Scanner:
+class JsonScanner:
     """Takes a document in pieces; ``found`` is what it has had so far of what is wanted.
 
     Of a member that comes twice the last one counts, as with the json module.  What is no JSON ends
@@ -99,7 +99,7 @@ class Scanner:
         self.found: dict[str, Found] = {}
         self._depth = self._commas = self._skips = 0
         self._left = limit
-        self._awaits = _Awaits.VALUE
+        self._awaits = _Expected.VALUE
         self._stack: list[tuple[Wanted, Found]] = []
         self._wanted: Wanted | None = wanted
         self._key = ""
@@ -117,7 +117,7 @@ class Scanner:
             data = data[: self._left]
             self._left -= len(data)
         at, end = 0, len(data)
-        while at < end and self._awaits is not _Awaits.NOTHING:
+        while at < end and self._awaits is not _Expected.NOTHING:
             at = self._step(data, at)
         if self._left == 0:
             self._stop()
@@ -125,23 +125,23 @@ class Scanner:
     def _step(self, data: bytes, at: int) -> int:
         """Take in as much from ``at`` on as is of one kind; return where that ends."""
         awaits = self._awaits
-        if awaits is _Awaits.TEXT:
+        if awaits is _Expected.TEXT:
             return self._text(data, at)
-        if awaits is _Awaits.SKIPPED:
+        if awaits is _Expected.SKIPPED:
             return self._skip(data, at)
-        if awaits is _Awaits.LITERAL:
+        if awaits is _Expected.LITERAL:
             return self._literal(data, at)
         after = _end(_SPACE, data, at)
         if after > at:
             return after
         byte = data[at : at + 1]
-        if awaits is _Awaits.COLON:
-            self._awaits = _Awaits.VALUE if byte == b":" else _Awaits.NOTHING
-        elif awaits is _Awaits.COMMA:
+        if awaits is _Expected.COLON:
+            self._awaits = _Expected.VALUE if byte == b":" else _Expected.NOTHING
+        elif awaits is _Expected.COMMA:
             self._comma(byte)
-        elif awaits is _Awaits.KEY:
+        elif awaits is _Expected.KEY:
             self._before_key(byte)
-        elif awaits is _Awaits.ELEMENT and byte == b"]":
+        elif awaits is _Expected.ELEMENT and byte == b"]":
             self._leave()
         else:
             return at + self._value(byte)
@@ -151,13 +151,13 @@ class Scanner:
         container = self._stack[-1][1]
         if byte == b"," and isinstance(container, list) and len(container) >= MEMBERS:
             self._stack.pop()
-            self._wanted, self._depth, self._awaits = None, 1, _Awaits.SKIPPED
+            self._wanted, self._depth, self._awaits = None, 1, _Expected.SKIPPED
         elif byte == b",":
             self._commas += 1
             if self._commas > COMMAS:
                 self._stop()
                 return
-            self._awaits = _Awaits.KEY if isinstance(container, dict) else _Awaits.VALUE
+            self._awaits = _Expected.KEY if isinstance(container, dict) else _Expected.VALUE
             self._wanted = self._of_element()
         elif byte == (b"}" if isinstance(container, dict) else b"]"):
             self._leave()
@@ -183,9 +183,9 @@ class Scanner:
             self._enter(wanted)
         elif byte in (b"{", b"["):
             self._depth, self._filled = 1, False
-            self._awaits = _Awaits.SKIPPED
+            self._awaits = _Expected.SKIPPED
         elif _LITERAL.fullmatch(byte):
-            self._token, self._awaits = bytearray(), _Awaits.LITERAL
+            self._token, self._awaits = bytearray(), _Expected.LITERAL
             return 0
         else:
             self._stop()
@@ -198,12 +198,12 @@ class Scanner:
         else:
             self._put(container)
         self._stack.append((wanted, container))
-        self._awaits = _Awaits.KEY if isinstance(container, dict) else _Awaits.ELEMENT
+        self._awaits = _Expected.KEY if isinstance(container, dict) else _Expected.ELEMENT
         self._wanted = self._of_element()
 
     def _leave(self) -> None:
         self._stack.pop()
-        self._awaits = _Awaits.COMMA if self._stack else _Awaits.NOTHING
+        self._awaits = _Expected.COMMA if self._stack else _Expected.NOTHING
 
     def _of_element(self) -> Wanted | None:
         """Return what is wanted of the next element where the innermost container is an array."""
@@ -213,7 +213,7 @@ class Scanner:
         return None
 
     def _begin_text(self, *, is_key: bool, kept: bool) -> None:
-        self._awaits, self._is_key, self._filled = _Awaits.TEXT, is_key, False
+        self._awaits, self._is_key, self._filled = _Expected.TEXT, is_key, False
         self._token = bytearray() if kept else None
 
     def _text(self, data: bytes, at: int) -> int:
@@ -240,12 +240,12 @@ class Scanner:
         text = _decoded(bytes(token)) if token is not None and len(token) <= NAME_BYTES else None
         if self._is_key:
             self._key, self._wanted = text or "", self._of_member(text)
-            self._awaits = _Awaits.COLON
+            self._awaits = _Expected.COLON
             return
         if token is None:
             text = "x" if self._filled else ""
         self._put(text)
-        self._awaits = _Awaits.COMMA
+        self._awaits = _Expected.COMMA
 
     def _of_member(self, key: str | None) -> Wanted | None:
         wanted, container = self._stack[-1]
@@ -268,7 +268,7 @@ class Scanner:
             self._stop()
             return end
         self._put(value)
-        self._awaits = _Awaits.COMMA
+        self._awaits = _Expected.COMMA
         return end
 
     def _skip(self, data: bytes, at: int) -> int:
@@ -296,7 +296,7 @@ class Scanner:
         self._filled = self._filled or bool(data[begin:last].strip(_SPACES))
         if not self._depth:
             self._put(self._filled)
-            self._awaits = _Awaits.COMMA
+            self._awaits = _Expected.COMMA
         return at
 
     def _skip_text(self, data: bytes, at: int) -> int:
@@ -324,7 +324,7 @@ class Scanner:
             container.append(value)
 
     def _stop(self) -> None:
-        self._awaits, self._token = _Awaits.NOTHING, None
+        self._awaits, self._token = _Expected.NOTHING, None
 
 
 def loaded(data: bytes) -> dict[str, Found] | None:

@@ -46,7 +46,7 @@ class MalformedMessageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class InferRequest:
     """A ModelInferRequest; ``id_field`` is where the field ``id`` starts and stops, tag included.
 
     ``asks_for_final``: the server is to send a last response even if there is nothing in it.
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Response:
+class InferResponse:
     """A ModelInferResponse, or what a ModelStreamInferResponse has of one.
 
     ``final`` is the parameter ``triton_final_response``, None where it is not said.  ``outputs`` is
@@ -79,7 +79,7 @@ class Response:
     head: tuple[int, int]
 
 
-def scan_request(message: bytes, *, whole: bool = True) -> Request:
+def scan_request(message: bytes, *, whole: bool = True) -> InferRequest:
     """Read a ModelInferRequest; raises MalformedMessageError."""
     texts = dict.fromkeys((_MODEL_NAME, _MODEL_VERSION, _ID), "")
     asks, id_field, before = False, (0, 0), 0
@@ -93,10 +93,10 @@ def scan_request(message: bytes, *, whole: bool = True) -> Request:
             if key == _ASK_FOR_FINAL:
                 asks = value is True
         before = stop
-    return Request(texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], asks, id_field)
+    return InferRequest(texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], asks, id_field)
 
 
-def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> Response:
+def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> InferResponse:
     """Read a ModelStreamInferResponse, or a ModelInferResponse if not ``streamed``.
 
     Raises MalformedMessageError.
@@ -147,10 +147,10 @@ class _Scan:
         if in_order and raw and len(self._contents) == len(self._outputs):
             self.head = (start, head)
 
-    def response(self, *, error: bool) -> Response:
+    def response(self, *, error: bool) -> InferResponse:
         names = [name for name, _ in self._outputs]
         text = names.index(_TEXT_OUTPUT) if _TEXT_OUTPUT in names else -1
-        return Response(
+        return InferResponse(
             self._texts[_ID],
             self._texts[_MODEL_VERSION],
             error,
@@ -186,7 +186,7 @@ class Layouts:
         self._known: dict[bytes, tuple[str, str, int, int]] = {}
         self._sizes: list[int] = []
 
-    def learn(self, message: bytes, response: Response) -> None:
+    def learn(self, message: bytes, response: InferResponse) -> None:
         """Remember how a ModelStreamInferResponse begins, if it has outputs and is not the last."""
         start, stop = response.head
         if stop - start > HEAD_BYTES or not response.outputs or response.final or response.error:

@@ -12,7 +12,7 @@ from typing import Final
 
 from exporter.protocol.events import Endpoint, Stages
 from exporter.protocol.json_scan import Found, Keep, Wanted, name
-from exporter.protocol.payloads import Asked, Piece
+from exporter.protocol.payloads import RequestFields, ResponsePart
 
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 """The outputs of TensorRT-LLM's backends under return_perf_metrics: nanoseconds of a steady clock,
@@ -39,21 +39,23 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> Asked:
+def asked(body: Mapping[str, Found]) -> RequestFields:
     """Return what a request's body says of it."""
-    return Asked(request_id=name(body.get("id")))
+    return RequestFields(request_id=name(body.get("id")))
 
 
-def read(answer: Mapping[str, Found]) -> Piece:
+def read(answer: Mapping[str, Found]) -> ResponsePart:
     """Return what an answer, or an event of one, says."""
     if answer.get("error") is not None:
-        return Piece(error=True)
+        return ResponsePart(error=True)
     if "text_output" in answer:
         text = answer["text_output"]
         bears = any(text) if isinstance(text, list) else bool(text)
     else:
         bears = not answer.keys() <= _NO_OUTPUTS
-    return Piece(bears=bears, version=name(answer.get("model_version")), stages=_stages(answer))
+    return ResponsePart(
+        bears=bears, version=name(answer.get("model_version")), stages=_stages(answer)
+    )
 
 
 def _stages(answer: Mapping[str, Found]) -> Stages | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Blind:
+class NullObserver:
     """Takes everything and tells nothing: nobody knows what it is, or whoever did had a defect."""
 
     blind = True

@@ -13,7 +13,13 @@ from typing import Final
 
 from exporter.protocol.events import Stages
 from exporter.protocol.json_scan import Found, Keep, Wanted, count, name
-from exporter.protocol.payloads import Asked, Piece, Usage, choices_of, prompts_of
+from exporter.protocol.payloads import (
+    RequestFields,
+    ResponsePart,
+    TokenUsage,
+    choices_of,
+    prompts_of,
+)
 
 DONE = b"[DONE]"
 TIMING_EVENT = b"trtllm.perf_metrics"
@@ -59,9 +65,9 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> Asked:
+def asked(body: Mapping[str, Found]) -> RequestFields:
     """Return what a request's body says of it."""
-    return Asked(
+    return RequestFields(
         model=name(body.get("model")),
         request_id=name(body.get("user")),
         streaming=body.get("stream") is True,
@@ -69,10 +75,10 @@ def asked(body: Mapping[str, Found]) -> Asked:
     )
 
 
-def read(answer: Mapping[str, Found]) -> Piece:
+def read(answer: Mapping[str, Found]) -> ResponsePart:
     """Return what an answer, or an event of one, says of its first choice."""
     if answer.get("error") is not None or answer.get("object") == "error":
-        return Piece(error=True)
+        return ResponsePart(error=True)
     found = answer.get("choices")
     first, others = None, 0
     for choice in found if isinstance(found, list) else ():
@@ -81,7 +87,7 @@ def read(answer: Mapping[str, Found]) -> Piece:
                 others += _bears(choice)
             elif first is None:
                 first = choice
-    return Piece(
+    return ResponsePart(
         bears=first is not None and _bears(first),
         first=first is not None,
         others=others,
@@ -99,13 +105,13 @@ def _bears(choice: Mapping[str, Found]) -> bool:
     return any(texts.get(key) for key in _TEXTS)
 
 
-def usage(value: Found) -> Usage | None:
+def usage(value: Found) -> TokenUsage | None:
     """Return what a member ``usage`` says, None if there is none."""
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(
+    return TokenUsage(
         count(value.get("prompt_tokens")), count(value.get("completion_tokens")), count(cached)
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from exporter.protocol.json_scan import Found, Keep, Wanted, count, name
-from exporter.protocol.payloads import Asked, Piece, Usage
+from exporter.protocol.payloads import RequestFields, ResponsePart, TokenUsage
 
 _LAST: Final = ("response.completed", "response.incomplete", "response.failed", "error")
 
@@ -46,24 +46,24 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> Asked:
+def asked(body: Mapping[str, Found]) -> RequestFields:
     """Return what a request's body says of it."""
-    return Asked(
+    return RequestFields(
         model=name(body.get("model")),
         request_id=name(body.get("user")),
         streaming=body.get("stream") is True,
     )
 
 
-def read(answer: Mapping[str, Found]) -> Piece:
+def read(answer: Mapping[str, Found]) -> ResponsePart:
     """Return what a whole answer, or an event of one, says."""
     kind = answer.get("type")
     if answer.get("error") is not None or kind == "error" or answer.get("object") == "error":
-        return Piece(error=True, last=kind == "error")
+        return ResponsePart(error=True, last=kind == "error")
     if not isinstance(kind, str):
         return _of_response(answer)
     if kind.endswith(".delta"):
-        return Piece(bears=bool(answer.get("delta")))
+        return ResponsePart(bears=bool(answer.get("delta")))
     response = answer.get("response")
     if isinstance(response, dict):
         found = _of_response(response)
@@ -75,17 +75,17 @@ def read(answer: Mapping[str, Found]) -> Piece:
     item = answer.get("item")
     item = item if isinstance(item, dict) else {}
     if kind == "response.output_item.added":
-        return Piece(bears=bool(item.get("name")))
+        return ResponsePart(bears=bool(item.get("name")))
     bears = any((answer.get("text"), answer.get("arguments"), item.get("name"),
                  item.get("content")))  # fmt: skip
-    return Piece(bears=bears and kind.endswith(".done"), repeats=True)
+    return ResponsePart(bears=bears and kind.endswith(".done"), repeats=True)
 
 
-def _of_response(response: Mapping[str, Found]) -> Piece:
+def _of_response(response: Mapping[str, Found]) -> ResponsePart:
     details = response.get("incomplete_details")
     finish = name(details.get("reason")) if isinstance(details, dict) else ""
     status = name(response.get("status"))
-    return Piece(
+    return ResponsePart(
         finish=finish or (status if status in ("cancelled", "incomplete") else ""),
         usage=_usage(response.get("usage")),
         error=status == "failed" or response.get("error") is not None,
@@ -93,9 +93,11 @@ def _of_response(response: Mapping[str, Found]) -> Piece:
     )
 
 
-def _usage(value: Found) -> Usage | None:
+def _usage(value: Found) -> TokenUsage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(count(value.get("input_tokens")), count(value.get("output_tokens")), count(cached))
+    return TokenUsage(
+        count(value.get("input_tokens")), count(value.get("output_tokens")), count(cached)
+    )

@@ -11,7 +11,7 @@ CHOICES: Final = 1024
 """The most answers to one request that are believed."""
 
 
-class Asked(NamedTuple):
+class RequestFields(NamedTuple):
     """What the body of a request says of it."""
 
     model: str = ""
@@ -20,7 +20,7 @@ class Asked(NamedTuple):
     choices: int = 1
 
 
-class Usage(NamedTuple):
+class TokenUsage(NamedTuple):
     """The server's own numbers of tokens, None where it does not say."""
 
     input: int | None
@@ -28,7 +28,7 @@ class Usage(NamedTuple):
     cached: int | None
 
 
-class Piece(NamedTuple):
+class ResponsePart(NamedTuple):
     """What an event says, or a whole answer.
 
     ``bears`` says that it has text of the first choice, ``first`` that it is about that at all,
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
     repeats: bool = False
     finish: str = ""
     status: int = 0
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     running: bool = False
     error: bool = False
     last: bool = False

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from exporter.protocol import anthropic, kserve_http, openai, openai_responses, sglang
-from exporter.protocol.event_template import Likeness, likeness, usage_at
+from exporter.protocol.event_template import EventTemplate, likeness, usage_at
 from exporter.protocol.events import Listener, Outcome, Stream
 from exporter.protocol.json_scan import Found, Wanted, loaded
-from exporter.protocol.payloads import Asked, Piece, Usage
+from exporter.protocol.payloads import RequestFields, ResponsePart, TokenUsage
 
 _QUOTE = b'"'[0]
 _PATIENCE = 8
@@ -30,7 +30,7 @@ _BY_FINISH: Final[Mapping[str, Outcome]] = {
 }
 
 
-class Api(NamedTuple):
+class ApiFormat(NamedTuple):
     """How to read what is asked and answered; the trees are what is wanted of either's JSON.
 
     ``ends`` says that streams carry their own end mark: one without it was cut off.
@@ -38,23 +38,23 @@ class Api(NamedTuple):
 
     request: Mapping[str, Wanted]
     answer: Mapping[str, Wanted]
-    asked: Callable[[Mapping[str, Found]], Asked]
-    read: Callable[[Mapping[str, Found]], Piece]
+    asked: Callable[[Mapping[str, Found]], RequestFields]
+    read: Callable[[Mapping[str, Found]], ResponsePart]
     ends: bool = True
 
 
-KSERVE: Final = Api(
+KSERVE: Final = ApiFormat(
     kserve_http.REQUEST, kserve_http.ANSWER, kserve_http.asked, kserve_http.read, ends=False
 )
-OPENAI: Final = Api(openai.REQUEST, openai.ANSWER, openai.asked, openai.read)
-RESPONSES: Final = Api(
+OPENAI: Final = ApiFormat(openai.REQUEST, openai.ANSWER, openai.asked, openai.read)
+RESPONSES: Final = ApiFormat(
     openai_responses.REQUEST, openai_responses.ANSWER, openai_responses.asked, openai_responses.read
 )
-MESSAGES: Final = Api(anthropic.REQUEST, anthropic.ANSWER, anthropic.asked, anthropic.read)
-SGLANG: Final = Api(sglang.REQUEST, sglang.ANSWER, sglang.asked, sglang.read)
+MESSAGES: Final = ApiFormat(anthropic.REQUEST, anthropic.ANSWER, anthropic.asked, anthropic.read)
+SGLANG: Final = ApiFormat(sglang.REQUEST, sglang.ANSWER, sglang.asked, sglang.read)
 
 
-class Answer:
+class ResponseReader:
     """Takes the events of a streaming answer, or what was found in a whole one.
 
     ``done`` says that the server has sent what it sends last, ``failed`` that it told of an error.
@@ -76,12 +76,12 @@ class Answer:
         "failed",
     )
 
-    def __init__(self, api: Api, stream: Stream, listener: Listener) -> None:
+    def __init__(self, api: ApiFormat, stream: Stream, listener: Listener) -> None:
         self.done = False
         self._api = api
         self._stream = stream
         self._listener = listener
-        self._likeness: Likeness | None = None
+        self._likeness: EventTemplate | None = None
         self._patience = _PATIENCE
         self._output = 0  # tokens so far, where every chunk says it
         self._finish = ""
@@ -142,12 +142,12 @@ class Answer:
         if self._patience and piece.bears:
             self._learn(data, piece)
 
-    def _learn(self, data: bytes, piece: Piece) -> None:
+    def _learn(self, data: bytes, piece: ResponsePart) -> None:
         self._patience -= 1
         if learnt := likeness(data, piece, self._api.read):
             self._likeness = learnt
 
-    def _take(self, piece: Piece, time: float) -> Piece:
+    def _take(self, piece: ResponsePart, time: float) -> ResponsePart:
         """Take in what an event says; return what of that counts."""
         if piece.running and self._stream.choices > 1:
             piece = piece._replace(usage=None)  # it is that of a single choice
@@ -157,7 +157,7 @@ class Answer:
             self._count(piece.bears, piece.usage, time)
         return piece
 
-    def _note(self, piece: Piece) -> None:
+    def _note(self, piece: ResponsePart) -> None:
         stream = self._stream
         self.failed = self.failed or piece.error
         self.done = self.done or piece.last
@@ -170,7 +170,7 @@ class Answer:
         if piece.usage:
             self._use(piece.usage)
 
-    def _use(self, usage: Usage) -> None:
+    def _use(self, usage: TokenUsage) -> None:
         stream = self._stream
         if usage.input is not None:
             stream.input_tokens = usage.input
@@ -180,7 +180,7 @@ class Answer:
         if usage.cached is not None:
             stream.cached_tokens = usage.cached
 
-    def _count(self, bears: bool, usage: Usage | None, time: float) -> None:
+    def _count(self, bears: bool, usage: TokenUsage | None, time: float) -> None:
         """Tell of a piece with text, or with more tokens where every piece says how many.
 
         Usage that comes after pieces without is that of the whole answer and says nothing of the

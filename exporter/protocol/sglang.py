@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from exporter.protocol.json_scan import Found, Keep, Wanted, count, name
-from exporter.protocol.payloads import Asked, Piece, Usage, choices_of, prompts_of
+from exporter.protocol.payloads import (
+    RequestFields,
+    ResponsePart,
+    TokenUsage,
+    choices_of,
+    prompts_of,
+)
 
 REQUEST: Final[Mapping[str, Wanted]] = {
     "rid": Keep.NAME,
@@ -35,34 +41,34 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> Asked:
+def asked(body: Mapping[str, Found]) -> RequestFields:
     """Return what a request's body says of it."""
     sampling = body.get("sampling_params")
     prompts = max(prompts_of(body.get("text")), prompts_of(body.get("input_ids")))
-    return Asked(
+    return RequestFields(
         request_id=name(body.get("rid")),
         streaming=body.get("stream") is True,
         choices=choices_of(prompts, sampling.get("n") if isinstance(sampling, dict) else None),
     )
 
 
-def read(answer: Mapping[str, Found]) -> Piece:
+def read(answer: Mapping[str, Found]) -> ResponsePart:
     """Return what a whole answer, or an event of one, says of its first choice."""
     if answer.get("error") is not None:
-        return Piece(error=True)
+        return ResponsePart(error=True)
     meta = answer.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
     finish = meta.get("finish_reason")
     finish = finish if isinstance(finish, dict) else {}
     bears = bool(answer.get("text") or answer.get("output_ids"))
     is_first = answer.get("index", 0) == 0
-    return Piece(
+    return ResponsePart(
         bears=bears and is_first,
         first=is_first,
         others=int(bears and not is_first),
         finish=name(finish.get("type")),
         status=count(finish.get("status_code")) or 0,
-        usage=Usage(
+        usage=TokenUsage(
             count(meta.get("prompt_tokens")),
             count(meta.get("completion_tokens")),
             count(meta.get("cached_tokens")),

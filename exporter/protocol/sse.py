@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from exporter.protocol.json_scan import Found, Scanner, Wanted
+from exporter.protocol.json_scan import Found, JsonScanner, Wanted
 
 EVENT_BYTES = 64 * 1024
 """Longer events are not held, but scanned as they pass for what is wanted of them."""
@@ -27,7 +27,7 @@ TakeFound = Callable[[dict[str, Found], float], None]
 """Takes what is wanted of an event that was too long to hold, and the time."""
 
 
-class Splitter:
+class SseSplitter:
     """Takes an answer in pieces and tells its events."""
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Splitter:
         self._line = bytearray()
         self._data: bytearray | None = None
         self._name = b""
-        self._long: Scanner | None = None
+        self._long: JsonScanner | None = None
         self._inside = 0  # of a line that is too long to hold: 1 of data, 2 of something else
         self._after_return = False
         self._between = True
@@ -130,7 +130,7 @@ class Splitter:
 
     def _scan(self, piece: bytes) -> None:
         if self._long is None:
-            self._long = Scanner(self._wanted, SCANNED_BYTES)
+            self._long = JsonScanner(self._wanted, SCANNED_BYTES)
             self._long.feed(bytes(self._data or b""))
             self._data = None
         self._long.feed(piece)

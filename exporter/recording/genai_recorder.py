@@ -13,7 +13,7 @@ from typing import Any
 
 from exporter.protocol.events import Outcome, Stream
 from exporter.recording.metric_recorder import Histogram
-from exporter.recording.model_metrics import Model
+from exporter.recording.model_metrics import ModelMetrics
 
 MOST_SERIES = 1_000
 
@@ -23,10 +23,10 @@ class GenAiRecorder:
 
     def __init__(self, bounds: Mapping[str, Sequence[float]]) -> None:
         self._edges = {signal: (*edges, inf) for signal, edges in bounds.items()}
-        self._histograms: dict[tuple[Model, str, str, str], Histogram] = {}
+        self._histograms: dict[tuple[ModelMetrics, str, str, str], Histogram] = {}
 
     def ended(
-        self, model: Model, stream: Stream, end: float, outcome: Outcome, tpot: float | None
+        self, model: ModelMetrics, stream: Stream, end: float, outcome: Outcome, tpot: float | None
     ) -> None:
         """Count a request: its latencies if it succeeded, its duration in any case."""
         if not model.proven:
@@ -45,7 +45,7 @@ class GenAiRecorder:
             yield [*labels, histogram.edges, list(accumulate(histogram.counts)), histogram.sum]
 
     def _observe(
-        self, model: Model, stream: Stream, signal: str, seconds: float, error: str = ""
+        self, model: ModelMetrics, stream: Stream, signal: str, seconds: float, error: str = ""
     ) -> None:
         key = (model, stream.endpoint, signal, error)
         histogram = self._histograms.get(key)

@@ -21,7 +21,7 @@ OUTCOME = "outcome"
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class GoodputObjective:
     """A goodput objective: the most seconds by signal, in the file's order.
 
     ``name`` is service and objective; an empty ``model`` is every one.
@@ -33,19 +33,19 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GoodputVerdict:
     """``result`` is good, bad or unknown; ``clause`` is the first of the file that failed."""
 
     result: str
     clause: str = ""
 
 
-def goals(services: Iterable[Service]) -> Iterator[Goal]:
+def goals(services: Iterable[Service]) -> Iterator[GoodputObjective]:
     """Yield every goodput objective of SLO files."""
     for service in services:
         for objective in service.objectives:
             if objective.indicator == "goodput":
-                yield Goal(
+                yield GoodputObjective(
                     goodput_objective(service.service, objective.name),
                     service.selects(objective).get("model", ""),
                     {signal: float(seconds) for signal, seconds in objective.clauses.items()},
@@ -71,19 +71,21 @@ def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
     return known
 
 
-def verdict_at_end(goal: Goal, outcome: Outcome, known: Mapping[str, float]) -> Verdict | None:
+def verdict_at_end(
+    goal: GoodputObjective, outcome: Outcome, known: Mapping[str, float]
+) -> GoodputVerdict | None:
     """Return the verdict on a request that had broken no clause before it ended.
 
     None if it does not count.  The first clause in the file's order is named of those that show
     only at the end (``tpot``, ``queue``).
     """
     if outcome in FAILED:
-        return Verdict("bad", OUTCOME)
+        return GoodputVerdict("bad", OUTCOME)
     if outcome not in ("ok", "disconnected"):
         return None
     for signal, most in goal.clauses.items():
         if known.get(signal, 0.0) > most:
-            return Verdict("bad", signal)
+            return GoodputVerdict("bad", signal)
     if outcome == "disconnected":
         return None
-    return Verdict("good" if goal.clauses.keys() <= known.keys() else "unknown")
+    return GoodputVerdict("good" if goal.clauses.keys() <= known.keys() else "unknown")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from exporter.recording.goodput import Goal
+from exporter.recording.goodput import GoodputObjective
 from exporter.samples import UNLABELLED, Labels
 from slos.signals import (
     DISCONNECT_PHASES,
@@ -22,7 +22,7 @@ SLO_EVENTS = frozenset(map(slo_events, LATENCIES))
 
 
 def known_labels(
-    signal: str, *, thresholds: Iterable[float] = (), goals: Iterable[Goal] = ()
+    signal: str, *, thresholds: Iterable[float] = (), goals: Iterable[GoodputObjective] = ()
 ) -> tuple[Labels, ...]:
     """Return the label sets of a counter that any model has; empty if there are none.
 
@@ -59,7 +59,7 @@ def slice_labels(objective: str) -> tuple[Labels, ...]:
     return tuple((("objective", objective), ("result", result)) for result in RESULTS)
 
 
-def _verdicts(goal: Goal) -> Iterator[Labels]:
+def _verdicts(goal: GoodputObjective) -> Iterator[Labels]:
     verdicts = [("good", ""), ("unknown", "")]
     verdicts += [("bad", clause) for clause in (OUTCOME_CLAUSE, *goal.clauses)]
     for result, clause in verdicts:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.protocol.events import Outcome, Stream
-from exporter.recording.goodput import Goal, Verdict, verdict_at_end
-from exporter.recording.model_metrics import Model
+from exporter.recording.goodput import GoodputObjective, GoodputVerdict, verdict_at_end
+from exporter.recording.model_metrics import ModelMetrics
 
 
 @dataclass(slots=True)
@@ -36,20 +36,20 @@ class Judgement:
     gaps: dict[float, float] = field(default_factory=dict)
     pending: frozenset[float] = frozenset()
 
-    def note_gap(self, model: Model, began: float, gap: float) -> None:
+    def note_gap(self, model: ModelMetrics, began: float, gap: float) -> None:
         """Remember when a gap that began at ``began`` exceeded each limit of the model."""
         for limit in model.gap_limits:
             if gap > limit and limit not in self.gaps:
                 self.gaps[limit] = began + limit
 
-    def token_came(self, model: Model) -> None:
+    def token_came(self, model: ModelMetrics) -> None:
         """Leave the wait that has ended to the histogram of gaps."""
         for threshold in self.pending:
             model.late_gaps[threshold] -= 1
         self.pending = frozenset()
 
 
-def judge_first_token(model: Model, stream: Stream, done: Judgement) -> None:
+def judge_first_token(model: ModelMetrics, stream: Stream, done: Judgement) -> None:
     """Judge a first token that the client was there to get."""
     if not done.first:
         done.first = True
@@ -60,7 +60,7 @@ def judge_first_token(model: Model, stream: Stream, done: Judgement) -> None:
 
 
 def judge_under_way(
-    model: Model, stream: Stream, done: Judgement, until: float, tenant: str
+    model: ModelMetrics, stream: Stream, done: Judgement, until: float, tenant: str
 ) -> None:
     """Count what a request under way has crossed by ``until``."""
     _late(model, stream, done, until)
@@ -68,11 +68,11 @@ def judge_under_way(
         clause = "" if goal.name in done.goals else _broken_first(goal, stream, done, until)
         if clause:
             done.goals |= {goal.name}
-            model.judged(goal, Verdict("bad", clause), tenant)
+            model.judged(goal, GoodputVerdict("bad", clause), tenant)
 
 
 def judge_ended(
-    model: Model,
+    model: ModelMetrics,
     stream: Stream,
     done: Judgement,
     until: float,
@@ -103,7 +103,7 @@ def judge_ended(
                 model.judged(goal, verdict, tenant)
 
 
-def _late(model: Model, stream: Stream, done: Judgement, until: float) -> None:
+def _late(model: ModelMetrics, stream: Stream, done: Judgement, until: float) -> None:
     for signal in ("ttft", "max_gap", "e2e"):
         if signal == "ttft" and done.first:
             continue
@@ -120,13 +120,13 @@ def _late(model: Model, stream: Stream, done: Judgement, until: float) -> None:
                 model.late_gaps[threshold] += 1
 
 
-def _remaining(model: Model, signal: str, done: Judgement, *, good: bool) -> None:
+def _remaining(model: ModelMetrics, signal: str, done: Judgement, *, good: bool) -> None:
     for threshold in model.thresholds.get(signal, ()):
         if (signal, threshold) not in done.late:
             model.event(signal, threshold, good=good)
 
 
-def _broken_first(goal: Goal, stream: Stream, done: Judgement, until: float) -> str:
+def _broken_first(goal: GoodputObjective, stream: Stream, done: Judgement, until: float) -> str:
     """Return the clause that a request broke first, empty if it broke none by ``until``."""
     broken = [
         (at, place, clause)

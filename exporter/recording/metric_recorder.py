@@ -48,7 +48,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Recorder:
+class MetricRecorder:
     """Counts events by signal, model, version and method.
 
     ``thresholds`` are the SLO thresholds by signal in seconds: each becomes an exact bucket edge.

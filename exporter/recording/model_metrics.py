@@ -8,10 +8,10 @@ from dataclasses import replace
 from math import inf
 
 from exporter.protocol.events import Stages
-from exporter.recording.goodput import Goal, Verdict
+from exporter.recording.goodput import GoodputObjective, GoodputVerdict
 from exporter.recording.initial_series import known_labels
 from exporter.recording.label_limiter import OTHER, LabelLimiter, SeriesBudget
-from exporter.recording.metric_recorder import Histogram, Recorder, Series
+from exporter.recording.metric_recorder import Histogram, MetricRecorder, Series
 from exporter.samples import UNLABELLED, Distribution, Labels, Reading, Value
 from slos.signals import (
     LATENCIES,
@@ -74,7 +74,7 @@ SAMPLED = "wire_stages_sampled"
 _REASON = re.compile(r"[a-z0-9_]{1,40}")
 
 
-class Pace:
+class TokenHistograms:
     """The histograms that every token goes to."""
 
     __slots__ = ("itl", "itl_normalized", "ttft")
@@ -84,11 +84,11 @@ class Pace:
         self.itl = itl
         self.itl_normalized = itl_normalized
 
-    def empty(self) -> Pace:
+    def empty(self) -> TokenHistograms:
         """Return others with the same edges and nothing in them."""
-        return Pace(*(Histogram(one.edges) for one in self._all()))
+        return TokenHistograms(*(Histogram(one.edges) for one in self._all()))
 
-    def add(self, other: Pace) -> None:
+    def add(self, other: TokenHistograms) -> None:
         """Take in what others have."""
         for mine, theirs in zip(self._all(), other._all(), strict=True):
             mine.add(theirs)
@@ -97,7 +97,7 @@ class Pace:
         return self.ttft, self.itl, self.itl_normalized
 
 
-class Model:
+class ModelMetrics:
     """Counts what happens to the requests for one version of a model.
 
     ``proven`` says that the server has shown that it knows the model, ``live`` how many requests
@@ -112,19 +112,19 @@ class Model:
         name: str,
         version: str,
         thresholds: Mapping[str, Iterable[float]],
-        goals: Iterable[Goal],
+        goals: Iterable[GoodputObjective],
         budget: SeriesBudget | None = None,
         tenants: Iterable[str] = (),
     ) -> None:
         self.name = name
         self.version = version
-        self.unversioned: Model | None = None
+        self.unversioned: ModelMetrics | None = None
         self.proven = False
         self.live = 0
         self.touched = True
         self._budget = budget or SeriesBudget()
         self.goals = tuple(goal for goal in goals if goal.model in ("", name))
-        self._pace: Pace | None = None
+        self._pace: TokenHistograms | None = None
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
         self._reasons = LabelLimiter(MAX_REASONS)
@@ -135,7 +135,7 @@ class Model:
         clauses = (goal.clauses.get("max_gap") for goal in self.goals)
         self.gap_limits = sorted({*self.thresholds.get("max_gap", ()), *filter(None, clauses)})
         self.late_gaps = dict.fromkeys(self.thresholds.get("itl", ()), 0)
-        self._recorder = Recorder(self.thresholds)
+        self._recorder = MetricRecorder(self.thresholds)
         self._tenants: set[str] = set()
         self._unused = set(_BEFORE_FIRST_USE)
         for signal in _AT_ONCE:
@@ -144,13 +144,15 @@ class Model:
             self.met(tenant)
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> TokenHistograms:
         """Where tokens go; with the first stream begins all that streams have."""
         if self._pace is None:
             for signal in _WITH_STREAMS:
                 self._begin(self._series(signal))
             signals = ("ttft", "itl", "itl_normalized")
-            self._pace = Pace(*(self._recorder.histogram(self._series(one)) for one in signals))
+            self._pace = TokenHistograms(
+                *(self._recorder.histogram(self._series(one)) for one in signals)
+            )
         return self._pace
 
     def observe(self, signal: str, seconds: float) -> None:
@@ -215,7 +217,7 @@ class Model:
             if seconds is not None:
                 self._observe((signal, "", "", self._stages), seconds)
 
-    def judged(self, goal: Goal, verdict: Verdict, tenant: str = "") -> None:
+    def judged(self, goal: GoodputObjective, verdict: GoodputVerdict, tenant: str = "") -> None:
         """Count the verdict on a request for an objective."""
         labels = {"objective": goal.name, "result": verdict.result, "clause": verdict.clause}
         self.count("goodput", labels, tenant=tenant)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from exporter.protocol.events import Endpoint
 from exporter.recording.label_limiter import OTHER, SeriesBudget
-from exporter.recording.model_metrics import Model
+from exporter.recording.model_metrics import ModelMetrics
 
 MAX_MODELS = 256
 """Models that are reported on, versions counted; those that are expected may be more."""
@@ -32,7 +32,7 @@ class ModelRegistry:
 
     def __init__(
         self,
-        new: Callable[[str, str], Model],
+        new: Callable[[str, str], ModelMetrics],
         expected: Collection[str] = (),
         budget: SeriesBudget | None = None,
     ) -> None:
@@ -40,7 +40,7 @@ class ModelRegistry:
         self._budget = budget or SeriesBudget()
         self._expected = frozenset(expected)
         self._known = self._expected
-        self._models: dict[tuple[str, str], Model] = {}
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._versions: dict[str, str] = {}
         self._known_count = 0
         for name in expected:
@@ -63,7 +63,7 @@ class ModelRegistry:
         """Return the name of the only model there is, empty if there are several or none."""
         return next(iter(self._known)) if len(self._known) == 1 else ""
 
-    def requested(self, name: str, version: str, endpoint: Endpoint) -> Model | None:
+    def requested(self, name: str, version: str, endpoint: Endpoint) -> ModelMetrics | None:
         """Return the model that a request is for; None if too many are waiting for proof.
 
         Without a version it is the one that such a request was last answered by.
@@ -79,7 +79,9 @@ class ModelRegistry:
             return self._other()
         return self._add(*key, proven=False) if self._has_room() else None
 
-    def answered(self, asked: Model, name: str, version: str, endpoint: Endpoint) -> Model:
+    def answered(
+        self, asked: ModelMetrics, name: str, version: str, endpoint: Endpoint
+    ) -> ModelMetrics:
         """Return the model that an answer is from, which proves a name that was not known.
 
         If only the answer has the version, a model that was not reported on yet takes it over.
@@ -103,15 +105,15 @@ class ModelRegistry:
             model.proven = True
         return model
 
-    def reported(self) -> Iterator[Model]:
+    def reported(self) -> Iterator[ModelMetrics]:
         """Yield the models that the server has; more may come meanwhile."""
         return (model for model in tuple(self._models.values()) if model.proven)
 
-    def _other(self) -> Model:
+    def _other(self) -> ModelMetrics:
         self._budget.limited["model"] += 1
         return self._models.get((OTHER, "")) or self._add(OTHER, "", proven=True)
 
-    def _add(self, name: str, version: str, *, proven: bool) -> Model:
+    def _add(self, name: str, version: str, *, proven: bool) -> ModelMetrics:
         model = self._models[name, version] = self._new(name, version)
         model.proven = proven
         self._known_count += proven

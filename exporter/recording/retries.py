@@ -8,7 +8,7 @@ MOST = 4096
 """Failures that are remembered; beyond it the oldest is forgotten."""
 
 
-class Retries:
+class RetryDetector:
     """Remembers failures by the hash of their prompts; one failure explains one retry."""
 
     def __init__(self) -> None:

@@ -23,12 +23,12 @@ from typing import Protocol
 
 from exporter.protocol.events import Outcome, Stream
 from exporter.recording.genai_recorder import GenAiRecorder
-from exporter.recording.goodput import Goal, times
+from exporter.recording.goodput import GoodputObjective, times
 from exporter.recording.judgement import Judgement, judge_ended, judge_first_token, judge_under_way
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, LabelLimiter, SeriesBudget
-from exporter.recording.model_metrics import Model, Pace
+from exporter.recording.model_metrics import ModelMetrics, TokenHistograms
 from exporter.recording.model_registry import ModelRegistry
-from exporter.recording.retries import Retries
+from exporter.recording.retries import RetryDetector
 from exporter.samples import Reading
 
 MAX_TENANTS = 100
@@ -74,8 +74,8 @@ class _Live:
     was read late.
     """
 
-    model: Model
-    pace: Pace | None
+    model: ModelMetrics
+    pace: TokenHistograms | None
     left: Stream | None = None
     blocked: bool = False
     late: bool = False
@@ -98,7 +98,7 @@ class StreamRecorder:
     def __init__(
         self,
         thresholds: Mapping[str, Iterable[float]],
-        goals: Iterable[Goal] = (),
+        goals: Iterable[GoodputObjective] = (),
         tenants: Mapping[str, Sequence[str]] | None = None,
         *,
         expected: Collection[str] = (),
@@ -116,7 +116,7 @@ class StreamRecorder:
             self._tenants.reserve(tenant)
         self._budget = SeriesBudget(max_series)
         self._models = ModelRegistry(
-            lambda name, version: Model(
+            lambda name, version: ModelMetrics(
                 name,
                 version,
                 thresholds,
@@ -132,7 +132,7 @@ class StreamRecorder:
         self.late_gaps = 0
         self._probe = probe
         self._live: dict[Stream, _Live] = {}
-        self._retries = Retries()
+        self._retries = RetryDetector()
 
     def beside(self) -> StreamRecorder:
         """Return a listener for another tap: with counts of its own, only.
@@ -351,7 +351,7 @@ class StreamRecorder:
             if live.left is None and live.pace:
                 live.pace = model.pace
 
-    def _over(self, stream: Stream, live: _Live) -> Model:
+    def _over(self, stream: Stream, live: _Live) -> ModelMetrics:
         del self._live[stream]
         live.model.live -= 1
         return live.model
@@ -387,7 +387,7 @@ def _phase(stream: Stream, outcome: Outcome) -> str:
     return "mid_stream" if stream.chunks or stream.unread else "before_first_token"
 
 
-def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
+def _count_stream(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: str) -> None:
     phase = _phase(stream, outcome)
     model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
     if phase == "before_first_token":
@@ -405,7 +405,7 @@ def _count_stream(model: Model, stream: Stream, outcome: Outcome, tenant: str) -
         model.observe("tpot", tpot)
 
 
-def _count_disconnect(model: Model, stream: Stream, left: float, tenant: str) -> None:
+def _count_disconnect(model: ModelMetrics, stream: Stream, left: float, tenant: str) -> None:
     """Count that a client left; ``stream`` is what it was like then."""
     if not stream.streaming:
         return
@@ -418,7 +418,7 @@ def _count_disconnect(model: Model, stream: Stream, left: float, tenant: str) ->
         model.count("partial_tokens", amount=tokens)
 
 
-def _count_tokens(model: Model, stream: Stream, outcome: Outcome, tenant: str) -> None:
+def _count_tokens(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: str) -> None:
     tokens = _output_tokens(stream)
     if not stream.counted and (tokens or outcome == "ok"):
         model.not_told("output_tokens")

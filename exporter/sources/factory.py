@@ -6,28 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporter.genai import PROFILES
 from exporter.recording.goodput import goals
-from exporter.settings import Config
+from exporter.settings import Settings
 from exporter.sources import Source
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.probe import ID
 from exporter.sources.served_models import ServedModels
 from exporter.sources.sglang.sglang_source import SglangSource
-from exporter.sources.tap_source import TapsSource
+from exporter.sources.tap_source import TapSource
 from exporter.sources.traces.traces_source import TracesSource
 from exporter.sources.triton.triton_source import TritonSource
 from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.sources.vllm.vllm_source import VllmSource
-from exporter.taps.process.child_process import TapsProcess
-from exporter.taps.process.messages import Settings
+from exporter.taps.process.child_process import TapProcess
+from exporter.taps.process.messages import TapSettings
 from slos.model import Service
 from slos.signals import TENANT
 from slos.thresholds import thresholds
 
 
-def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Source]:
+def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[Source]:
     """Make every source; none is opened yet.  Thresholds of ``services`` become bucket edges."""
-    limits = Limits(config.timeout, config.max_bytes)
+    limits = FetchLimits(config.timeout, config.max_bytes)
     edges = thresholds(services)
     if config.triton or config.triton_metrics:
         yield TritonSource(
@@ -60,8 +60,8 @@ def configured(config: Config, services: Sequence[Service] = ()) -> Iterator[Sou
     if config.tap:
         # Last, as others may need more time to open, and from then on it stands in the way.
         alone = not any(getattr(config, name) for name in _KNOW_MODELS)
-        yield TapsSource(
-            TapsProcess(_tap_settings(config, services, edges)),
+        yield TapSource(
+            TapProcess(_tap_settings(config, services, edges)),
             alone=alone,
             timeout=config.timeout,
             served=_served(config, limits) if alone else None,
@@ -80,20 +80,20 @@ _KNOW_MODELS = (
 """Settings of sources that tell what is missing of their models."""
 
 
-def _served(config: Config, limits: Limits) -> ServedModels:
+def _served(config: Settings, limits: FetchLimits) -> ServedModels:
     return ServedModels(
         config.tap, limits, server_name=config.tap_upstream_tls, ca=config.tap_upstream_ca
     )
 
 
 def _tap_settings(
-    config: Config, services: Iterable[Service], edges: Mapping[str, Sequence[float]]
-) -> Settings:
+    config: Settings, services: Iterable[Service], edges: Mapping[str, Sequence[float]]
+) -> TapSettings:
     selectors = [
         service.selects(objective) for service in services for objective in service.objectives
     ]
     named = dict.fromkeys(selector["model"] for selector in selectors if "model" in selector)
-    return Settings(
+    return TapSettings(
         taps=[str(spec) for spec in config.tap],
         tenant_header=config.tap_tenant_header,
         drain=config.tap_drain,
@@ -122,7 +122,7 @@ def _tenants(selectors: Iterable[Mapping[str, str]]) -> Mapping[str, Sequence[st
     return {model: tuple(names) for model, names in found.items()}
 
 
-def _genai_bounds(config: Config) -> Mapping[str, Sequence[float]]:
+def _genai_bounds(config: Settings) -> Mapping[str, Sequence[float]]:
     """Return the bucket boundaries of the conventions by signal, if they are pushed at all."""
     profile = PROFILES.get(config.otlp_genai) if config.otlp_endpoint else None
     return {signal: one.bounds for signal, one in profile.metrics.items()} if profile else {}

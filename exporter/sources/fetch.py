@@ -20,7 +20,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FetchLimits:
     """How long (seconds, from connecting to the last byte) and how large an answer may be."""
 
     timeout: float = 2.0
@@ -28,7 +28,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A status that was asked for, and the whole body."""
 
     status: int
@@ -64,10 +64,10 @@ async def fetch(
     method: str,
     url: str,
     *,
-    limits: Limits,
+    limits: FetchLimits,
     statuses: Collection[int] = (200,),
     body: bytes | None = None,
-) -> Answer:
+) -> HttpResponse:
     """Make one exchange and return its answer; redirects are not followed.
 
     Raises SourceError of one of the kinds timeout, refused, unreachable, tls, status, too_large,
@@ -84,7 +84,7 @@ async def fetch(
         body=body,
         whole=True,
     )
-    return Answer(status, bytes(received))
+    return HttpResponse(status, bytes(received))
 
 
 async def receive(
@@ -93,7 +93,7 @@ async def receive(
     url: str,
     take: Callable[[bytes], None],
     *,
-    limits: Limits,
+    limits: FetchLimits,
     statuses: Collection[int] = (200,),
     body: bytes | None = None,
     whole: bool = False,
@@ -140,7 +140,7 @@ async def receive(
         raise SourceError(kind, f"{where}: {what} ({type(error).__name__})") from None
 
 
-def parse_json(answer: Answer, url: str) -> object:
+def parse_json(answer: HttpResponse, url: str) -> object:
     """Return the body as JSON; raises SourceError ``malformed``.
 
     Lone surrogates become question marks: JSON can carry them, UTF-8 and so URLs and labels cannot.
@@ -163,7 +163,7 @@ def _check_head(response: aiohttp.ClientResponse, where: str, statuses: Collecti
 
 
 async def _take_body(
-    response: aiohttp.ClientResponse, take: Callable[[bytes], None], where: str, limits: Limits
+    response: aiohttp.ClientResponse, take: Callable[[bytes], None], where: str, limits: FetchLimits
 ) -> None:
     left = limits.max_bytes
     async for chunk in response.content.iter_chunked(CHUNK):
@@ -173,7 +173,7 @@ async def _take_body(
             raise _too_large(where, limits)
 
 
-def _too_large(where: str, limits: Limits) -> SourceError:
+def _too_large(where: str, limits: FetchLimits) -> SourceError:
     return SourceError("too_large", f"{where} answered more than {limits.max_bytes} bytes")
 
 

@@ -10,7 +10,15 @@ import aiohttp
 from exporter.samples import ModelInfo, SourceError
 from exporter.sources import Closing
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public, receive
+from exporter.sources.fetch import (
+    FetchLimits,
+    HttpResponse,
+    fetch,
+    new_session,
+    parse_json,
+    public,
+    receive,
+)
 
 T = TypeVar("T")
 MAX_VERSION = 40
@@ -23,10 +31,10 @@ Parts = dict[str, SourceError | None]
 class HttpSource(Closing):
     """Reads one server at ``url``; connections are opened when first needed."""
 
-    def __init__(self, name: str, url: str, limits: Limits | None) -> None:
+    def __init__(self, name: str, url: str, limits: FetchLimits | None) -> None:
         self.name = name
         self.url = url.rstrip("/")
-        self._limits = limits or Limits()
+        self._limits = limits or FetchLimits()
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -40,7 +48,7 @@ class HttpSource(Closing):
             await self._session.close()
             self._session = None
 
-    async def get(self, path: str, statuses: Collection[int] = (200,)) -> Answer:
+    async def get(self, path: str, statuses: Collection[int] = (200,)) -> HttpResponse:
         """Get ``path``; raises SourceError."""
         url = self.url + path
         return await fetch(self._opened(), "GET", url, limits=self._limits, statuses=statuses)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Ledger:
+class LossCounter:
     """Holds what arrived against what was counted; ``lost`` is what never came.
 
     The count must be read before what is told of the same requests: then what arrived beyond the

@@ -25,7 +25,7 @@ import aiohttp
 from exporter.families import Family, own_family
 from exporter.log import Episodes
 from exporter.samples import Missing, Reading, SourceError, Survey
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
 
 ID = f"tokenslo-probe-{secrets.token_hex(8)}"
 """Names the requests of this process: random, so that clients cannot hide behind it."""
@@ -67,7 +67,7 @@ _WITHHELD = "the server counts the sidecar's own probes among the requests of cl
 _GET_TAPPED = "send clients through the tap, or let it see them; or leave out --probe"
 
 Result = Literal["ok", "busy", "failed"]
-Ask = Callable[[aiohttp.ClientSession, str, Limits], Awaitable[None]]
+Ask = Callable[[aiohttp.ClientSession, str, FetchLimits], Awaitable[None]]
 """Sends one request about a model; raises SourceError if it is not answered as it should be."""
 
 
@@ -99,7 +99,7 @@ class Probe:
         self.probed = Probed(None, "no answer yet")
         self._ask = ask
         self._interval = interval
-        self._limits = Limits(timeout, MAX_BYTES)
+        self._limits = FetchLimits(timeout, MAX_BYTES)
         self._made_since = made_since
         self._episodes = Episodes()
         self._failures = 0
@@ -185,7 +185,7 @@ def families(probes: Sequence[Probe]) -> tuple[Family, ...]:
 def of_triton(url: str) -> Ask:
     """Ask by ``generate`` or, where the model streams, by ``generate_stream``."""
 
-    async def ask(session: aiohttp.ClientSession, model: str, limits: Limits) -> None:
+    async def ask(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
         where = f"{url.rstrip('/')}/v2/models/{quote(model, safe='')}"
         answer = await _fetch(session, "GET", f"{where}/config", limits)
         body, streams = _triton_request(parse_json(answer, where), model)
@@ -200,7 +200,7 @@ def of_triton(url: str) -> Ask:
 def of_openai(url: str) -> Ask:
     """Ask a server with OpenAI's API for a completion."""
 
-    async def ask(session: aiohttp.ClientSession, model: str, limits: Limits) -> None:
+    async def ask(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
         where = f"{url.rstrip('/')}/v1/completions"
         request = {"model": model, "prompt": "Hi", "max_tokens": 1, "user": ID}
         answer = await _fetch(session, "POST", where, limits, json.dumps(request).encode())
@@ -210,8 +210,12 @@ def of_openai(url: str) -> Ask:
 
 
 async def _fetch(
-    session: aiohttp.ClientSession, method: str, url: str, limits: Limits, body: bytes | None = None
-) -> Answer:
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    limits: FetchLimits,
+    body: bytes | None = None,
+) -> HttpResponse:
     answer = await fetch(session, method, url, limits=limits, statuses=_EVERY_STATUS, body=body)
     if answer.status != 200:
         kind = "busy" if answer.status in _BUSY_STATUSES else "status"
@@ -240,7 +244,7 @@ def _triton_request(config: object, model: str) -> tuple[bytes, bool]:
     return json.dumps(request).encode(), streams
 
 
-def _events(answer: Answer) -> list[bytes]:
+def _events(answer: HttpResponse) -> list[bytes]:
     lines = answer.body.splitlines()
     return [line.removeprefix(b"data:") for line in lines if line.startswith(b"data:")]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import aiohttp
 
 from exporter.samples import SourceError
-from exporter.sources.fetch import Limits, fetch, new_session, parse_json
+from exporter.sources.fetch import FetchLimits, fetch, new_session, parse_json
 from exporter.sources.triton import model_repository
 from exporter.taps.tap import ProxySpec, Spec
 
@@ -27,7 +27,7 @@ class ServedModels:
     """
 
     def __init__(
-        self, taps: Iterable[Spec], limits: Limits, *, server_name: str = "", ca: str = ""
+        self, taps: Iterable[Spec], limits: FetchLimits, *, server_name: str = "", ca: str = ""
     ) -> None:
         self._server_name, self._ca = server_name, ca
         scheme = "https" if server_name else "http"

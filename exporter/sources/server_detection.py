@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exporter.samples import SourceError
 from exporter.sources.exposition.by_model import NAMED_BY
-from exporter.sources.fetch import Answer, Limits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
 from exporter.sources.sglang.sglang_source import ENABLE
 from exporter.sources.vllm.vllm_source import STATS
 
@@ -19,11 +19,11 @@ _READ_ONCE = (
     "that runs beside it did not get"
 )
 
-Get = Callable[[str], Awaitable[Answer | None]]
+Get = Callable[[str], Awaitable[HttpResponse | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DetectedServer:
     """What an address turned out to be: ``setting`` is the sidecar's for it, empty for none.
 
     A server that only a tap can measure has the setting ``tap``.  ``what`` is for people: a name,
@@ -36,12 +36,12 @@ class Server:
     note: str = ""
 
 
-async def recognised(urls: Sequence[str], limits: Limits) -> tuple[Server, ...]:
+async def recognised(urls: Sequence[str], limits: FetchLimits) -> tuple[DetectedServer, ...]:
     """Find out what listens at each address, in order."""
     async with new_session() as session:
 
         def get_from(where: str) -> Get:
-            async def get(path: str) -> Answer | None:
+            async def get(path: str) -> HttpResponse | None:
                 try:
                     return await fetch(session, "GET", where + path, limits=limits)
                 except SourceError as error:
@@ -54,7 +54,7 @@ async def recognised(urls: Sequence[str], limits: Limits) -> tuple[Server, ...]:
         return tuple([await _recognise(url, get_from(base(url))) for url in urls])
 
 
-async def _recognise(url: str, get: Get) -> Server:
+async def _recognise(url: str, get: Get) -> DetectedServer:
     """Find out what listens at ``url``.
 
     What some servers give only once is asked for last, unless it is what the address names.
@@ -65,14 +65,14 @@ async def _recognise(url: str, get: Get) -> Server:
             if found := await look(get):
                 setting, what = found
                 note = _READ_ONCE if setting == "trtllm" else ""
-                return Server(public(url), setting, what, note)
+                return DetectedServer(public(url), setting, what, note)
         if found := await _tapped(get):
             what, why = found
-            return Server(public(url), TAP, what, f"{why}; a tap measures its streams")
+            return DetectedServer(public(url), TAP, what, f"{why}; a tap measures its streams")
     except SourceError as error:
-        return Server(public(url), "", str(error))
+        return DetectedServer(public(url), "", str(error))
     what = "answers, but not as a server that is known does over HTTP"
-    return Server(public(url), "", f"{public(url)} {what}")
+    return DetectedServer(public(url), "", f"{public(url)} {what}")
 
 
 async def _triton(get: Get) -> tuple[str, str] | None:
@@ -136,7 +136,7 @@ _ORCHESTRATOR = "the orchestrator of a disaggregated trtllm-serve"
 _NO_SOURCE = {"dynamo_frontend_": "Dynamo's frontend"}
 
 
-def _document(answer: Answer | None) -> object:
+def _document(answer: HttpResponse | None) -> object:
     try:
         return parse_json(answer, "") if answer else None
     except SourceError:

@@ -15,7 +15,7 @@ from exporter.recording.model_metrics import GOES_ON_FROM, UNUSED
 from exporter.samples import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
 from exporter.sources import Closing
 from exporter.sources.served_models import ServedModels
-from exporter.taps.process.child_process import TapsProcess
+from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapState
 from slos.signals import MAIN_SIGNALS, SIGNALS
 
@@ -68,7 +68,7 @@ _NOTES: Mapping[str, str] = {
 """What to keep in mind beside a method's own note."""
 
 
-class TapsSource(Closing):
+class TapSource(Closing):
     """Runs the ``process`` of the taps and asks it what it has counted.
 
     ``alone`` says that no other source knows the servers, so that this one says what is missing;
@@ -78,7 +78,7 @@ class TapsSource(Closing):
 
     def __init__(
         self,
-        process: TapsProcess,
+        process: TapProcess,
         *,
         alone: bool = True,
         timeout: float = 2.0,

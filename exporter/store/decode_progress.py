@@ -79,7 +79,7 @@ class _Silence:
     waited: float
 
 
-class Progress:
+class DecodeProgress:
     """Remembers when each model last made progress.
 
     Stuck is a model with active sequences or waiting streams in which nothing moved for

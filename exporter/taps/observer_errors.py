@@ -9,7 +9,7 @@ from traceback import extract_tb
 
 from exporter.log import Episodes
 from exporter.protocol.events import SERVER, Observer
-from exporter.protocol.null_observer import Blind
+from exporter.protocol.null_observer import NullObserver
 
 REASON = "observer_error"
 """The reason under which these connections are counted in ``tokenslo_tap_passed_over_total``."""
@@ -35,4 +35,4 @@ class ObserverErrors:
         with suppress(Exception):
             observer.gap(SERVER, time)
         self._episodes.went_wrong(f"observing: {where}", why, time)
-        return Blind()
+        return NullObserver()

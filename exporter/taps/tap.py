@@ -51,7 +51,7 @@ Spec = ProxySpec | CaptureSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class TapTraffic:
     """What a tap counts beside streams; ``dropped`` (packets) is None where none can be.
 
     ``unseen`` are requests of which not even the beginning was seen, ``late_reads`` what was read
@@ -100,7 +100,7 @@ class Tap(Protocol):
         """Return up to when all bytes have been seen, in seconds of the monotonic clock."""
         ...
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TapTraffic:
         """Return what it has counted so far."""
         ...
 

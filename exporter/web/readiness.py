@@ -50,7 +50,7 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ReadinessInputs:
     """Input beside a view: the expected models, their decode progress and their probes.
 
     ``probes`` are by model.
@@ -61,10 +61,10 @@ class Watched:
     probes: Mapping[str, Probed] = field(default_factory=dict)
 
 
-_NOTHING = Watched()
+_NOTHING = ReadinessInputs()
 
 
-def readiness(view: View, unready_after: float, watched: Watched = _NOTHING) -> Readiness:
+def readiness(view: View, unready_after: float, watched: ReadinessInputs = _NOTHING) -> Readiness:
     """Judge a view: a source is ready if it was read in the last ``unready_after`` seconds.
 
     Parts of a source (``triton/statistics``) are not layers: without one some signals are missing,

@@ -21,10 +21,10 @@ def main() -> None:
             folder = stack.enter_context(TemporaryDirectory(prefix="trtllm-serve-"))
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         # prometheus_client looks for that when it is imported, and never again.
-        from lab.trtllm_serve.server import Service
+        from lab.trtllm_serve.server import LookAlike
 
         web.run_app(
-            Service(settings, engine).app(),
+            LookAlike(settings, engine).app(),
             host="127.0.0.1",
             port=port,
             access_log=None,

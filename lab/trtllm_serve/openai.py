@@ -29,7 +29,7 @@ class BadRequest(Exception):  # noqa: N818 - the API's own word for it
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class CompletionRequest:
     """What a client asks for."""
 
     model: str
@@ -56,11 +56,11 @@ class Api:
     chunk_choice: Callable[[str, str | None, float], Json]
     whole_choice: Callable[[str, str, float], Json]
     begins_with_role: bool
-    answer: type[Answer]
+    answer: type[CompletionWriter]
     error: Callable[[str], Json]
 
 
-def read(api: Api, body: bytes) -> Ask:
+def read(api: Api, body: bytes) -> CompletionRequest:
     """Read a request; BadRequest says what is wrong with it."""
     try:
         given = json.loads(body)
@@ -78,7 +78,7 @@ def read(api: Api, body: bytes) -> Ask:
         raise BadRequest("Input should be a valid integer")
     stop = given.get("stop_after")
     model = given.get("model")
-    return Ask(
+    return CompletionRequest(
         model=model if isinstance(model, str) else "",
         prompt=api.prompt(given),
         max_tokens=limit if stop is None else min(limit, stop),
@@ -90,10 +90,10 @@ def read(api: Api, body: bytes) -> Ask:
     )
 
 
-class Answer:
+class CompletionWriter:
     """Turns a request's events into what its client gets; one event of the engine at a time."""
 
-    def __init__(self, api: Api, ask: Ask, settings: ServeSettings) -> None:
+    def __init__(self, api: Api, ask: CompletionRequest, settings: ServeSettings) -> None:
         self._api = api
         self._ask = ask
         self._settings = settings
@@ -208,7 +208,7 @@ def compact(data: Json) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-def _reason(event: Event, ask: Ask) -> str | None:
+def _reason(event: Event, ask: CompletionRequest) -> str | None:
     return "stop" if event.finish_reason == "length" and ask.stops else event.finish_reason
 
 
@@ -300,7 +300,7 @@ COMPLETIONS = Api(
     chunk_choice=_completion_chunk,
     whole_choice=_completion_whole,
     begins_with_role=False,
-    answer=Answer,
+    answer=CompletionWriter,
     error=error,
 )
 CHAT = Api(
@@ -311,6 +311,6 @@ CHAT = Api(
     chunk_choice=_chat_chunk,
     whole_choice=_chat_whole,
     begins_with_role=True,
-    answer=Answer,
+    answer=CompletionWriter,
     error=error,
 )

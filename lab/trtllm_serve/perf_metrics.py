@@ -22,7 +22,7 @@ RETURN_METRICS = "X-TRTLLM-return-metrics"
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedRequest:
     """A request whose end the server has recorded; the times are steady, in seconds.
 
     ``metrics`` are the engine's, ``server_arrival`` and ``server_first_token`` the HTTP server's
@@ -36,7 +36,7 @@ class Finished:
     server_first_token: float | None
 
 
-def record(request: Finished) -> Json:
+def record(request: FinishedRequest) -> Json:
     """Return the request's item of /perf_metrics; what it never came to is missing."""
     metrics = request.metrics
     timing = {
@@ -70,7 +70,7 @@ def record(request: Finished) -> Json:
     return {"request_id": request.request_id, "perf_metrics": found}
 
 
-def headers(request: Finished) -> dict[str, str]:
+def headers(request: FinishedRequest) -> dict[str, str]:
     """Return the response headers for a request; durations are in milliseconds."""
     metrics = request.metrics
     start = metrics.arrival_time
@@ -90,7 +90,7 @@ def headers(request: Finished) -> dict[str, str]:
     return {name: ", ".join(items) for name, items in lists.items() if items}
 
 
-def event(request: Finished) -> bytes:
+def event(request: FinishedRequest) -> bytes:
     """Return the event that carries the headers of a stream, after its [DONE]."""
     data = json.dumps(headers(request), separators=(",", ":"))
     return f"event: trtllm.perf_metrics\ndata: {data}\n\n".encode()
@@ -103,7 +103,7 @@ def output_file(folder: Path) -> Path:
     return folder / f"perf_metrics-server-{socket.gethostname()}-{os.getpid()}-{moment}.jsonl"
 
 
-def line(request: Finished) -> str:
+def line(request: FinishedRequest) -> str:
     """Return the request's line in that file."""
     breakdown: Json = {"step_metrics": [], "ctx_chunk_metrics": []}
     whole = record(request) | {"time_breakdown_metrics": breakdown, "status": "complete"}

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from lab.engine import EngineSettings
-from lab.trtllm_serve.perf_metrics import Finished
+from lab.trtllm_serve.perf_metrics import FinishedRequest
 from lab.trtllm_serve.settings import ServeSettings
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class _Timing:
     name: str
     help: str
     buckets: tuple[float, ...]
-    seconds: Callable[[Finished], float | None]
+    seconds: Callable[[FinishedRequest], float | None]
     names: tuple[str, ...]
 
 
@@ -86,15 +86,15 @@ class _Value:
     names: tuple[str, ...] = _FULL
 
 
-def _between(start: str, end: str) -> Callable[[Finished], float | None]:
-    def seconds(request: Finished) -> float | None:
+def _between(start: str, end: str) -> Callable[[FinishedRequest], float | None]:
+    def seconds(request: FinishedRequest) -> float | None:
         times = (getattr(request.metrics, start), getattr(request.metrics, end))
         return None if None in times else float(times[1] - times[0])
 
     return seconds
 
 
-def _per_token(request: Finished) -> float | None:
+def _per_token(request: FinishedRequest) -> float | None:
     decode = _between("first_token_time", "last_token_time")(request)
     tokens = request.metrics.output_tokens - 1
     return decode / tokens if decode is not None and tokens > 0 else None
@@ -362,7 +362,7 @@ class Exposition:
         if self._full:
             self._make_full(settings, engine)
 
-    def request(self, request: Finished) -> None:
+    def request(self, request: FinishedRequest) -> None:
         """Count a request that has ended."""
         self._success.labels(**self._labels, finished_reason=request.reason).inc()
         for seconds, histogram in self._timings:

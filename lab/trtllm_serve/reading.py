@@ -17,7 +17,7 @@ _DISPATCH_SECONDS = 0.2
 _IDLE_SECONDS = 2.0
 
 
-class Reader(Protocol):
+class BodyReader(Protocol):
     """How the records get to whoever asks; `run` is its work in the background."""
 
     async def read(self) -> list[Json]:

@@ -18,18 +18,18 @@ from aiohttp import web
 from lab.driver import Driver
 from lab.engine import Engine, EngineSettings, Event, Request, Step
 from lab.trtllm_serve import iteration_json, openai, perf_metrics, typed_events
-from lab.trtllm_serve.openai import Answer, Api, BadRequest
-from lab.trtllm_serve.perf_metrics import Finished
+from lab.trtllm_serve.openai import Api, BadRequest, CompletionWriter
+from lab.trtllm_serve.perf_metrics import FinishedRequest
 from lab.trtllm_serve.prometheus import Exposition, leave_worker_behind
-from lab.trtllm_serve.reading import Buffer, OneFetch, Reader, Tee, UntilIdle
+from lab.trtllm_serve.reading import BodyReader, Buffer, OneFetch, Tee, UntilIdle
 from lab.trtllm_serve.settings import ServeSettings
-from lab.trtllm_serve.truth import Truth
+from lab.trtllm_serve.truth import RequestLog
 
 _POLL_SECONDS = 1.0
 """How often it looks whether a client has left."""
 
 
-class Service:
+class LookAlike:
     """One server and its engine, which starts at once."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
@@ -43,11 +43,13 @@ class Service:
         self._reader = self._make_reader()
         self._records = iteration_json.records(settings, engine)
         self._file = _opened(settings.iterations_file)
-        self._perf_metrics: deque[Finished] = deque(maxlen=settings.perf_metrics_max_requests)
+        self._perf_metrics: deque[FinishedRequest] = deque(
+            maxlen=settings.perf_metrics_max_requests
+        )
         self._output = None
         if settings.perf_metrics_output_dir:
             self._output = perf_metrics.output_file(Path(settings.perf_metrics_output_dir))
-        self._truth = Truth()
+        self._truth = RequestLog()
         self._created = int(time.time())
         self._watchers: set[asyncio.Task[None]] = set()
         self._driver = Driver(Engine(engine), self._observe)
@@ -80,7 +82,7 @@ class Service:
         if self._file:
             self._file.close()
 
-    def _make_reader(self) -> Reader:
+    def _make_reader(self) -> BodyReader:
         if self._settings.read == "until-idle":
             return UntilIdle(self._buffer)
         if self._settings.read == "one-fetch" or not self._exposition:
@@ -141,7 +143,7 @@ class Service:
     async def _stream(
         self,
         request: web.Request,
-        answer: Answer,
+        answer: CompletionWriter,
         events: asyncio.Queue[Event],
         arrived: float,
     ) -> web.StreamResponse:
@@ -171,7 +173,7 @@ class Service:
     async def _whole(
         self,
         request: web.Request,
-        answer: Answer,
+        answer: CompletionWriter,
         events: asyncio.Queue[Event],
         arrived: float,
     ) -> web.StreamResponse:
@@ -188,11 +190,13 @@ class Service:
             headers = perf_metrics.headers(finished)
         return web.json_response(answer.whole(), headers=headers)
 
-    def _finish(self, answer: Answer, end: Event, arrived: float, first: float | None) -> Finished:
+    def _finish(
+        self, answer: CompletionWriter, end: Event, arrived: float, first: float | None
+    ) -> FinishedRequest:
         """Record a request that has ended as far as its client is concerned."""
         assert end.metrics is not None and answer.reason is not None  # noqa: S101, PT018
         metrics = end.metrics.since(self._driver.epoch)
-        finished = Finished(end.request_id, answer.reason, metrics, arrived, first)
+        finished = FinishedRequest(end.request_id, answer.reason, metrics, arrived, first)
         if self._exposition:
             self._exposition.request(finished)
         if self._settings.per_request == "endpoint":

@@ -18,7 +18,7 @@ _KEPT = 200_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
-class Truth:
+class RequestLog:
     """Watches every event of the engine, on the engine's thread; the newest gaps are kept.
 
     A gap is the time in seconds between two steps that brought tokens of one request; with

@@ -10,12 +10,21 @@ import uuid
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from lab.trtllm_serve.openai import CHAT, Answer, Api, BadRequest, Json, compact, error, no_choice
+from lab.trtllm_serve.openai import (
+    CHAT,
+    Api,
+    BadRequest,
+    CompletionWriter,
+    Json,
+    compact,
+    error,
+    no_choice,
+)
 
 _STOP_REASONS: Mapping[str | None, str] = {"length": "max_tokens"}
 
 
-class ResponsesAnswer(Answer):
+class ResponsesAnswer(CompletionWriter):
     """An answer of the Responses API; every event has a number."""
 
     _sequence = 0
@@ -109,7 +118,7 @@ class ResponsesAnswer(Answer):
         }
 
 
-class MessagesAnswer(Answer):
+class MessagesAnswer(CompletionWriter):
     """An answer of the Messages API."""
 
     _begun = _opened = False

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from exporter.samples import Distribution, Reading, SourceError, Survey
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
 from exporter.store.last_minute import quantile
 from lab import serve
@@ -87,7 +87,9 @@ async def test_every_form_of_the_endpoint_gives_the_true_itl(
         url = f"http://127.0.0.1:{server.ports[0]}"
         async with (
             aiohttp.ClientSession() as session,
-            IterationsSource(url, thresholds={"itl": EDGES}, limits=Limits(timeout=2.0)) as source,
+            IterationsSource(
+                url, thresholds={"itl": EDGES}, limits=FetchLimits(timeout=2.0)
+            ) as source,
         ):
             survey = await watch(source, asyncio.create_task(load(session, url, SECONDS)))
             async with session.get(f"{url}/lab/truth") as response:

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Settings
+from exporter.protocol.events import ObserverSettings
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
 from lab.load import Load, Protocol
@@ -35,7 +35,9 @@ def _capture() -> None:
 @asynccontextmanager
 async def capturing(*ports: int) -> AsyncIterator[WireLog]:
     log = WireLog()
-    tap = CaptureTap(CaptureSpec("lo", ports), partial(observe, log, Settings()), log.passed_over)
+    tap = CaptureTap(
+        CaptureSpec("lo", ports), partial(observe, log, ObserverSettings()), log.passed_over
+    )
     await tap.start()
     try:
         yield log

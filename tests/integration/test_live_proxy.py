@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Settings
+from exporter.protocol.events import ObserverSettings
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from lab.load import Load, Protocol
@@ -39,7 +39,7 @@ async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLo
         taps = []
         for port in server.ports:
             spec = ProxySpec("127.0.0.1", 0, "127.0.0.1", port)
-            taps.append(ProxyTap(spec, partial(observe, log, Settings()), log.passed_over))
+            taps.append(ProxyTap(spec, partial(observe, log, ObserverSettings()), log.passed_over))
             await taps[-1].start()
             stack.push_async_callback(taps[-1].close)
         yield tuple(tap.port for tap in taps), log
@@ -105,7 +105,7 @@ def _grpc(port: int) -> str:
 async def test_requests_to_a_server_that_is_not_there_are_counted() -> None:
     log = WireLog()
     tap = ProxyTap(
-        ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), partial(observe, log, Settings()), print
+        ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), partial(observe, log, ObserverSettings()), print
     )
     await tap.start()
     assert await asyncio.to_thread(_grpc, tap.port) == "UNAVAILABLE"

@@ -11,7 +11,7 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.http_source import (
     MAX_MODELS,
     HttpSource,
@@ -38,7 +38,7 @@ class ExpositionSource(HttpSource):
     enable = ""
     gaps: Mapping[str, Gap] = {}
 
-    def __init__(self, url: str, families: Collection[str], limits: Limits | None, name: str):
+    def __init__(self, url: str, families: Collection[str], limits: FetchLimits | None, name: str):
         super().__init__(name, url, limits)
         self._families = frozenset(families)
         self._version = ""

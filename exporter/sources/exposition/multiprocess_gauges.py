@@ -21,7 +21,7 @@ Gauges = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class GaugeWriter:
     """One process: its gauges, when they last changed, and whether that was ever seen to happen."""
 
     gauges: Gauges
@@ -29,7 +29,7 @@ class Writer:
     alive: bool = False
 
 
-Writers = Mapping[str, Writer]
+Writers = Mapping[str, GaugeWriter]
 """By pid; the only one of an exposition without such labels has an empty one."""
 
 
@@ -46,7 +46,9 @@ def read(families: Mapping[str, Family], names: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def watch(before: Writers | None, found: Mapping[str, Gauges], now: float) -> dict[str, Writer]:
+def watch(
+    before: Writers | None, found: Mapping[str, Gauges], now: float
+) -> dict[str, GaugeWriter]:
     """Return what is known of each process after this reading; ``before`` is None at the first.
 
     A process that appears later than the first reading is alive.
@@ -65,9 +67,9 @@ def current(writers: Writers) -> str | None:
     return max(alive)[1] if alive else None
 
 
-def _watched(before: Writer | None, gauges: Gauges, now: float, *, new: bool) -> Writer:
+def _watched(before: GaugeWriter | None, gauges: Gauges, now: float, *, new: bool) -> GaugeWriter:
     if before is None:
-        return Writer(gauges, now, alive=new)
+        return GaugeWriter(gauges, now, alive=new)
     if before.gauges == gauges:
         return before
-    return Writer(gauges, now, alive=True)
+    return GaugeWriter(gauges, now, alive=True)

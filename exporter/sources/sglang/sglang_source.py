@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from exporter.samples import Missing, ModelInfo, Reading
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.sglang import sglang_metrics
 from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
 
@@ -63,7 +63,9 @@ class SglangSource(ExpositionSource):
     enable = ENABLE
     gaps = GAPS
 
-    def __init__(self, url: str, *, limits: Limits | None = None, name: str = "sglang") -> None:
+    def __init__(
+        self, url: str, *, limits: FetchLimits | None = None, name: str = "sglang"
+    ) -> None:
         super().__init__(url, sglang_metrics.FAMILIES, limits, name)
 
     def interpret(

@@ -17,7 +17,7 @@ Key = bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SpanJoinLimits:
     """How long one half waits for the other (seconds), and how much may wait.
 
     A model waits as long as its stream may last; a root only for an export that was overtaken.
@@ -33,7 +33,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TracedRequest:
     """A traced request: the model that was asked, and its times."""
 
     model: str
@@ -41,7 +41,7 @@ class Request:
     timing: Timing
 
 
-class Joiner:
+class SpanJoiner:
     """Gives each request once, when both of its halves are there.
 
     Requests of our own are not given.
@@ -49,8 +49,8 @@ class Joiner:
     never came, times that contradict each other, or events that were cut off.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: SpanJoinLimits | None = None) -> None:
+        self._limits = limits or SpanJoinLimits()
         # In the order of arrival, which is also that of age.
         self._models: dict[Key, tuple[float, str, str]] = {}
         self._roots: dict[Key, tuple[float, Timing]] = {}
@@ -58,7 +58,7 @@ class Joiner:
         self._gaps = 0
         self.lost = 0
 
-    def add(self, span: Span, now: float) -> Request | None:
+    def add(self, span: Span, now: float) -> TracedRequest | None:
         """Take in a span that arrived at ``now`` (monotonic, seconds)."""
         found = (
             None if span.step else self._model(span, now) if span.model else self._root(span, now)
@@ -81,7 +81,7 @@ class Joiner:
         ):
             self._give_up(next(iter(self._roots)))
 
-    def _model(self, span: Span, now: float) -> Request | None:
+    def _model(self, span: Span, now: float) -> TracedRequest | None:
         key = span.trace + span.parent
         if key in self._done:
             return None
@@ -94,7 +94,7 @@ class Joiner:
         _, timed = self._roots[key]
         return self._finish(key, span.model, span.version, timed)
 
-    def _root(self, span: Span, now: float) -> Request | None:
+    def _root(self, span: Span, now: float) -> TracedRequest | None:
         key = span.trace + span.id
         if key in self._done or key in self._roots:
             return None
@@ -109,10 +109,10 @@ class Joiner:
         self._gaps += len(timed.gaps)
         return None
 
-    def _finish(self, key: Key, model: str, version: str, timed: Timing) -> Request:
+    def _finish(self, key: Key, model: str, version: str, timed: Timing) -> TracedRequest:
         self._forget(key)
         self.lost += timed.cut
-        return Request(model, version, timed)
+        return TracedRequest(model, version, timed)
 
     def _give_up(self, key: Key) -> None:
         self._forget(key)

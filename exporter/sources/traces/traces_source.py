@@ -21,14 +21,14 @@ from aiohttp import web
 
 from exporter.background import Supervisor, TaskState
 from exporter.http_server import add_headers, start
-from exporter.recording.metric_recorder import Recorder
+from exporter.recording.metric_recorder import MetricRecorder
 from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError, Survey, nothing_of
 from exporter.sockets import Listen
 from exporter.sources import Closing
-from exporter.sources.fetch import CHUNK, Limits
+from exporter.sources.fetch import CHUNK, FetchLimits
 from exporter.sources.http_source import HttpSource
 from exporter.sources.traces.forwarding import Forwarder
-from exporter.sources.traces.span_join import Joiner, Request
+from exporter.sources.traces.span_join import SpanJoiner, TracedRequest
 from exporter.sources.traces.spans import (
     MOST_PARTS,
     Export,
@@ -108,7 +108,7 @@ class TracesSource(Closing):
         models: Sequence[str] = (),
         triton: str = "",
         alone: bool = True,
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
         name: str = "traces",
     ) -> None:
         self.name = name
@@ -116,7 +116,7 @@ class TracesSource(Closing):
         self._listen = listen
         self._globs = tuple(models)
         self._alone = alone
-        self._limits = limits or Limits()
+        self._limits = limits or FetchLimits()
         self._forwarder = (
             Forwarder(forward, timeout=BODY_SECONDS, max_bytes=self._limits.max_bytes)
             if forward
@@ -126,8 +126,8 @@ class TracesSource(Closing):
         self._setting = TraceSetting()
         self._setting_problem: SourceError | None = None
         self._setting_due = 0.0
-        self._recorder = Recorder(thresholds or {})
-        self._joiner = Joiner()
+        self._recorder = MetricRecorder(thresholds or {})
+        self._joiner = SpanJoiner()
         self._reported: dict[Model, None] = {}
         self._told: set[Model] = set()
         self._lost = 0
@@ -293,7 +293,7 @@ class TracesSource(Closing):
                 self._record(request)
         return export.rejected, codec.response(export.rejected, "spans were malformed")
 
-    def _record(self, request: Request) -> None:
+    def _record(self, request: TracedRequest) -> None:
         model, timing = (request.model, request.version), request.timing
         if model not in self._reported:
             if not (timing.streams or any(fnmatchcase(model[0], glob) for glob in self._globs)):

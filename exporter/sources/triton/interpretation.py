@@ -9,7 +9,7 @@ from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError
 from exporter.sources import unavailable
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.triton import request_metrics, trtllm_backend
-from exporter.sources.triton.model_selection import Roster
+from exporter.sources.triton.model_selection import ModelSelection
 from exporter.sources.triton.request_metrics import Finished, Origin, Tally, kind_of
 from exporter.sources.triton.trtllm_backend import Engine
 from exporter.sources.unavailable import Gap
@@ -32,7 +32,7 @@ class Seen:
 
 def interpret(
     seen: Seen,
-    roster: Roster,
+    roster: ModelSelection,
     models: Sequence[ModelInfo],
     engines: Mapping[Model, Engine],
     now: float,
@@ -154,7 +154,7 @@ def _ambiguous(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Missin
                 )
 
 
-def _unread(signal: str, info: ModelInfo, roster: Roster, seen: Seen) -> Gap | None:
+def _unread(signal: str, info: ModelInfo, roster: ModelSelection, seen: Seen) -> Gap | None:
     """Say which part that did not answer could have had the signal."""
     if seen.metrics is None:
         return Gap(

@@ -9,7 +9,7 @@ READY = "READY"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RepositoryEntry:
     """One line of the repository index; a model that was never loaded has no version."""
 
     name: str
@@ -24,7 +24,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ModelConfig:
     """What matters here of a model's configuration; ``backend`` is ``ensemble`` for ensembles."""
 
     backend: str
@@ -32,18 +32,18 @@ class Config:
     steps: tuple[str, ...] = ()
 
 
-def index(document: object) -> list[Entry]:
+def index(document: object) -> list[RepositoryEntry]:
     """Read the answer to ``POST /v2/repository/index``; entries without a name are left out."""
     found = []
     for entry in document if isinstance(document, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str):
             words = (entry.get(key) for key in ("version", "state", "reason"))
             version, state, reason = (word if isinstance(word, str) else "" for word in words)
-            found.append(Entry(entry["name"], version, state or "not loaded", reason))
+            found.append(RepositoryEntry(entry["name"], version, state or "not loaded", reason))
     return found
 
 
-def config(document: object) -> Config | None:
+def config(document: object) -> ModelConfig | None:
     """Read the answer to ``GET /v2/models/M/config``; None if it names no backend."""
     if not isinstance(document, dict):
         return None
@@ -51,14 +51,14 @@ def config(document: object) -> Config | None:
     policy = document.get("model_transaction_policy")
     decoupled = isinstance(policy, dict) and policy.get("decoupled") is True
     if platform == "ensemble":
-        return Config("ensemble", decoupled, tuple(_steps(document)))
+        return ModelConfig("ensemble", decoupled, tuple(_steps(document)))
     for word in (backend, platform):
         if isinstance(word, str) and word:
-            return Config(word, decoupled)
+            return ModelConfig(word, decoupled)
     return None
 
 
-def steps_of(configs: Mapping[str, Config], name: str) -> list[str]:
+def steps_of(configs: Mapping[str, ModelConfig], name: str) -> list[str]:
     """Return every model behind an ensemble, in the order of its steps and theirs."""
     found: dict[str, None] = {}
     waiting = [name]

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from exporter.samples import Model, ModelInfo
 from exporter.sources.http_source import MAX_MODELS
-from exporter.sources.triton.model_repository import Config, Entry, steps_of
+from exporter.sources.triton.model_repository import ModelConfig, RepositoryEntry, steps_of
 
 NAME_IT = "name it in models to report on it"
 MAX_SHOWN = 1024
@@ -23,7 +23,7 @@ MAX_SHOWN = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class ModelSelection:
     """What is known of a server's models.
 
     ``names`` are those in the metrics (namespace/model) to those of the HTTP API, and ``silent``
@@ -36,8 +36,8 @@ class Roster:
 
     names: Mapping[str, str]
     silent: bool
-    index: Sequence[Entry] | None
-    configs: Mapping[str, Config]
+    index: Sequence[RepositoryEntry] | None
+    configs: Mapping[str, ModelConfig]
     unread: Mapping[str, str]
     globs: Sequence[str]
     publishing: AbstractSet[Model]
@@ -81,7 +81,7 @@ class Roster:
         error = self.unread.get(self.bare(name), "not read yet")
         return f"its configuration could not be read: {error}"
 
-    def _entries(self) -> dict[Model, Entry]:
+    def _entries(self) -> dict[Model, RepositoryEntry]:
         """Return the lines of the index by model."""
         called = self._called()
         return {
@@ -121,7 +121,9 @@ class Roster:
             for info in infos
         ]
 
-    def _info(self, model: Model, entry: Entry | None, ensembles: Mapping[str, str]) -> ModelInfo:
+    def _info(
+        self, model: Model, entry: RepositoryEntry | None, ensembles: Mapping[str, str]
+    ) -> ModelInfo:
         name, version = model
         config = self.configs.get(self.bare(name))
         ready = entry.ready if entry else True
@@ -140,8 +142,8 @@ class Roster:
     def _why_excluded(
         self,
         model: Model,
-        config: Config | None,
-        entry: Entry | None,
+        config: ModelConfig | None,
+        entry: RepositoryEntry | None,
         ensembles: Mapping[str, str],
     ) -> str:
         gone = entry is not None and not entry.ready
@@ -162,5 +164,5 @@ class Roster:
         return f"{what}not decoupled and without engine metrics; {NAME_IT}"
 
 
-def _state(entry: Entry) -> str:
+def _state(entry: RepositoryEntry) -> str:
     return f"{entry.state}: {entry.reason}" if entry.reason else entry.state

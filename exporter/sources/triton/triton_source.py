@@ -18,7 +18,7 @@ from exporter.sources.exposition.by_model import NAMED_BY, ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
-from exporter.sources.fetch import Answer, Limits, fetch, parse_json, public
+from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, parse_json, public
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, duplicates, too_many
 from exporter.sources.triton import (
     model_repository,
@@ -27,8 +27,8 @@ from exporter.sources.triton import (
     trtllm_backend,
 )
 from exporter.sources.triton.interpretation import Seen, interpret
-from exporter.sources.triton.model_repository import Config, Entry
-from exporter.sources.triton.model_selection import MAX_SHOWN, Roster
+from exporter.sources.triton.model_repository import ModelConfig, RepositoryEntry
+from exporter.sources.triton.model_selection import MAX_SHOWN, ModelSelection
 from exporter.sources.vllm import vllm_metrics
 
 ENGINE_FAMILIES = trtllm_backend.FAMILIES | vllm_metrics.FAMILIES
@@ -45,7 +45,7 @@ CONFIGS_AT_ONCE = 32
 class _Known:
     """A configuration: for which versions and when it was read, and the most successes since."""
 
-    config: Config
+    config: ModelConfig
     versions: frozenset[str]
     at: float
     ok: float
@@ -68,7 +68,7 @@ class TritonSource(HttpSource):
         *,
         models: Sequence[str] = (),
         frozen_after: float = 5.0,
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
         name: str = "triton",
     ) -> None:
         if not url and not metrics_url:
@@ -80,7 +80,7 @@ class TritonSource(HttpSource):
         self._frozen_after = frozen_after
         self._configs: dict[str, _Known] = {}
         self._config_errors: dict[str, str] = {}
-        self._index: Sequence[Entry] | None = () if self.url else None
+        self._index: Sequence[RepositoryEntry] | None = () if self.url else None
         self._names: Mapping[str, str] = {}
         self._engines: dict[Model, trtllm_backend.Engine] = {}
         self._reported: frozenset[Model] = frozenset()
@@ -114,7 +114,7 @@ class TritonSource(HttpSource):
 
     def _interpreted(self, seen: Seen, now: float, ready: bool | None, parts: Parts) -> Survey:
         metrics = seen.metrics
-        roster = Roster(
+        roster = ModelSelection(
             names=self._names,
             silent=metrics is None,
             index=self._index,
@@ -168,14 +168,16 @@ class TritonSource(HttpSource):
         answer = await self._fetch("GET", self.url + "/v2/health/ready", statuses=(200, 400))
         return answer.status == 200
 
-    async def _read_index(self) -> list[Entry]:
+    async def _read_index(self) -> list[RepositoryEntry]:
         url = self.url + "/v2/repository/index"
         document = parse_json(await self._fetch("POST", url, body=b"{}"), url)
         if not isinstance(document, list):
             raise SourceError("malformed", f"{public(url)} did not answer with a list of models")
         return model_repository.index(document)
 
-    async def _read_configs(self, index: Sequence[Entry], statistics: object, now: float) -> None:
+    async def _read_configs(
+        self, index: Sequence[RepositoryEntry], statistics: object, now: float
+    ) -> None:
         """Read the configurations that are new, old, or of a model that was reloaded."""
         versions: dict[str, frozenset[str]] = {}
         for entry in index:
@@ -220,7 +222,7 @@ class TritonSource(HttpSource):
         # A count that fell is a reload in place, which the index does not show.
         return served < known.ok
 
-    async def _read_config(self, name: str) -> Config | SourceError:
+    async def _read_config(self, name: str) -> ModelConfig | SourceError:
         url = f"{self.url}/v2/models/{quote(name, safe='')}/config"
         try:
             found = model_repository.config(await self.get_json(url.removeprefix(self.url)))
@@ -260,7 +262,7 @@ class TritonSource(HttpSource):
 
     async def _fetch(
         self, method: str, url: str, *, statuses: Sequence[int] = (200,), body: bytes | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         return await fetch(
             self._opened(), method, url, limits=self._limits, statuses=statuses, body=body
         )

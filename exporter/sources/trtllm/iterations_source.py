@@ -19,11 +19,11 @@ from time import monotonic
 from exporter.background import Supervisor, TaskState, cancel
 from exporter.samples import Missing, ModelInfo, SourceError, Survey
 from exporter.sources import Closing
-from exporter.sources.fetch import Limits, receive
+from exporter.sources.fetch import FetchLimits, receive
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import HttpSource, Parts, attempt
-from exporter.sources.trtllm.iterations.engine import Engine
-from exporter.sources.trtllm.iterations.json_splitter import Splitter
+from exporter.sources.trtllm.iterations.engine import EngineState
+from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import GAUGES, tell
 
@@ -52,7 +52,7 @@ class Intake:
     def __init__(
         self, thresholds: Mapping[str, Iterable[float]] | None, clock: Callable[[], float]
     ) -> None:
-        self.engine = Engine(thresholds)
+        self.engine = EngineState(thresholds)
         self.malformed = 0
         self._clock = clock
         self._last: float | None = None
@@ -125,7 +125,7 @@ class IterationsSource(HttpSource):
         model: str = "",
         version: str = "",
         thresholds: Mapping[str, Iterable[float]] | None = None,
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
         frozen_after: float = 5.0,
         hold: float = 300.0,
         name: str = "trtllm-iterations",
@@ -201,13 +201,13 @@ class IterationsSource(HttpSource):
 
     async def _drain(self) -> None:
         """Make one request and take in every record as it arrives."""
-        splitter, before = Splitter(), self._intake.engine.records
+        splitter, before = JsonSplitter(), self._intake.engine.records
 
         def take(data: bytes) -> None:
             for value in splitter.feed(data):
                 self._intake.take(value)
 
-        limits = Limits(self._hold, self._limits.max_bytes)
+        limits = FetchLimits(self._hold, self._limits.max_bytes)
         try:
             await receive(self._opened(), "GET", f"{self.url}/metrics", take, limits=limits)
             self._error, self._good = None, True
@@ -254,14 +254,14 @@ class IterationsFileSource(Closing):
         model: str = "",
         version: str = "",
         thresholds: Mapping[str, Iterable[float]] | None = None,
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
         frozen_after: float = 5.0,
         name: str = "trtllm-iterations-file",
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.where = path
-        self._files = FileTailer(path, (limits or Limits()).max_bytes)
+        self._files = FileTailer(path, (limits or FetchLimits()).max_bytes)
         self._model = model or PurePath(path).stem
         self._version = version
         self._frozen_after = frozen_after

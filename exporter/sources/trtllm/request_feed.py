@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from exporter.samples import Missing, Reading
-from exporter.sources.loss_counter import Ledger
+from exporter.sources.loss_counter import LossCounter
 from exporter.sources.trtllm.request_timing import METHODS, RequestTimings
 
 ORCHESTRATOR = "with disaggregated serving, read the orchestrator"
@@ -38,7 +38,7 @@ class RequestFeed:
     ) -> None:
         self._model = model
         self._timings = RequestTimings(model, thresholds)
-        self._ledger = Ledger(patience)
+        self._ledger = LossCounter(patience)
         self._place, self._if_empty, self._if_lost = place, if_empty, if_lost
         self._read = 0
         self._came = 0

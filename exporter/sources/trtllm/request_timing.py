@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from exporter.recording.metric_recorder import LONGEST_REQUEST, Recorder, Series
+from exporter.recording.metric_recorder import LONGEST_REQUEST, MetricRecorder, Series
 from exporter.samples import Reading
 from exporter.sources.json_numbers import amount
 
@@ -74,7 +74,7 @@ class RequestTimings:
         self.refused: Counter[str] = Counter()
         self._model = model
         self._thresholds = thresholds
-        self._recorder = Recorder(thresholds)
+        self._recorder = MetricRecorder(thresholds)
         self._fresh: set[str] = set()
         self._known: set[str] = set()
 
@@ -109,7 +109,7 @@ class RequestTimings:
         A signal that is new starts empty: its first requests are in the next readings, where they
         are an increase for whoever reads.
         """
-        empty = Recorder(self._thresholds)
+        empty = MetricRecorder(self._thresholds)
         for signal in self._fresh:
             empty.observe(self._series(signal), 0.0, weight=0.0)
         told = {reading.signal: reading for reading in self._recorder.readings()}

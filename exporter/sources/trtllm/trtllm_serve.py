@@ -19,7 +19,7 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError, Family
-from exporter.sources.fetch import Limits, public
+from exporter.sources.fetch import FetchLimits, public
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import (
     HttpSource,
@@ -30,7 +30,7 @@ from exporter.sources.http_source import (
     served,
 )
 from exporter.sources.trtllm import prometheus_metrics
-from exporter.sources.trtllm.iterations.json_splitter import Splitter
+from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.iterations_source import BACKEND, served_model
 from exporter.sources.trtllm.prometheus_metrics import ITERATIONS, Memory
 from exporter.sources.trtllm.request_feed import RequestFeed
@@ -91,7 +91,7 @@ class TrtllmServeSource(HttpSource):
         requests: str = "",
         thresholds: Mapping[str, Iterable[float]] | None = None,
         frozen_after: float = 5.0,
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
         name: str = "trtllm",
     ) -> None:
         super().__init__(name, url, limits)
@@ -207,7 +207,7 @@ class TrtllmServeSource(HttpSource):
             if lost := self._files.new_losses():
                 raise SourceError("lost", lost)
             return
-        splitter = Splitter()
+        splitter = JsonSplitter()
         try:
             status = await self.drain(
                 TIMING, lambda piece: feed.take(splitter.feed(piece)), (200, 404)

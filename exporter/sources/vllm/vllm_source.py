@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from exporter.samples import Missing, ModelInfo, Reading
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
-from exporter.sources.fetch import Limits
+from exporter.sources.fetch import FetchLimits
 from exporter.sources.http_source import Parts, attempt
 from exporter.sources.unavailable import OBSERVE, OBSERVED, UNSEEN, Gap
 from exporter.sources.vllm import vllm_metrics
@@ -62,7 +62,7 @@ class VllmSource(ExpositionSource):
     enable = STATS
     gaps = GAPS
 
-    def __init__(self, url: str, *, limits: Limits | None = None, name: str = "vllm") -> None:
+    def __init__(self, url: str, *, limits: FetchLimits | None = None, name: str = "vllm") -> None:
         super().__init__(url, vllm_metrics.FAMILIES, limits, name)
 
     async def read_state(self, parts: Parts) -> bool | None:

@@ -19,7 +19,7 @@ from time import monotonic
 
 from exporter.background import Supervisor, TaskState
 from exporter.log import Episodes
-from exporter.taps.capture.connection_table import Connections
+from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_clock import PacketClock
 from exporter.taps.capture.packet_filter import MOST_PORTS, packet_filter
 from exporter.taps.capture.packet_ring import (
@@ -27,11 +27,11 @@ from exporter.taps.capture.packet_ring import (
     BLOCK_MILLISECONDS,
     CHECKSUM_PENDING,
     CHECKSUM_VALID,
-    Ring,
+    PacketRing,
 )
 from exporter.taps.capture.packets import RST, SYN, Segment, is_intact, segment
 from exporter.taps.loop_lag import LoopLag
-from exporter.taps.tap import CaptureSpec, NewObserver, Traffic
+from exporter.taps.tap import CaptureSpec, NewObserver, TapTraffic
 from slos.errors import InvalidFile, Problem
 
 PACKETS_AT_ONCE = 128
@@ -59,9 +59,9 @@ class CaptureTap:
     ) -> None:
         self.spec = spec
         self._passed_over = passed_over
-        self._connections = Connections(spec.ports, new_observer, passed_over)
+        self._connections = ConnectionTable(spec.ports, new_observer, passed_over)
         self._clock = PacketClock()
-        self._ring: Ring | None = None
+        self._ring: PacketRing | None = None
         self._supervisor = Supervisor()
         self.lag = LoopLag()  # not opened: the kernel's times are never late
         self._away = False
@@ -76,7 +76,7 @@ class CaptureTap:
         if len(self.spec.ports) > MOST_PORTS:
             raise self._refused(f"names more than {MOST_PORTS} ports", "name only the servers'")
         try:
-            self._ring = Ring(self.spec.interface, packet_filter(self.spec.ports))
+            self._ring = PacketRing(self.spec.interface, packet_filter(self.spec.ports))
         except OSError as error:
             raise self._refused(*self._reason(error)) from None
         self._listen(self._ring)
@@ -109,21 +109,21 @@ class CaptureTap:
         """Return up to when all packets have been read."""
         return self._caught_up - LAG
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TapTraffic:
         """Return what it has counted so far."""
         dropped = self._ring.dropped if self._ring else 0
         connections = self._connections
-        return Traffic(
+        return TapTraffic(
             connections.watched,
             connections.opened,
             dropped=dropped,
             unseen=connections.circumstances.unseen,
         )
 
-    def _listen(self, ring: Ring) -> None:
+    def _listen(self, ring: PacketRing) -> None:
         asyncio.get_running_loop().add_reader(ring.fileno(), self._read, ring)
 
-    def _read(self, ring: Ring) -> bool:
+    def _read(self, ring: PacketRing) -> bool:
         """Take in what has come; returns whether that was all of it."""
         clock, connections, buffer = self._clock, self._connections, ring.buffer
         left = PACKETS_AT_ONCE
@@ -153,7 +153,7 @@ class CaptureTap:
                     connections.take(read, buffer[read.start : read.end], time)
         return False
 
-    def _look_after(self, ring: Ring) -> None:
+    def _look_after(self, ring: PacketRing) -> None:
         """Ask what befell the interface; until that is over there is nothing to wait for."""
         failure = ring.failure()
         if failure:
@@ -161,7 +161,7 @@ class CaptureTap:
             self._troubles.went_wrong(str(self.spec), os.strerror(failure), monotonic())
             asyncio.get_running_loop().remove_reader(ring.fileno())
 
-    def _try_again(self, ring: Ring) -> None:
+    def _try_again(self, ring: PacketRing) -> None:
         with suppress(OSError):
             ring.bind()
             if not ring.failure():
@@ -169,7 +169,7 @@ class CaptureTap:
                 self._troubles.went_well(str(self.spec), monotonic())
                 self._listen(ring)
 
-    async def _sweep(self, ring: Ring) -> None:
+    async def _sweep(self, ring: PacketRing) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             if self._away:

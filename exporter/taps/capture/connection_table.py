@@ -16,8 +16,8 @@ from exporter.taps.capture.reassembly import (
     MASK,
     UNKNOWN,
     Circumstances,
-    Connection,
-    Half,
+    TcpConnection,
+    TcpHalf,
 )
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.tap import NewObserver
@@ -31,7 +31,7 @@ CLOSED_SECONDS = 2.0
 """How long a closed connection is known still, so that what comes late is known to be its."""
 
 
-class Connections:
+class ConnectionTable:
     """Gives segments to their connections, each of which tells an observer of its own.
 
     A connection is read from its opening on or, if that was not seen, from the client's next
@@ -55,7 +55,7 @@ class Connections:
         self._passed_over = passed_over
         self._errors = ObserverErrors(passed_over)
         self._most, self._in_one_go = most, ceil(most * FORGOTTEN_AT_ONCE)
-        self._halves: dict[bytes, Half] = {}
+        self._halves: dict[bytes, TcpHalf] = {}
         self._waiting: dict[bytes, float] = {}
         self.circumstances = Circumstances()
         self.opened = 0
@@ -115,10 +115,10 @@ class Connections:
         for key, _ in list(self._clients()):
             self._forget(key, time)
 
-    def _clients(self) -> Iterator[tuple[bytes, Half]]:
+    def _clients(self) -> Iterator[tuple[bytes, TcpHalf]]:
         return ((key, half) for key, half in self._halves.items() if half.direction == CLIENT)
 
-    def _open(self, segment: Segment, half: Half | None, time: float) -> None:
+    def _open(self, segment: Segment, half: TcpHalf | None, time: float) -> None:
         """Take in a SYN: the client's, or the server's answer, which tells as much."""
         first = (segment.seq + 1) & MASK
         if half and half.first in (first, UNKNOWN):
@@ -135,7 +135,7 @@ class Connections:
         else:
             self._watch(segment.key, time).begin(first, time)
 
-    def _join(self, segment: Segment, data: bytes, time: float) -> Half | None:
+    def _join(self, segment: Segment, data: bytes, time: float) -> TcpHalf | None:
         """Return the direction of a connection whose opening was not seen, if it can be read."""
         if not data or not self.accepting:
             return None
@@ -156,14 +156,14 @@ class Connections:
         self._wait(key, time)
         return None
 
-    def _watch(self, key: bytes, time: float) -> Half:
+    def _watch(self, key: bytes, time: float) -> TcpHalf:
         """Return the client's direction of a new connection."""
         self._waiting.pop(key, None)
         if key in self._halves:
             self._forget(key, time)
         elif len(self._halves) >= 2 * self._most:
             self._make_room(time)
-        connection = Connection(self._new_observer(), self.circumstances)
+        connection = TcpConnection(self._new_observer(), self.circumstances)
         self._halves[key], self._halves[reverse(key)] = connection.client, connection.server
         self.opened += 1
         return connection.client
@@ -206,14 +206,14 @@ class Connections:
 
     # Calls of observers outside the path of a segment.
 
-    def _live(self, connection: Connection) -> int:
+    def _live(self, connection: TcpConnection) -> int:
         try:
             return connection.observer.live
         except Exception as error:
             self._isolate(connection, error, connection.seen)
             return 0
 
-    def _expired(self, connection: Connection, time: float) -> bool:
+    def _expired(self, connection: TcpConnection, time: float) -> bool:
         """Do what is due by ``time`` on a connection; return whether its observer is blind."""
         try:
             connection.give_up_holes(time - HOLE_SECONDS)
@@ -224,7 +224,7 @@ class Connections:
             self._isolate(connection, error, time)
         return connection.observer.blind
 
-    def _isolate(self, connection: Connection, error: Exception, time: float) -> None:
+    def _isolate(self, connection: TcpConnection, error: Exception, time: float) -> None:
         connection.observer = self._errors.isolate(connection.observer, error, time)
 
 

@@ -44,7 +44,7 @@ Packet = tuple[int, int, int, int, int]
 header, whatever the link, its outer VLAN tag taken off; and the status."""
 
 
-class Ring:
+class PacketRing:
     """Reads what passes an interface and a kernel filter.
 
     ``interface`` is a name or ``any``, ``program`` a classic BPF program.  Nothing comes in before

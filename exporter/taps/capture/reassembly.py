@@ -48,7 +48,7 @@ class Circumstances:
     unseen: int = 0
 
 
-class Piece(NamedTuple):
+class BufferedSegment(NamedTuple):
     """A segment that came before its turn."""
 
     seq: int
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     time: float
 
 
-class Half:
+class TcpHalf:
     """One direction of a connection.
 
     ``first`` and ``expected`` are the sequence numbers of its first and its next byte, and ``seen``
@@ -76,10 +76,10 @@ class Half:
         "peer",
         "seen",
     )
-    peer: Half
+    peer: TcpHalf
 
     def __init__(
-        self, connection: Connection, direction: Direction, circumstances: Circumstances
+        self, connection: TcpConnection, direction: Direction, circumstances: Circumstances
     ) -> None:
         self.connection = connection
         self.direction: Direction = direction
@@ -87,7 +87,7 @@ class Half:
         self.first = self.expected = UNKNOWN
         self.seen = float("-inf")
         self.finished = False
-        self.held: list[Piece] = []
+        self.held: list[BufferedSegment] = []
         self.held_bytes = 0
 
     def begin(self, seq: int, time: float) -> None:
@@ -180,7 +180,7 @@ class Half:
                 self._lost(seq, time)
                 self._deliver(data, fin, time)
             else:
-                self._hold(Piece(seq, data, fin, time))
+                self._hold(BufferedSegment(seq, data, fin, time))
         elif (behind := MASK + 1 - ahead) < len(data) + fin:
             self._deliver(data[behind:], fin, time)
             self._drain(time)
@@ -198,7 +198,7 @@ class Half:
             self.finished = True
             connection.finished(self, time)
 
-    def _hold(self, piece: Piece) -> None:
+    def _hold(self, piece: BufferedSegment) -> None:
         """Keep a segment until its turn comes; what repeats one that is held already is not kept.
 
         Beyond the bounds the first hole is given up for lost.
@@ -251,11 +251,11 @@ class Half:
         self.held.clear()
 
 
-def _end(piece: Piece) -> int:
+def _end(piece: BufferedSegment) -> int:
     return (piece.seq + len(piece.data) + piece.fin) & MASK
 
 
-class Connection:
+class TcpConnection:
     """Both directions of a TCP connection, telling ``observer`` what they carry.
 
     ``calm`` is whether all is as it mostly is, so that most need not be looked at.
@@ -274,8 +274,8 @@ class Connection:
     def __init__(self, observer: Observer, circumstances: Circumstances) -> None:
         self.observer = observer
         self.circumstances = circumstances
-        self.client = Half(self, CLIENT, circumstances)
-        self.server = Half(self, SERVER, circumstances)
+        self.client = TcpHalf(self, CLIENT, circumstances)
+        self.server = TcpHalf(self, SERVER, circumstances)
         self.client.peer, self.server.peer = self.server, self.client
         self.calm = True
         self.closed = False
@@ -312,7 +312,7 @@ class Connection:
             self.observer.backpressure(time - self.blocked_since)
             self.blocked_since = None
 
-    def finished(self, half: Half, time: float) -> None:
+    def finished(self, half: TcpHalf, time: float) -> None:
         """Take in that a side has sent all that it will send."""
         self.observer.half_closed(half.direction, time)
         if half.peer.finished:

@@ -21,7 +21,7 @@ from exporter.log import LOG
 from exporter.samples import Model, Reading, SourceError
 from exporter.taps.process.messages import (
     MAX_LINE,
-    Settings,
+    TapSettings,
     TapState,
     line,
     read_genai,
@@ -43,7 +43,7 @@ END_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TapReply:
     """What the process has counted since it began; ``live`` are the requests under way.
 
     ``waiting`` counts the streams of each model that wait for a token, and ``tasks`` are the
@@ -76,7 +76,7 @@ class _Run:
         self._readings: dict[Model, tuple[Reading, ...]] = {}
 
     @classmethod
-    async def start(cls, settings: Settings) -> Self:
+    async def start(cls, settings: TapSettings) -> Self:
         """Start a process; raises InvalidFile if its taps cannot be had."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -97,7 +97,7 @@ class _Run:
             raise
         return run
 
-    async def _begin(self, settings: Settings) -> None:
+    async def _begin(self, settings: TapSettings) -> None:
         self._send(settings_line(settings))
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -110,7 +110,7 @@ class _Run:
             raise InvalidFile(read_problems(message["problems"]))
         self.taps = tuple(message["started"])
 
-    async def survey(self, known: Collection[str], reported: Collection[str]) -> Answer:
+    async def survey(self, known: Collection[str], reported: Collection[str]) -> TapReply:
         """Ask for the models that changed, and return all; raises _Ended."""
         self._surveys += 1
         number = self._surveys
@@ -121,7 +121,7 @@ class _Run:
                 # Also of an answer that was not waited for: each change is sent once.
                 self._readings[message["model"], message["version"]] = read_readings(message)
             elif message["survey"] == number:
-                return Answer(
+                return TapReply(
                     tuple(chain.from_iterable(self._readings.values())),
                     tuple(map(read_state, message["taps"])),
                     message["live"],
@@ -160,13 +160,13 @@ class _Run:
         return message
 
 
-class TapsProcess:
+class TapProcess:
     """The process of the taps, kept running from `start` to `close`.
 
     ``restarts`` counts how often it ended unasked.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TapSettings) -> None:
         self.restarts = 0
         self._settings = settings
         self._run: _Run | None = None
@@ -190,7 +190,7 @@ class TapsProcess:
 
     async def survey(
         self, seconds: float, known: Collection[str] = (), reported: Collection[str] = ()
-    ) -> Answer:
+    ) -> TapReply:
         """Ask for everything; raises SourceError if there is no answer within ``seconds``.
 
         ``known`` are the models that the servers list, ``reported`` those of them whose series

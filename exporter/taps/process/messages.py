@@ -1,6 +1,6 @@
 """What the sidecar and the process of its taps say to each other: a line of JSON each.
 
-The sidecar sends :class:`Settings` and gets ``started`` or ``problems``.  Then it may send
+The sidecar sends :class:`TapSettings` and gets ``started`` or ``problems``.  Then it may send
 ``{"survey": number, "known": [names], "reported": [names]}`` any time, which is answered by a line
 for every model that has changed since the previous one and a last line with the same number, and
 ``{"drain": seconds}`` once.
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from exporter.genai import GenAiSeries
-from exporter.recording.goodput import Goal
+from exporter.recording.goodput import GoodputObjective
 from exporter.samples import Distribution, Reading, Value
-from exporter.taps.tap import Traffic
+from exporter.taps.tap import TapTraffic
 from slos.errors import Problem
 
 MAX_LINE = 16 * 2**20
@@ -24,7 +24,7 @@ MAX_LINE = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TapSettings:
     """What the process of the taps is told to do; ``taps`` are texts as people write them.
 
     ``drain`` is for how many seconds connections may go on when it has to end, ``connections`` how
@@ -45,7 +45,7 @@ class Settings:
     upstream_ca: str = ""
     inject: bool = False
     thresholds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    goals: Sequence[Goal] = ()
+    goals: Sequence[GoodputObjective] = ()
     tenants: Mapping[str, Sequence[str]] = field(default_factory=dict)
     expected: Sequence[str] = ()
     probe: str = ""
@@ -58,21 +58,23 @@ class TapState:
     """What a tap has counted; ``passed`` is by reason, ``lossy`` counts streams."""
 
     tap: str
-    traffic: Traffic
+    traffic: TapTraffic
     passed: Mapping[str, int]
     lossy: int
     late_gaps: int = 0
 
 
-def settings_line(settings: Settings) -> bytes:
+def settings_line(settings: TapSettings) -> bytes:
     """Write settings."""
     return line(asdict(settings))
 
 
-def read_settings(text: bytes) -> Settings:
+def read_settings(text: bytes) -> TapSettings:
     """Read settings."""
     message = json.loads(text)
-    return Settings(**{**message, "goals": tuple(Goal(**goal) for goal in message["goals"])})
+    return TapSettings(
+        **{**message, "goals": tuple(GoodputObjective(**goal) for goal in message["goals"])}
+    )
 
 
 def line(message: Mapping[str, Any]) -> bytes:
@@ -122,7 +124,7 @@ def state(tap: TapState) -> Mapping[str, Any]:
 
 def read_state(message: Mapping[str, Any]) -> TapState:
     """Return what :func:`state` wrote."""
-    return TapState(**{**message, "traffic": Traffic(**message["traffic"])})
+    return TapState(**{**message, "traffic": TapTraffic(**message["traffic"])})
 
 
 def read_genai(found: Sequence[Any]) -> GenAiSeries:

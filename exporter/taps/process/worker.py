@@ -25,11 +25,11 @@ import uvloop
 from exporter.interpreter import limit_garbage_collection
 from exporter.log import set_up
 from exporter.protocol.detection import observe
-from exporter.protocol.events import Settings as WireSettings
+from exporter.protocol.events import ObserverSettings as WireSettings
 from exporter.recording.stream_recorder import StreamRecorder
 from exporter.taps.process.messages import (
     MAX_LINE,
-    Settings,
+    TapSettings,
     TapState,
     line,
     read_settings,
@@ -46,7 +46,7 @@ LAST_SURVEY_SECONDS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
+class _RunningTap:
     """A tap, and what it tells."""
 
     tap: Tap
@@ -113,24 +113,24 @@ async def _serve(link: socket.socket) -> None:
     await _end(watched, writer)
 
 
-def _watched(settings: Settings, recorder: StreamRecorder) -> Iterator[_Watched]:
+def _watched(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_RunningTap]:
     wire = WireSettings(settings.tenant_header, os.urandom(SALT_BYTES))
     for text in settings.taps:
         listener = recorder.beside()
         tap = _tap(parse(text), settings, listener, wire)
         listener.seen_until = tap.seen_until
         listener.lag = tap.lag
-        yield _Watched(tap, listener)
+        yield _RunningTap(tap, listener)
 
 
-def _tap(spec: Spec, settings: Settings, listener: StreamRecorder, wire: WireSettings) -> Tap:
+def _tap(spec: Spec, settings: TapSettings, listener: StreamRecorder, wire: WireSettings) -> Tap:
     """Make a tap; only what it needs is loaded."""
     new_observer = partial(observe, listener, wire)
     if isinstance(spec, CaptureSpec):
         from exporter.taps.capture.capture_tap import CaptureTap
 
         return CaptureTap(spec, new_observer, listener.passed_over)
-    from exporter.taps.proxy.context import Limits
+    from exporter.taps.proxy.context import ProxyLimits
     from exporter.taps.proxy.proxy_tap import ProxyTap
     from exporter.taps.proxy.tls import Certificate, Verification
 
@@ -138,7 +138,7 @@ def _tap(spec: Spec, settings: Settings, listener: StreamRecorder, wire: WireSet
         spec,
         new_observer,
         listener.passed_over,
-        limits=Limits(settings.connections),
+        limits=ProxyLimits(settings.connections),
         certificate=Certificate(settings.certificate, settings.key)
         if settings.certificate
         else None,
@@ -153,7 +153,7 @@ async def _answer(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     recorder: StreamRecorder,
-    watched: Sequence[_Watched],
+    watched: Sequence[_RunningTap],
     drain: asyncio.Future[float],
     told: asyncio.Event,
 ) -> None:
@@ -192,7 +192,7 @@ async def _answer(
 
 
 async def _end(
-    watched: Sequence[_Watched], writer: asyncio.StreamWriter, last: bytes = b""
+    watched: Sequence[_RunningTap], writer: asyncio.StreamWriter, last: bytes = b""
 ) -> None:
     for one in watched:
         await one.tap.close()

@@ -25,10 +25,10 @@ from typing import ParamSpec, cast
 
 from exporter.protocol.events import CLIENT, SERVER, Direction, Observer
 from exporter.protocol.injection import Injection
-from exporter.protocol.null_observer import Blind
+from exporter.protocol.null_observer import NullObserver
 from exporter.sockets import tune
 from exporter.taps.proxy import local_responses as answers
-from exporter.taps.proxy.context import Shared
+from exporter.taps.proxy.context import ProxyContext
 from exporter.taps.proxy.request_heads import FirstHead
 from exporter.taps.proxy.tls import HTTP2
 from exporter.taps.proxy.transports import bound, close, descriptor, reset
@@ -41,10 +41,10 @@ connection, and the answer might never be read."""
 FAREWELLS = 64
 """How many clients above the limit of connections are told so; more are just reset."""
 
-_NONE_YET = Blind()
+_NONE_YET = NullObserver()
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The client's side, and what becomes of the connection."""
 
     __slots__ = (
@@ -73,20 +73,20 @@ class Connection(asyncio.Protocol):
         "unanswered",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ProxyContext) -> None:
         self._shared = shared
         self.lag = shared.lag
         self.last = 0.0
         self._observer: Observer = _NONE_YET
         self._client: asyncio.Transport
-        self._server: Server | None = None
+        self._server: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._patience: asyncio.Timeout | None = None
         self._take: Callable[[bytes, float], None] = self._take_head
         self._unsent = bytearray()
         self._head = FirstHead()
         self._http2 = False
-        self._stand_in: answers.Unavailable | None = None
+        self._stand_in: answers.UnavailableGrpcServer | None = None
         self._injection: Injection | None = None
         self._fin_from_client = self._fin_from_server = False
         self._over = False  # nothing is passed on or told any more
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             self._refuse(answers.TOO_LONG, answers.HEAD_TOO_LARGE)
         elif protocol == HTTP2:
             self._http2 = True
-            self._stand_in = answers.Unavailable()
+            self._stand_in = answers.UnavailableGrpcServer()
             self._stand_in.take(bytes(self._unsent))
             self._connect(protocol)
         elif protocol:
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
             self._pass_fin_to(self._server)
         return self._plain
 
-    def _pass_fin_to(self, server: Server) -> None:
+    def _pass_fin_to(self, server: UpstreamConnection) -> None:
         if self._injection and (held := self._injection.client_ended()):
             server.transport.write(held)
         if self._fin_from_server:
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(seconds) as self._patience:
                 await shared.loop.create_connection(
-                    lambda: Server(self),
+                    lambda: UpstreamConnection(self),
                     spec.upstream_host,
                     spec.upstream_port,
                     ssl=context,
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._connecting = None
 
-    def server_reached(self, server: Server) -> None:
+    def server_reached(self, server: UpstreamConnection) -> None:
         """Take in that the connection to the server is there."""
         if self._over:
             server.transport.abort()
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
         elif not self._fin_from_client:
             self._client.resume_reading()
 
-    def server_ended(self, server: Server) -> None:
+    def server_ended(self, server: UpstreamConnection) -> None:
         """Take in that the server will send no more."""
         now = monotonic()
         if self._over or server is not self._server:
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
         else:
             self._end_answers()
 
-    def server_lost(self, server: Server, exc: Exception | None) -> None:
+    def server_lost(self, server: UpstreamConnection, exc: Exception | None) -> None:
         """Take in that the connection to the server is gone."""
         self._shared.resets.forget(server.descriptor, self._server_broke)
         if server is not self._server:
@@ -466,7 +466,7 @@ class Connection(asyncio.Protocol):
             self._server.feed = self._observer.feed
 
 
-class Server(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """The server's side; its connection sets what answers are written and fed to."""
 
     __slots__ = (
@@ -488,7 +488,7 @@ class Server(asyncio.Protocol):
     transport: asyncio.Transport
     write: Callable[[bytes], None]
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.full = False
         self.lag = connection.lag

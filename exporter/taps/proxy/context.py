@@ -13,15 +13,15 @@ from exporter.log import Episodes
 from exporter.protocol.injection import Injection
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
-from exporter.taps.proxy.reset_watcher import Resets
+from exporter.taps.proxy.reset_watcher import ResetWatcher
 from exporter.taps.tap import NewObserver, ProxySpec
 
 if TYPE_CHECKING:
-    from exporter.taps.proxy.connection import Connection
+    from exporter.taps.proxy.connection import ClientConnection
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProxyLimits:
     """What a proxy bears; times are in seconds.
 
     ``connections`` are clients at a time, ``head_bytes`` and ``head_seconds`` are about the first
@@ -37,7 +37,7 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
-class Shared:
+class ProxyContext:
     """What all connections of a proxy have in common.
 
     ``opened`` and ``watched`` count the connections that sent something: in all, and now.
@@ -48,15 +48,15 @@ class Shared:
 
     spec: ProxySpec
     new_observer: NewObserver
-    limits: Limits
+    limits: ProxyLimits
     server_tls: Mapping[str, ssl.SSLContext]
     server_name: str
-    resets: Resets
+    resets: ResetWatcher
     loop: asyncio.AbstractEventLoop
     errors: ObserverErrors
     lag: LoopLag
     new_injection: Callable[[], Injection] | None = None
-    connections: set[Connection] = field(default_factory=set)
+    connections: set[ClientConnection] = field(default_factory=set)
     opened: int = 0
     watched: int = 0
     refused: Counter[str] = field(default_factory=Counter)

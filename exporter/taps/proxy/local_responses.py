@@ -61,7 +61,7 @@ def _trailers() -> bytes:
     return Encoder().encode([NeverIndexedHeaderTuple(*field) for field in fields])
 
 
-class Unavailable:
+class UnavailableGrpcServer:
     """Answers gRPC requests with UNAVAILABLE: takes what a client sends, and says what to answer.
 
     Holds nothing of what it takes but the numbers of the streams that wait for an answer.

@@ -17,20 +17,20 @@ from exporter.protocol.injection import Injection
 from exporter.sockets import BACKLOG, listen
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
-from exporter.taps.proxy.connection import Connection
-from exporter.taps.proxy.context import Limits, Shared
+from exporter.taps.proxy.connection import ClientConnection
+from exporter.taps.proxy.context import ProxyContext, ProxyLimits
 from exporter.taps.proxy.model_inputs import ModelInputs
-from exporter.taps.proxy.reset_watcher import Resets
+from exporter.taps.proxy.reset_watcher import ResetWatcher
 from exporter.taps.proxy.tls import (
     HTTP1,
     Certificate,
-    Renewed,
+    ReloadedFiles,
     Verification,
     for_clients,
     for_server,
 )
 from exporter.taps.proxy.tls_listener import TlsListener
-from exporter.taps.tap import NewObserver, ProxySpec, Traffic
+from exporter.taps.tap import NewObserver, ProxySpec, TapTraffic
 
 SETTING = "tap"
 TICK_SECONDS = 1.0
@@ -55,7 +55,7 @@ class ProxyTap:
         new_observer: NewObserver,
         passed_over: Callable[[str], None],
         *,
-        limits: Limits | None = None,
+        limits: ProxyLimits | None = None,
         certificate: Certificate | None = None,
         verification: Verification | None = None,
         inject: bool = False,
@@ -66,21 +66,23 @@ class ProxyTap:
         self.lag = LoopLag()
         self._new_observer = new_observer
         self._errors = ObserverErrors(passed_over)
-        self._limits = limits or Limits()
+        self._limits = limits or ProxyLimits()
         self._certificate = certificate
         self._verification = verification
         self._inject = inject
         self._inputs: ModelInputs | None = None
         self._servers: list[asyncio.Server | TlsListener] = []
-        self._client_tls: Renewed[ssl.SSLContext] | None = None
-        self._server_tls: Renewed[dict[str, ssl.SSLContext]] | None = None
-        self._shared: Shared | None = None
+        self._client_tls: ReloadedFiles[ssl.SSLContext] | None = None
+        self._server_tls: ReloadedFiles[dict[str, ssl.SSLContext]] | None = None
+        self._shared: ProxyContext | None = None
         self._supervisor = Supervisor()
 
     async def start(self) -> None:
         """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
         if pair := self._certificate:
-            self._client_tls = Renewed(partial(for_clients, pair, SETTING), (pair.chain, pair.key))
+            self._client_tls = ReloadedFiles(
+                partial(for_clients, pair, SETTING), (pair.chain, pair.key)
+            )
         shared = self._share()
         sockets = listen(self.spec.listen_host, self.spec.listen_port, SETTING)
         self.port = sockets[0].getsockname()[1]
@@ -92,22 +94,22 @@ class ProxyTap:
         self._supervisor.start(f"tick {self.spec}", partial(self._tick, shared))
 
     async def _accept(
-        self, listening: socket.socket, shared: Shared
+        self, listening: socket.socket, shared: ProxyContext
     ) -> asyncio.Server | TlsListener:
         tls = self._client_tls
         if not tls:
             return await shared.loop.create_server(
-                lambda: Connection(shared), sock=listening, backlog=BACKLOG
+                lambda: ClientConnection(shared), sock=listening, backlog=BACKLOG
             )
         listener = TlsListener(listening, shared, lambda: tls.value)
         listener.open()
         return listener
 
-    def _share(self) -> Shared:
+    def _share(self) -> ProxyContext:
         verification = self._verification
         server_tls: dict[str, ssl.SSLContext] = {}
         if verification:
-            self._server_tls = Renewed(
+            self._server_tls = ReloadedFiles(
                 partial(for_server, verification, SETTING), (verification.ca,)
             )
             server_tls = self._server_tls.value
@@ -117,13 +119,13 @@ class ProxyTap:
             host, port, tls = self.spec.upstream_host, self.spec.upstream_port, self._server_tls
             self._inputs = ModelInputs(host, port, lambda: tls.value[HTTP1] if tls else None, named)
             new_injection = partial(Injection, self._inputs.input_of)
-        return Shared(
+        return ProxyContext(
             self.spec,
             self._new_observer,
             _within_descriptors(self._limits),
             server_tls,
             named or self.spec.upstream_host,
-            Resets(),
+            ResetWatcher(),
             asyncio.get_running_loop(),
             self._errors,
             self.lag,
@@ -164,19 +166,19 @@ class ProxyTap:
         """Return now, or up to when the loop was on time: later bytes may wait to be read."""
         return self.lag.seen_until()
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TapTraffic:
         """Return what it has counted so far; connections that sent nothing count for nothing."""
         shared = self._shared
         if not shared:
-            return Traffic()
-        return Traffic(
+            return TapTraffic()
+        return TapTraffic(
             shared.watched,
             shared.opened,
             dict(shared.refused),
             late_reads=self.lag.late_reads,
         )
 
-    async def _tick(self, shared: Shared) -> None:
+    async def _tick(self, shared: ProxyContext) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = monotonic()
@@ -189,7 +191,7 @@ class ProxyTap:
                 connection.tick(now)
 
 
-def _within_descriptors(limits: Limits) -> Limits:
+def _within_descriptors(limits: ProxyLimits) -> ProxyLimits:
     """Have the process allowed all the open files it may have, or lower the limit to what it is."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

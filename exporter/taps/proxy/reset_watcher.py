@@ -15,7 +15,7 @@ from contextlib import suppress
 _AT_ONCE = 256
 
 
-class Resets:
+class ResetWatcher:
     """Calls back when a connection breaks.
 
     The kernel reports errors (EPOLLERR) whether or not anybody asks, so each connection is put

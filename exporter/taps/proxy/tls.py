@@ -35,7 +35,7 @@ class Verification:
     server_name: str = ""
 
 
-class Renewed(Generic[T]):
+class ReloadedFiles(Generic[T]):
     """What ``make`` builds from ``files``, built again when they change.
 
     A renewal that cannot be used is logged and tried again; until it can, ``value`` stays.

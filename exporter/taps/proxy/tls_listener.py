@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from exporter.taps.proxy.connection import FAREWELLS, Connection
-from exporter.taps.proxy.context import Shared
+from exporter.taps.proxy.connection import FAREWELLS, ClientConnection
+from exporter.taps.proxy.context import ProxyContext
 from exporter.taps.proxy.transports import reset_socket
 
 ACCEPTED_AT_ONCE = 64
@@ -28,7 +28,7 @@ class TlsListener:
     """
 
     def __init__(
-        self, listening: socket.socket, shared: Shared, context: Callable[[], ssl.SSLContext]
+        self, listening: socket.socket, shared: ProxyContext, context: Callable[[], ssl.SSLContext]
     ) -> None:
         self._listening = listening
         self._shared = shared
@@ -82,7 +82,7 @@ class TlsListener:
         shared = self._shared
         try:
             await shared.loop.connect_accepted_socket(
-                partial(Connection, shared),
+                partial(ClientConnection, shared),
                 client,
                 ssl=self._context(),
                 ssl_handshake_timeout=shared.limits.head_seconds,

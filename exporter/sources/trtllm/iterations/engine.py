@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exporter.recording.metric_recorder import Recorder
+from exporter.recording.metric_recorder import MetricRecorder
 from exporter.sources.trtllm.iterations.continuity import Continuity
 from exporter.sources.trtllm.iterations.records import Dialect, Record
 from exporter.sources.trtllm.iterations.token_gaps import TokenGaps
@@ -78,7 +78,7 @@ class HostPool:
     surplus: float = 0.0
 
 
-class Engine:
+class EngineState:
     """Everything that is known from an engine's records; counts run since it was made.
 
     ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` and ``refused`` count
@@ -88,7 +88,7 @@ class Engine:
     """
 
     def __init__(self, thresholds: Mapping[str, Iterable[float]] | None = None) -> None:
-        self.recorder = Recorder(thresholds or {})
+        self.recorder = MetricRecorder(thresholds or {})
         self.dialect: Dialect | None = None
         self.lanes: dict[LaneKey, Lane] = {}
         self.queue = QueueTime()

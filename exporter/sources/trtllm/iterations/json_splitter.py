@@ -21,7 +21,7 @@ _NOISE = frozenset("[],\ufeff \t\r\n")
 _UNDECIDED = 16
 
 
-class Splitter:
+class JsonSplitter:
     """Feed it bytes, get objects; ``malformed`` counts the stretches that were passed over."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from exporter.samples import UNLABELLED, Distribution, Missing, Reading, Value
-from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, Engine, Lane
+from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, EngineState, Lane
 from exporter.sources.trtllm.iterations.records import KvCache, Record
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
 from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, Gap
@@ -50,7 +50,7 @@ _NO_RECORD = Gap("no iteration record was read yet", ENABLE)
 
 
 def tell(
-    engine: Engine, age: float | None, frozen_after: float, model: str, version: str
+    engine: EngineState, age: float | None, frozen_after: float, model: str, version: str
 ) -> tuple[tuple[Reading, ...], tuple[Missing, ...]]:
     """Return readings and, for every signal of the catalogue without one, why.
 
@@ -74,7 +74,9 @@ def tell(
     )
 
 
-def _found(engine: Engine, age: float | None, frozen_after: float) -> Iterator[Reading | Missing]:
+def _found(
+    engine: EngineState, age: float | None, frozen_after: float
+) -> Iterator[Reading | Missing]:
     if not engine.lanes:
         return
     # What other ranks completed is not in their rows.
@@ -98,22 +100,22 @@ def _found(engine: Engine, age: float | None, frozen_after: float) -> Iterator[R
     yield from _queue(engine)
 
 
-def _speakers(engine: Engine) -> list[Lane]:
+def _speakers(engine: EngineState) -> list[Lane]:
     """Return the lanes whose numbers are their own."""
     if engine.copied:
         return [engine.first] if engine.first else []
     return list(engine.lanes.values())
 
 
-def _latest(engine: Engine) -> list[Record]:
+def _latest(engine: EngineState) -> list[Record]:
     return [lane.latest for lane in _speakers(engine) if lane.latest]
 
 
-def _batches(engine: Engine) -> list[Record]:
+def _batches(engine: EngineState) -> list[Record]:
     return [record for lane in engine.lanes.values() for record in lane.scheduled()]
 
 
-def _sequences(engine: Engine, left: float | None) -> Iterator[Reading | Missing]:
+def _sequences(engine: EngineState, left: float | None) -> Iterator[Reading | Missing]:
     latest, batches = _latest(engine), _batches(engine)
     active = _total(record.active for record in latest)
     scheduled = _total(record.scheduled for record in batches)
@@ -145,7 +147,7 @@ def _sequences(engine: Engine, left: float | None) -> Iterator[Reading | Missing
         yield _gauge("sequences_waiting", unscheduled, "trtllm_waiting")
 
 
-def _limits(engine: Engine) -> Iterator[Reading | Missing]:
+def _limits(engine: EngineState) -> Iterator[Reading | Missing]:
     if engine.copied:
         yield from _refuse(
             ("sequences_max",),
@@ -156,7 +158,7 @@ def _limits(engine: Engine) -> Iterator[Reading | Missing]:
         yield _gauge("sequences_max", most)
 
 
-def _blocks(engine: Engine) -> Iterator[Reading | Missing]:
+def _blocks(engine: EngineState) -> Iterator[Reading | Missing]:
     """Yield the gauges of the KV cache, from its pools where the engine reports them."""
     rank = "of attention-DP rank 0" if engine.copied else ""
     speakers = _speakers(engine)
@@ -191,7 +193,7 @@ def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Reading | Miss
         yield _gauge(signal, value, method, note)
 
 
-def _totals(engine: Engine, rank: str) -> Iterator[Reading | Missing]:
+def _totals(engine: EngineState, rank: str) -> Iterator[Reading | Missing]:
     """Yield the gauges of kvCacheStats, which has the host's blocks in it before 1.3."""
     caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
     if not caches:
@@ -224,7 +226,7 @@ def _totals(engine: Engine, rank: str) -> Iterator[Reading | Missing]:
             yield _gauge(signal, value, method, note)
 
 
-def _host_pool(engine: Engine, caches: list[KvCache], most: float) -> tuple[float, str]:
+def _host_pool(engine: EngineState, caches: list[KvCache], most: float) -> tuple[float, str]:
     """Return the host's blocks to take off, and the method that this makes.
 
     Their number is known from the pools, or from what stays used when the engine is idle.  Before
@@ -246,7 +248,7 @@ def _host_pool(engine: Engine, caches: list[KvCache], most: float) -> tuple[floa
     return 0.0, "trtllm_kv_unverified" if pool.idle is None else "trtllm_iteration"
 
 
-def _memory(engine: Engine) -> Iterator[Reading | Missing]:
+def _memory(engine: EngineState) -> Iterator[Reading | Missing]:
     latest = _latest(engine)
     gpu = _total(record.gpu_memory for record in latest)
     if gpu is not None:
@@ -272,7 +274,7 @@ def _memory(engine: Engine) -> Iterator[Reading | Missing]:
                 yield _gauge(signal, value)
 
 
-def _cache_counters(engine: Engine) -> Iterator[Reading]:
+def _cache_counters(engine: EngineState) -> Iterator[Reading]:
     caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
     note = "of attention-DP rank 0" if engine.copied else ""
     # Managers that fill in no blocks fill in none of their counters either.
@@ -285,7 +287,7 @@ def _cache_counters(engine: Engine) -> Iterator[Reading]:
                 yield _reading(signal, method, value, note)
 
 
-def _counted(engine: Engine) -> Iterator[Reading | Missing]:
+def _counted(engine: EngineState) -> Iterator[Reading | Missing]:
     """Tell what was added up over iterations, unless some are not recorded."""
     if engine.interval > 1:
         yield from _refuse(
@@ -320,7 +322,7 @@ def _counted(engine: Engine) -> Iterator[Reading | Missing]:
         )
 
 
-def _has_gaps(engine: Engine, reading: Reading) -> bool:
+def _has_gaps(engine: EngineState, reading: Reading) -> bool:
     """Tell whether it is the histogram of gaps that is written to, and holds any or may yet."""
     if reading.signal != "itl" or not engine.dialect:
         return False
@@ -329,7 +331,7 @@ def _has_gaps(engine: Engine, reading: Reading) -> bool:
     return current and isinstance(value, Distribution) and (value.count > 0 or not engine.untimed)
 
 
-def _no_gaps(engine: Engine) -> Missing:
+def _no_gaps(engine: EngineState) -> Missing:
     return Missing(
         "itl",
         "",
@@ -340,17 +342,17 @@ def _no_gaps(engine: Engine) -> Missing:
     )
 
 
-def _gaps_note(engine: Engine) -> str:
+def _gaps_note(engine: EngineState) -> str:
     if engine.burst > 1:
         return f"speculative decoding: a gap brings {engine.burst:.2f} tokens on average"
     return ""
 
 
-def _lost_note(engine: Engine) -> str:
+def _lost_note(engine: EngineState) -> str:
     return f"{engine.lost} records are lost, and what they held" if engine.lost else ""
 
 
-def _queue(engine: Engine) -> Iterator[Reading | Missing]:
+def _queue(engine: EngineState) -> Iterator[Reading | Missing]:
     if engine.queue.refused:
         yield from _refuse(
             ("queue",),

@@ -27,7 +27,7 @@ SLACK = 0.05
 """Seconds that an executor's work between two loops may take; more is a rest, or a set clock."""
 
 
-class Gap(NamedTuple):
+class IterationGap(NamedTuple):
     """``sequences`` sequences got a token ``seconds`` after the one before."""
 
     seconds: float
@@ -46,7 +46,7 @@ class TokenGaps:
 
     def follow(
         self, record: Record, dialect: Dialect, *, unbroken: bool, rested: bool
-    ) -> Iterator[Gap]:
+    ) -> Iterator[IterationGap]:
         """Yield the gaps that the record completes.
 
         ``unbroken`` says that no iteration is missing before it, ``rested`` that the engine had
@@ -88,7 +88,7 @@ class TokenGaps:
             return False
         return any(record.timestamp < out for out in self._out.values())
 
-    def _cpp(self, record: Record, before: Record | None) -> Gap | None:
+    def _cpp(self, record: Record, before: Record | None) -> IterationGap | None:
         if not record.latency:
             self._launched.clear()
         launched = self._launched.get(record.micro_batch)
@@ -96,12 +96,14 @@ class TokenGaps:
         if not record.latency or not before:
             return None
         if not self._pipelined:
-            return Gap(record.latency, before.generating or 0.0)
+            return IterationGap(record.latency, before.generating or 0.0)
         if launched is None or launched.timestamp is None or record.timestamp is None:
             return None
-        return Gap(record.timestamp - launched.timestamp, launched.generating or 0.0)
+        return IterationGap(record.timestamp - launched.timestamp, launched.generating or 0.0)
 
-    def _pytorch(self, record: Record, before: Record | None, *, rested: bool) -> Gap | None:
+    def _pytorch(
+        self, record: Record, before: Record | None, *, rested: bool
+    ) -> IterationGap | None:
         out = self._out.pop(record.micro_batch, None)
         if record.timestamp is None:
             return None if rested else self._untimed(record, before)
@@ -113,14 +115,14 @@ class TokenGaps:
             self._out.clear()
             return None
         self._out[record.micro_batch] = now
-        return None if out is None else Gap(now - out, record.generating or 0.0)
+        return None if out is None else IterationGap(now - out, record.generating or 0.0)
 
-    def _untimed(self, record: Record, before: Record | None) -> Gap | None:
+    def _untimed(self, record: Record, before: Record | None) -> IterationGap | None:
         """Use what is left without timestamps: a loop's time stands in the next loop's record."""
         if self._pipelined:
             return None
         if record.host_step is not None:
-            return Gap(record.host_step, before.generating or 0.0) if before else None
+            return IterationGap(record.host_step, before.generating or 0.0) if before else None
         if record.overlap is False and record.latency is not None:
-            return Gap(record.latency, record.generating or 0.0)
+            return IterationGap(record.latency, record.generating or 0.0)
         return None
