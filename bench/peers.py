@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from promql.expr import decimal_text
 from slos.burn import pairs
 from slos.durations import format_duration, parse_duration
 from tests.rule_values.compare import compare, record
+from tests.rule_values.paging import Condition
 from tests.rule_values.recordings import EVERY, TARGET, Recording, Tool, _Selected, tokenslo
 from tests.rule_values.replay import Start, replaying
 from tests.rule_values.traffic import DAY, STORIES, play
@@ -36,7 +36,7 @@ MODULES = {
 }
 PERIOD = Decimal(30 * DAY)
 DAYS = format_duration(PERIOD)
-TARGETS = (Decimal("0.999"), Decimal("0.99"), Decimal("0.95"), Decimal("0.9"))
+TARGETS = tuple(map(Decimal, ("0.9999", "0.999", "0.99", "0.95", "0.9")))
 ERROR_RATIOS = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
 WORKBOOK = (("1h", Decimal("14.4")), ("6h", Decimal(6)))
 """Long windows and burn rates that page, for 30 days: table 5-8 of the SRE workbook."""
@@ -50,22 +50,6 @@ _NOT_OPTIMIZED = {
 _CONDITION = re.compile(
     r"(?:ratio_rate|burnrate)(\w+)(?:\{[^}]*\})? > \(([0-9.]+) \* ([0-9.]+|\(1-[0-9.]+\))\)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """A burn-rate condition: it fires above ``threshold`` over ``long`` seconds, after ``wait``."""
-
-    pages: bool
-    long: Decimal
-    threshold: Decimal
-    wait: Decimal
-
-    def fires(self, error_ratio: Decimal) -> Decimal | None:
-        """Return after how many seconds of an error ratio this fires; None for never."""
-        if error_ratio <= self.threshold:
-            return None
-        return self.threshold * self.long / error_ratio + self.wait
 
 
 def built(name: str) -> Path:
@@ -148,18 +132,18 @@ def pyrra(selected: _Selected, target: Decimal, *, native: bool = False) -> list
         ]
 
 
-def alerts(groups: Iterable[Mapping[str, Any]]) -> Iterator[Alert]:
+def conditions(groups: Iterable[Mapping[str, Any]]) -> Iterator[Condition]:
     """Yield the burn-rate conditions of rule groups, each pair of windows once."""
     for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
         labels = rule.get("labels", {})
         pages = "page" in labels.values() or labels.get("severity") == "critical"
-        conditions = _CONDITION.findall(rule["expr"])
-        for pair in zip(conditions[::2], conditions[1::2], strict=True):
-            windows = [parse_duration(window) for window, _, _ in pair]
+        found = _CONDITION.findall(rule["expr"])
+        for pair in zip(found[::2], found[1::2], strict=True):
+            short, long = sorted(parse_duration(window) for window, _, _ in pair)
             factor, budget = Decimal(pair[0][1]), pair[0][2]
             share = 1 - Decimal(budget[3:-1]) if budget[0] == "(" else Decimal(budget)
             wait = parse_duration(rule.get("for", "0s"))
-            yield Alert(pages, max(windows), factor * share, wait)
+            yield Condition(pages, long, short, factor * share, wait)
 
 
 def tool(name: str, selected: _Selected, groups: Iterable[Mapping[str, Any]]) -> Tool:
@@ -227,12 +211,13 @@ def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
     selected = _Selected.of("chat", "availability")
     budget = 1 - target
     of_workbook = [
-        Alert(True, parse_duration(long), rate * budget, Decimal(0)) for long, rate in WORKBOOK
+        Condition(True, parse_duration(long), parse_duration(long) / 12, rate * budget)
+        for long, rate in WORKBOOK
     ]
     each = {
         "workbook": of_workbook,
-        "Sloth": [*alerts(sloth(selected, target))],
-        "Pyrra": [*alerts(pyrra(selected, target))],
+        "Sloth": [*conditions(sloth(selected, target))],
+        "Pyrra": [*conditions(pyrra(selected, target))],
     }
     ours = [pair for pair in pairs(PERIOD, target) if pair.tier == "page"]
     return {
@@ -241,7 +226,7 @@ def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
         ],
         **{
             name: [
-                _first(alert.fires(ratio) for alert in found if alert.pages)
+                _first(each.seconds_to_fire(ratio) for each in found if each.pages)
                 for ratio in ERROR_RATIOS
             ]
             for name, found in each.items()

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from bench import peers
+from tests.rule_values.paging import Condition
 
 SLOTH = {
     "alert": "Burn",
@@ -34,16 +35,17 @@ PYRRA = {
 ABSENT = {"alert": "SLOMetricAbsent", "expr": "absent(x) == 1"}
 
 
-def test_alerts_are_read_with_windows_thresholds_and_pauses() -> None:
-    found = [*peers.alerts([{"rules": [SLOTH, {"record": "x", "expr": "y"}, ABSENT, PYRRA]}])]
+def test_conditions_are_read_with_windows_thresholds_and_pauses() -> None:
+    found = [*peers.conditions([{"rules": [SLOTH, {"record": "x", "expr": "y"}, ABSENT, PYRRA]}])]
+    hour, five, share = Decimal(3600), Decimal(300), Decimal("0.144")
     assert found == [
-        peers.Alert(True, Decimal(3600), Decimal("0.144"), Decimal(0)),
-        peers.Alert(True, Decimal(21600), Decimal("0.06"), Decimal(0)),
-        peers.Alert(True, Decimal(3600), Decimal("0.14"), Decimal(120)),
+        Condition(True, hour, five, share),
+        Condition(True, 6 * hour, 6 * five, Decimal("0.06")),
+        Condition(True, hour, five, Decimal("0.14"), wait=Decimal(120)),
     ]
-    assert found[0].fires(Decimal(1)) == Decimal("518.4")
-    assert found[2].fires(Decimal("0.5")) == Decimal(1128)
-    assert found[0].fires(Decimal("0.144")) is None
+    assert found[0].seconds_to_fire(Decimal(1)) == Decimal("518.4")
+    assert found[2].seconds_to_fire(Decimal("0.5")) == Decimal(1128)
+    assert found[0].seconds_to_fire(share) is None
 
 
 def test_without_go_it_says_so(

@@ -1,0 +1,263 @@
+"""What a real Prometheus spends on evaluating rules: ours, Sloth's and Pyrra's.
+
+``python -m bench.evaluation [young] [full]`` from the checkout; README.md explains the table.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+import alerts.rules
+from alerts.layout import document
+from bench import peers
+from lab import parts, prometheus
+from slos.durations import parse_duration
+from slos.events import MINUTE
+from slos.model import Service
+from slos.names import BAD, TARGET, TOTAL, series_labels
+from slos.plan import plan
+from tests.rule_values.recordings import OBJECTIVES, _Selected
+from tests.rule_values.replay import EPOCH, Replay, Start, replaying
+from tests.rule_values.traffic import (
+    DAY,
+    DURATION,
+    EDGE,
+    EVENTS,
+    REQUESTS,
+    SCRAPE,
+    Counts,
+    Labels,
+    labelled,
+    points,
+)
+
+COUNT = 50
+"""Objectives that costs are stated for."""
+TARGETS = 20
+COMPARED = ("availability", "e2e")
+AHEAD = 480
+"""Seconds of scrapes after the start, in place of live targets; Prometheus takes 10 minutes."""
+DEFAULT_INTERVAL = f"{MINUTE}s"
+"""Prometheus' own evaluation interval, that of groups that name none: all of Sloth's."""
+COSTLIEST = 4
+_CPU = "process_cpu_seconds_total"
+_EVALUATION = "prometheus_rule_evaluation_duration_seconds_sum"
+_ITERATIONS = "prometheus_rule_group_iterations_total"
+_GOOD, _FAILED = 30, 0.2
+"""Mean requests between two scrapes of a target, and of each kind of failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How long and for how many objectives there is a history."""
+
+    days: int
+    objectives: int
+
+
+HISTORIES = {"young": History(1, COUNT), "full": History(30, 4)}
+"""A full history of 50 objectives is 345 million samples: few objectives stand for all."""
+
+
+class BenchError(Exception):
+    """A measurement that does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the rules of :data:`COUNT` objectives cost in a minute.
+
+    ``cpu`` is CPU time of the whole process and ``wall`` the time that Prometheus counts for
+    evaluations, in seconds; ``rules`` is the latter by rule.
+    """
+
+    cpu: float
+    wall: float
+    rules: Mapping[str, float]
+
+
+def models(objectives: int) -> Sequence[str]:
+    """Return the models whose objectives these are, one of each kind for each."""
+    return [f"m{number}" for number in range(objectives // len(COMPARED))]
+
+
+def generated(objectives: int) -> Mapping[str, str]:
+    """Return the rule file of each tool; without Go, ours alone."""
+    names = models(objectives)
+    files = {"tokenslo": document("", {"groups": _own(names)}, source="", version="")}
+    if not shutil.which("go"):
+        return files
+    selected = [_Selected.of(model, name) for model, name in product(names, COMPARED)]
+    theirs: Mapping[str, Callable[[_Selected], Sequence[Mapping[str, Any]]]] = {
+        "Sloth": partial(peers.sloth, target=peers.TARGET),
+        "Sloth -o": partial(peers.sloth, target=peers.TARGET, optimized=False),
+        "Pyrra": partial(peers.pyrra, target=peers.TARGET),
+    }
+    return files | {
+        tool: yaml.safe_dump({"groups": [*chain(*map(generate, selected))]})
+        for tool, generate in theirs.items()
+    }
+
+
+def _own(names: Iterable[str]) -> list[Mapping[str, object]]:
+    objectives = tuple(OBJECTIVES[name] for name in COMPARED)
+    services = (
+        Service("", model, window=peers.PERIOD, selector={"model": model}, objectives=objectives)
+        for model in names
+    )
+    return [*chain.from_iterable(alerts.rules.groups(plan(each)) for each in services)]
+
+
+def add_history(replay: Replay, history: History, now: int) -> None:
+    """Write what is scraped of all targets, and what rules recorded that others sum over time."""
+    draw = np.random.RandomState(1)
+    names = models(history.objectives)
+    since = now - history.days * DAY
+    scrapes = np.arange(since, now + AHEAD, SCRAPE) - EPOCH
+    for target in range(TARGETS):
+        good, error, timeout = (
+            np.cumsum(draw.poisson(mean, len(scrapes))) for mean in (_GOOD, _FAILED, _FAILED)
+        )
+        bad = error + timeout
+        of_slo = {"signal": "e2e", "threshold": str(EDGE)}
+        scraped: Sequence[tuple[str, Mapping[str, str], Counts]] = (
+            (REQUESTS, {"outcome": "ok"}, good),
+            (REQUESTS, {"outcome": "error"}, error),
+            (REQUESTS, {"outcome": "timeout"}, timeout),
+            (REQUESTS, {"outcome": "rejected"}, np.zeros_like(good)),
+            (f"{DURATION}_bucket", {"le": str(EDGE)}, good),
+            (f"{DURATION}_count", {}, good + bad),
+            (EVENTS, {**of_slo, "result": "good"}, good),
+            (EVENTS, {**of_slo, "result": "bad"}, bad),
+        )
+        # Targets are scraped at different moments.
+        times = scrapes + target * SCRAPE // TARGETS
+        for (metric, labels, values), model in product(scraped, names):
+            at = {"model": model, "instance": str(target)}
+            _add(replay, labelled(metric, **at, **labels), times, values)
+    minutes = np.arange(since, now, MINUTE) - EPOCH
+    total = draw.poisson(2 * TARGETS * _GOOD, len(minutes))
+    failed = draw.binomial(total, 2 * _FAILED / _GOOD)
+    for model, name in product(names, COMPARED):
+        mine = series_labels(model, name)
+        _add(replay, labelled(TOTAL, **mine), minutes, total)
+        _add(replay, labelled(BAD, **mine), minutes, failed)
+        _add(replay, labelled(TARGET, **mine), minutes, np.full(len(minutes), peers.TARGET))
+        slo = {"sloth_id": f"{model}-{name}", "sloth_service": model, "sloth_slo": name}
+        ratio = labelled("slo:sli_error:ratio_rate5m", **slo, sloth_window="5m")
+        _add(replay, ratio, minutes, failed / total)
+
+
+def _add(replay: Replay, series: Labels, times: Counts, values: npt.NDArray[Any]) -> None:
+    replay.add({series: points(times, values, np.full(len(times), True))})
+
+
+def measure(replay: Replay, rules: Path, text: str, objectives: int) -> Cost:
+    """Let the server evaluate rules at their own pace, each a whole number of times."""
+    pace = {
+        group["name"]: int(parse_duration(group.get("interval", DEFAULT_INTERVAL)))
+        for group in yaml.safe_load(text)["groups"]
+    }
+    seconds = max(pace.values())
+    rules.write_text(text)
+    _get(replay, "/-/reload", "POST")
+    before = _metrics(replay)
+    time.sleep(seconds)
+    after = _metrics(replay)
+    groups = json.loads(_get(replay, "/api/v1/rules"))["data"]["groups"]
+    rules.unlink()
+    _get(replay, "/-/reload", "POST")
+    _check(groups, pace, seconds, after)
+    share = COUNT / objectives * 60
+    of_rules: dict[str, float] = {}
+    for group in groups:
+        for rule in group["rules"]:
+            spent = rule["evaluationTime"] * share / pace[group["name"]]
+            of_rules[rule["name"]] = of_rules.get(rule["name"], 0.0) + spent
+    cpu, wall = (after[name] - before[name] for name in (_CPU, _EVALUATION))
+    return Cost(cpu * share / seconds, wall * share / seconds, of_rules)
+
+
+def _check(
+    groups: Sequence[Mapping[str, Any]],
+    pace: Mapping[str, int],
+    seconds: int,
+    metrics: Mapping[str, float],
+) -> None:
+    """Raise BenchError for rules that failed, or were not evaluated at their pace."""
+    bad = [rule for group in groups for rule in group["rules"] if rule["health"] != "ok"]
+    if bad:
+        raise BenchError(f"Prometheus did not evaluate {bad[0]['name']}: {bad[0]}")
+    for group in groups:
+        times = metrics[f'{_ITERATIONS}{{rule_group="{group["file"]};{group["name"]}"}}']
+        if abs(times - seconds / pace[group["name"]]) > 1:
+            raise BenchError(
+                f"{group['name']}: {times:g} evaluations in {seconds} s; give it more cores"
+            )
+
+
+def _metrics(replay: Replay) -> Mapping[str, float]:
+    lines = _get(replay, "/metrics").splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {series: float(value) for series, _, value in pairs}
+
+
+def _get(replay: Replay, path: str, method: str = "GET") -> str:
+    with urlopen(Request(replay.url + path, method=method)) as answer:  # noqa: S310 (http only)
+        return answer.read().decode()  # type: ignore[no-any-return]
+
+
+def costs(start: Start, folder: Path, history: History) -> Mapping[str, Cost]:
+    """Measure the rules of each tool on a history."""
+    rules = folder / "rules.yaml"
+    texts = generated(history.objectives)
+    begin = partial(start, rules=[folder / "rules*.yaml"], interval=float(MINUTE))
+    with replaying(begin, folder) as replay:
+        now = int(time.time()) // MINUTE * MINUTE
+        add_history(replay, history, now)
+        found = {
+            tool: measure(replay, rules, text, history.objectives) for tool, text in texts.items()
+        }
+    if time.time() > now + AHEAD:
+        raise BenchError(f"the scrapes ended before all rules were measured, after {AHEAD} s")
+    return found
+
+
+def main(*histories: str) -> None:
+    """Print the costs on the named histories, on both by default."""
+    if not shutil.which("go"):
+        print("Go is not installed: Sloth and Pyrra are left out.", end="\n\n")
+    server = parts.program("prometheus", print)
+    print(parts.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
+    print(f"{'history':<7} {'rules':<8} {'CPU s / minute':>14} {'evaluation s / minute':>21}")
+    with TemporaryDirectory() as name:
+        for title in histories or HISTORIES:
+            found = costs(partial(prometheus.start, server), Path(name, title), HISTORIES[title])
+            for tool, cost in found.items():
+                print(f"{title:<7} {tool:<8} {cost.cpu:>14.2f} {cost.wall:>21.2f}")
+            print_costliest(found)
+
+
+def print_costliest(found: Mapping[str, Cost]) -> None:
+    for tool, cost in found.items():
+        costliest = sorted(cost.rules.items(), key=lambda item: item[1])[: -1 - COSTLIEST : -1]
+        print(f"{tool}:", *(f"{name} {wall:.2f} s" for name, wall in costliest), sep="  ")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,162 @@
+"""When burn-rate conditions fire: the rules' arithmetic on scraped samples, without a server.
+
+90 days of evaluations take Prometheus minutes, and this a second.  ``test_paging_windows.py``
+compares it with what a real one records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+
+from slos.events import MINUTE
+from tests.rule_values.traffic import ENDED, REQUESTS, Counts, Samples, Truth
+
+Values = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Count = Callable[[int], tuple[Values, Values]]
+"""Bad and all events in the ``window`` before each evaluation, at a scale that both share."""
+
+_FAILED = ("error", "rejected", "timeout")
+_LONGEST_GAP = 1800
+_EDGE_OF_GAP = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A burn-rate condition: an error ratio above ``threshold`` over both windows.
+
+    It fires after ``wait`` seconds, and with ``least_bad`` bad events in the long window at least.
+    """
+
+    pages: bool
+    long: Decimal
+    short: Decimal
+    threshold: Decimal
+    wait: Decimal = Decimal(0)
+    least_bad: int = 0
+
+    def seconds_to_fire(self, error_ratio: Decimal) -> Decimal | None:
+        """Return after how many seconds of an error ratio this fires; None for never."""
+        if error_ratio <= self.threshold:
+            return None
+        return self.threshold * self.long / error_ratio + self.wait
+
+    def fires(self, count: Count, every: int) -> Flags:
+        """Return at which of the evaluations, ``every`` so many seconds, this fires."""
+        bad, _ = count(int(self.long))
+        holds = bad >= self.least_bad
+        for window in (self.long, self.short):
+            bad, total = count(int(window))
+            holds &= bad > float(self.threshold) * total
+        needed = int(self.wait) // every
+        if not needed:
+            return holds
+        at = np.arange(len(holds))
+        last_false = np.maximum.accumulate(np.where(holds, -1, at))
+        return holds & (at - last_false > needed)
+
+
+def series(samples: Samples, outcomes: Iterable[str]) -> Iterator[tuple[Counts, Values]]:
+    """Yield times and values of the counters of requests with these outcomes, without ends."""
+    for labels, (times, bits) in samples.items():
+        named = dict(labels)
+        if named["__name__"] == REQUESTS and named["outcome"] in outcomes:
+            there = bits != np.uint64(ENDED)
+            if there.sum() > 1:  # of a single sample nothing is known
+                yield times[there], bits[there].view(np.float64)
+
+
+def increases(samples: Samples, evaluations: Counts) -> Count:
+    """Count as our rules do: sums of the increases that were recorded every minute."""
+
+    def recorded(outcomes: Sequence[str]) -> Values:
+        made = np.zeros(len(evaluations))
+        for times, values in series(samples, outcomes):
+            near = _near(times, evaluations, _LONGEST_GAP)
+            now, before = (_last(times, values, evaluations[near] - ago) for ago in (0, MINUTE))
+            grown = now - before
+            made[near] += np.where(grown >= 0, grown, 0.0)  # not where either is missing: NaN
+        return np.concatenate(([0.0], np.cumsum(made)))
+
+    bad, total = recorded(_FAILED), recorded(("ok", *_FAILED))
+    ends = np.arange(1, len(evaluations) + 1)
+
+    def count(window: int) -> tuple[Values, Values]:
+        # Prometheus 2 includes both ends of a window.
+        starts = np.maximum(ends - window // MINUTE - 1, 0)
+        return bad[ends] - bad[starts], total[ends] - total[starts]
+
+    return count
+
+
+def rates(samples: Samples, evaluations: Counts) -> Count:
+    """Count as Sloth's and Pyrra's rules do: sums of ``rate`` over each window."""
+
+    def summed(outcomes: Sequence[str], window: int) -> Values:
+        made = np.zeros(len(evaluations))
+        for times, values in series(samples, outcomes):
+            near = _near(times, evaluations, window)
+            made[near] += _rate(times, values, evaluations[near], window)
+        return made
+
+    def count(window: int) -> tuple[Values, Values]:
+        bad = summed(_FAILED, window)
+        return bad, bad + summed(("ok",), window)
+
+    return count
+
+
+def truth(requests: Truth, evaluations: Counts, tick: int) -> Count:
+    """Count all requests, as nobody who scrapes can."""
+
+    def count(window: int) -> tuple[Values, Values]:
+        ends = evaluations // tick
+        starts = np.maximum(ends - window // tick, 0)
+        bad, total = (each[ends] - each[starts] for each in (requests.bad, requests.total))
+        return bad.astype(np.float64), total.astype(np.float64)
+
+    return count
+
+
+def begins(firing: Flags) -> Counts:
+    """Return the indices at which something begins to fire."""
+    return np.flatnonzero(firing & ~np.concatenate(([False], firing[:-1])))
+
+
+def _near(times: Counts, evaluations: Counts, window: int) -> slice:
+    """Return the evaluations that find a series in their window."""
+    first = np.searchsorted(evaluations, times[0], side="left")
+    return slice(first, np.searchsorted(evaluations, times[-1] + window, side="right"))
+
+
+def _last(times: Counts, values: Values, evaluations: Counts) -> Values:
+    """Return ``last_over_time`` over the longest gap; NaN where there is nothing."""
+    index = np.searchsorted(times, evaluations, side="right") - 1
+    found = (index >= 0) & (times[index] >= evaluations - _LONGEST_GAP)
+    return np.where(found, values[index], np.nan)
+
+
+def _rate(times: Counts, values: Values, evaluations: Counts, window: int) -> Values:
+    """Return ``rate``, as Prometheus extrapolates it to the edges of a window; 0 for nothing."""
+    resets = np.concatenate(([0.0], np.where(np.diff(values) < 0, values[:-1], 0.0)))
+    running = values + np.cumsum(resets)
+    first = np.searchsorted(times, evaluations - window, side="left")
+    last = np.searchsorted(times, evaluations, side="right") - 1
+    enough = last > first
+    first, last = np.where(enough, first, 0), np.where(enough, last, 1)
+    grown = running[last] - running[first]
+    sampled = (times[last] - times[first]).astype(np.float64)
+    between = sampled / (last - first)
+    to_start = times[first] - (evaluations - window)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        to_zero = np.where(grown > 0, sampled * values[first] / grown, np.inf)
+    to_start, to_end = np.minimum(to_start, to_zero), evaluations - times[last]
+    length = sampled + sum(
+        np.where(gap < _EDGE_OF_GAP * between, gap, between / 2) for gap in (to_start, to_end)
+    )
+    return np.where(enough, grown * length / sampled / window, 0.0)
