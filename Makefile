@@ -3,14 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: test lint demo bench examples clean
+.PHONY: test test-long lint demo bench examples clean
 
-test: $(READY)
+# File by file in three processes; then, with nothing beside them, the tests that measure times.
+define run_tests
 	@failed=0; \
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
-		-m "not alone" || failed=$$?; \
-	$(BIN)/python -m pytest -m alone || failed=$$?; \
+		-m "not alone and $(1)" $(2) || failed=$$?; \
+	$(BIN)/python -m pytest -m "alone and $(1)" tests/integration || failed=$$?; \
 	exit $$failed
+endef
+
+test: $(READY)
+	$(call run_tests,not long)
+
+test-long: $(READY)
+	$(call run_tests,long,tests/integration)
 
 lint: $(READY)
 	$(BIN)/ruff check

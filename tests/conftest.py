@@ -84,6 +84,7 @@ def alertmanager(part: Callable[[str], Path]) -> Callable[..., Alertmanager]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(part, …): uses real servers or tools of the lab")
     config.addinivalue_line("markers", "alone: measures times, with nothing else running beside it")
+    config.addinivalue_line("markers", "long: runs for long by nature; see `make test-long`")
     # How long an example takes depends on what else the machine does; speed is for bench/.
     settings.register_profile("on a busy machine", deadline=None)
     settings.load_profile("on a busy machine")

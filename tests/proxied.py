@@ -148,13 +148,9 @@ async def proxied(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    correct_late_times: bool = False,
     **options: Any,
 ) -> AsyncIterator[Scene]:
-    """Run a proxy tap before a server's listening socket, or before another server's ``port``.
-
-    Observers get the times of reads; with ``correct_late_times``, the kernel's for late reads.
-    """
+    """Run a proxy tap before a server's listening socket, or before another server's ``port``."""
     observers: list[Notes] = []
 
     def observe() -> Notes:
@@ -167,8 +163,6 @@ async def proxied(
         passed: list[str] = []
         tap = ProxyTap(spec, observe, passed.append, **options)
         await tap.start()
-        if not correct_late_times:
-            tap.lag.close()
         try:
             yield Scene(tap, server, observers, sockets, passed)
         finally:

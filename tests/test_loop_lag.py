@@ -73,10 +73,7 @@ async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted()
             server.sendall(piece)
             time.sleep(0.02)
 
-    async with proxied(
-        partial(observe, recorder, ObserverSettings()),  # type: ignore[arg-type]
-        correct_late_times=True,
-    ) as scene:
+    async with proxied(partial(observe, recorder, ObserverSettings())) as scene:  # type: ignore[arg-type]
         await stream_through(scene, recorder, serve, sum(map(len, pieces)))
         traffic = scene.tap.traffic()
     itl = found(recorder, "itl")
@@ -90,10 +87,7 @@ async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted()
 async def test_a_first_token_that_is_read_late_has_the_time_at_which_it_came() -> None:
     recorder = StreamRecorder({}, expected=["m"])
     first = HEAD + chunk("0")
-    async with proxied(
-        partial(observe, recorder, ObserverSettings()),  # type: ignore[arg-type]
-        correct_late_times=True,
-    ) as scene:
+    async with proxied(partial(observe, recorder, ObserverSettings())) as scene:  # type: ignore[arg-type]
         began = time.monotonic()
         sent: list[float] = []
 

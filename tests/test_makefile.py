@@ -13,18 +13,20 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 @pytest.mark.parametrize(("first", "second", "code"), [(0, 0, 0), (3, 0, 2), (0, 4, 2), (3, 4, 2)])
+@pytest.mark.parametrize(("target", "size"), [("test", "not long"), ("test-long", "long")])
 def test_both_parts_of_the_suite_run_and_either_failure_is_reported(
-    first: int, second: int, code: int, tmp_path: Path
+    target: str, size: str, first: int, second: int, code: int, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\necho "$*" >> {tmp_path}/runs\n'
-        f'case "$*" in *"-m not alone") exit {first};; *) exit {second};; esac\n'
+        f'case "$*" in *"-m not alone"*) exit {first};; *) exit {second};; esac\n'
     )
     python.chmod(0o755)
     (tmp_path / "ready").touch()
-    make = ["make", "test", f"BIN={tmp_path}", f"READY={tmp_path}/ready"]
+    make = ["make", target, f"BIN={tmp_path}", f"READY={tmp_path}/ready"]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True)
     runs = (tmp_path / "runs").read_text().splitlines()
-    assert [run.rpartition("-m ")[2] for run in runs] == ["not alone", "alone"]
+    parts = [run.rpartition("-m ")[2].partition(" tests")[0].strip() for run in runs]
+    assert parts == [f"not alone and {size}", f"alone and {size}"]
     assert done.returncode == code  # make's own code for a failed command is 2

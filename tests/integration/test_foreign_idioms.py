@@ -63,7 +63,27 @@ def sloth(name: str, error: str, total: str) -> str:
     )
 
 
-@pytest.mark.parametrize("name", IDIOMS)
+TESTED_IN_EVERY_RUN = {
+    "plain",
+    "count-bucket",
+    "total-good-guarded",
+    "sum-total",
+    "clamp",
+    "or-zero",
+    "unless",
+    "names",
+    "probe",
+    "by-host-histogram",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in TESTED_IN_EVERY_RUN else pytest.mark.long)
+        for name in IDIOMS
+    ],
+)
 def test_an_idiom_passes_its_generated_tests(name: str, promtool: Path, tmp_path: Path) -> None:
     source = tmp_path / "sloth.yaml"
     source.write_text(sloth(name, *IDIOMS[name]))

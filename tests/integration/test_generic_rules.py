@@ -79,12 +79,12 @@ def test_objectives_that_differ_on_one_metric_pass_their_own_tests(run: Run) -> 
 @pytest.mark.parametrize(
     "disable",
     [
-        ["page"],
         ["ticket"],
-        ["page", "ticket"],
-        ["absent"],
-        ["exhausted", "absent"],
         ["page", "ticket", "exhausted", "absent"],
+        *(
+            pytest.param(kinds, marks=pytest.mark.long)
+            for kinds in (["page"], ["page", "ticket"], ["absent"], ["exhausted", "absent"])
+        ),
     ],
 )
 def test_what_is_left_of_alerts_passes_its_own_tests(run: Run, disable: list[str]) -> None:

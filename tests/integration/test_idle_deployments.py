@@ -125,7 +125,16 @@ async def vllm() -> AsyncIterator[Served]:
         yield Served("example/chat-8b", port, ("--vllm", server.url))
 
 
-@pytest.mark.parametrize("engine", ["triton-python", "triton-tensorrtllm", "trtllm-serve", "vllm"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "triton-tensorrtllm",
+        *(
+            pytest.param(engine, marks=pytest.mark.long)
+            for engine in ("triton-python", "trtllm-serve", "vllm")
+        ),
+    ],
+)
 async def test_idle_deployments_page_no_one(
     engine: str, request: pytest.FixtureRequest, prometheus: Start, tmp_path: Path
 ) -> None:

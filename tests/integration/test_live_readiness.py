@@ -146,8 +146,15 @@ def test_an_engine_that_hangs_is_not_ready_until_it_goes_on(server: Triton, tmp_
         client.join()
 
 
-@pytest.mark.parametrize("model", ["streaming", LLM])
-@pytest.mark.parametrize("tap", ["proxy", "capture"])
+@pytest.mark.parametrize(
+    ("tap", "model"),
+    [
+        ("proxy", "streaming"),
+        ("capture", LLM),
+        pytest.param("proxy", LLM, marks=pytest.mark.long),
+        pytest.param("capture", "streaming", marks=pytest.mark.long),
+    ],
+)
 def test_streams_at_a_tap_show_a_hang_whatever_the_engine_reports(
     server: Triton, tmp_path: Path, tap: str, model: str
 ) -> None:

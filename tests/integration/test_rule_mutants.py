@@ -26,6 +26,8 @@ FAULTS = (
 )
 
 
+OTHER_FAULTS = [fault for fault in FAULTS if fault not in FAULTS[::3]]
+
 Judge = Callable[[str], bool]
 
 
@@ -45,7 +47,9 @@ def test_generated_tests_pass_without_a_fault(rules_and_judge: tuple[str, Judge]
     assert not is_killed(rules)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [*FAULTS[::3], *(pytest.param(each, marks=pytest.mark.long) for each in OTHER_FAULTS)]
+)
 def test_generated_tests_kill_mutants(rules_and_judge: tuple[str, Judge], fault: str) -> None:
     rules, is_killed = rules_and_judge
     assert is_killed(dict(mutants(rules))[f"chat/availability: {fault}"])

@@ -104,6 +104,7 @@ def test_the_period_and_its_budget_are_within_1_percent(
     assert over(day, [PERIOD, BUDGET], 0.01) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("period", ["28d", "30d", "90d"])
 def test_long_periods_and_their_budgets_are_within_1_percent(
     long_results: Results, period: str

@@ -82,7 +82,7 @@ def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
 PART_OF_PERIOD = {1: "promtool@bookworm", 28: "promtool@trixie", 90: "promtool@forky"}
 
 
-@pytest.mark.parametrize("days", PART_OF_PERIOD)
+@pytest.mark.parametrize("days", [1, 28, pytest.param(90, marks=pytest.mark.long)])
 def test_windows_and_budgets_pass_their_own_tests(
     run: Run, part: Callable[[str], Path], days: int
 ) -> None:
@@ -131,7 +131,22 @@ BUDGET_BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize("breakage", [*BREAKAGES, *BUDGET_BREAKAGES])
+NOTICED_IN_EVERY_RUN = {
+    "pages too late",
+    "blind to errors",
+    "missed at once",
+    "a page without its long window",
+    "spent before it is",
+}
+
+
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        pytest.param(name, marks=() if name in NOTICED_IN_EVERY_RUN else pytest.mark.long)
+        for name in (*BREAKAGES, *BUDGET_BREAKAGES)
+    ],
+)
 def test_generated_tests_notice_broken_rules(run: Run, breakage: str) -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"),)
     plan = example(objective("availability", "0.99"), policy=steps)
