@@ -74,12 +74,12 @@ def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Message:
         f"Over {_percent(pair.threshold)} of {planned.indicator.events} were bad in {pair.long} "
         f"and in {pair.short}.",
         f"Objective: {planned.sentence}",
-        f"Budget left: {_budget_left(plan, planned)}.",
     )
-    if pair.tier == "ticket":
+    if pair.tier == "ticket":  # its reader has the time to open the dashboard
         return message
     return message._replace(
-        more={"causes": _causes(*plan.service.selector.items()), **_worst(plan, planned)}
+        sentences=(*message.sentences, f"Budget left: {_budget_left(plan, planned)}."),
+        more={"causes": _causes(*plan.service.selector.items()), **_worst(plan, planned)},
     )
 
 

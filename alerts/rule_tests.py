@@ -6,6 +6,7 @@ promtool evaluates the rule file once per story and needs seconds.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
@@ -21,6 +22,7 @@ from promql.expr import (
     Vector,
     call,
     decimal_text,
+    equal,
     number,
     one_of,
     vector,
@@ -99,14 +101,16 @@ def _outage(plan: Plan) -> Item:
     good_again = max(shorts) + max(slices) + _DELAY + smoothed
     busy = _busy(plan)
     checks = [none(good, _alerted(plan, good))]
+    quiet = _Quiet(plan, names.BURN)
     for planned, wait in waits.items():
-        page = burning(plan, planned, firsts[planned])
-        checks += [
-            none(good + max(wait / 2 - STEP, Decimal(0)), page),
-            some(good + wait + _DELAY + smoothed, page),
-            none(good + bad + good_again, page),
-            *(none(good + bad, other) for other in _healthy(plan, planned)),
-        ]
+        window = firsts[planned].long
+        quiet.at(good + max(wait / 2 - STEP, Decimal(0)), planned, window=window)
+        checks.append(
+            some(good + wait + _DELAY + smoothed, burning(plan, planned, firsts[planned]))
+        )
+        quiet.at(good + bad + good_again, planned, window=window)
+        checks += [none(good + bad, other) for other in _healthy(plan, planned)]
+    checks += quiet.checks()
     phases = [Phase(good, busy), Phase(bad, busy, bad=_ALL), Phase(good_again, busy)]
     return _test("a total outage pages in time, and only while it lasts", plan, phases, checks)
 
@@ -136,18 +140,20 @@ def _idle(plan: Plan) -> Item:
 def _vanished(plan: Plan) -> Item:
     gone = _DELAY + _longest_absence(plan)
     checks = []
+    quiet = _Quiet(plan, names.ABSENT)
     for planned in plan.objectives:
         if planned.absent not in planned.alerts:
             continue
         absent = firing(plan, planned, planned.absent)
-        checks += [
-            none(_SETTLED + planned.absent_seconds / 2, absent),
+        quiet.at(_SETTLED + planned.absent_seconds / 2, planned)
+        checks.append(
             some(
                 _SETTLED + planned.absent_seconds + _DELAY,
                 labelled(plan, planned, absent, planned.absent_tier),
-            ),
-            none(_SETTLED + gone + _SETTLED, absent),
-        ]
+            )
+        )
+        quiet.at(_SETTLED + gone + _SETTLED, planned)
+    checks += quiet.checks()
     busy = _busy(plan)
     phases = [Phase(_SETTLED, busy), Phase(gone, None), Phase(_SETTLED, busy)]
     return _test("signals that vanish are missed until they are back", plan, phases, checks)
@@ -230,6 +236,30 @@ def _busy(plan: Plan) -> Decimal:
 
 def _longest_absence(plan: Plan) -> Decimal:
     return max(planned.absent_seconds for planned in plan.objectives)
+
+
+class _Quiet:
+    """Checks that alerts of one kind do not fire, one check for all objectives at a moment."""
+
+    def __init__(self, plan: Plan, kind: str) -> None:
+        self._plan, self._kind = plan, kind
+        self._moments: dict[tuple[Decimal, tuple[tuple[str, str], ...]], list[PlannedObjective]]
+        self._moments = defaultdict(list)
+
+    def at(self, seconds: Decimal, planned: PlannedObjective, **labels: str) -> None:
+        """Expect that no alert of an objective with these labels fires at a moment."""
+        self._moments[seconds, tuple(labels.items())].append(planned)
+
+    def checks(self) -> Iterator[Item]:
+        """Yield the checks."""
+        for (seconds, labels), objectives in self._moments.items():
+            alerts = (
+                Matcher("alertname", "=~", f".+{self._kind}"),
+                Matcher("alertstate", "=", "firing"),
+                *_service(replace(self._plan, objectives=tuple(objectives))),
+                *equal(dict(labels)),
+            )
+            yield none(seconds, Vector("ALERTS", alerts))
 
 
 def _service(plan: Plan) -> tuple[Matcher, ...]:

@@ -1,4 +1,4 @@
-"""The page on an alert of an objective: what it means here, and how to find out why it fires."""
+"""The runbook page of an objective's alert: meaning, impact, diagnosis, mitigation."""
 
 from __future__ import annotations
 
@@ -7,161 +7,124 @@ from decimal import Decimal
 
 from promql.expr import decimal_text
 from runbooks.markdown import (
+    CAUSE_ALERTS,
     INDEX,
     about,
-    call_owner,
+    anchor,
     dashboard,
     diagnosis,
     document,
+    escalation,
+    link,
     mitigation,
+    owner_text,
     page_link,
     percent,
     plain,
     promql,
-    whom,
 )
 from runbooks.pages import IMPACT, causes, checks
 from runbooks.questions import Subject
+from runbooks.shared_pages import SharedPages
 from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
 from slos.explain import FAILURES
-from slos.indicators import good_sentence
 from slos.plan import PlannedAlert, PlannedObjective
 
 
-def alert_page(subject: Subject, alert: PlannedAlert) -> str:
-    """Write the page on an alert of an objective."""
+def alert_page(subject: Subject, alert: PlannedAlert, shared: SharedPages | None = None) -> str:
+    """Write the page of an alert; with ``shared``, common steps and mitigations are links."""
+    owner = subject.plan.service.owns(subject.planned.objective)
     return document(
         [
             f"# {alert.name}",
-            _summary(subject, alert),
             "## Meaning",
             *_MEANING[alert.kind](subject),
             "## Impact",
             _impact(subject, alert),
-            *_what_to_do(subject, alert),
+            *_diagnosis_and_mitigation(subject, alert, shared),
             "## Verify",
             *_verify(subject, alert),
             "## Escalate",
-            _escalate(subject, alert),
+            _decision(owner) if alert.kind in ("exhausted", "policy") else escalation(owner),
             "## Related",
-            _related(subject, alert),
+            _related(subject, alert, shared),
         ]
     )
 
 
-def _what_to_do(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
-    """Yield diagnosis and mitigation; at low traffic they are those of the burn-rate alert."""
+def objective_text(planned: PlannedObjective) -> str:
+    """State an objective, and what it is grouped by."""
+    by = " and ".join(planned.objective.group_by)
+    groups = f" Each {by} has an objective of its own; an alert's labels name it." if by else ""
+    return f"{planned.sentence}{groups}"
+
+
+def _diagnosis_and_mitigation(
+    subject: Subject, alert: PlannedAlert, shared: SharedPages | None
+) -> Iterator[str]:
+    """Yield both sections; at low traffic they are those of the burn-rate alert."""
     if alert.kind == "trickle":
         burn = page_link(subject.planned.burn)
-        yield "## Diagnosis"
         trickle = subject.planned.trickle
         assert trickle is not None  # noqa: S101  (else there is no such alert)
+        yield "## Diagnosis"
         yield f"Take the steps of {burn}, with the range `[{trickle.window}]` instead of `[5m]`."
         yield "## Mitigation"
         yield f"As on {burn}."
         return
-    steps = tuple(checks(subject.planned, alert))
-    yield from diagnosis(steps, subject)
-    yield from mitigation(causes(steps, alert), subject.mitigations)
+    steps = tuple(checks(subject, alert))
+    if shared:
+        yield from shared.diagnosis(subject, alert, steps)
+        return
+    yield from diagnosis(steps, subject, link)
+    yield from mitigation(causes(steps, alert))
 
 
-def promise(planned: PlannedObjective, window: Decimal) -> str:
-    """Say what an objective promises over a window (seconds)."""
-    objective = planned.objective
-    return (
-        f"Over any {format_duration(window)}, {percent(objective.target)} of "
-        f"{planned.indicator.events} shall be good; each is good if {good_sentence(objective)}."
-        f"{_groups(planned)}"
-    )
+def _budget(subject: Subject) -> str:
+    lasts = about(subject.budget * subject.plan.service.window)
+    return f"Error budget: {percent(subject.budget)}, which a total outage spends in {lasts}."
 
 
-def _groups(planned: PlannedObjective) -> str:
-    by = " and ".join(planned.objective.group_by)
-    return f" That is promised for each {by} by itself; an alert's labels say which." if by else ""
-
-
-# What the alert says, in one sentence.
-
-
-_SUMMARY = {
-    "burn": (
-        "`{service}` spends the error budget of `{objective}` too fast: at this pace it will not "
-        "last the {window}."
-    ),
-    "trickle": "Nearly nothing happens at `{service}`, and most of it is bad for `{objective}`.",
-    "exhausted": (
-        "`{service}` has broken its promise `{objective}`: more than {budget} of {events} were bad "
-        "over the last {window}."
-    ),
-    "policy": (
-        "`{service}` has spent a share of the error budget of `{objective}` for which its team has "
-        "agreed on what to do."
-    ),
-    "absent": (
-        "Nobody knows how `{service}` does on `{objective}`: for {absent} its signal has been "
-        "missing, on all servers or on some."
-    ),
-    "impossible": (
-        "What `{service}` counts for `{objective}` cannot be: a part is more than the whole, or a "
-        "share is not within 0 and 1."
-    ),
-}
-
-
-def _summary(subject: Subject, alert: PlannedAlert) -> str:
-    service, planned = subject.plan.service, subject.planned
-    return _SUMMARY[alert.kind].format(
-        service=service.service,
-        objective=planned.objective.name,
+def _meaning(subject: Subject, state: str) -> str:
+    """Open a page: the state in this objective's numbers, the objective, its budget."""
+    planned, service = subject.planned, subject.plan.service
+    opening = state.format(
+        service=f"`{service.service}`",
+        objective=f"`{planned.objective.name}`",
         window=format_duration(service.window),
         budget=percent(subject.budget),
         events=planned.indicator.events,
         absent=format_duration(planned.absent_seconds),
+        least=planned.min_bad_events,
     )
-
-
-# What lies behind it, in this objective's numbers.
-
-
-def _budget(subject: Subject) -> str:
-    return (
-        f"The error budget is the other {percent(subject.budget)}. If all were bad, it would last "
-        f"{about(subject.budget * subject.plan.service.window)}."
-    )
+    return f"{opening}\n\nObjective: {objective_text(planned)}"
 
 
 def _burn_meaning(subject: Subject) -> Iterator[str]:
     planned, service = subject.planned, subject.plan.service
-    yield f"{promise(planned, service.window)} {_budget(subject)}"
+    state = "{service} burns the error budget of {objective} too fast to last {window}."
+    yield f"{_meaning(subject, state)} {_budget(subject)}"
+    guard = (
+        f", and at least {planned.min_bad_events} {planned.indicator.events} were bad in the long "
+        "one"
+        if planned.min_bad_events
+        else ""
+    )
     yield (
-        "The alert fires when the share of bad ones is above a threshold over a long window (it "
-        "matters) and over a short one (it still goes on). Each pair of windows is an alert of "
-        "its own under this name, told apart by its labels window and burn_rate:"
+        "The alert fires when the bad share is above the threshold in both windows of a "
+        f"row{guard}. Its labels `window` and `burn_rate` name the row."
     )
     yield _pair_table(planned, service.window)
-    if planned.min_bad_events:
-        why = "spike" if planned.indicator.in_slices else "unlucky night request"
-        yield (
-            f"A pair stays quiet until at least {planned.min_bad_events} "
-            f"{planned.indicator.events} were bad in its long window, so that one {why} wakes "
-            "nobody."
-        )
-    if planned.failing_trickle in planned.alerts:
-        page = page_link(planned.failing_trickle)
-        yield f"Where so little happens that it never comes to that, there is {page}."
     if planned.objective.indicator == "ttft":
-        yield (
-            "Requests that died before their first token count as bad: a latency histogram never "
-            "sees them."
-        )
+        yield "Requests that fail before their first token count as bad."
 
 
 def _pair_table(planned: PlannedObjective, period: Decimal) -> str:
     head = (
-        "| tier | windows | bad share above | burn rate | budget spent by then "
-        "| all bad | half bad | a fifth bad |\n|---|---|---|---|---|---|---|---|"
+        "| tier | windows | bad share | burn rate | budget spent | all bad | half bad "
+        "| a fifth bad |\n|---|---|---|---|---|---|---|---|"
     )
     rows = (
         f"| {pair.tier} | {pair.long} and {pair.short} | {percent(pair.threshold)} "
@@ -169,17 +132,17 @@ def _pair_table(planned: PlannedObjective, period: Decimal) -> str:
         f"| {' | '.join(_about_or_never(planned.seconds_to_fire(pair, s)) for s in FAILURES)} |"
         for pair in planned.alerting_pairs
     )
-    note = "The last three columns: how long until it fires, from a clean slate."
+    note = "Last three columns: time until the alert fires."
     if slices := planned.objective.slices:
         note += (
-            " They are about what happens in each slice, of which more than "
-            f"{percent(1 - slices.target)} makes all of it bad."
+            f" They are shares within each slice; above {percent(1 - slices.target)}, the whole "
+            "slice is bad."
         )
     return "\n".join([head, *rows]) + f"\n\n{note}"
 
 
 def _spent(pair: Pair, period: Decimal) -> Decimal:
-    """Return the share of the budget that is gone when the pair fires, to a hundredth percent."""
+    """Return the share of the budget that is spent when the pair fires, to 0.01 %."""
     share = pair.burn_rate * parse_duration(pair.long) / period
     return share.quantize(Decimal("0.0001"))
 
@@ -189,67 +152,74 @@ def _about_or_never(seconds: Decimal | None) -> str:
 
 
 def _exhausted_meaning(subject: Subject) -> Iterator[str]:
-    window = subject.plan.service.window
-    yield f"{promise(subject.planned, window)} {_budget(subject)}"
+    state = (
+        "{service} has spent the error budget of {objective}: more than {budget} of {events} were "
+        "bad over the last {window}."
+    )
+    yield _meaning(subject, state)
     yield (
-        "It is spent. This is not necessarily an outage now: the alert stays until enough of the "
-        f"bad time is more than {format_duration(window)} ago. It asks for a decision rather than "
-        "for haste: until the budget is back, reliability comes before new features and rollouts."
+        "This need not be an outage now. The alert ends when enough of the bad time is more than "
+        f"{format_duration(subject.plan.service.window)} ago."
     )
     if subject.planned.policy_steps:
-        yield "What is agreed on as the budget goes:"
+        yield "The budget policy:"
         yield _policy_table(subject.planned)
 
 
 def _trickle_meaning(subject: Subject) -> Iterator[str]:
-    planned, trickle = subject.planned, subject.planned.trickle
+    trickle = subject.planned.trickle
     assert trickle is not None  # noqa: S101  (else there is no such alert)
-    yield f"{promise(planned, subject.plan.service.window)} {_budget(subject)}"
-    yield (
-        f"More than {percent(trickle.threshold)} of the {planned.indicator.events} in the last "
-        f"{trickle.window} were bad, and that was at least {trickle.events} of them. The burn-rate "
-        f"alerts say nothing below {planned.min_bad_events}: at a request an hour, or a day, a "
-        "total outage would never be told. One failure alone does not fire it."
+    state = (
+        f"Over {percent(trickle.threshold)} of the {{events}} of {{service}} were bad for "
+        f"{{objective}} in the last {trickle.window}: at least {trickle.events}, and fewer than "
+        "the {least} that a burn-rate alert needs."
     )
+    yield _meaning(subject, state)
 
 
 def _policy_meaning(subject: Subject) -> Iterator[str]:
-    yield f"{promise(subject.planned, subject.plan.service.window)} {_budget(subject)}"
-    yield "Each step is an alert of its own under this name, told apart by its label step:"
+    state = "{service} has spent a share of the error budget of {objective} that requires action."
+    yield _meaning(subject, state)
+    yield "The budget policy; the label `step` of an alert names the row:"
     yield _policy_table(subject.planned)
-    yield "A later step silences those before it. All end when enough of the bad time is long ago."
+    yield (
+        "A later step inhibits those before it. A step ends when enough of the bad time has left "
+        "the window."
+    )
 
 
 def _policy_table(planned: PlannedObjective) -> str:
     rows = (
         f"| {names.policy_step(step.spent)} | {plain(step.do)} |" for step in planned.policy_steps
     )
-    return "\n".join(["| budget spent | what is agreed |", "|---|---|", *rows])
+    return "\n".join(["| budget spent | action |", "|---|---|", *rows])
 
 
 def _impossible_meaning(subject: Subject) -> Iterator[str]:
-    yield promise(subject.planned, subject.plan.service.window)
+    state = (
+        "The SLI of {objective} of {service} is inconsistent: bad exceeds total, or a ratio is "
+        "outside 0 to 1."
+    )
+    yield _meaning(subject, state)
     yield (
-        "A metric has changed its meaning, or two sources are added up on one side only. The alert "
-        "fires when the query of the first step below has had a result for a while; a hundredth is "
-        "tolerated."
+        "A metric has changed its meaning, or only one of the two queries adds up two sources. The "
+        "alert fires when the first query below keeps having a result; 1 % of error is tolerated."
     )
 
 
 def _absent_meaning(subject: Subject) -> Iterator[str]:
     planned = subject.planned
-    yield promise(planned, subject.plan.service.window)
+    state = "For {absent}, Prometheus has had no data for {objective} of {service}."
+    if planned.events.uncovered:
+        state = state[:-1] + ", or not from all servers."
+    yield _meaning(subject, state)
     yield (
-        "The signal that this is counted from is not there. A service without traffic still has "
-        "it, so this is about the measurement, or about a server that is gone. The alert fires "
-        f"when this has had a result for {format_duration(planned.absent_seconds)}:"
+        "Without traffic there is still data, so the measurement or the server is down. The alert "
+        f"fires when this query has a result for {format_duration(planned.absent_seconds)}:"
     )
     yield promql(planned.events.missing)
     if planned.events.uncovered:
-        yield (
-            "or this: some servers report in a way that leaves them out, and the objective speaks "
-            "for the others only."
-        )
+        yield "Or this one: some servers do not provide the signal, and are not counted."
         yield promql(planned.events.uncovered)
 
 
@@ -266,72 +236,64 @@ _MEANING = {
 def _impact(subject: Subject, alert: PlannedAlert) -> str:
     if alert.kind == "absent":
         return (
-            "None, unless the server is gone as well, or a sidecar that is a proxy "
-            "(`--tap proxy=…`): then clients are refused. An incident that starts now is not "
-            "noticed."
+            "Other alerts of this objective cannot fire. Users notice nothing, unless the server "
+            "is down too, or an exporter that is a proxy (`--tap proxy=…`)."
         )
     if alert.kind == "impossible":
+        return "Users notice nothing. Error ratio, budget and alerts are wrong until it is fixed."
+    if alert.kind in ("exhausted", "policy"):
         return (
-            "Nobody is hurt by it. But the budget on the dashboard means nothing until it is put "
-            "right, and alerts may be late, or false."
+            f"Users have had more bad {subject.planned.indicator.events} than the objective allows."
         )
-    impact = IMPACT[subject.planned.objective.indicator]
-    return (
-        f"This happened more often than promised. {impact}"
-        if alert.kind in ("exhausted", "policy")
-        else impact
-    )
+    return IMPACT[subject.planned.objective.indicator]
 
 
 def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
     shortest = subject.planned.windows[0]
     if alert.kind == "absent":
-        yield "Events are counted again, or there is a 0 while nobody calls:"
+        yield "This query has a result again, 0 without traffic:"
         yield promql(subject.recorded(names.TOTAL))
         return
     if alert.kind == "impossible":
-        yield "The numbers agree when the query of the first step has no result any more."
+        yield "The query of the first step has no result."
         return
     if alert.kind == "trickle":
-        yield "The next requests are good: the share of bad ones falls as they come."
+        yield "The bad share falls with each good request:"
         yield promql(subject.recorded(names.error_ratio(subject.planned.windows[-1])))
         return
     if alert.kind == "burn":
         yield (
-            f"The burn rate over {shortest} falls to 1 or less. The alert ends when the short "
-            "window of its pair is below the threshold; the long window takes longer, so do not "
-            "wait for it to judge a mitigation."
+            f"The bad share falls to {percent(subject.budget)}, the error budget. The alert ends "
+            "with its short window."
         )
-        yield promql(subject.burn_rate(shortest))
-        yield "What is left of the budget, as a share; below 0 the promise is broken:"
+        yield promql(subject.recorded(names.error_ratio(shortest)))
+        yield "Budget left, as a share:"
     elif alert.kind == "policy":
-        yield "A step ends when less than its share is spent; this is what is left:"
+        yield "A step ends when less than its share is spent. Budget left, as a share:"
     else:
-        yield "The alert ends when this is above 0 again:"
+        yield "The alert ends when this is above 0:"
     yield promql(subject.recorded(names.BUDGET_REMAINING))
 
 
-def _escalate(subject: Subject, alert: PlannedAlert) -> str:
-    owner = subject.plan.service.owns(subject.planned.objective)
-    if alert.kind in ("exhausted", "policy"):
-        return (
-            f"Tell {whom(owner)} and those who rely on this promise. It is for them to decide "
-            "what waits until the budget is back."
-        )
-    return call_owner(owner)
-
-
-def _related(subject: Subject, alert: PlannedAlert) -> str:
-    plan, planned = subject.plan, subject.planned
-    same = [other for other in planned.alerts if other != alert]
-    return "\n".join(
-        [
-            f"- [Dashboard of {plan.service.service}]({dashboard(plan)})",
-            *(f"- {page_link(other)}" for other in same),
-            *(
-                f"- May be why: {page_link(cause.alert)} ({cause.cause.summary})"
-                for cause in (subject.causes if alert.kind in ("burn", "trickle") else ())
-            ),
-            f"- [All pages of {plan.service.service}]({INDEX})",
-        ]
+def _decision(owner: str) -> str:
+    return (
+        f"Notify {owner_text(owner)} and the users of this objective. They decide what waits until "
+        "the budget is back."
     )
+
+
+def _related(subject: Subject, alert: PlannedAlert, shared: SharedPages | None) -> str:
+    plan, planned = subject.plan, subject.planned
+    lines = [f"- [Dashboard of {plan.service.service}]({dashboard(plan)})"]
+    others = (planned.burn,) if shared else planned.alerts
+    lines += [f"- {page_link(each)}" for each in others if each != alert and each in planned.alerts]
+    if alert.kind in ("burn", "trickle") and subject.causes:
+        if shared:
+            lines.append(f"- [{CAUSE_ALERTS}]({INDEX}#{anchor(CAUSE_ALERTS)})")
+        else:
+            lines += (
+                f"- Possible cause: {page_link(cause.alert)} ({cause.cause.summary})"
+                for cause in subject.causes
+            )
+    lines.append(f"- [All pages of {plan.service.service}]({INDEX})")
+    return "\n".join(lines)

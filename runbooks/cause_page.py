@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from runbooks.checks import CHECKS
 from runbooks.markdown import (
     INDEX,
-    call_owner,
     dashboard,
     diagnosis,
     document,
+    escalation,
+    link,
     mitigation,
     page_link,
     promql,
@@ -21,6 +22,9 @@ from slos import names
 from slos.causes import conditions
 from slos.plan import Plan, PlannedCause
 from slos.queries import burn_rate
+
+_NAMED = 50
+"""At most as many objectives are named."""
 
 
 def cause_page(plan: Plan, planned: PlannedCause) -> str:
@@ -38,16 +42,15 @@ def cause_page(plan: Plan, planned: PlannedCause) -> str:
             f"The alert fires when this has had a result for {cause.lasting}:",
             *_conditions(planned, service.selector),
             "## Impact",
-            "This alert says why something may hurt, not that it does; it is not sent while a page "
-            f"of this service fires. It explains {explained(planned)}. What their budgets lose to "
-            "it now, as burn rates (1 is what is allowed):",
+            "A cause alert alone does not mean that users notice it. It explains "
+            f"{explained(planned)}. Their burn rates now:",
             promql(burn_rate(names.BASE_WINDOW, service.service)),
-            *diagnosis(steps, subject),
+            *diagnosis(steps, subject, link),
             *mitigation(remedies),
             "## Verify",
             "The alert ends when its condition does; the burn rates above fall to 1 or less.",
             "## Escalate",
-            call_owner(service.owner),
+            escalation(service.owner),
             "## Related",
             _cause_related(plan, planned),
         ]
@@ -59,10 +62,10 @@ def _conditions(planned: PlannedCause, selector: Mapping[str, str]) -> Iterator[
     first, *others = conditions(planned.cause, selector)
     yield promql(first.expr)
     if others:
-        told = (value for other in others for value in other.labels.values())
+        values = (value for other in others for value in other.labels.values())
         yield (
-            f"That is for {', '.join(first.labels.values())}; there is one of the same form for "
-            f"{', '.join(told)}."
+            f"This is the one for {', '.join(first.labels.values())}; the same exists for "
+            f"{', '.join(values)}."
         )
 
 
@@ -71,12 +74,16 @@ def _cause_related(plan: Plan, planned: PlannedCause) -> str:
     return "\n".join(
         [
             f"- [Dashboard of {plan.service.service}]({dashboard(plan)})",
-            *(f"- {page_link(alert)}" for alert in burns),
+            *(f"- {page_link(alert)}" for alert in burns if len(burns) <= _NAMED),
             f"- [All pages of {plan.service.service}]({INDEX})",
         ]
     )
 
 
 def explained(planned: PlannedCause) -> str:
-    """Name the objectives that a cause explains."""
-    return ", ".join(each.objective.name for each in planned.explains)
+    """Name the objectives that a cause explains; of many, their number and indicators."""
+    explains = planned.explains
+    if len(explains) <= _NAMED:
+        return ", ".join(each.objective.name for each in explains)
+    indicators = ", ".join(dict.fromkeys(each.objective.indicator for each in explains))
+    return f"{len(explains)} objectives ({indicators})"

@@ -60,6 +60,13 @@ _SCALE_OUT = Action(
 
 CAUSES = _catalogue(
     Cause(
+        "cause_alert",
+        "A cause alert fires",
+        "The exporter's signals show a known cause. Each cause alert has a page of its own, with "
+        "the name of the alert.",
+        (Action("Mitigate as on the page of the cause alert."),),
+    ),
+    Cause(
         "server_gone",
         "The server is down or cannot be read",
         "tokenslo_source_up is 0, the sidecar's status page names the error. If the model is not "

@@ -50,6 +50,8 @@ class Check:
 
     ``rules_out`` completes "a healthy answer says that …"; ``points_to`` is a key of
     :data:`runbooks.causes.CAUSES`; ``note`` is what to keep in mind when reading the answer.
+    ``per_objective`` steps have a query or an expected value of their own for each objective; a
+    service's objectives with one indicator share the others.
     """
 
     key: str
@@ -59,6 +61,7 @@ class Check:
     rules_out: str
     points_to: str
     note: str = ""
+    per_objective: bool = False
 
 
 _THAN_BEFORE = " times what it was at this time yesterday, or no result if that is unknown"
@@ -72,8 +75,12 @@ def _is(op: Operator, value: int | str, qualifier: str = "") -> Callable[[Subjec
     return lambda _: Healthy(op, Decimal(value), qualifier)
 
 
-def _within_budget(subject: Subject) -> Healthy:
-    return Healthy("<=", subject.budget, " (the error budget) for every version")
+def _within_budget(scope: str = "") -> Callable[[Subject], Healthy]:
+    return lambda s: Healthy("<=", s.budget, f" (the error budget){scope}")
+
+
+def _error_ratio(subject: Subject) -> Expr:
+    return subject.recorded(names.error_ratio(subject.planned.windows[0]))
 
 
 def _catalogue(*checks: Check) -> Mapping[str, Check]:
@@ -81,6 +88,16 @@ def _catalogue(*checks: Check) -> Mapping[str, Check]:
 
 
 CHECKS = _catalogue(
+    Check(
+        "cause_alerts",
+        "Which cause alerts fire?",
+        questions.firing_causes,
+        _no_result(),
+        "none of the causes that have an alert is detected",
+        "cause_alert",
+        "The annotation `causes` of a page names them as well.",
+        per_objective=True,
+    ),
     Check(
         "sources",
         "Does the sidecar still read the server?",
@@ -108,11 +125,11 @@ CHECKS = _catalogue(
         "versions",
         "Is one version worse than the rest?",
         questions.worse_by_version,
-        _within_budget,
-        "all versions are alike, and it is not the rollout",
+        _within_budget(" for every version"),
+        "not a rollout",
         "bad_rollout",
-        "The answer is how much larger a version's share of bad ones is than that of all together. "
-        "Compare versions only when they get the same mix of prompts.",
+        "The result is a version's bad share less that of all versions.",
+        per_objective=True,
     ),
     Check(
         "died",
@@ -307,11 +324,12 @@ CHECKS = _catalogue(
         "clause",
         "Which clause fails?",
         questions.failing_clause,
-        lambda s: Healthy("<=", s.budget, " (the error budget) for every clause"),
+        _within_budget(" for every clause"),
         "no clause alone spends the budget",
         "failing_clause",
         "clause is the first, in the order of the SLO file, that a bad request failed; outcome "
         "stands for a request that the server failed.",
+        per_objective=True,
     ),
     Check(
         "memory",
@@ -335,10 +353,11 @@ CHECKS = _catalogue(
     Check(
         "goes_on",
         "Does it still go on?",
-        lambda s: s.burn_rate(names.BASE_WINDOW),
-        _is("<=", 1),
-        "it is over, and the alert ends when its short window is",
+        _error_ratio,
+        _within_budget(),
+        "it is over, and the alert ends with its short window",
         "service",
+        per_objective=True,
     ),
     Check(
         "more_events",
@@ -347,14 +366,16 @@ CHECKS = _catalogue(
         _is("<=", 2, _THAN_BEFORE),
         "it is not the load",
         "more_traffic",
+        per_objective=True,
     ),
     Check(
         "instances",
         "Are some instances worse than others?",
         questions.bad_share_by_instance,
-        lambda s: Healthy("<=", s.budget, " (the error budget) for every instance"),
+        _within_budget(" for every instance"),
         "it is not a single instance",
         "bad_instance",
+        per_objective=True,
     ),
     Check(
         "queries",
@@ -364,6 +385,7 @@ CHECKS = _catalogue(
         "the events are counted again",
         "no_result",
         "Ask for its metrics one by one, without their labels first.",
+        per_objective=True,
     ),
     Check(
         "contradiction",
@@ -372,6 +394,7 @@ CHECKS = _catalogue(
         _no_result(),
         "both sides count the same events again",
         "contradiction",
+        per_objective=True,
     ),
     Check(
         "lost",
@@ -384,10 +407,11 @@ CHECKS = _catalogue(
     Check(
         "still_burning",
         "Does the budget still burn?",
-        lambda s: s.burn_rate(s.planned.windows[0]),
-        _is("<=", 1),
-        "the damage is done and nothing burns now",
+        _error_ratio,
+        _within_budget(),
+        "the incident is over",
         "still_burning",
+        per_objective=True,
     ),
     Check(
         "scraped",
@@ -423,6 +447,7 @@ CHECKS = _catalogue(
         _no_result(),
         "every exporter judges requests against the threshold",
         "edge_missing",
+        per_objective=True,
     ),
     Check(
         "source_errors",

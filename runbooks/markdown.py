@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import ROUND_HALF_UP, Decimal
 
 from promql.expr import Expr, decimal_text, pretty
@@ -17,12 +17,11 @@ from slos.plan import Plan, PlannedAlert
 INDEX = "README.md"
 """The file name of a service's list of pages."""
 MITIGATIONS = "Mitigations.md"
-"""The file name of the mitigations that many pages share."""
+"""The file name of the mitigations that the pages of many objectives share."""
+CAUSE_ALERTS = "Cause alerts"
+"""The heading of the index above a service's cause alerts."""
 
-_HOW = (
-    "The steps go from what is checked fastest to what takes thought. Stop at the first one that "
-    "answers otherwise than expected, mitigate, and come back if it did not help."
-)
+_HOW = "Stop at the first unexpected result and mitigate; go on if that does not help."
 
 
 _RESTART: Effort = "Needs a restart of the sidecar"
@@ -49,20 +48,26 @@ def document(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def diagnosis(steps: Iterable[Check], subject: Subject) -> Iterator[str]:
-    """Yield the blocks of the steps to take, in order."""
+def diagnosis(
+    steps: Collection[Check], subject: Subject, refer: Callable[[Cause], str]
+) -> Iterator[str]:
+    """Yield the blocks of diagnosis steps, in order; ``refer`` links to a cause's mitigations."""
     yield "## Diagnosis"
-    yield _HOW
+    if len(steps) > 1:
+        yield _HOW
     for number, check in enumerate(steps, 1):
-        yield from _step(number, check, subject)
+        yield f"### {number}. {check.question}"
+        yield promql(check.query(subject))
+        yield (
+            f"Expect {check.healthy(subject)}: {check.rules_out}. "
+            f"Otherwise: {refer(CAUSES[check.points_to])}."
+        )
+        yield check.note
 
 
-def mitigation(causes: Iterable[Cause], page: str = "") -> Iterator[str]:
-    """Yield the blocks of what to do about each cause; or links to ``page``, which has them."""
+def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
+    """Yield the blocks of what to do about each cause."""
     yield "## Mitigation"
-    if page:
-        yield "\n".join(f"- {link(each, page)}" for each in causes)
-        return
     restarts = False
     for each in causes:
         yield from _cause(each)
@@ -70,14 +75,6 @@ def mitigation(causes: Iterable[Cause], page: str = "") -> Iterator[str]:
     if restarts:
         yield f"### {_RESTART_TITLE}"
         yield _RESTART_TABLE
-
-
-def _step(number: int, check: Check, subject: Subject) -> Iterator[str]:
-    yield f"### {number}. {check.question}"
-    yield promql(check.query(subject))
-    cause = link(CAUSES[check.points_to], subject.mitigations)
-    yield (f"Expect {check.healthy(subject)}. If so, {check.rules_out}; if not, see {cause}.")
-    yield check.note
 
 
 def _cause(cause: Cause) -> Iterator[str]:
@@ -89,22 +86,21 @@ def _cause(cause: Cause) -> Iterator[str]:
 def _cost(action: Action) -> str:
     if action.effort == _RESTART:
         also = f", and {action.risk}" if action.risk else ""
-        return f"{action.effort}. Risk: see [{_RESTART_TITLE}](#{_anchor(_RESTART_TITLE)}){also}."
+        return f"{action.effort}. Risk: see [{_RESTART_TITLE}](#{anchor(_RESTART_TITLE)}){also}."
     risk = f"Risk: {action.risk}." if action.risk else "No risk."
     return f"{action.effort}. {risk}"
 
 
-def whom(owner: str) -> str:
-    """Name who answers for a service."""
-    return f"**{plain(owner)}**" if owner else "the service's owner (the SLO file names none)"
+def owner_text(owner: str) -> str:
+    """Name the owner of a service or an objective."""
+    return f"**{plain(owner)}**" if owner else "the service's owner"
 
 
-def call_owner(owner: str) -> str:
-    """Say when to call the owner."""
+def escalation(owner: str) -> str:
+    """State when to call the owner."""
     return (
-        f"Call {whom(owner)} when two mitigations have not helped, when the cause is none of the "
-        "above, or before anything that restarts all instances. Say which steps were taken and "
-        "what they showed; of a stuck or dead engine keep the stacks and logs."
+        f"Call {owner_text(owner)} when two mitigations have not helped, or before a restart of "
+        "all instances."
     )
 
 
@@ -126,10 +122,11 @@ def plain(text: str) -> str:
 
 def link(cause: Cause, page: str = "") -> str:
     """Link to a cause's heading, as Markdown renderers name it, on this page or another."""
-    return f"[{cause.title}]({page}#{_anchor(cause.title)})"
+    return f"[{cause.title}]({page}#{anchor(cause.title)})"
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
+    """Return the fragment by which renderers of Markdown link to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from runbooks.causes import CAUSES, Cause
 from runbooks.checks import CHECKS, Check
+from runbooks.questions import Subject
 from slos.generic import bad_share
 from slos.indicators import GENERIC
 from slos.plan import PlannedAlert, PlannedObjective
@@ -13,60 +14,58 @@ from slos.plan import PlannedAlert, PlannedObjective
 IMPACT: Mapping[str, str] = {
     **dict.fromkeys(
         GENERIC,
-        "Those who rely on this service get less than they were promised. Its own documentation "
-        "says what they notice.",
+        "Users of this service get less than its objective; its own documentation says what they "
+        "notice.",
     ),
     "ttft": (
-        "Users look at an empty answer. Once the wait reaches the timeout of a client or gateway "
-        "(10 to 60 s are common) requests are given up and sent again, which makes it worse: this "
-        "alert is the time to act before that."
+        "Users wait for the first words of an answer. At the timeout of a client or gateway (10 "
+        "to 60 s) they give up and retry, which adds load."
     ),
     "itl": (
-        "Answers stutter: they stop in the middle and go on. Users read slower than a healthy "
-        "server writes, so what they notice is the pauses."
+        "Answers stutter. Users read slower than a healthy server writes, so they notice the "
+        "pauses only."
     ),
     "max_gap": (
-        "Answers freeze for a while in the middle. Each counted stream had at least one pause that "
-        "its reader noticed; an idle timeout on the way may cut it there."
+        "Answers freeze in the middle, long enough to notice. An idle timeout of a gateway may "
+        "cut them there."
     ),
     "tpot": (
-        "Answers come slowly from beginning to end, every stream holds its slot and its KV-cache "
-        "blocks for longer, and the queue grows behind them."
+        "Answers come slowly. Each stream holds its slot and its KV-cache blocks for longer, so "
+        "the queue grows."
     ),
     "e2e": (
-        "Answers take too long as a whole. Callers without streaming wait for all of it, and give "
-        "up at their timeout."
+        "Whole answers take too long. Clients without streaming wait for all of it and give up at "
+        "their timeout."
     ),
     "queue": (
-        "Requests wait before the engine begins with them. Users see the same wait before the "
-        "first token; it grows without limit while more comes in than goes out."
+        "Requests wait before the engine starts them, and users wait as long for the first token. "
+        "The queue grows while the load exceeds the capacity."
     ),
     "availability": (
-        "Requests fail, are rejected, or time out in the server. Clients that retry at once add "
-        "load to a server in trouble."
+        "Requests fail, are rejected or time out in the server. Clients that retry at once add "
+        "load."
     ),
     "stream_completion": (
-        "Answers break off: users have read half of one and do not get the rest. Programs that "
-        "parse the answer get nothing of use, and both ask again, which costs the whole work anew."
+        "Answers break off in the middle. Programs that parse them get nothing of use, and "
+        "retries repeat the whole work."
     ),
     "disconnects": (
-        "People and programs give up on answers they asked for. What was computed for them is "
-        "lost, and where they ask again it is computed twice."
+        "Clients give up on answers. The work for them is wasted, and retries repeat it."
     ),
     "goodput": (
-        "Requests are answered and still not as promised: too late, too slowly, with stalls, or "
-        "not at all. Each counts once, however many clauses it fails."
+        "Requests fail, or are answered too late, too slowly or with stalls. Each counts once, "
+        "however many clauses it fails."
     ),
     "kv_headroom": (
-        "Perhaps nobody is hurt yet, but there is no room for the next long prompt. Then requests "
-        "wait (guaranteed_no_evict) or running streams are paused and computed again "
-        "(max_utilization), and time to first token or token pace follow."
+        "No user may notice yet, but the next long prompt has no room: requests wait "
+        "(guaranteed_no_evict), or running streams are paused and computed again (max_utilization)."
     ),
     "sequence_headroom": (
-        "Perhaps nobody is hurt yet, but the batch is nearly full. The next burst waits inside the "
-        "engine, and time to first token grows."
+        "No user may notice yet, but the next burst waits inside the engine, and time to first "
+        "token grows."
     ),
 }
+"""By indicator: what users notice."""
 
 _FIRST = ("sources", "stuck")
 _PACE = (
@@ -127,15 +126,18 @@ CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
 """By cause alert: how to see whether it is so, and what may be behind it."""
 
 
-def checks(planned: PlannedObjective, alert: PlannedAlert) -> Iterator[Check]:
+def checks(subject: Subject, alert: PlannedAlert) -> Iterator[Check]:
     """Yield the diagnosis steps of an alert's page, in order."""
+    planned = subject.planned
+    if alert.kind in ("burn", "trickle") and subject.causes:
+        yield CHECKS["cause_alerts"]
     for key in _CHECKS[alert.kind](planned):
         yield CHECKS[key]
     if alert.kind in ("burn", "trickle") and bad_share(planned.objective, ()) is not None:
         yield CHECKS["instances"]
 
 
-def causes(steps: tuple[Check, ...], alert: PlannedAlert) -> tuple[Cause, ...]:
+def causes(steps: Sequence[Check], alert: PlannedAlert) -> tuple[Cause, ...]:
     """Return what the page is to remedy: what the steps point to and what may be behind it."""
     return with_what_is_behind((*_ALWAYS[alert.kind], *(step.points_to for step in steps)))
 
@@ -168,11 +170,7 @@ def _burn_checks(planned: PlannedObjective) -> tuple[str, ...]:
 
 
 def _spent_checks(planned: PlannedObjective) -> tuple[str, ...]:
-    return (
-        "still_burning",
-        *(("versions",) if planned.indicator.signals and not planned.indicator.in_slices else ()),
-        *(("estimate",) if planned.indicator.signals else ()),
-    )
+    return ("still_burning", *(("estimate",) if planned.indicator.signals else ()))
 
 
 _CHECKS: Mapping[str, Callable[[PlannedObjective], tuple[str, ...]]] = {

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number, on
 from slos import names
+from slos.causes import cause_labels
 from slos.generic import bad_share
 from slos.indicators import FAILED, among, counters
 from slos.plan import Plan, PlannedCause, PlannedObjective
@@ -27,14 +28,12 @@ _STUCK_SECONDS = 30
 class Subject:
     """The objective that a page is about, within its service's plan.
 
-    ``causes`` are the cause alerts that explain it; ``mitigations`` is the page with those of all
-    objectives, empty where each page has its own.
+    ``causes`` are the cause alerts that explain it.
     """
 
     plan: Plan
     planned: PlannedObjective
     causes: tuple[PlannedCause, ...] = ()
-    mitigations: str = ""
 
     @cached_property
     def scope(self) -> Scope:
@@ -54,6 +53,12 @@ class Subject:
     def burn_rate(self, window: str) -> Expr:
         """Return the objective's burn rate over a window."""
         return burn_rate(window, self.plan.service.service, self.planned.objective)
+
+
+def firing_causes(subject: Subject) -> Expr:
+    """Select the firing cause alerts of the objective's servers."""
+    labels = {"alertstate": "firing", **cause_labels(subject.plan.service.selector)}
+    return Vector("ALERTS", (*equal(labels), Matcher(names.CAUSE_LABEL, "!=", "")))
 
 
 def worse_by_version(subject: Subject) -> Expr:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runbooks.alert_page import alert_page, promise
+from runbooks.alert_page import alert_page, objective_text
 from runbooks.cause_page import cause_page, explained
-from runbooks.causes import CAUSES
-from runbooks.markdown import (
-    INDEX,
-    MITIGATIONS,
-    dashboard,
-    document,
-    mitigation,
-    page_link,
-    plain,
-)
+from runbooks.markdown import CAUSE_ALERTS, INDEX, dashboard, document, page_link, plain
 from runbooks.questions import Subject
+from runbooks.shared_pages import SharedPages
 from slos import names
-from slos.plan import Plan, PlannedCause
+from slos.model import Service
+from slos.plan import Plan, PlannedCause, PlannedObjective
 
-_OWN_MITIGATIONS = 50
-"""Up to how many objectives each page has its mitigations; of more they are one page."""
+_OWN_PAGES = 50
+"""Services with more objectives share the steps and mitigations of their pages."""
 HEADER = "<!-- Made by tokenslo "
 """How every generated page begins; one that begins otherwise was written by somebody."""
 
@@ -38,18 +31,16 @@ def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
     for cause in plan.causes:
         for planned in cause.explains:
             causes.setdefault(planned.objective.name, []).append(cause)
-    shared = MITIGATIONS if len(plan.objectives) > _OWN_MITIGATIONS else ""
+    shared = SharedPages(plan.service.service) if len(plan.objectives) > _OWN_PAGES else None
     pages = {INDEX: _index(plan)}
-    if shared:
-        title = f"# Mitigations of {plan.service.service}"
-        pages[shared] = document([title, *mitigation(CAUSES.values())])
     for planned in plan.objectives:
-        subject = Subject(plan, planned, tuple(causes.get(planned.objective.name, ())), shared)
+        subject = Subject(plan, planned, tuple(causes.get(planned.objective.name, ())))
         for alert in planned.alerts:
-            pages[names.runbook_file(alert.name)] = alert_page(subject, alert)
+            pages[names.runbook_file(alert.name)] = alert_page(subject, alert, shared)
     pages |= {
         names.runbook_file(planned.alert.name): cause_page(plan, planned) for planned in plan.causes
     }
+    pages |= shared.files if shared else {}
     home = folder(plan.service.service)
     return {f"{home}/{name}": f"{header}\n\n{text}" for name, text in pages.items()}
 
@@ -57,26 +48,35 @@ def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
 def _index(plan: Plan) -> str:
     service = plan.service
     rows = (
-        f"| {planned.objective.name} | {promise(planned, service.window)} "
-        f"| {'<br>'.join(page_link(alert) for alert in planned.alerts)} |"
+        f"| {planned.objective.name} | {objective_text(planned)} | {_links(planned, service)} |"
         for planned in plan.objectives
     )
     return document(
         [
             f"# Runbooks of {service.service}",
             plain(service.description),
-            f"Owner: {plain(service.owner)}." if service.owner else "",
+            f"Owner: {plain(service.owner) or 'none in the SLO file'}.",
             f"[Dashboard]({dashboard(plan)})",
-            "\n".join(["| objective | promise | pages |", "|---|---|---|", *rows]),
+            "\n".join(["| name | objective | alerts |", "|---|---|---|", *rows]),
             *_causes_table(plan),
         ]
+    )
+
+
+def _links(planned: PlannedObjective, service: Service) -> str:
+    """Link to the pages of an objective's alerts; the row names service and objective."""
+    prefix = names.camel(service.service) + names.camel(planned.objective.name)
+    return ", ".join(
+        f"[{alert.name.removeprefix(prefix)}]({names.runbook_file(alert.name)})"
+        for alert in planned.alerts
     )
 
 
 def _causes_table(plan: Plan) -> Iterator[str]:
     if not plan.causes:
         return
-    yield "Alerts that say why; they are silent while a page of this service fires:"
+    yield f"## {CAUSE_ALERTS}"
+    yield "They name the cause of an incident, and fire beside the alerts above."
     rows = (
         f"| {page_link(planned.alert)} | {planned.cause.summary} | {explained(planned)} |"
         for planned in plan.causes

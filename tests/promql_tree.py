@@ -29,7 +29,7 @@ LABELS = {
     # Triton's own, of which the alert on a GPU's memory is made.
     **{f"nv_gpu_memory_{part}_bytes": {"gpu_uuid"} | TARGET_LABELS for part in ("used", "total")},
     "nv_inference_pending_request_count": {"model", "version"} | TARGET_LABELS,
-    "ALERTS": {"service", "slo", "alertname", "alertstate"},
+    "ALERTS": {"service", "slo", "alertname", "alertstate", "cause", "model"} | TARGET_LABELS,
 }
 
 

@@ -347,8 +347,8 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     page = "out/runbooks/chat/ChatFirstTokenErrorBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"
     assert headers[headers.index("+++ out/runbooks/chat/README.md") - 1] == "--- /dev/null"
-    assert "-Over any 28d, 99.9% of requests shall be good" in out
-    assert "+Over any 28d, 99.5% of requests shall be good" in out
+    assert "-Objective: 99.9% of requests in 28d are good." in out
+    assert "+Objective: 99.5% of requests in 28d are good." in out
 
 
 def test_check_sees_a_missing_end_of_line(capsys):

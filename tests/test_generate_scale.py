@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from service_example import objective, service
@@ -17,6 +18,7 @@ from alerts.traffic import apart
 from slos.indicators import INDICATORS
 from slos.model import Objective
 from slos.plan import Plan, plan
+from tokenslo.cli import main
 
 Made = Mapping[str, str]
 OUTPUTS: Mapping[str, Callable[..., Made]] = {
@@ -88,3 +90,41 @@ def test_stories_of_twice_the_objectives_are_grouped_at_twice_the_cost() -> None
         apart(each)  # parsed queries are cached
     one, two = (cost(lambda each=each: {str(len(apart(each))): ""}) for each in (few, most))  # type: ignore[misc]
     assert two[0] < 2.1 * one[0]
+
+
+LLM_KINDS = (
+    "indicator: ttft, threshold: 800ms, target: 95%",
+    "indicator: itl, threshold: 60ms, target: 99%",
+    "indicator: availability, target: 99.9%",
+    "indicator: stream_completion, target: 99%",
+    "indicator: goodput, clauses: {ttft: 800ms, tpot: 60ms}, target: 95%",
+    "indicator: kv_headroom, threshold: 90%, target: 99%",
+)
+PLAIN = (
+    'indicator: {{bad: \'sum(rate(http_requests_total{{job="j{0}",code=~"5.."}}[{{window}}]))\', '
+    "total: 'sum(rate(http_requests_total{{job=\"j{0}\"}}[{{window}}]))'}}, target: 99.9%"
+)
+
+
+@pytest.mark.parametrize("kind", ["plain", "llm"])
+def test_a_thousand_objectives_are_at_most_20_mb(kind: str, tmp_path: Path) -> None:
+    """Everything of 60 and of 180 objectives, as files; the difference is what 120 more weigh."""
+
+    def weight(count: int) -> int:
+        rows = (
+            f"  - {{name: o{n}, {PLAIN.format(n) if kind == 'plain' else LLM_KINDS[n % 6]}}}\n"
+            for n in range(100, 100 + count)
+        )
+        file, out = tmp_path / f"{count}.yaml", tmp_path / str(count)
+        file.write_text(
+            "apiVersion: tokenslo/v1\nservice: shop\nobjectives:\n" + "".join(rows),
+            encoding="utf-8",
+        )
+        with pytest.raises(SystemExit) as stopped:
+            main(["generate", str(file), "-o", str(out)])
+        assert stopped.value.code == 0
+        return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+
+    few, most = weight(60), weight(180)
+    each = (most - few) / 120
+    assert few - 60 * each + 1000 * each <= 20_000_000

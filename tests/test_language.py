@@ -438,8 +438,8 @@ def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path)
         if name.endswith("ChatUpErrorBudgetExhausted.md")
     )
     assert "| 50% | No rollouts |\n| 100% | All hands |" in page
-    assert "Tell **me**" in page
-    assert "That is promised for each pod by itself" in page
+    assert "Notify **me**" in page
+    assert "Each pod has an objective of its own; an alert's labels name it." in page
     said = as_text(of, explain(of))
     assert said.endswith(
         "budget policy, for each objective:\n  50% spent   No rollouts\n  100% spent  All hands\n"

@@ -17,14 +17,20 @@ from service_example import example, objective
 import runbooks
 from runbooks.causes import CAUSES
 from runbooks.checks import CHECKS
+from runbooks.markdown import promql
 from runbooks.pages import CAUSE_CHECKS, causes, checks
+from runbooks.questions import Subject
 from slos.causes import CAUSE_ALERTS
-from slos.indicators import INDICATORS
-from slos.model import Alerting, PolicyStep, TimeSlices
+from slos.indicators import GENERIC, INDICATORS
+from slos.model import Alerting, Objective, PolicyStep, TimeSlices
 
 
 def pages(plan):
     return runbooks.files(plan, source="slo.yaml", version="0.1.0")
+
+
+def subject(plan, planned):
+    return Subject(plan, planned, tuple(c for c in plan.causes if planned in c.explains))
 
 
 def page(plan, name):
@@ -55,18 +61,13 @@ def test_every_alert_has_its_page_where_its_runbook_url_points():
     assert len(PAGES) == 1 + len(list(PLAN.alerts())) + len(PLAN.causes)
 
 
+SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Verify", "Escalate", "Related"]
+
+
 def test_pages_have_the_customary_sections_in_order():
     for path, text in PAGES.items():
         if not path.endswith("README.md"):
-            assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
-                "Meaning",
-                "Impact",
-                "Diagnosis",
-                "Mitigation",
-                "Verify",
-                "Escalate",
-                "Related",
-            ]
+            assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -83,18 +84,25 @@ def test_queries_about_the_engine_are_about_this_service(query):
             assert query.startswith("count by (model, version)")
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_link_leads_somewhere(path):
-    text = PAGES[path]
+def anchors(text):
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    links = re.findall(r"\]\(([^)]+)\)", text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_links(path, all_pages):
+    links = re.findall(r"\]\(([^)]+)\)", all_pages[path])
     assert links
     for link in links:
-        if link.startswith("#"):
-            assert link[1:] in anchors
-        elif not link.startswith("https://grafana.example.com/d/"):
-            assert str(PurePosixPath(path).parent / link) in PAGES
+        if link.startswith("https://grafana.example.com/d/"):
+            continue
+        name, _, fragment = link.partition("#")
+        linked = all_pages[str(PurePosixPath(path).parent / name) if name else path]
+        assert not fragment or fragment in anchors(linked), link
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_somewhere(path):
+    check_links(path, PAGES)
 
 
 def test_without_a_dashboard_address_pages_link_to_the_file():
@@ -123,7 +131,7 @@ def test_a_failure_of_a_part_is_as_bad_as_an_outage_for_time_slices():
     [row, *_] = re.findall(r"^\| page \| 1h.*$", text, re.MULTILINE)
     assert len(set(row.split(" | ")[-3:-1])) == 1
     assert "never" not in row
-    assert "of which more than 10% makes all of it bad." in text
+    assert "above 10%, the whole slice is bad." in text
 
 
 def test_the_page_of_absent_metrics_asks_who_judges_against_the_threshold():
@@ -144,28 +152,31 @@ def test_what_an_objective_says_of_its_histogram_goes_before_the_service():
         assert "llm_inter_token_latency_seconds_bucket{" in page(plan, "ChatItlErrorBudgetBurn")
 
 
-def test_the_budget_is_told_as_time():
+def test_a_burn_page_gives_the_budget_as_time():
     text = page(example(objective("availability", "0.999")), "ChatAvailabilityErrorBudgetBurn")
-    assert "The error budget is the other 0.1%. If all were bad, it would last 40m." in text
+    assert "Error budget: 0.1%, which a total outage spends in 40m." in text
 
 
-def test_the_low_traffic_guard_is_told_only_where_there_is_one():
-    guard = "requests were bad in its long window"
+def test_a_burn_page_has_the_low_traffic_guard_only_where_there_is_one():
+    guard = "requests were bad in the long one"
     assert f"at least 10 {guard}" in page(PLAN, "ChatTtftErrorBudgetBurn")
     without = example(alerting=Alerting(min_bad_events=0))
     assert guard not in page(without, "ChatTtftErrorBudgetBurn")
 
 
-def test_the_owner_is_named_or_said_to_be_missing():
+def test_pages_name_the_owner_and_the_index_a_missing_one():
     assert "Call **inference-platform** when" in page(PLAN, "ChatTtftErrorBudgetBurn")
-    assert "the SLO file names none" in page(example(owner=""), "ChatTtftErrorBudgetBurn")
+    assert "\nOwner: inference-platform.\n" in page(PLAN, "README")
+    without = example(owner="")
+    assert "Call the service's owner when" in page(without, "ChatTtftErrorBudgetBurn")
+    assert "\nOwner: none in the SLO file.\n" in page(without, "README")
 
 
 @pytest.mark.parametrize("indicator", INDICATORS)
 def test_every_step_leads_to_a_mitigation_on_the_same_page(indicator):
     plan = example(objective(indicator))
     for planned, alert in plan.alerts():
-        steps = tuple(checks(planned, alert))
+        steps = tuple(checks(subject(plan, planned), alert))
         assert steps
         remedies = causes(steps, alert)
         assert {step.points_to for step in steps} <= {cause.key for cause in remedies}
@@ -177,7 +188,7 @@ def test_there_is_no_check_or_cause_that_no_page_uses():
     remedies = {alert.runbook for alert in CAUSE_ALERTS}
     for plan in (PLAN, generic_plan()):
         for planned, alert in plan.alerts():
-            steps = tuple(checks(planned, alert))
+            steps = tuple(checks(subject(plan, planned), alert))
             used |= {step.key for step in steps}
             remedies |= {cause.key for cause in causes(steps, alert)}
     assert used == set(CHECKS)
@@ -192,6 +203,11 @@ def test_every_cause_alert_has_steps_and_mitigations():
         assert f"\n### {remedy.title}\n" in text
         for key in CAUSE_CHECKS[planned.cause.name]:
             assert CHECKS[key].question in text
+
+
+def test_pages_claim_no_inhibition_of_cause_alerts():
+    for path, text in PAGES.items():
+        assert not re.search("inhibit|silent|not sent", text), path
 
 
 def test_causes_and_what_they_explain_link_to_each_other():
@@ -217,11 +233,11 @@ def test_the_page_on_a_trickle_refers_to_the_steps_of_the_burn_rate_alert():
     assert "\nAs on [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md).\n" in text
 
 
-def test_the_page_on_a_trickle_tells_what_makes_one():
+def test_the_page_on_low_traffic_gives_the_condition():
     text = page(example(objective("ttft", "0.95")), "ChatTtftLowTrafficErrors")
     assert (
-        "More than 52.5% of the requests in the last 3d were bad, and that was at least 3 of them. "
-        "The burn-rate alerts say nothing below 10"
+        "Over 52.5% of the requests of `chat` were bad for `ttft` in the last 3d: at least 3, and "
+        "fewer than the 10 that a burn-rate alert needs."
     ) in text
 
 
@@ -251,19 +267,89 @@ def test_restarting_the_sidecar_is_never_called_free_of_risk():
             assert bool(restarts) is (action.effort == "Needs a restart of the sidecar"), action
 
 
-def test_pages_of_many_objectives_share_their_mitigations():
+def many():
+    """Return a plan of every indicator, often enough for shared pages; some have own selectors."""
+    kinds = [objective(key) for key in INDICATORS if key not in GENERIC]
+    return example(
+        *(replace(each, name=f"{each.name}-{n}") for n in range(5) for each in kinds),
+        replace(objective("itl"), name="slow", threshold=Decimal(2), target=Decimal("0.9")),
+        replace(objective("itl"), name="other", selector={"version": "2"}),
+        Objective(
+            "errors",
+            "bad_events",
+            Decimal("0.99"),
+            queries={
+                "bad": 'sum(rate(x_total{code="500"}[{window}]))',
+                "total": "sum(rate(x_total[{window}]))",
+            },
+        ),
+    )
+
+
+SCREEN = 50  # lines
+MANY = many()
+MANY_PAGES = pages(MANY)
+SHARED = {path: text for path, text in MANY_PAGES.items() if re.search(r"/\w+-[\w-]+\.md$", path)}
+
+
+def test_pages_of_many_objectives_link_to_what_exists():
+    for path in MANY_PAGES:
+        check_links(path, MANY_PAGES)
+
+
+def test_up_to_fifty_objectives_have_all_of_it_on_each_page():
     objectives = [replace(objective("ttft"), name=f"o{n}") for n in range(51)]
-    few, many = pages(example(*objectives[:50])), pages(example(*objectives))
-    shared = many["runbooks/chat/Mitigations.md"]
-    assert "runbooks/chat/Mitigations.md" not in few
-    headings = re.findall(r"^### (.*)$", shared, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    name = "runbooks/chat/ChatO1ErrorBudgetBurn.md"
-    links = re.findall(r"\]\(Mitigations\.md#([^)]+)\)", many[name])
-    assert links
-    assert set(links) <= anchors
-    assert not re.findall(r"\]\(#", many[name])
-    assert len(many[name]) < 0.7 * len(few[name])
+    names = pages(example(*objectives[:50])).keys()
+    assert "runbooks/chat/Mitigations.md" not in names
+    assert pages(example(*objectives)).keys() - names >= {
+        "runbooks/chat/Mitigations.md",
+        "runbooks/chat/ErrorBudgetBurn-ttft.md",
+    }
+
+
+def test_every_step_is_on_its_page_or_on_the_page_that_it_links_to():
+    for planned, alert in MANY.alerts():
+        if alert.kind == "trickle":
+            continue
+        text = MANY_PAGES[f"runbooks/chat/{alert.name}.md"]
+        linked = re.findall(r"\]\((\w+-[\w-]+\.md)\)", text)
+        of = subject(MANY, planned)
+        for step in checks(of, alert):
+            shared = [MANY_PAGES[f"runbooks/chat/{name}"] for name in linked]
+            found = text if step.per_objective else "".join(shared)
+            assert step.question in found
+            assert promql(step.query(of)) in found
+            assert f"Expect {step.healthy(of)}: " in found
+            title = CAUSES[step.points_to].title
+            assert f"Otherwise: {title}." in found or f"Otherwise: [{title}](Mit" in found
+
+
+def test_pages_of_many_objectives_have_the_sections_and_their_first_mitigation():
+    for planned, alert in MANY.alerts():
+        text = MANY_PAGES[f"runbooks/chat/{alert.name}.md"]
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+        assert planned.sentence in text
+        assert len(text.partition("## Verify")[0].splitlines()) <= 2 * SCREEN
+        own = [step for step in checks(subject(MANY, planned), alert) if step.per_objective]
+        for cause in causes(own, alert) if alert.kind != "trickle" else ():
+            assert f"): {cause.actions[0].do}\n" in text
+
+
+def test_objectives_with_a_selector_of_their_own_have_steps_of_their_own():
+    ours, other = (
+        re.findall(r"\]\((ErrorBudgetBurn-itl[\w-]*\.md)\)", MANY_PAGES[f"runbooks/chat/{name}"])
+        for name in ("ChatItl0ErrorBudgetBurn.md", "ChatOtherErrorBudgetBurn.md")
+    )
+    assert ours == ["ErrorBudgetBurn-itl.md"]
+    assert ours != other
+    assert 'version="2"' in MANY_PAGES[f"runbooks/chat/{other[0]}"]
+    assert 'version="2"' not in MANY_PAGES[f"runbooks/chat/{ours[0]}"]
+
+
+def test_pages_of_causes_of_many_objectives_stay_short():
+    for planned in MANY.causes:
+        text = MANY_PAGES[f"runbooks/chat/{planned.alert.name}.md"]
+        assert text.count("ErrorBudgetBurn.md") <= 50
 
 
 HOSTILE = "<img src=x onerror=alert(1)> [x](javascript:alert(1)) ![y](data:,) `a` **b** | c_d"
