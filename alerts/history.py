@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from alerts.backtest import History, Rates, aligned
-from promql.client import Series, TooMuchError
+from promql.client import QueryTooLargeError, Series
 from promql.expr import Expr, Subquery, Text, aggregate, call, number, on, quote, vector
 from slos import names
 from slos.durations import parse_duration
@@ -174,7 +174,7 @@ class Archive:
             count = min(self._points, most, self._count - at)
             try:
                 answer = ask(at, count)
-            except TooMuchError:
+            except QueryTooLargeError:
                 if count <= _LEAST_POINTS:
                     raise
                 self._points = max(_LEAST_POINTS, count // 2)

@@ -2,7 +2,7 @@
 
 YAML is read from the parser's events, not through a loader, so that a text can neither name a
 Python object nor grow without bound: an alias counts as often as it is used.  JSON becomes the same
-events.  :class:`Reading` sets how strict the composer is, and what becomes of a scalar.
+events.  :class:`ComposeOptions` sets how strict the composer is, and what becomes of a scalar.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ComposeOptions:
     """How to read a text.
 
     ``scalar`` makes a value of a scalar; it refuses one with :class:`RefusedScalar`.
@@ -92,26 +92,26 @@ class Reading:
     syntax_fix: str = ""
 
 
-def compose_yaml(text: str, reading: Reading) -> tuple[list[tuple[int, Node]], list[Flaw]]:
+def compose_yaml(text: str, options: ComposeOptions) -> tuple[list[tuple[int, Node]], list[Flaw]]:
     """Return line and root of each YAML document, and the flaws that did not stop the composer.
 
     Raises :class:`~documents.files.UnreadableText` for the others.
     """
-    if reading.strict and (found := _unprintable(text)):
+    if options.strict and (found := _unprintable(text)):
         raise UnreadableText(found)
-    composer = _Composer(reading)
+    composer = _Composer(options)
     try:
         roots = list(composer.documents(yaml.parse(text, Loader=_LOADER)))
     except yaml.MarkedYAMLError as error:
-        raise UnreadableText(*composer.flaws, _syntax_flaw(error, reading)) from None
+        raise UnreadableText(*composer.flaws, _syntax_flaw(error, options)) from None
     except yaml.YAMLError as error:
         message = f"is not valid YAML: {' '.join(str(error).split())}"
-        flaw = _unprintable(text) or Flaw(0, message, reading.syntax_fix or _SYNTAX_FIX)
+        flaw = _unprintable(text) or Flaw(0, message, options.syntax_fix or _SYNTAX_FIX)
         raise UnreadableText(flaw) from None
     return roots, composer.flaws
 
 
-def compose_json(text: str, reading: Reading) -> Node:
+def compose_json(text: str, options: ComposeOptions) -> Node:
     """Return the root of a JSON text; raises :class:`~documents.files.UnreadableText`.
 
     ``reading.scalar`` is given the text of strings, in the style ``"``; other scalars are values.
@@ -119,11 +119,11 @@ def compose_json(text: str, reading: Reading) -> Node:
     try:
         json.loads(text, parse_int=_integer)
     except RecursionError:
-        raise UnreadableText(Flaw(0, *too_deep(reading.max_depth))) from None
+        raise UnreadableText(Flaw(0, *too_deep(options.max_depth))) from None
     except json.JSONDecodeError as error:
         flaw = Flaw(error.lineno, f"is not valid JSON: {error.msg}", "correct it")
         raise UnreadableText(flaw) from None
-    ((_, root),) = _Composer(reading).documents(_json_events(text))
+    ((_, root),) = _Composer(options).documents(_json_events(text))
     return root
 
 
@@ -137,7 +137,7 @@ def _unprintable(text: str) -> Flaw | None:
     )
 
 
-def _syntax_flaw(error: yaml.MarkedYAMLError, reading: Reading) -> Flaw:
+def _syntax_flaw(error: yaml.MarkedYAMLError, options: ComposeOptions) -> Flaw:
     problem = error.problem or error.context or "unreadable"
     mark: Any = error.problem_mark or error.context_mark
     # Of an unclosed bracket or quote, the start says more than the end of the file.
@@ -146,7 +146,7 @@ def _syntax_flaw(error: yaml.MarkedYAMLError, reading: Reading) -> Flaw:
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     fix = next((fix for part, fix in _SYNTAX_FIXES if part in problem), _SYNTAX_FIX)
     message = f"is not valid YAML: {problem} at column {column}"
-    return Flaw(line, message, reading.syntax_fix or fix)
+    return Flaw(line, message, options.syntax_fix or fix)
 
 
 def too_deep(max_depth: int) -> tuple[str, str]:
@@ -203,8 +203,8 @@ _OPEN = Node(size=0)
 class _Composer:
     """Compose nodes from the parser's events, and collect flaws."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
+    def __init__(self, options: ComposeOptions) -> None:
+        self.options = options
         self.flaws: list[Flaw] = []
         self.anchors: dict[str, Node] = {}
         self.nodes = 0
@@ -236,7 +236,7 @@ class _Composer:
             self._check_limits(event, node.size, depth + node.height - 1)
             return node
         self._check_limits(event, 1, depth)
-        if event.tag is not None and self.reading.strict:
+        if event.tag is not None and self.options.strict:
             self._flaw(event, f"the tag {_tag(event.tag)} is not allowed", "delete it")
         anchor = event.anchor
         if anchor is not None:
@@ -257,10 +257,10 @@ class _Composer:
     def _check_limits(self, event: _Event, size: int, depth: int) -> None:
         """Add a value of ``size`` nodes, the lowest at ``depth``."""
         self.nodes += size
-        if self.nodes > self.reading.max_nodes:
-            self._fatal(event, *too_many(self.reading.max_nodes))
-        if depth > self.reading.max_depth:
-            self._fatal(event, *too_deep(self.reading.max_depth))
+        if self.nodes > self.options.max_nodes:
+            self._fatal(event, *too_many(self.options.max_nodes))
+        if depth > self.options.max_depth:
+            self._fatal(event, *too_deep(self.options.max_depth))
 
     def _anchored(self, event: _Event) -> Node:
         name = str(event.anchor)
@@ -280,7 +280,7 @@ class _Composer:
     def _mapping(self, depth: int) -> Node:
         entries: dict[str, tuple[int, Node]] = {}
         merged: list[tuple[str, tuple[int, Node]]] = []
-        strict = self.reading.strict
+        strict = self.options.strict
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key, line = self._node(event, depth + 1), _line(event)
             value = self._node(self._next(), depth + 1)
@@ -304,7 +304,7 @@ class _Composer:
         if not isinstance(event.value, str):
             return event.value
         try:
-            return self.reading.scalar(Scalar(event.value, _line(event), event.style or ""))
+            return self.options.scalar(Scalar(event.value, _line(event), event.style or ""))
         except RefusedScalar as refused:
             self._flaw(event, refused.message, refused.fix)
             return event.value

@@ -1,4 +1,4 @@
-"""The Prometheus HTTP API, as far as tokenslo asks it anything."""
+"""A client of the Prometheus HTTP API."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ many samples, and Prometheus by 503 what takes it too long."""
 
 
 class PrometheusError(Exception):
-    """Prometheus could not be asked, or refused the question; the text says which and why."""
+    """A request to Prometheus failed; the text names the server and the reason."""
 
 
-class TooMuchError(PrometheusError):
-    """The question, or its answer, may be too large: a part of it might be answered."""
+class QueryTooLargeError(PrometheusError):
+    """A query or its result may be too large; a smaller one may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,11 @@ NO_HEADERS: Headers = MappingProxyType({})
 def query(
     base: str, expr: str, *, timeout: float = 5.0, headers: Headers = NO_HEADERS
 ) -> list[Sample]:
-    """Evaluate ``expr`` now on the Prometheus at ``base``; a scalar is one sample without labels.
+    """Evaluate ``expr`` now on the Prometheus at ``base``.
 
-    ``base`` may have a path, and a user's name and password before the host; ``headers`` are sent
-    along.  ``timeout`` is in seconds.  Raises :class:`PrometheusError`.
+    A scalar is one sample without labels.  ``base`` may have a path, and user and password before
+    the host; ``headers`` are added to the request.  ``timeout`` is in seconds.  Raises
+    :class:`PrometheusError`.
     """
     data = _ask(base, "query", {"query": expr}, timeout, headers)
     result = data["result"]
@@ -76,11 +77,11 @@ def query_range(
     timeout: float = 120.0,
     headers: Headers = NO_HEADERS,
 ) -> list[Series]:
-    """Evaluate ``expr`` at ``start`` and every ``step`` seconds after it, up to ``end``.
+    """Evaluate ``expr`` every ``step`` seconds from ``start`` to ``end``.
 
-    Times are in seconds since the epoch; Prometheus gives at most 11,000 points at once, and takes
-    two minutes at most.  The rest is as of :func:`query`; raises :class:`TooMuchError` where less
-    might be answered.
+    Times are in seconds since the epoch.  Prometheus limits a result to 11,000 points and an
+    evaluation to two minutes.  Raises :class:`QueryTooLargeError` where a smaller query may
+    succeed, else as :func:`query`.
     """
     params = {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)}
     result = _ask(base, "query_range", params, timeout, headers)["result"]
@@ -105,14 +106,14 @@ def _ask(
             status, body = error.code, error.read(_MAX_BYTES)
     except TimeoutError as error:
         message = f"Prometheus at {place} has not answered in {timeout:g} s"
-        raise TooMuchError(message) from error
+        raise QueryTooLargeError(message) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         reason = getattr(why, "strerror", None) or why
         raise PrometheusError(f"cannot reach Prometheus at {place}: {reason}") from error
     if len(body) > _MAX_BYTES:
-        raise TooMuchError(f"the answer of {place} is larger than {_MAX_BYTES >> 20} MiB")
-    refused = TooMuchError if status in _TOO_MUCH else PrometheusError
+        raise QueryTooLargeError(f"the answer of {place} is larger than {_MAX_BYTES >> 20} MiB")
+    refused = QueryTooLargeError if status in _TOO_MUCH else PrometheusError
     try:
         answer = json.loads(body)
         if answer["status"] == "success":
@@ -141,7 +142,7 @@ def _request(
 
 
 def _without_secret(base: str) -> tuple[str, Headers]:
-    """Take a user's name and password out of a URL; they must not be in any message."""
+    """Remove user and password from a URL, so that no message shows them."""
     if not base.startswith(("http://", "https://")):
         raise PrometheusError(f"not an http(s) URL: {base}")
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import fmod, isfinite
 from typing import Any
 
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.tree import Binary, Call, Expr, Negative, Number, bare
 
 MAX_SECONDS = 2**63 / 1e9
@@ -28,7 +28,7 @@ def seconds(node: Expr) -> float | None:
         case Call(function=function, args=args) if function.lower() in FUNCTIONS:
             wanted = 2 if function.lower().endswith("_of") else 0
             if len(args) != wanted:
-                raise NotPromQL(f"{function} takes {wanted} arguments", node.start, node.end)
+                raise InvalidPromQL(f"{function} takes {wanted} arguments", node.start, node.end)
             lengths = [seconds(each) for each in args]
             if not lengths or None in lengths:
                 return None
@@ -36,7 +36,7 @@ def seconds(node: Expr) -> float | None:
         case Binary(op=op, left=left, right=right) if op in _ARITHMETIC:
             one, other = seconds(left), seconds(right)
             if op in "/%" and isinstance(bare(right), Number) and other == 0:
-                raise NotPromQL("this divides by zero", node.start, node.end)
+                raise InvalidPromQL("this divides by zero", node.start, node.end)
             if one is None or other is None:
                 return None
             try:
@@ -44,7 +44,7 @@ def seconds(node: Expr) -> float | None:
             except (ArithmeticError, ValueError):
                 return None
             return result if isinstance(result, float) and isfinite(result) else None
-    raise NotPromQL("this is no length of time", node.start, node.end)
+    raise InvalidPromQL("this is no length of time", node.start, node.end)
 
 
 _ARITHMETIC: dict[str, Callable[[float, float], Any]] = {

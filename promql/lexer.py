@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"\#[^\n]*")
 _VARIABLE_OR_COMMENT = re.compile(rf"{_VARIABLE}|{_COMMENT.pattern}")
 
 
-class NotPromQL(ValueError):  # noqa: N818  (reads as a statement at the raise)
+class InvalidPromQL(ValueError):  # noqa: N818  (reads as a statement at the raise)
     """A text that Prometheus refuses.
 
     ``offset`` is the index of the defect, ``end`` the index after it, if that is known.
@@ -50,7 +50,7 @@ class NotPromQL(ValueError):  # noqa: N818  (reads as a statement at the raise)
         super().__init__(message)
 
 
-class TooLarge(NotPromQL):
+class PromQLTooLarge(InvalidPromQL):
     """A text above the limits of this parser, whether or not Prometheus accepts it."""
 
 
@@ -72,7 +72,7 @@ def tokenize(text: str, start: int, end: int, variables: bool) -> Iterator[Token
         found = match(text, at, end)
         if not found:
             what = "text in quotes that never end" if text[at] in "\"'`" else repr(text[at])
-            raise NotPromQL(f"found {what}", at)
+            raise InvalidPromQL(f"found {what}", at)
         begin, at = found.span()
         kind, token = found.lastgroup or "", found[0]
         if kind != "blank":

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from promql.duration_expressions import FUNCTIONS, MAX_SECONDS, seconds
 from promql.lexer import (
-    NotPromQL,
-    TooLarge,
+    InvalidPromQL,
+    PromQLTooLarge,
     is_variable,
     range_colon,
     without_comments,
@@ -53,10 +53,10 @@ _EXTENDED = frozenset({"anchored", "smoothed"})
 
 
 def parse(text: str, variables: bool = True) -> Expr:
-    """Parse an expression, with or without Grafana variables; raises :class:`NotPromQL`."""
+    """Parse an expression, with or without Grafana variables; raises :class:`InvalidPromQL`."""
     if len(text) > MAX_LENGTH:
-        raise TooLarge(f"longer than {MAX_LENGTH >> 10} KiB", 0)
-    return _Parser(text, variables).whole()
+        raise PromQLTooLarge(f"longer than {MAX_LENGTH >> 10} KiB", 0)
+    return _Parser(text, variables).parse_all()
 
 
 def window_seconds(window: str) -> float | None:
@@ -65,7 +65,7 @@ def window_seconds(window: str) -> float | None:
     if length is None:
         try:
             length = seconds(parse(window, variables=False))
-        except NotPromQL:
+        except InvalidPromQL:
             return None
     return length if length is not None and length > 0 else None
 
@@ -73,7 +73,7 @@ def window_seconds(window: str) -> float | None:
 class _Parser(TokenReader):
     """A precedence climbing parser of ``text[start:end]``."""
 
-    def whole(self) -> Expr:
+    def parse_all(self) -> Expr:
         node = self._expression()
         if self._now.kind != "end":
             self._fail("an operator or the end")
@@ -104,7 +104,7 @@ class _Parser(TokenReader):
         include = self._labels() if self._word() == "(" else None
         twice = known_labels(include or ()) & known_labels(labels)
         if kind == "on" and twice:
-            raise NotPromQL(f"the label {min(twice)} is both in on() and taken along", start)
+            raise InvalidPromQL(f"the label {min(twice)} is both in on() and taken along", start)
         return Matching(kind, labels, group, include)  # type: ignore[arg-type]  # likewise
 
     def _fill(self) -> str:
@@ -167,7 +167,7 @@ class _Parser(TokenReader):
         self._count()
         inner = self._expression()
         self._expect(")")
-        return Paren(inner, start=token.start, end=self._behind)
+        return Paren(inner, start=token.start, end=self._last_end)
 
     def _named(self) -> Expr:
         """Read an aggregation, a call, a number, a variable or a metric."""
@@ -199,7 +199,7 @@ class _Parser(TokenReader):
             self._fail(f"one or two arguments of {op}")
         labels, without = grouping or (None, False)
         parameter = args[0] if len(args) == 2 else None
-        place = {"start": start, "end": self._behind}
+        place = {"start": start, "end": self._last_end}
         return Aggregate(op, args[-1], labels, parameter, without, **place)
 
     def _grouping(self) -> tuple[tuple[str, ...], bool] | None:
@@ -227,7 +227,7 @@ class _Parser(TokenReader):
         self._count()
         token = self._next()
         args = tuple(self._arguments())
-        return Call(self._name(token), args, start=token.start, end=self._behind)
+        return Call(self._name(token), args, start=token.start, end=self._last_end)
 
     def _arguments(self) -> list[Expr]:
         self._expect("(")
@@ -258,14 +258,14 @@ class _Parser(TokenReader):
                         templates.append(template)
                     case quoted:
                         if metric or templates:
-                            raise NotPromQL("the metric is named twice", token.start)
+                            raise InvalidPromQL("the metric is named twice", token.start)
                         metric = quoted
                 if not self._skip(",") and self._word() != "}":
                     self._fail("',' or '}'")
         if before and any(each.label == "__name__" for each in matchers):
-            raise NotPromQL("the metric is named twice", start)
+            raise InvalidPromQL("the metric is named twice", start)
         parts = (tuple(matchers), None, None, None, "", tuple(templates))
-        return Vector(metric, *parts, start=start, end=self._behind)
+        return Vector(metric, *parts, start=start, end=self._last_end)
 
     def _matcher(self) -> Matcher | Template | str:
         """Read a matcher, a quoted metric, or a template if a variable hides the label."""
@@ -289,9 +289,9 @@ class _Parser(TokenReader):
             self._at -= 1
             self._fail("a label value in quotes")
         if isinstance(name, Template):
-            return Template(self._text[token.start : self._behind])
+            return Template(self._text[token.start : self._last_end])
         if token.kind == "name" and ":" in name:
-            raise NotPromQL(f"a label is not called {name} without quotes", token.start)
+            raise InvalidPromQL(f"a label is not called {name} without quotes", token.start)
         return Matcher(name, op, text)  # type: ignore[arg-type]  # checked above
 
     def _modified(self, node: Expr) -> Expr:
@@ -319,14 +319,14 @@ class _Parser(TokenReader):
             elif word == "@":
                 self._time()
             if isinstance(node, Vector) and word in _EXTENDED:
-                node = replace(node, extended=word, end=self._behind)
+                node = replace(node, extended=word, end=self._last_end)
             elif not isinstance(node, Vector | Subquery):
                 self._at -= 1
                 self._fail("a metric or a subquery before that")
             elif word == "offset":
-                node = replace(node, offset=self._since(at), end=self._behind)
+                node = replace(node, offset=self._since(at), end=self._last_end)
             else:
-                node = replace(node, at=self._since(at), end=self._behind)
+                node = replace(node, at=self._since(at), end=self._last_end)
 
     def _length(self) -> None:
         """Read the duration of an offset."""
@@ -334,7 +334,7 @@ class _Parser(TokenReader):
         if token.kind in ("duration", "number") or self._has_variable(token.text):
             self._next()
             if token.kind != "name" and token_number(token) > MAX_SECONDS:
-                raise NotPromQL("the duration is too long", token.start, token.end)
+                raise InvalidPromQL("the duration is too long", token.start, token.end)
         elif self._word() in {"(", *FUNCTIONS}:
             seconds(self._atom())
         else:
@@ -350,7 +350,7 @@ class _Parser(TokenReader):
             self._expect(")")
         elif moment.kind in ("number", "duration"):
             if token_number(moment) * 1000 >= 2**63:
-                raise NotPromQL("the time is too late", moment.start, moment.end)
+                raise InvalidPromQL("the time is too late", moment.start, moment.end)
         elif not self._has_variable(moment.text):
             self._at -= 1
             self._fail("a time")
@@ -378,11 +378,11 @@ class _Parser(TokenReader):
         if self._has_variable(text) or 0 < (duration(text) or 0) <= MAX_SECONDS:
             return text
         try:
-            length = _Parser(self._text, False, start, end, self._parts).whole()
+            length = _Parser(self._text, False, start, end, self._parts).parse_all()
             length_seconds = seconds(length)
-        except TooLarge:
+        except PromQLTooLarge:
             raise
-        except NotPromQL:
+        except InvalidPromQL:
             self._fail("a duration in brackets")
         if length_seconds is not None and length_seconds <= 0 and isinstance(length, Number):
             self._fail("a duration above 0")

@@ -1,4 +1,4 @@
-"""Queries that other people wrote: check that Prometheus takes them, and what kind they are."""
+"""Read PromQL queries that users give, and classify them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from promql.expr import Text, aggregate
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import parse
 from promql.tree import Aggregate, Call, Expr, Vector, bare, selectors
 from promql.types import check
 
 MAX_LENGTH = 10_000
 
-# A string is kept as it is; blanks and comments between the words are one space.
+# Strings stay as they are; blanks and comments become one space.
 _PIECES = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)|((?:\s|\#[^\n]*)+)""")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class InvalidQuery(ValueError):  # noqa: N818  (reads as a statement at the raise)
-    """A text is not PromQL, or not an instant vector; says why."""
+    """A text is not PromQL, or not an instant vector; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A query that gives an instant vector, on one line.
+class InstantQuery:
+    """A query that returns an instant vector, on one line.
 
-    ``selector`` is the whole query if that is a plain selector, and ``rated`` that of a counter if
-    the query is the sum of its rate.  ``summed`` tells of a query that gives one element without
-    labels at most, as it ends in an aggregation over all labels.  ``metrics`` are all that it reads
-    by name.
+    ``selector`` is the query if it is a plain selector, and ``rated`` the counter of
+    ``sum(rate(counter[…]))``.  ``summed`` marks a query with at most one element, without labels.
+    ``metrics`` are the metrics it reads by name.
     """
 
     text: str
@@ -42,32 +41,32 @@ class Query:
 
     @property
     def sum(self) -> Expr:
-        """One element without labels: the sum of what the query gives."""
+        """The sum of the query: one element without labels."""
         if self.summed:
             return Text(self.text, whole=True)
         return aggregate("sum", self.selector or Text(self.text))
 
 
 @lru_cache(maxsize=1 << 16)  # each output reads the queries of all objectives again
-def read_query(text: str) -> Query:
-    """Check a query as Prometheus 3 would; raises :class:`InvalidQuery`."""
+def read_query(text: str) -> InstantQuery:
+    """Parse and check a query as Prometheus 3 does; raises :class:`InvalidQuery`."""
     if len(text) > MAX_LENGTH:
         raise InvalidQuery(f"is longer than {MAX_LENGTH:,} characters")
     try:
         tree = parse(text, variables=False)
         gives = check(tree)
-    except NotPromQL as problem:
+    except InvalidPromQL as problem:
         raise InvalidQuery(f"is not PromQL: {problem.message}") from None
     if gives != "vector":
         raise InvalidQuery("gives a range, a number or text, not an instant vector")
     tree = bare(tree)
     summed = isinstance(tree, Aggregate) and tree.is_one
     metrics = frozenset(each.name for each in selectors(tree) if each.name)
-    return Query(one_line(text), _selector(tree), summed, _rated(tree), metrics)
+    return InstantQuery(one_line(text), _selector(tree), summed, _rated(tree), metrics)
 
 
 def one_line(text: str) -> str:
-    """Write a query on one line, without comments and with single spaces."""
+    """Join a query to one line, without comments and with single spaces."""
     line, at = "", 0
     for piece in _PIECES.finditer(text):
         line += text[at : piece.start()]
@@ -78,7 +77,7 @@ def one_line(text: str) -> str:
 
 
 def _selector(tree: Expr) -> Vector | None:
-    """Return a plain selector of a metric, if all of its names can be written without quotes."""
+    """Return a plain selector whose names need no quotes, None for any other expression."""
     if not isinstance(tree, Vector) or tree.shifted or not _METRIC.fullmatch(tree.metric):
         return None
     for each in tree.matchers:

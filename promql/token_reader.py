@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from promql.lexer import NotPromQL, Token, TooLarge, has_variable, tokenize
+from promql.lexer import InvalidPromQL, PromQLTooLarge, Token, has_variable, tokenize
 from promql.literals import InvalidLiteral, number_value, unquote
 from promql.matchers import Template
 
@@ -33,7 +33,7 @@ class TokenReader:
         return token
 
     @property
-    def _behind(self) -> int:
+    def _last_end(self) -> int:
         """Where the last token ended."""
         return self._tokens[self._at - 1].end
 
@@ -53,12 +53,12 @@ class TokenReader:
     def _fail(self, expected: str) -> NoReturn:
         token = self._now
         found = f"{token.text[:40]!r}" if token.text else "the end"
-        raise NotPromQL(f"found {found}, expected {expected}", token.start)
+        raise InvalidPromQL(f"found {found}, expected {expected}", token.start)
 
     def _count(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise TooLarge(f"has more than {MAX_PARTS} parts", self._now.start)
+            raise PromQLTooLarge(f"has more than {MAX_PARTS} parts", self._now.start)
 
     def _has_variable(self, text: str) -> bool:
         return self._variables and has_variable(text)
@@ -77,15 +77,15 @@ class TokenReader:
             return unquote(token.text)
         except InvalidLiteral as defect:
             start, end = token.start + defect.start, token.start + (defect.end or 0)
-            raise NotPromQL(defect.message, start, end) from None
+            raise InvalidPromQL(defect.message, start, end) from None
 
     def _name_or_string(self, token: Token) -> str:
         return self._name(token) if token.kind == "name" else self._string(token)
 
 
 def token_number(token: Token) -> float:
-    """Return the value of a number or a duration; raises :class:`NotPromQL`."""
+    """Return the value of a number or a duration; raises :class:`InvalidPromQL`."""
     try:
         return number_value(token.text)
     except InvalidLiteral as defect:
-        raise NotPromQL(defect.message, token.start, token.end) from None
+        raise InvalidPromQL(defect.message, token.start, token.end) from None

@@ -1,8 +1,8 @@
-"""What Prometheus checks of a query once it is parsed: functions, their arguments, types.
+"""Check functions, arguments and types of a parsed query, as Prometheus does.
 
 Names and arguments of functions: Prometheus 3.14, ``promql/parser/functions.go``, with those of
-older releases; experimental ones count as known.  What a variable of Grafana hides is taken to be
-right.
+older releases; experimental functions are known.  A part that a
+Grafana variable hides is accepted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NoReturn
 
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.matchers import PATTERN_ERRORS, Matcher, Template
 from promql.tree import (
     COMPARISONS,
@@ -39,8 +39,8 @@ _NAMES: Mapping[Type, str] = {
     "text": "text in quotes",
 }
 
-# What functions take: "?" after what may be left out, "*" after what may come any number of times.
-_TAKES: Mapping[str, str] = {
+# Parameter types of functions: "?" marks an optional one, "*" one that may be repeated.
+_SIGNATURES: Mapping[str, str] = {
     "": "end pi range start step time",
     "scalar": "vector",
     "scalar scalar": "max_of min_of",
@@ -70,7 +70,9 @@ _TAKES: Mapping[str, str] = {
     "range scalar scalar": "double_exponential_smoothing holt_winters",
     "scalar range": "quantile_over_time",
 }
-_FUNCTIONS = {name: tuple(takes.split()) for takes, all_ in _TAKES.items() for name in all_.split()}
+_FUNCTIONS = {
+    name: tuple(takes.split()) for takes, all_ in _SIGNATURES.items() for name in all_.split()
+}
 _SCALARS = frozenset(["end", "max_of", "min_of", "pi", "range", "scalar", "start", "step", "time"])
 _PARAMETERS: Mapping[str, Type] = {
     **dict.fromkeys(("bottomk", "limit_ratio", "limitk", "quantile", "topk"), "scalar"),
@@ -78,46 +80,46 @@ _PARAMETERS: Mapping[str, Type] = {
 }
 
 
-_Known = dict[int, Type | None]  # what the parts of an expression give, by id
+_Types = dict[int, Type | None]  # types of the parts of an expression, by id
 
 
 def check(root: Expr) -> Type | None:
-    """Return what an expression gives, None where a variable hides it.
+    """Return the type of an expression, None if a Grafana variable hides it.
 
-    Raises :class:`~promql.lexer.NotPromQL` with one thing that Prometheus refuses.
+    Raises :class:`~promql.lexer.InvalidPromQL` with the first defect.
     """
     parts = [node for node, _ in walk(root)]
     of_info = {id(each) for node in parts if _is_info(node) for each in children(node)[1:]}
-    known: _Known = {}
-    for node in reversed(parts):  # what is inside comes first
+    known: _Types = {}
+    for node in reversed(parts):  # inner parts first
         if isinstance(node, Vector) and id(node) not in of_info:
-            _selects(node)
-        known[id(node)] = _gives(node, known)
+            _check_selector(node)
+        known[id(node)] = _type_of(node, known)
     return known[id(root)]
 
 
-def _gives(node: Expr, known: _Known) -> Type | None:
+def _type_of(node: Expr, known: _Types) -> Type | None:
     match node:
         case Number(value=value):
             return None if value is None else "scalar"
         case String():
             return "text"
         case Vector():
-            _patterns(node)
+            _check_patterns(node)
             return "vector" if node.window is None else "range"
         case Paren(expr=inner):
             return known[id(inner)]
         case Negative(expr=inner):
-            return _want(inner, ("scalar", "vector"), "a sign", known)
+            return _expect_type(inner, ("scalar", "vector"), "a sign", known)
         case Subquery(expr=inner):
-            _want(inner, ("vector",), "a subquery", known)
+            _expect_type(inner, ("vector",), "a subquery", known)
             return "range"
         case Aggregate():
-            return _aggregate(node, known)
+            return _check_aggregate(node, known)
         case Call():
-            return _call(node, known)
+            return _check_call(node, known)
         case Binary():
-            return _binary(node, known)
+            return _check_binary(node, known)
     raise TypeError(node)
 
 
@@ -126,13 +128,16 @@ def _is_info(node: Expr) -> bool:
 
 
 def _refuse(node: Expr, message: str, fix: str = "correct it") -> NoReturn:
-    raise NotPromQL(message, node.start, node.end, fix)
+    raise InvalidPromQL(message, node.start, node.end, fix)
 
 
-def _want(
-    node: Expr, wanted: tuple[Type, ...], what: str, known: _Known, whole: Expr | None = None
+def _expect_type(
+    node: Expr, wanted: tuple[Type, ...], what: str, known: _Types, whole: Expr | None = None
 ) -> Type | None:
-    """Check a part of something that takes certain types; ``whole`` is that, if not the part."""
+    """Return the type of an operand, and refuse other types than ``wanted``.
+
+    ``whole`` is the part to name in the message, by default the operand.
+    """
     found = known[id(node)]
     if found is None or found in wanted:
         return found
@@ -141,16 +146,16 @@ def _want(
     _refuse(whole or node, f"{what} needs {names}, not {_NAMES[found]}", fix)
 
 
-def _selects(node: Vector) -> None:
+def _check_selector(node: Vector) -> None:
     if not (node.metric or node.templates) and all(map(_accepts_nothing, node.matchers)):
         fix = "name a metric, or a label that must have a value"
         _refuse(node, "this selects every series there is", fix)
 
 
-def _patterns(node: Vector) -> None:
-    """Check regular expressions, which are RE2's: only what is surely wrong is refused."""
+def _check_patterns(node: Vector) -> None:
+    """Refuse regular expressions that RE2 certainly refuses."""
     for each in node.matchers:
-        if "~" in each.op and each.known_value is not None and (why := _wrong_pattern(each.value)):
+        if "~" in each.op and each.known_value is not None and (why := _pattern_defect(each.value)):
             _refuse(node, f"the pattern of {each.label} is wrong: {why}")
 
 
@@ -159,8 +164,8 @@ _DEEPEST_PATTERN = 1000
 _PATTERN_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|[()]", re.DOTALL)
 
 
-def _wrong_pattern(pattern: str) -> str:
-    """Return why RE2 refuses a pattern, "" if it does not or that is not known."""
+def _pattern_defect(pattern: str) -> str:
+    """Return why RE2 refuses a pattern, empty if it accepts it or that is unknown."""
     depth = 0
     for part in _PATTERN_PARTS.finditer(pattern):
         depth += (part[0] == "(") - (part[0] == ")")
@@ -186,22 +191,22 @@ _RE2_ONLY = re.compile(r"\(\?|\\[pPCQEz]|\[\[:")
 
 
 def _accepts_nothing(matcher: Matcher) -> bool:
-    """Whether a series without the label is selected."""
+    """Whether a matcher selects series without the label."""
     return matcher.known_value is not None and matcher.accepts("")
 
 
-def _aggregate(node: Aggregate, known: _Known) -> Type:
+def _check_aggregate(node: Aggregate, known: _Types) -> Type:
     wanted = _PARAMETERS.get(node.op)
     templated = isinstance(node.op, Template)
     if not templated and (wanted is None) != (node.parameter is None):
         _refuse(node, f"{node.op} takes {'one argument' if wanted is None else 'two arguments'}")
     if wanted and node.parameter:
-        _want(node.parameter, (wanted,), f"the first argument of {node.op}", known)
-    _want(node.expr, ("vector",), "an aggregation" if templated else node.op, known, node)
+        _expect_type(node.parameter, (wanted,), f"the first argument of {node.op}", known)
+    _expect_type(node.expr, ("vector",), "an aggregation" if templated else node.op, known, node)
     return "vector"
 
 
-def _call(node: Call, known: _Known) -> Type | None:
+def _check_call(node: Call, known: _Types) -> Type | None:
     name, given = node.function, node.args
     if isinstance(name, Template):
         return None
@@ -215,15 +220,15 @@ def _call(node: Call, known: _Known) -> Type | None:
         _refuse(node, f"{name} takes {some} argument{'s' * (some != '1')}, not {len(given)}")
     for at, each in enumerate(given):
         if name == "info" and at:
-            _of_info(each)
+            _check_info_selector(each)
         else:
             wanted: Type = takes[min(at, len(takes) - 1)].rstrip("?*")  # type: ignore[assignment]
-            _want(each, (wanted,), name, known, node)
+            _expect_type(each, (wanted,), name, known, node)
     return "scalar" if name in _SCALARS else "vector"
 
 
-def _of_info(node: Expr) -> None:
-    """Check what selects the labels that info() adds."""
+def _check_info_selector(node: Expr) -> None:
+    """Check the selector of the labels that info() adds."""
     labels_only = isinstance(node, Vector) and (
         not node.name or any(each.label == "__name__" for each in node.matchers)
     )
@@ -231,9 +236,9 @@ def _of_info(node: Expr) -> None:
         _refuse(node, 'info needs labels only, such as {job="x"}')
 
 
-def _binary(node: Binary, known: _Known) -> Type | None:
+def _check_binary(node: Binary, known: _Types) -> Type | None:
     types = tuple(
-        _want(side, ("scalar", "vector"), node.op, known) for side in (node.left, node.right)
+        _expect_type(side, ("scalar", "vector"), node.op, known) for side in (node.left, node.right)
     )
     set_ = node.op in SET_OPERATORS
     if node.bool_ and node.op not in COMPARISONS:

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from documents.files import Flaw, UnreadableText, quoted, read_text
-from documents.nodes import Node, Reading, RefusedScalar, Scalar, compose_yaml, too_deep, too_many
+from documents.nodes import (
+    ComposeOptions,
+    Node,
+    RefusedScalar,
+    Scalar,
+    compose_yaml,
+    too_deep,
+    too_many,
+)
 from slos.errors import InvalidFile, Problem, in_order
 from slos.jsonnet import JsonnetError, evaluate
 
@@ -124,7 +132,7 @@ def scan_documents(
         text = read_text(None if file == STDIN else Path(path), MAX_BYTES)
         if Path(path).suffix in JSONNET:
             return [_from_jsonnet(file, text, libraries)], []
-        roots, flaws = compose_yaml(text, Reading(_scalar, MAX_NODES, MAX_DEPTH))
+        roots, flaws = compose_yaml(text, ComposeOptions(_scalar, MAX_NODES, MAX_DEPTH))
     except UnreadableText as unreadable:
         raise InvalidFile(_problems(file, unreadable.flaws)) from None
     if not roots:

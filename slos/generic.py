@@ -26,7 +26,7 @@ from promql.expr import (
     on,
     vector,
 )
-from promql.query import MAX_LENGTH, InvalidQuery, Query, one_line, read_query
+from promql.query import MAX_LENGTH, InstantQuery, InvalidQuery, one_line, read_query
 from slos.durations import format_duration, parse_duration
 from slos.errors import BadValue
 from slos.events import (
@@ -93,7 +93,7 @@ def is_counter(selector: Vector) -> bool:
     return bool(_COUNTER.fullmatch(selector.metric))
 
 
-def parsed(text: str, window: str = BASE_WINDOW) -> Query:
+def parsed(text: str, window: str = BASE_WINDOW) -> InstantQuery:
     """Read a query of an SLO file; raises :class:`~promql.query.InvalidQuery`."""
     return read_query(text.replace(WINDOW, window))
 
@@ -248,11 +248,11 @@ class _Asked:
     """
 
     edge: Decimal | None
-    queries: Mapping[str, Query]
+    queries: Mapping[str, InstantQuery]
     counting: Counting
     unmeasured: Expr
 
-    def per_second(self, query: Query) -> Expr:
+    def per_second(self, query: InstantQuery) -> Expr:
         """Return events per second, as a sum."""
         recorded = self.counting.recorded is not None
         counter = query.selector or (query.rated if self.counting.by or recorded else None)
@@ -266,7 +266,7 @@ class _Asked:
             return self.counting.events(some)
         return self.counting.born_late(some, every, _ONE_TARGET)
 
-    def missing(self, total: Query) -> Expr:
+    def missing(self, total: InstantQuery) -> Expr:
         """Return when no event is counted: by the counter where all queries are counters."""
         counter = _counter(total)
         plain = all(map(_counter, self.queries.values()))
@@ -391,7 +391,7 @@ def bad_share(objective: Objective, by: Iterable[str], *, is_native: bool = Fals
     return None
 
 
-def _expr(query: Query) -> Expr:
+def _expr(query: InstantQuery) -> Expr:
     return query.selector or Text(query.text)
 
 
@@ -400,5 +400,5 @@ def _number(expr: Expr) -> Expr:
     return expr.compare(">=", number(0))
 
 
-def _counter(query: Query) -> Vector | None:
+def _counter(query: InstantQuery) -> Vector | None:
     return query.selector or query.rated

@@ -14,7 +14,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from promql.expr import vector
-from promql.query import Query
+from promql.query import InstantQuery
 from slos.durations import format_duration
 from slos.errors import Problem
 from slos.events import Counting, bucket
@@ -208,7 +208,7 @@ def _ratio(queries: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def _rate(query: Query, written: str) -> str:
+def _rate(query: InstantQuery, written: str) -> str:
     return f"sum(rate({written}[{WINDOW}]))" if query.selector else written
 
 

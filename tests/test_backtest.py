@@ -16,7 +16,7 @@ from service_example import example, objective
 from alerts.backtest import Backtest, History, aligned, backtest
 from alerts.backtest_report import as_json, as_text
 from alerts.history import Archive
-from promql.client import Series, TooMuchError
+from promql.client import QueryTooLargeError, Series
 from slos.durations import parse_duration
 from slos.model import Alerting, Objective, PolicyStep
 from slos.plan import Plan
@@ -251,7 +251,7 @@ class Stored:
     def __call__(self, query: str, first: float, last: float, step: float) -> list[Series]:
         points = round((last - first) / step) + 1
         if points > self.most:
-            raise TooMuchError("too many samples")
+            raise QueryTooLargeError("too many samples")
         self.asked.append((query, points))
         much = points * STEP if "sum_over_time" in query else 1.0
         series = [
@@ -282,7 +282,7 @@ def test_prometheus_is_asked_for_less_when_it_refuses() -> None:
     assert list(history.bad) == [0.0] * 2 * DAY
     assert sum(done) == asked.work([plan])
     assert max(points for _, points in stored.asked) <= 300
-    with pytest.raises(TooMuchError):
+    with pytest.raises(QueryTooLargeError):
         archive(Stored(30), []).whole(plan, planned)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from documents.files import UnreadableText
-from documents.nodes import Reading, Scalar, compose_json, compose_yaml
+from documents.nodes import ComposeOptions, Scalar, compose_json, compose_yaml
 
-LENIENT = Reading(lambda scalar: scalar.text, max_nodes=1000, max_depth=10, strict=False)
-LINES = Reading(lambda scalar: scalar.line, max_nodes=1000, max_depth=10, strict=False)
+LENIENT = ComposeOptions(lambda scalar: scalar.text, max_nodes=1000, max_depth=10, strict=False)
+LINES = ComposeOptions(lambda scalar: scalar.line, max_nodes=1000, max_depth=10, strict=False)
 
 texts = st.text(max_size=8)
 trees = st.recursive(
@@ -47,7 +47,7 @@ def test_json_texts_carry_their_lines() -> None:
 def test_lenient_reading_keeps_what_strict_reading_refuses(text: str, value: object) -> None:
     ((_, root),), flaws = compose_yaml(text, LENIENT)
     assert (root.plain(), flaws) == (value, [])
-    assert compose_yaml(text, Reading(LENIENT.scalar, 1000, 10))[1]
+    assert compose_yaml(text, ComposeOptions(LENIENT.scalar, 1000, 10))[1]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_json_is_bounded_like_yaml(text: str, message: str) -> None:
 
 def test_scalars_carry_their_style() -> None:
     seen: list[Scalar] = []
-    compose_yaml("- a\n- 'b'\n- |\n  c\n", Reading(seen.append, 100, 10))
+    compose_yaml("- a\n- 'b'\n- |\n  c\n", ComposeOptions(seen.append, 100, 10))
     assert [(each.text, each.line, each.style) for each in seen] == [
         ("a", 1, ""),
         ("b", 2, "'"),

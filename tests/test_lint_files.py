@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from promql.lint.linting import lint as lint_files
 from promql.lint.located_text import MAX_DEPTH, MAX_NODES, UnreadableFile, parse
-from promql.lint.queries import find
+from promql.lint.queries import find_queries
 from slos.catalogues.named import everything
 from tests.linting import alert, dashboard, panel, record, rules, run
 from tokenslo.commands.lint import lint
@@ -311,7 +311,7 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: dict[str, 
 def test_any_text_is_read_or_refused(text: str) -> None:
     line = 0
     try:
-        find("file", parse(text))
+        find_queries("file", parse(text))
     except UnreadableFile as problem:
         line = problem.line
     assert 0 <= line <= text.count("\n") + 2

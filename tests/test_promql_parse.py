@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import MAX_LENGTH, parse, window_seconds
 from promql.token_reader import MAX_PARTS
 from promql.tree import (
@@ -194,7 +194,7 @@ def test_it_reads_corners_as_the_reference_does(text: str) -> None:
 def test_it_answers_any_text(text: str) -> None:
     try:
         places = [(node.start, node.end - 1) for node, _ in walk(parse(text))]
-    except NotPromQL as problem:
+    except InvalidPromQL as problem:
         places = [(problem.offset, len(text))]
     assert all(0 <= start <= end <= len(text) for start, end in places)
 
@@ -266,7 +266,7 @@ def test_without_variables_there_are_none() -> None:
     (selector,) = selectors(parse('x{a="$b"}', variables=False))
     assert [matcher.value for matcher in selector.matchers] == ["$b"]
     for text in ("$x", "x[$__interval]", "x_${y}", "x offset $y", "x[[y]]"):
-        with pytest.raises(NotPromQL):
+        with pytest.raises(InvalidPromQL):
             parse(text, variables=False)
 
 
@@ -320,7 +320,7 @@ def test_every_part_says_where_it_stands(text: str) -> None:
     ],
 )
 def test_it_says_what_is_wrong_and_where(text: str, message: str, offset: int) -> None:
-    with pytest.raises(NotPromQL) as raised:
+    with pytest.raises(InvalidPromQL) as raised:
         parse(text)
     assert (raised.value.message, raised.value.offset) == (message, offset)
 
@@ -375,11 +375,11 @@ def test_what_a_variable_hides_is_not_known() -> None:
     ],
 )
 def test_depth_is_bounded(text: str) -> None:
-    with pytest.raises(NotPromQL, match=f"more than {MAX_PARTS} parts"):
+    with pytest.raises(InvalidPromQL, match=f"more than {MAX_PARTS} parts"):
         parse(text)
 
 
 def test_length_is_bounded() -> None:
     parse("x" + " " * (MAX_LENGTH - 1))
-    with pytest.raises(NotPromQL, match="longer than 64 KiB"):
+    with pytest.raises(InvalidPromQL, match="longer than 64 KiB"):
         parse("x" + " " * MAX_LENGTH)

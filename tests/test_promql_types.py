@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import parse
 from promql.query import read_query
 from promql.types import Type, check
@@ -86,7 +86,7 @@ def test_what_an_expression_gives(text: str, gives: Type | None) -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused_and_where(text: str, message: str, part: str) -> None:
-    with pytest.raises(NotPromQL) as raised:
+    with pytest.raises(InvalidPromQL) as raised:
         check(parse(text))
     assert message in raised.value.message
     assert text[raised.value.offset : raised.value.end] == part
@@ -145,7 +145,7 @@ def test_nested_groups_of_a_pattern_are_taken(groups: int, group: str) -> None:
     ],
 )
 def test_a_pattern_that_re2_refuses(pattern: str, message: str) -> None:
-    with pytest.raises(NotPromQL, match=re.escape(message)):
+    with pytest.raises(InvalidPromQL, match=re.escape(message)):
         check(parse(f'x{{a=~"{pattern}"}}'))
 
 

@@ -1,1 +1,1 @@
-"""Say what is wrong with the queries of dashboards and rule files, whoever wrote them."""
+"""Find defects in the queries of dashboards and rule files."""

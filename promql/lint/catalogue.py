@@ -1,4 +1,4 @@
-"""What servers emit, as the checks want to know it; the data is given by whoever runs them."""
+"""Catalogues of the metrics that servers emit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """What a metric is called now, and why it is no more called what it was."""
+    """The current name of a renamed metric, and the reason of the change."""
 
     now: str
     why: str
@@ -85,7 +85,7 @@ class Catalogue:
     partial: tuple[str, ...] = ()
 
     def find(self, series: str) -> tuple[Metric, Part] | None:
-        """Return the family of a series, and which part of the family it is."""
+        """Return the metric of a series, and its part of that metric."""
         if metric := self.metrics.get(series):
             return metric, ""
         family, _, last = series.rpartition("_")
@@ -97,8 +97,8 @@ class Catalogue:
             return metric, "created"
         return None
 
-    def became(self, series: str) -> Rename | None:
-        """Return what became of the family of a series, under the name of the same part."""
+    def rename_of(self, series: str) -> Rename | None:
+        """Return the new name of a series whose metric was renamed."""
         if found := self.renamed.get(series):
             return found
         family, _, part = series.rpartition("_")
@@ -130,19 +130,19 @@ class Catalogue:
 
 @lru_cache(maxsize=4096)
 def nearest(word: str, choices: tuple[str, ...]) -> str:
-    """Return the choice that is most like a word, "" if none is."""
+    """Return the choice that is most similar to a word, empty if none is similar."""
     if len(word) > _LONGEST_NAME:
         return ""
     return next(iter(get_close_matches(word, choices, 1, 0.7)), "")
 
 
 def union(catalogues: Iterable[Catalogue]) -> Catalogue:
-    """Return what any of the servers emits; a name is gone only where all of them lack it."""
+    """Return the metrics of any of the servers; a metric is renamed only if all renamed it."""
     given = tuple(catalogues)
     metrics: dict[str, Metric] = {}
     for each in given:
         for name, metric in each.metrics.items():
-            metrics[name] = _either(metrics[name], metric) if name in metrics else metric
+            metrics[name] = _merged_metric(metrics[name], metric) if name in metrics else metric
     renamed = reduce(lambda all_, each: {**all_, **each.renamed}, given, dict[str, Rename]())
     prefixes = {prefix for each in given for prefix in each.prefixes}
     return Catalogue(
@@ -188,15 +188,15 @@ def _finite(text: str) -> float | None:
 
 
 def _spelling(edges: Iterable[str]) -> Spelling:
-    """Return how a server writes whole edges."""
+    """Return the spelling of whole bucket boundaries."""
     for edge in edges:
         if (value := _finite(edge)) is not None and value == int(value):
             return "1" if "." not in edge else "1.0"
     return ""
 
 
-def _either(one: Metric, other: Metric) -> Metric:
-    """Return what is true of a metric that may be either of two."""
+def _merged_metric(one: Metric, other: Metric) -> Metric:
+    """Return the properties that two metrics have in common."""
     if one == other:
         return one
     given = (one, other)
@@ -232,7 +232,7 @@ _UNIT_SUFFIXES: Mapping[str, Unit] = {
 
 
 def guess(series: str) -> tuple[Metric, Part] | None:
-    """Return what the name alone says by Prometheus's conventions; None if that is nothing."""
+    """Return a metric guessed from its name by Prometheus' conventions, None without a hint."""
     match = re.fullmatch(r"(.+?)_(bucket|sum|count)", series)
     if match and match[2] == "bucket":
         return Metric(match[1], "histogram", unit=unit_of(match[1])), "bucket"
@@ -242,5 +242,5 @@ def guess(series: str) -> tuple[Metric, Part] | None:
 
 
 def unit_of(name: str) -> Unit:
-    """Return the unit that a name ends with."""
+    """Return the unit at the end of a name."""
     return _UNIT_SUFFIXES.get(name.rpartition("_")[2], "")

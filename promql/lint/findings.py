@@ -1,4 +1,4 @@
-"""What a check finds, and the table of all checks."""
+"""Lint findings, and the table of all checks."""
 
 from __future__ import annotations
 
@@ -13,55 +13,67 @@ Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One kind of defect; ``severity`` is error where what is shown or alerted is surely wrong."""
+class LintCheck:
+    """One kind of defect; its severity is error if the query is certainly wrong."""
 
     name: str
     severity: Severity
     summary: str
 
 
-CHECKS: Mapping[str, Check] = {
-    "TL001": Check("syntax", "error", "Prometheus would refuse the query"),
-    "TL002": Check("unknown-metric", "error", "a metric that the servers do not emit"),
-    "TL003": Check("unknown-label", "error", "a label that the metric does not have"),
-    "TL004": Check("unknown-value", "error", "a value that the label never has"),
-    "TL005": Check("off-grid", "error", "a threshold that is no edge of the histogram"),
-    "TL006": Check("edge-spelling", "warning", 'a whole edge in one spelling: le="1" or le="1.0"'),
-    "TL007": Check("misleading-metric", "warning", "a metric that does not say what its name says"),
-    "TL008": Check("needless-pattern", "note", "a pattern that selects as a plain matcher would"),
-    "TL011": Check("gauge-rate", "error", "the rate of a gauge"),
-    "TL012": Check("raw-counter", "warning", "a counter without rate or increase"),
-    "TL013": Check("since-boot-average", "error", "a ratio of counters, averaged since the start"),
-    "TL014": Check("clamped-average", "error", "a divisor that is bent at low rates"),
-    "TL015": Check("rate-of-sum", "error", "a rate taken after the sum"),
-    "TL016": Check("short-window", "error", "a window that may hold fewer than two samples"),
-    "TL017": Check("undivided-sum", "error", "seconds per second shown as a time"),
-    "TL021": Check("unlike-sum", "error", "a sum over quantities that do not add up"),
-    "TL022": Check("ratio-sum", "error", "a sum of ratios or quantiles"),
-    "TL023": Check("ratio-average", "warning", "an average of ratios or quantiles"),
-    "TL024": Check("broken-quantile", "error", "a quantile over raw buckets, or without le"),
-    "TL025": Check("only-averages", "note", "a latency of which only the average is shown"),
-    "TL026": Check("unsummed-buckets", "warning", "a quantile for each series of each pod"),
-    "TL027": Check("labels-differ", "error", "an operator between sides without common labels"),
-    "TL031": Check("cannot-fire", "error", "a threshold that can never be passed"),
-    "TL032": Check("idle-nan", "error", "a recorded 0/0 that spoils what is summed over time"),
-    "TL033": Check("absent-labels", "warning", "an alert on absence that loses its labels"),
-    "TL034": Check("availability-from-up", "warning", "availability taken from `up`"),
-    "TL035": Check("many-series", "error", "a scaler's query that may return several series"),
-    "TL036": Check("empty-template", "warning", "a template of a label that the result lacks"),
-    "TL037": Check("always-fires", "error", "an alert whose expression always has a result"),
-    "TL041": Check("unit", "error", "a panel whose unit is not that of its query"),
-    "TL042": Check("pinned-label", "warning", "a label pinned in one query and chosen in others"),
-    "TL043": Check("other-latency", "warning", "a mean per request called the gap between tokens"),
+CHECKS: Mapping[str, LintCheck] = {
+    "TL001": LintCheck("syntax", "error", "Prometheus would refuse the query"),
+    "TL002": LintCheck("unknown-metric", "error", "a metric that the servers do not emit"),
+    "TL003": LintCheck("unknown-label", "error", "a label that the metric does not have"),
+    "TL004": LintCheck("unknown-value", "error", "a value that the label never has"),
+    "TL005": LintCheck("off-grid", "error", "a threshold that is no edge of the histogram"),
+    "TL006": LintCheck(
+        "edge-spelling", "warning", 'a whole edge in one spelling: le="1" or le="1.0"'
+    ),
+    "TL007": LintCheck(
+        "misleading-metric", "warning", "a metric that does not say what its name says"
+    ),
+    "TL008": LintCheck(
+        "needless-pattern", "note", "a pattern that selects as a plain matcher would"
+    ),
+    "TL011": LintCheck("gauge-rate", "error", "the rate of a gauge"),
+    "TL012": LintCheck("raw-counter", "warning", "a counter without rate or increase"),
+    "TL013": LintCheck(
+        "since-boot-average", "error", "a ratio of counters, averaged since the start"
+    ),
+    "TL014": LintCheck("clamped-average", "error", "a divisor that is bent at low rates"),
+    "TL015": LintCheck("rate-of-sum", "error", "a rate taken after the sum"),
+    "TL016": LintCheck("short-window", "error", "a window that may hold fewer than two samples"),
+    "TL017": LintCheck("undivided-sum", "error", "seconds per second shown as a time"),
+    "TL021": LintCheck("unlike-sum", "error", "a sum over quantities that do not add up"),
+    "TL022": LintCheck("ratio-sum", "error", "a sum of ratios or quantiles"),
+    "TL023": LintCheck("ratio-average", "warning", "an average of ratios or quantiles"),
+    "TL024": LintCheck("broken-quantile", "error", "a quantile over raw buckets, or without le"),
+    "TL025": LintCheck("only-averages", "note", "a latency of which only the average is shown"),
+    "TL026": LintCheck("unsummed-buckets", "warning", "a quantile for each series of each pod"),
+    "TL027": LintCheck("labels-differ", "error", "an operator between sides without common labels"),
+    "TL031": LintCheck("cannot-fire", "error", "a threshold that can never be passed"),
+    "TL032": LintCheck("idle-nan", "error", "a recorded 0/0 that spoils what is summed over time"),
+    "TL033": LintCheck("absent-labels", "warning", "an alert on absence that loses its labels"),
+    "TL034": LintCheck("availability-from-up", "warning", "availability taken from `up`"),
+    "TL035": LintCheck("many-series", "error", "a scaler's query that may return several series"),
+    "TL036": LintCheck("empty-template", "warning", "a template of a label that the result lacks"),
+    "TL037": LintCheck("always-fires", "error", "an alert whose expression always has a result"),
+    "TL041": LintCheck("unit", "error", "a panel whose unit is not that of its query"),
+    "TL042": LintCheck(
+        "pinned-label", "warning", "a label pinned in one query and chosen in others"
+    ),
+    "TL043": LintCheck(
+        "other-latency", "warning", "a mean per request called the gap between tokens"
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A defect of one query: which check found it, at which part, why it is one, what to do.
+    """A defect of one query: check, part of the query, reason and fix.
 
-    ``severity`` is given where it is not that of the check.
+    ``severity`` overrides that of the check.
     """
 
     check: str
@@ -73,7 +85,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A defect in its place: ``part`` is a piece of the query, ``path`` its keys in the file."""
+    """A defect with its place: ``part`` is a piece of the query, ``path`` its keys in the file."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""Lint files: read them, find their queries, run every check."""
+"""Lint files: read them, find their queries, run all checks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from promql.lexer import NotPromQL, TooLarge, has_variable
+from promql.lexer import InvalidPromQL, PromQLTooLarge, has_variable
 from promql.lint.catalogue import Catalogue
 from promql.lint.checks import aggregations, dashboards, matching, names, rates, rules, units
+from promql.lint.context import DEFAULT_INTERVAL, LintContext
 from promql.lint.findings import CHECKS, Finding, Hit
 from promql.lint.located_text import STANDARD_INPUT, NoQueries, UnreadableFile, files_below, read
-from promql.lint.queries import Query, find
-from promql.lint.surroundings import USUAL_INTERVAL, Surroundings
+from promql.lint.queries import LocatedQuery, find_queries
 from promql.parse import parse
 from promql.tree import Expr
 from promql.types import check as type_of
 
-_CHECKS: tuple[Callable[[Query, Expr, Surroundings], Iterator[Hit]], ...] = (
+_CHECKS: tuple[Callable[[LocatedQuery, Expr, LintContext], Iterator[Hit]], ...] = (
     names.check,
     rates.check,
     aggregations.check,
@@ -33,9 +33,9 @@ _NOTHING = UnreadableFile(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, in the order of the files.
+    """Findings in the order of the files.
 
-    ``notes`` are about what was not checked, ``unreadable`` are files with the reason.
+    ``notes`` name queries that were not checked, ``unreadable`` files with the reason.
     """
 
     findings: tuple[Finding, ...]
@@ -52,47 +52,47 @@ def lint(
     scrape_interval: float | None = None,
     disabled: Collection[str] = (),
 ) -> Report:
-    """Check every query of every file, and of the files of every folder.
+    """Check all queries of files, and of the files below folders.
 
-    ``known`` are the metrics of any server, ``emitted`` those of the servers that the files are for
-    (None: any).  ``scrape_interval`` is in seconds; without it the shortest of the scrape
-    configurations among the files counts.  ``disabled`` are checks by id.
+    ``known`` are the metrics of all servers, ``emitted`` those of the servers that the files are
+    for (None: any).  ``scrape_interval`` is in seconds; the default is the shortest one in the
+    scrape configurations among the files.  ``disabled`` are identifiers of checks.
     """
-    queries, notes, unreadable, intervals = _gathered(files)
+    queries, notes, unreadable, intervals = _collect(files)
     interval = scrape_interval or min(intervals, default=None)
-    hits: list[tuple[Query, Hit]] = []
-    parsed: list[tuple[Query, Expr]] = []
+    hits: list[tuple[LocatedQuery, Hit]] = []
+    parsed: list[tuple[LocatedQuery, Expr]] = []
     for query in queries:
         try:
             root = parse(query.text, variables=query.dashboard > 0)
-        except NotPromQL as problem:
-            if reason := _unchecked(query, problem):
+        except InvalidPromQL as problem:
+            if reason := _skip_reason(query, problem):
                 notes.append(
                     f"{query.file}:{query.line()}: {query.place} was not checked: {reason}"
                 )
             else:
-                hits.append((query, _refused(problem, len(query.text))))
+                hits.append((query, _syntax_hit(problem, len(query.text))))
         else:
             parsed.append((query, root))
-    known_here = Surroundings(
+    context = LintContext(
         emitted,
         known,
         frozenset(query.name for query in queries if query.use == "record"),
         frozenset(name for _, root in parsed for name in rules.summed(root)),
-        interval or USUAL_INTERVAL,
+        interval or DEFAULT_INTERVAL,
         interval is not None,
         frozenset(label for each in known.metrics.values() for label in each.labels or ()),
         {query.name: root for query, root in parsed if query.use == "record"},
     )
     for query, root in parsed:
-        here = [hit for check in _CHECKS for hit in check(query, root, known_here)]
-        hits += ((query, hit) for hit in (*here, *_type(query, root, here)))
-    boards: dict[tuple[str, int], list[tuple[Query, Expr]]] = {}
+        here = [hit for check in _CHECKS for hit in check(query, root, context)]
+        hits += ((query, hit) for hit in (*here, *_type_hits(query, root, here)))
+    boards: dict[tuple[str, int], list[tuple[LocatedQuery, Expr]]] = {}
     for query, root in parsed:
         if query.dashboard:
             boards.setdefault((query.file, query.dashboard), []).append((query, root))
     for board in boards.values():
-        hits += dashboards.check(board, known_here)
+        hits += dashboards.check(board, context)
     order = {id(query): index for index, query in enumerate(queries)}
     findings = (
         (order[id(query)], _finding(query, hit)) for query, hit in hits if hit.check not in disabled
@@ -104,14 +104,14 @@ def lint(
     return Report(tuple(unique), tuple(notes), tuple(unreadable), len(queries))
 
 
-def _gathered(
+def _collect(
     files: Iterable[str],
-) -> tuple[list[Query], list[str], list[tuple[str, UnreadableFile]], list[float]]:
-    """Return the queries of all files and folders, what is not checked, what cannot be read.
+) -> tuple[list[LocatedQuery], list[str], list[tuple[str, UnreadableFile]], list[float]]:
+    """Return queries, notes, unreadable files and scrape intervals of files and folders.
 
-    The last list has the scrape intervals of the files and of a prometheus.yml beside them.
+    The intervals include those of a prometheus.yml in the folder of a file.
     """
-    queries: list[Query] = []
+    queries: list[LocatedQuery] = []
     intervals: list[float] = []
     notes: list[str] = []
     unreadable: list[tuple[str, UnreadableFile]] = []
@@ -121,7 +121,7 @@ def _gathered(
         for each in map(str, files_below(Path(file))) if folder else (file,):
             name = _printable("<stdin>" if each == STANDARD_INPUT else each)
             try:
-                found = find(name, read(each))
+                found = find_queries(name, read(each))
             except NoQueries as problem:
                 passed_over += 1
                 if not folder:
@@ -132,7 +132,7 @@ def _gathered(
                 queries += found.queries
                 notes += found.notes
                 intervals += found.intervals
-        intervals += _beside(Path(file))
+        intervals += _neighbour_intervals(Path(file))
         if folder and len(queries) == read_before:
             unreadable.append((_printable(file), _NOTHING))
         elif folder and passed_over:
@@ -141,21 +141,21 @@ def _gathered(
     return queries, notes, unreadable, intervals
 
 
-def _beside(file: Path) -> list[float]:
+def _neighbour_intervals(file: Path) -> list[float]:
     """Return the scrape intervals of the prometheus.yml in the folder of a file."""
     for name in ("prometheus.yml", "prometheus.yaml"):
         path = file.parent / name
         if not file.is_dir() and file.exists() and path.is_file() and path != file:
             try:
-                return find(name, read(str(path))).intervals
+                return find_queries(name, read(str(path))).intervals
             except UnreadableFile:
                 return []
     return []
 
 
-def _unchecked(query: Query, problem: NotPromQL) -> str:
-    """Say why a text that could not be parsed may be right all the same, "" if it cannot."""
-    if isinstance(problem, TooLarge):
+def _skip_reason(query: LocatedQuery, problem: InvalidPromQL) -> str:
+    """Return why an unparsable text may be valid, empty if it is not."""
+    if isinstance(problem, PromQLTooLarge):
         return f"it {problem.message}"
     if query.text[problem.offset : problem.offset + 1] == "|":
         return "it is LogQL, which Loki reads"
@@ -164,7 +164,7 @@ def _unchecked(query: Query, problem: NotPromQL) -> str:
     return ""
 
 
-def _refused(problem: NotPromQL, length: int) -> Hit:
+def _syntax_hit(problem: InvalidPromQL, length: int) -> Hit:
     end = length if problem.end is None else problem.end
     return Hit(
         "TL001",
@@ -174,12 +174,12 @@ def _refused(problem: NotPromQL, length: int) -> Hit:
     )
 
 
-def _type(query: Query, root: Expr, found: Iterable[Hit]) -> Iterator[Hit]:
-    """Check functions and types, unless another finding says more about the same part."""
+def _type_hits(query: LocatedQuery, root: Expr, found: Iterable[Hit]) -> Iterator[Hit]:
+    """Yield defects of functions and types, unless another finding covers the same part."""
     try:
         gives = type_of(root)
-    except NotPromQL as problem:
-        hit = _refused(problem, len(query.text))
+    except InvalidPromQL as problem:
+        hit = _syntax_hit(problem, len(query.text))
         if all(_span(each.part) != _span(hit.part) for each in found):
             yield hit
         return
@@ -193,7 +193,7 @@ def _span(part: Expr | None) -> tuple[int, int] | None:
     return (part.start, part.end) if part else None
 
 
-def _finding(query: Query, hit: Hit) -> Finding:
+def _finding(query: LocatedQuery, hit: Hit) -> Finding:
     start, end = (hit.part.start, hit.part.end) if hit.part else (0, len(query.text))
     part = _printable(" ".join(query.text[start:end].split()))
     return Finding(
@@ -210,5 +210,5 @@ def _finding(query: Query, hit: Hit) -> Finding:
 
 
 def _printable(text: str) -> str:
-    """Return what a terminal may be given: pieces of the file are in it."""
+    """Replace characters that could control a terminal."""
     return "".join(c if c.isprintable() else "�" for c in text)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from documents.files import Flaw, UnreadableText, read_text
-from documents.nodes import Reading, Scalar, compose_json, compose_yaml
+from documents.nodes import ComposeOptions, Scalar, compose_json, compose_yaml
 
 STANDARD_INPUT = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -74,8 +74,8 @@ def parse(text: str) -> list[Value]:
     begin = text.lstrip()[:2]
     try:
         if begin[:1] == "{" and begin != "{{":
-            return [compose_json(text, _READING).plain()]
-        roots, _ = compose_yaml(text, _READING)
+            return [compose_json(text, _OPTIONS).plain()]
+        roots, _ = compose_yaml(text, _OPTIONS)
     except UnreadableText as unreadable:
         raise _first(unreadable.flaws) from None
     return [root.plain() for _, root in roots]
@@ -91,7 +91,7 @@ def _located(scalar: Scalar) -> LocatedText:
     return LocatedText(scalar.text, scalar.line + in_block, scalar.style == "|")
 
 
-_READING = Reading(
+_OPTIONS = ComposeOptions(
     _located,
     MAX_NODES,
     MAX_DEPTH,

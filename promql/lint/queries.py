@@ -1,6 +1,6 @@
-"""Find the queries of dashboards, rule files and manifests, whatever the files are called.
+"""Find the queries of dashboards, rule files and Kubernetes manifests.
 
-Understood are Grafana dashboards (classic, with rows, nested, of the v2 schema; bare, as the API
+Supported are Grafana dashboards (classic, with rows, nested, of the v2 schema; bare, as the API
 wraps them, or in a ConfigMap or GrafanaDashboard), Prometheus rule files (Mimir's and vmalert's are
 the same), PrometheusRule and its kin, and the triggers of KEDA's ScaledObject.
 """
@@ -25,13 +25,13 @@ _MAX_NESTING = 3  # of texts that hold files
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class LocatedQuery:
     """One PromQL expression of a file.
 
-    ``place`` is where it stands, for people; ``path`` the same as keys.  ``name`` is the title of
-    the panel, or what the rule records or alerts.  ``unit`` is how a panel shows it, in Grafana's
-    words, "" where that is not certain.  ``shortest`` is the least step in seconds that a panel
-    asks for, if any.  ``labels`` are those a rule sets; ``templates`` its annotations.
+    ``place`` is its place in words, ``path`` in keys.  ``name`` is the title of the panel, or the
+    record or alert of the rule.  ``unit`` is the panel's unit in Grafana's terms, empty if unknown.
+    ``shortest`` is the minimum step of a panel in seconds, if it sets one.  ``labels`` are those of
+    a rule, ``templates`` its annotations.
     """
 
     file: str
@@ -53,10 +53,10 @@ class Query:
 
 
 @dataclass(slots=True)
-class Found:
-    """What a file holds: its queries, and what is in it that cannot be checked."""
+class FileQueries:
+    """The queries of a file, and notes about parts that cannot be checked."""
 
-    queries: list[Query] = field(default_factory=list)
+    queries: list[LocatedQuery] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     intervals: list[float] = field(default_factory=list)
     """Scrape intervals, in seconds."""
@@ -64,9 +64,9 @@ class Found:
     dashboards: int = 0
 
 
-def find(file: str, documents: list[Value]) -> Found:
+def find_queries(file: str, documents: list[Value]) -> FileQueries:
     """Return the queries of a file; raises :class:`UnreadableFile` if it cannot have any."""
-    found = Found()
+    found = FileQueries()
     for index, document in enumerate(documents):
         _document(file, document, (index,) if len(documents) > 1 else (), found)
     if not found.understood:
@@ -82,7 +82,7 @@ def find(file: str, documents: list[Value]) -> Found:
     return found
 
 
-def _document(file: str, value: Value, path: Path, found: Found, nesting: int = 0) -> None:
+def _document(file: str, value: Value, path: Path, found: FileQueries, nesting: int = 0) -> None:
     if not isinstance(value, dict):
         return
     spec = _mapping(value.get("spec"))
@@ -109,8 +109,10 @@ def _document(file: str, value: Value, path: Path, found: Found, nesting: int = 
         _dashboard(file, value, path, found)
     elif nesting < _MAX_NESTING:
         for keys, text in _inner_files(value, spec):
-            for document in _parsed(text):
-                _document(file, _moved(document, text), (*path, *keys), found, nesting + 1)
+            for document in _parse_inner(text):
+                _document(
+                    file, _with_outer_lines(document, text), (*path, *keys), found, nesting + 1
+                )
 
 
 _MONITORS = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}
@@ -118,7 +120,7 @@ _DEFAULT_INTERVAL = 60.0  # Prometheus's own
 
 
 def _scrape_intervals(value: Mapping[str, Value], spec: Mapping[str, Value]) -> Iterator[float]:
-    """Yield the intervals of a Prometheus configuration or of a monitor of its operator."""
+    """Yield the intervals of a Prometheus configuration, a ServiceMonitor or a PodMonitor."""
     if isinstance(value.get("scrape_configs"), list) or "scrape_interval" in _mapping(
         value.get("global")
     ):
@@ -135,7 +137,7 @@ def _scrape_intervals(value: Mapping[str, Value], spec: Mapping[str, Value]) -> 
 def _inner_files(
     value: Mapping[str, Value], spec: Mapping[str, Value]
 ) -> Iterator[tuple[Path, LocatedText]]:
-    """Yield the files that a manifest carries as text."""
+    """Yield the files that a manifest holds as text."""
     for name, text in _mapping(value.get("data")).items():
         if isinstance(text, LocatedText) and name.endswith((*SUFFIXES, ".rules")):
             yield ("data", name), text
@@ -143,7 +145,7 @@ def _inner_files(
         yield ("spec", "json"), text
 
 
-def _parsed(text: LocatedText) -> list[Value]:
+def _parse_inner(text: LocatedText) -> list[Value]:
     try:
         return parse(str(text))
     except UnreadableFile as problem:
@@ -151,19 +153,19 @@ def _parsed(text: LocatedText) -> list[Value]:
         raise UnreadableFile(line, f"holds a file that {problem.message}", problem.fix) from None
 
 
-def _moved(value: Value, outer: LocatedText) -> Value:
-    """Return a value of an inner file with the lines of the outer one."""
+def _with_outer_lines(value: Value, outer: LocatedText) -> Value:
+    """Return a value of an inner file with the line numbers of the outer file."""
     if isinstance(value, dict):
-        return {key: _moved(inner, outer) for key, inner in value.items()}
+        return {key: _with_outer_lines(inner, outer) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_moved(inner, outer) for inner in value]
+        return [_with_outer_lines(inner, outer) for inner in value]
     if isinstance(value, LocatedText):
         line = outer.line + value.line - 1 if outer.block else outer.line
         return LocatedText(value, line, value.block and outer.block)
     return value
 
 
-def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
+def _rules(file: str, groups: list[Value], path: Path) -> Iterator[LocatedQuery]:
     for at, group in enumerate(groups):
         group = _mapping(group)
         for index, rule in enumerate(_list(group.get("rules"))):
@@ -173,11 +175,11 @@ def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
             name = _text(rule.get(use))
             labels = {**_texts(group.get("labels")), **_texts(rule.get("labels"))}
             if isinstance(text, LocatedText):
-                yield Query(
+                yield LocatedQuery(
                     file,
                     text,
                     use,
-                    f"group {_quoted(group.get('name'))}, {use} {_shown(name)}",
+                    f"group {_quoted(group.get('name'))}, {use} {_short(name)}",
                     (*path, at, "rules", index, "expr"),
                     name,
                     labels=labels,
@@ -185,24 +187,24 @@ def _rules(file: str, groups: list[Value], path: Path) -> Iterator[Query]:
                 )
 
 
-def _triggers(file: str, value: Mapping[str, Value], path: Path) -> Iterator[Query]:
+def _triggers(file: str, value: Mapping[str, Value], path: Path) -> Iterator[LocatedQuery]:
     name = _text(_mapping(value.get("metadata")).get("name"))
     for index, trigger in enumerate(_list(value["spec"]["triggers"])):
         trigger = _mapping(trigger)
         text = _mapping(trigger.get("metadata")).get("query")
         if trigger.get("type") == "prometheus" and isinstance(text, LocatedText):
             where = (*path, "spec", "triggers", index, "metadata", "query")
-            yield Query(
-                file, text, "trigger", f"scaler {_shown(name)}, trigger {index}", where, name
+            yield LocatedQuery(
+                file, text, "trigger", f"scaler {_short(name)}, trigger {index}", where, name
             )
 
 
-def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: Found) -> None:
+def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: FileQueries) -> None:
     found.understood = True
     found.dashboards += 1
     sources = _datasources(value)
     for where, panel in _panels(value, path):
-        place = f"panel {_quoted(panel.get('title'))} (id {_shown(str(panel.get('id', '?')))})"
+        place = f"panel {_quoted(panel.get('title'))} (id {_short(str(panel.get('id', '?')))})"
         if "libraryPanel" in panel:
             found.notes.append(
                 f"{file}: {place} is a library panel: its queries are kept in Grafana and were "
@@ -210,14 +212,14 @@ def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: Found) 
             )
         for target_path, target in _targets(panel):
             text = _query_text(target)
-            if text is None or not _asks_prometheus(target, panel, sources):
+            if text is None or not _is_for_prometheus(target, panel, sources):
                 continue
             found.queries.append(
-                Query(
+                LocatedQuery(
                     file,
                     text,
                     "panel",
-                    f"{place}, target {_shown(_text(target.get('refId')) or '?')}",
+                    f"{place}, target {_short(_text(target.get('refId')) or '?')}",
                     (*path, *where, *target_path),
                     _text(panel.get("title")),
                     _unit(panel),
@@ -232,25 +234,25 @@ def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: Found) 
         if (
             isinstance(text, LocatedText)
             and text.strip()
-            and _asks_prometheus(annotation, {}, sources)
+            and _is_for_prometheus(annotation, {}, sources)
         ):
             place = f"annotation {_quoted(annotation.get('name'))}"
             where = (*path, "annotations", "list", index, "expr")
             found.queries.append(
-                Query(file, text, "annotation", place, where, dashboard=found.dashboards)
+                LocatedQuery(file, text, "annotation", place, where, dashboard=found.dashboards)
             )
     for index, variable in enumerate(_variables(value)):
         text = _variable_query(variable)
-        if text is not None and _asks_prometheus(variable, {}, sources):
+        if text is not None and _is_for_prometheus(variable, {}, sources):
             place = f"variable {_quoted(variable.get('name'))}"
             where = (*path, "templating", "list", index, "query")
             found.queries.append(
-                Query(file, text, "variable", place, where, dashboard=found.dashboards)
+                LocatedQuery(file, text, "variable", place, where, dashboard=found.dashboards)
             )
 
 
 def _panels(value: Mapping[str, Value], path: Path) -> Iterator[tuple[Path, Mapping[str, Value]]]:
-    """Yield panels in order, those of rows and of collapsed rows too."""
+    """Yield panels in order, including those of rows and collapsed rows."""
     for key in ("panels", "rows"):
         for index, panel in enumerate(_list(value.get(key))):
             panel = _mapping(panel)
@@ -299,7 +301,7 @@ _LOOKUP = re.compile(
 
 
 def _variable_query(variable: Mapping[str, Value]) -> LocatedText | None:
-    """Return the PromQL in the query of a variable: ``label_values(metric{…}, label)`` has one."""
+    """Return the PromQL in a variable's query, such as ``label_values(metric{…}, label)``."""
     if variable.get("type", "query") != "query":
         return None
     query = variable.get("query")
@@ -317,7 +319,7 @@ def _variable_query(variable: Mapping[str, Value]) -> LocatedText | None:
 
 
 def _datasources(value: Mapping[str, Value]) -> Mapping[str, str]:
-    """Return the type of the data source behind each variable and input of a dashboard."""
+    """Return the data source type of each variable and input of a dashboard."""
     types = {}
     for variable in _variables(value):
         if variable.get("type") == "datasource":
@@ -328,10 +330,10 @@ def _datasources(value: Mapping[str, Value]) -> Mapping[str, str]:
     return types
 
 
-def _asks_prometheus(
+def _is_for_prometheus(
     target: Mapping[str, Value], panel: Mapping[str, Value], sources: Mapping[str, str]
 ) -> bool:
-    """Whether a query goes to a Prometheus, as far as the file tells; if it does not, it may."""
+    """Whether a query's data source is Prometheus, or unknown."""
     for source in (target.get("datasource"), panel.get("datasource")):
         kind = ""
         if isinstance(source, dict):
@@ -345,7 +347,7 @@ def _asks_prometheus(
 
 
 def _unit(panel: Mapping[str, Value]) -> str:
-    """Return the unit a panel shows all of its queries in; "" if a query may have its own."""
+    """Return the unit of all queries of a panel, empty if overrides may change it."""
     config = _mapping(panel.get("fieldConfig"))
     options = _mapping(_mapping(_mapping(panel.get("vizConfig")).get("spec")).get("fieldConfig"))
     config = config or options
@@ -376,11 +378,11 @@ def _texts(value: Value) -> Mapping[str, str]:
     return {key: _text(text) for key, text in _mapping(value).items()}
 
 
-def _shown(text: str) -> str:
-    """Return a name of a file as a message may show it: short, on one line."""
+def _short(text: str) -> str:
+    """Return a name on one line, shortened for a message."""
     text = "".join(c if c.isprintable() else "�" for c in text)
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _quoted(value: Value) -> str:
-    return quote(_shown(_text(value)))
+    return quote(_short(_text(value)))

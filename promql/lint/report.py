@@ -1,4 +1,4 @@
-"""Findings as text, JSON and SARIF."""
+"""Render lint findings as text, JSON and SARIF."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from promql.lint.linting import Report
 
 
 def as_text(report: Report, version: str) -> str:
-    """Return one paragraph per finding, then what was not checked, then how many."""
+    """Render one paragraph per finding, then notes, then totals."""
     lines: list[str] = []
     for each in report.findings:
         lines += [
@@ -28,21 +28,21 @@ def as_text(report: Report, version: str) -> str:
     lines += [f"note: {note}" for note in report.notes]
     count = len(report.findings)
     lines.append(
-        f"{_many(report.queries, 'query', 'queries')} checked, "
-        f"{_many(count, 'finding', 'findings') if count else 'no findings'}"
+        f"{_plural(report.queries, 'query', 'queries')} checked, "
+        f"{_plural(count, 'finding', 'findings') if count else 'no findings'}"
     )
     return "\n".join(lines) + "\n"
 
 
-def _many(count: int, one: str, more: str) -> str:
+def _plural(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
 def as_json(report: Report, version: str) -> str:
-    """Return every field of every finding, and what could not be checked.
+    """Render findings and notes with all fields.
 
-    ``path`` is a JSON pointer into the file (after the number of the document, if there are
-    several); ``line`` counts from 1 and is 0 for a file as a whole.
+    ``path`` is a JSON pointer into the file, after the number of the document if there are several;
+    ``line`` counts from 1 and is 0 for a file as a whole.
     """
     findings = [
         {**asdict(each), "name": CHECKS[each.check].name, "path": _pointer(each)}
@@ -63,7 +63,7 @@ def as_json(report: Report, version: str) -> str:
 
 
 def as_sarif(report: Report, version: str) -> str:
-    """Return SARIF 2.1.0, as code hosts read it."""
+    """Render SARIF 2.1.0 for code hosts."""
     ids = list(CHECKS)
     rules = [
         {

@@ -9,9 +9,9 @@ from decimal import Decimal
 from typing import Any
 
 from promql.expr import Vector, decimal_text
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import parse
-from promql.query import InvalidQuery, Query
+from promql.query import InstantQuery, InvalidQuery
 from promql.tree import Binary, Number, bare
 from slos.document import Document, Keys
 from slos.errors import BadValue, Problem, quoted
@@ -301,7 +301,7 @@ def windowed(value: At, notes: Notes) -> At | None:
     return At(query, value.place)
 
 
-def query_of(written: str) -> Query | None:
+def query_of(written: str) -> InstantQuery | None:
     """Read a query; None if it is none, which is refused later, where it stands."""
     try:
         return parsed(written)
@@ -384,7 +384,7 @@ def _divided(ratio: str) -> dict[str, str] | None:
     whole = ratio.replace(WINDOW, BASE_WINDOW.ljust(len(WINDOW)))
     try:
         node = bare(parse(whole))
-    except NotPromQL:
+    except InvalidPromQL:
         return None
     role = "bad"
     if isinstance(node, Binary) and node.op == "-" and not node.matching:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from promql.expr import Matcher
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import parse
-from promql.query import Query
+from promql.query import InstantQuery
 from promql.tree import Aggregate, Binary, Call, Expr, Number, Paren, Vector, bare, walk
 from slos.generic import WINDOW
 from slos.imports.foreign import At, Notes, as_rate, histogram, of_ratio, query_of
@@ -176,7 +176,7 @@ def _without_infinity(bucket: Vector) -> tuple[Matcher, ...] | None:
     return tuple(each for each in bucket.matchers if each.label != "le")
 
 
-def _counter(query: Query | None) -> Vector | None:
+def _counter(query: InstantQuery | None) -> Vector | None:
     return (query.selector or query.rated) if query else None
 
 
@@ -244,7 +244,7 @@ def _ungrouped(query: str) -> str:
 def _node(query: str) -> Expr | None:
     try:
         return parse(query.replace(WINDOW, _FILLED), variables=False)
-    except NotPromQL:
+    except InvalidPromQL:
         return None
 
 
@@ -269,7 +269,7 @@ def _same(one: str, other: str) -> bool:
     return texts[0] == texts[1]
 
 
-def _rendered(query: Query) -> str:
+def _rendered(query: InstantQuery) -> str:
     counter = query.rated or query.selector
     if counter is None:
         return "".join(query.text.split())

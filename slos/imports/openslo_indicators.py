@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from promql.expr import decimal_text, vector
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import parse
 from promql.tree import Aggregate, Vector, bare, is_range, walk
 from slos.durations import parse_duration
@@ -177,7 +177,7 @@ def _as_rate(query: At, notes: Notes, *, counter: bool | None) -> At | None:
     written = str(query.value)
     try:
         node = bare(parse(written.replace(WINDOW, BASE_WINDOW)))
-    except NotPromQL:
+    except InvalidPromQL:
         return query  # which is refused later, where it stands
     if any(is_range(part) for part, _ in walk(node)):
         return query

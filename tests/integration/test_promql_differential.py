@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from promql.lexer import NotPromQL
+from promql.lexer import InvalidPromQL
 from promql.parse import parse
 from promql.types import check
 
@@ -153,7 +153,7 @@ def refused_by_prometheus(promtool: Path, texts: list[str], folder: Path) -> set
 def is_refused_here(text: str) -> bool:
     try:
         check(parse(text, variables=False))
-    except NotPromQL:
+    except InvalidPromQL:
         return True
     return False
 

@@ -1,1 +1,1 @@
-"""The checks, by what they look at."""
+"""Lint checks by subject."""

@@ -1,49 +1,49 @@
-"""Sums, averages and quantiles over series that they are not meant for."""
+"""Check sums, averages and quantiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from promql.lint.checks.units import quantity
-from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import (
+from promql.lint.context import (
     COUNTER_FUNCTIONS,
     RATIO,
-    Surroundings,
+    LintContext,
     calls,
     constant,
-    merging,
-    only_existence,
+    merging_aggregation,
+    tests_existence,
 )
+from promql.lint.findings import Hit
+from promql.lint.queries import LocatedQuery
 from promql.tree import Aggregate, Binary, Call, Expr, Subquery, Vector, bare, selectors, walk
 
 _ADDS = ("sum", "avg")
 _ONE_PROCESS = frozenset({"instance", "pod"})
 
 
-def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
-    """Check every aggregation and every quantile."""
+def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+    """Yield defects of aggregations and quantiles."""
     for node, around in walk(root):
-        if only_existence(around):
+        if tests_existence(around):
             continue
         match node:
             case Vector():
-                yield from _unlike(node, around, known)
+                yield from _unlike(node, around, context)
             case Aggregate(op="sum"):
-                yield from _sum(node, around, known)
+                yield from _sum(node, around, context)
             case Aggregate(op="avg"):
-                yield from _average(node, node.expr, known)
+                yield from _average(node, node.expr, context)
             case Call(function="avg_over_time", args=(over,)):
                 yield from _over_time(node, over)
             case Binary(op="/", left=left, right=right):
                 yield from _mean_over_time(node, bare(left), bare(right))
             case Call(function="histogram_quantile", args=(_, buckets)):
-                yield from _quantile(node, buckets, around, known)
+                yield from _quantile(node, buckets, around, context)
 
 
-def _unlike(node: Vector, around: tuple[Expr, ...], known: Surroundings) -> Iterator[Hit]:
-    found = known.metric(node)
+def _unlike(node: Vector, around: tuple[Expr, ...], context: LintContext) -> Iterator[Hit]:
+    found = context.metric(node)
     if not found:
         return
     metric, part = found
@@ -62,13 +62,13 @@ def _unlike(node: Vector, around: tuple[Expr, ...], known: Surroundings) -> Iter
         return
     if any(matcher.label == label for matcher in node.matchers):
         return
-    merged = merging(around, label)
+    merged = merging_aggregation(around, label)
     if merged and merged.op in _ADDS and not _above_nothing(merged, around):
         yield Hit("TL021", merged, why, fix)
 
 
 def _above_nothing(node: Expr, around: tuple[Expr, ...]) -> bool:
-    """Whether it only matters that a result is not 0."""
+    """Whether a comparison only tests that a result is not 0."""
     outer = next((each for each in reversed(around) if isinstance(each, Binary)), None)
     return (
         isinstance(outer, Binary)
@@ -78,7 +78,7 @@ def _above_nothing(node: Expr, around: tuple[Expr, ...]) -> bool:
     )
 
 
-def _sum(node: Aggregate, around: tuple[Expr, ...], known: Surroundings) -> Iterator[Hit]:
+def _sum(node: Aggregate, around: tuple[Expr, ...], context: LintContext) -> Iterator[Hit]:
     inside = bare(node.expr)
     if isinstance(inside, Call) and inside.function == "histogram_quantile":
         why = "quantiles cannot be added up"
@@ -89,7 +89,7 @@ def _sum(node: Aggregate, around: tuple[Expr, ...], known: Surroundings) -> Iter
     outer = around[-1] if around else None
     if isinstance(outer, Binary) and outer.op == "/" and _counts(outer.right):
         return  # an average, written out
-    found = quantity(node.expr, known)
+    found = quantity(node.expr, context)
     if found and found[0] == "share":
         why = "this adds up ratios: two pods at 40 % are shown as 80 %"
         yield Hit(
@@ -101,11 +101,11 @@ def _counts(node: Expr) -> bool:
     return any(isinstance(part, Aggregate) and part.op == "count" for part, _ in walk(node))
 
 
-def _average(node: Aggregate, expr: Expr, known: Surroundings) -> Iterator[Hit]:
+def _average(node: Aggregate, expr: Expr, context: LintContext) -> Iterator[Hit]:
     match bare(expr):
         case Call(function="histogram_quantile"):
             what, fix = "quantiles", "take the quantile of sum by (le) (rate(…_bucket[5m]))"
-        case Vector(window=None) as selector if _is_quantile(selector, known):
+        case Vector(window=None) as selector if _is_quantile(selector, context):
             what, fix = "quantiles", "take max of them, or a histogram"
         case Binary(op="/", left=left, right=right) if all(
             calls(side, COUNTER_FUNCTIONS) for side in (left, right)
@@ -117,8 +117,8 @@ def _average(node: Aggregate, expr: Expr, known: Surroundings) -> Iterator[Hit]:
     yield Hit("TL023", node, why, fix)
 
 
-def _is_quantile(selector: Vector, known: Surroundings) -> bool:
-    found = known.metric(selector)
+def _is_quantile(selector: Vector, context: LintContext) -> bool:
+    found = context.metric(selector)
     return found is not None and found[0].kind == "summary" and not found[1]
 
 
@@ -143,7 +143,7 @@ def _mean_over_time(node: Binary, left: Expr, right: Expr) -> Iterator[Hit]:
 
 
 def _quantile(
-    node: Call, buckets: Expr, outside: tuple[Expr, ...], known: Surroundings
+    node: Call, buckets: Expr, outside: tuple[Expr, ...], context: LintContext
 ) -> Iterator[Hit]:
     for part, around in walk(buckets):
         if not isinstance(part, Vector) or not (part.metric or "").endswith("_bucket"):
@@ -167,5 +167,5 @@ def _quantile(
 
 
 def _worst(outside: tuple[Expr, ...]) -> bool:
-    """Whether what is around asks for the worst of several, or has a finding of its own."""
+    """Whether an outer expression picks the worst of several, or has a finding of its own."""
     return any(isinstance(each, Aggregate) for each in outside)

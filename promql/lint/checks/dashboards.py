@@ -1,38 +1,38 @@
-"""What shows only when all queries of a dashboard are looked at together."""
+"""Check queries of one dashboard against each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from promql.lint.context import COUNTER_FUNCTIONS, LintContext, calls
 from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import COUNTER_FUNCTIONS, Surroundings, calls
+from promql.lint.queries import LocatedQuery
 from promql.tree import Binary, Expr, selectors, walk
 
 _OF_DEPLOYMENTS = ("cluster", "instance", "namespace", "pod")
 
 
 def check(
-    dashboard: Iterable[tuple[Query, Expr]], known: Surroundings
-) -> Iterator[tuple[Query, Hit]]:
-    """Check the queries of one dashboard."""
+    dashboard: Iterable[tuple[LocatedQuery, Expr]], context: LintContext
+) -> Iterator[tuple[LocatedQuery, Hit]]:
+    """Yield defects that several queries of a dashboard reveal."""
     queries = tuple(dashboard)
-    yield from _only_averages(queries, known)
+    yield from _only_averages(queries, context)
     yield from _pinned(queries)
 
 
 def _only_averages(
-    queries: tuple[tuple[Query, Expr], ...], known: Surroundings
-) -> Iterator[tuple[Query, Hit]]:
+    queries: tuple[tuple[LocatedQuery, Expr], ...], context: LintContext
+) -> Iterator[tuple[LocatedQuery, Hit]]:
     spread = {
         found[0].name
         for _, root in queries
         for each in selectors(root)
-        if (found := known.metric(each)) and found[1] in ("bucket", "")
+        if (found := context.metric(each)) and found[1] in ("bucket", "")
     }
     for query, root in queries:
         for node, _ in walk(root):
-            name = _averaged(node, known)
+            name = _averaged(node, context)
             if name and name not in spread:
                 spread.add(name)
                 why = (
@@ -42,18 +42,18 @@ def _only_averages(
                 yield query, Hit("TL025", node, why, fix)
 
 
-def _averaged(node: Expr, known: Surroundings) -> str:
-    """Return the histogram of times whose average this is, "" if it is none."""
+def _averaged(node: Expr, context: LintContext) -> str:
+    """Return the histogram whose average an expression is, empty if it is none."""
     if not isinstance(node, Binary) or node.op != "/":
         return ""
     if not all(calls(side, COUNTER_FUNCTIONS) for side in (node.left, node.right)):
         return ""
     families = [
-        {(found[0].name, found[1]) for each in selectors(side) if (found := known.metric(each))}
+        {(found[0].name, found[1]) for each in selectors(side) if (found := context.metric(each))}
         for side in (node.left, node.right)
     ]
     for name, part in families[0]:
-        metric = known.known.metrics.get(name)
+        metric = context.known.metrics.get(name)
         if part != "sum" or (name, "count") not in families[1] or metric is None:
             continue
         if metric.kind == "histogram" and metric.unit in ("s", "ms", "us"):
@@ -61,7 +61,7 @@ def _averaged(node: Expr, known: Surroundings) -> str:
     return ""
 
 
-def _pinned(queries: tuple[tuple[Query, Expr], ...]) -> Iterator[tuple[Query, Hit]]:
+def _pinned(queries: tuple[tuple[LocatedQuery, Expr], ...]) -> Iterator[tuple[LocatedQuery, Hit]]:
     matchers = [
         (query, each, matcher)
         for query, root in queries

@@ -1,13 +1,13 @@
-"""Labels that a result cannot have, and patterns that select otherwise than they look."""
+"""Check vector matching, label matchers and label templates."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from promql.lint.context import LintContext
 from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import Surroundings
+from promql.lint.queries import LocatedQuery
 from promql.matchers import Matcher, Template, known_labels
 from promql.tree import (
     Aggregate,
@@ -36,8 +36,8 @@ _NONE = _SCALARS | {"vector"}
 _META = re.compile(r"[\\.+*?()\[\]{}^$|]")
 
 
-def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
-    """Check operators between vectors, label matchers, and the templates of alerts."""
+def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+    """Yield defects of vector matching, label matchers and the templates of alerts."""
     for node, _ in walk(root):
         match node:
             case Binary():
@@ -50,7 +50,7 @@ def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
 
 
 def labels_of(node: Expr) -> Labels:
-    """Return the labels that the elements of an expression may have."""
+    """Return the possible labels of an expression's elements, None if unknown."""
     node = bare(node)
     match node:
         case Aggregate() if node.picks:
@@ -89,7 +89,7 @@ def labels_of(node: Expr) -> Labels:
 
 
 def _combined(left: Expr, right: Expr) -> Labels:
-    """Return the labels of one-to-one matching, where one side may be a number."""
+    """Return the labels of one-to-one matching, where one side may be a scalar."""
     one, other = labels_of(left), labels_of(right)
     if _is_scalar(left):
         return other
@@ -97,7 +97,7 @@ def _combined(left: Expr, right: Expr) -> Labels:
 
 
 def _is_scalar(node: Expr) -> bool:
-    """Whether an expression is a number, which matches any labels."""
+    """Whether an expression is a scalar, which matches any labels."""
     node = bare(node)
     match node:
         case Number():
@@ -112,7 +112,7 @@ def _is_scalar(node: Expr) -> bool:
 
 
 def _unmatched(node: Binary) -> Iterator[Hit]:
-    """Find operators whose sides can have no labels in common."""
+    """Yield operators whose sides have no labels in common."""
     if node.op == "or" or _is_scalar(node.left) or _is_scalar(node.right):
         return
     one, other = labels_of(node.left), labels_of(node.right)
@@ -132,7 +132,7 @@ def _unmatched(node: Binary) -> Iterator[Hit]:
         yield Hit("TL027", node, why, fix)
 
 
-def _templates(query: Query, root: Expr) -> Iterator[Hit]:
+def _templates(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
     labels = labels_of(root)
     if labels is None:
         return

@@ -1,4 +1,4 @@
-"""Metrics, labels and values that no server has."""
+"""Check names of metrics and labels, and label values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from promql.lint.catalogue import Metric, Part, nearest
+from promql.lint.context import LintContext, alternatives
 from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import Surroundings, alternatives
+from promql.lint.queries import LocatedQuery
 from promql.matchers import Matcher, Template
 from promql.tree import Aggregate, Binary, Call, Expr, Vector, walk
 
@@ -24,23 +24,23 @@ _EITHER_SPELLING = re.compile(r"([0-9]+)\((?:\\\.|\[\.\])0\)\?")
 _WHOLE = re.compile(r"[0-9]{1,9}(\.0)?")
 
 
-def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
-    """Check every selector, and the labels that its series are grouped by."""
+def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+    """Yield unknown metrics, labels, label values and bucket boundaries."""
     for node, around in walk(root):
-        if not isinstance(node, Vector) or not node.name or node.name in known.recorded:
+        if not isinstance(node, Vector) or not node.name or node.name in context.recorded:
             continue
-        yield from _name(node, known)
-        found = known.metric(node)
+        yield from _name(node, context)
+        found = context.metric(node)
         if found:
-            yield from _labels(node, around, found, known)
+            yield from _labels(node, around, found, context)
             yield from _values(node, found[0])
             yield from _edges(node, found)
 
 
-def _name(node: Vector, known: Surroundings) -> Iterator[Hit]:
+def _name(node: Vector, context: LintContext) -> Iterator[Hit]:
     name = node.name
-    emitted = known.emitted or known.known
-    if became := emitted.became(name):
+    emitted = context.emitted or context.known
+    if became := emitted.rename_of(name):
         why = f"{name} is not emitted by {emitted.title}: {became.why}"
         yield Hit("TL002", node, why, f"write {became.now}")
     elif found := emitted.find(name):
@@ -49,7 +49,7 @@ def _name(node: Vector, known: Surroundings) -> Iterator[Hit]:
             yield Hit(
                 "TL007", node, why, "measure the queue where it is, in the engine or its clients"
             )
-    elif known.known.covers(name):
+    elif context.known.covers(name):
         near = nearest(name, tuple(emitted.series))
         fix = f"write {near}, if that is meant" if near else "leave it out"
         if name.startswith(emitted.partial):
@@ -61,15 +61,15 @@ def _name(node: Vector, known: Surroundings) -> Iterator[Hit]:
 
 
 def _labels(
-    node: Vector, around: tuple[Expr, ...], found: tuple[Metric, Part], known: Surroundings
+    node: Vector, around: tuple[Expr, ...], found: tuple[Metric, Part], context: LintContext
 ) -> Iterator[Hit]:
     metric, part = found
-    if metric.labels is None or not known.known.find(node.name):
+    if metric.labels is None or not context.known.find(node.name):
         return
     own = metric.labels - ({"le"} if part != "bucket" else set())
     if part in ("sum", "count"):
         own -= {"quantile"}
-    elsewhere = known.vocabulary - _ALSO_OF_TARGETS
+    elsewhere = context.vocabulary - _ALSO_OF_TARGETS
     used = {matcher.label for matcher in node.matchers}
     for label in sorted((used & elsewhere) - own):
         yield _no_label(node, node, label, own)

@@ -1,4 +1,4 @@
-"""Counters, gauges, and how they are made into rates and averages."""
+"""Check rates, raw counters and averages."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 from collections.abc import Container, Iterator
 
 from promql.lint.checks.units import quantity
-from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import (
+from promql.lint.context import (
     COUNTER_FUNCTIONS,
     RATES,
     TWO_SAMPLES,
-    Surroundings,
+    LintContext,
     alternatives,
     calls,
     constant,
 )
+from promql.lint.findings import Hit
+from promql.lint.queries import LocatedQuery
 from promql.matchers import Template
 from promql.parse import window_seconds
 from promql.tree import (
@@ -56,22 +56,22 @@ _PASSES_ON = frozenset(
 )  # fmt: skip
 
 
-def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
-    """Check every rate, every counter and every division."""
+def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+    """Yield defects of rates, raw counters and divisions."""
     averages = {
         id(node)
         for node, _ in walk(root)
-        if isinstance(node, Binary) and node.op == "/" and _since_boot(node, known)
+        if isinstance(node, Binary) and node.op == "/" and _since_boot(node, context)
     }
     for node, around in walk(root):
         match node:
             case Call(function=function, args=args) if function in TWO_SAMPLES and args:
-                yield from _rate(node, args[0], query, known)
-            case Vector(window=None) if known.accumulates(node):
-                if _is_shown(node, root, query, known) and not _accounted_for(
-                    node, around, averages, known
+                yield from _rate(node, args[0], query, context)
+            case Vector(window=None) if context.accumulates(node):
+                if _is_shown(node, root, query, context) and not _accounted_for(
+                    node, around, averages, context
                 ):
-                    yield _raw(node, around, known)
+                    yield _raw_counter(node, around, context)
             case Binary(op="/") if id(node) in averages:
                 yield Hit(
                     "TL013",
@@ -81,15 +81,15 @@ def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
                     "divide rate(…[5m]) by rate(…[5m])",
                 )
             case Binary(op="/"):
-                yield from _divisor(node, known)
+                yield from _divisor(node, context)
 
 
-def _rate(node: Call, argument: Expr, query: Query, known: Surroundings) -> Iterator[Hit]:
+def _rate(node: Call, argument: Expr, query: LocatedQuery, context: LintContext) -> Iterator[Hit]:
     argument = bare(argument)
     if node.function in COUNTER_FUNCTIONS:
         inside = argument.expr if isinstance(argument, Subquery) else argument
         if isinstance(bare(inside), Aggregate) and any(
-            known.accumulates(each) and not each.window for each in selectors(inside)
+            context.accumulates(each) and not each.window for each in selectors(inside)
         ):
             yield Hit(
                 "TL015",
@@ -100,7 +100,7 @@ def _rate(node: Call, argument: Expr, query: Query, known: Surroundings) -> Iter
             )
             return
     if isinstance(argument, Vector) and argument.window:
-        if node.function in COUNTER_FUNCTIONS and _is_gauge(argument, known):
+        if node.function in COUNTER_FUNCTIONS and _is_gauge(argument, context):
             yield Hit(
                 "TL011",
                 node,
@@ -108,11 +108,11 @@ def _rate(node: Call, argument: Expr, query: Query, known: Surroundings) -> Iter
                 "counted as a rise",
                 "show the gauge itself, or its deriv() or delta()",
             )
-        yield from _window(node, argument.window, query, known)
+        yield from _window(node, argument.window, query, context)
 
 
-def _is_gauge(selector: Vector, known: Surroundings) -> bool:
-    found = known.metric(selector)
+def _is_gauge(selector: Vector, context: LintContext) -> bool:
+    found = context.metric(selector)
     if not found or found[1]:
         return False
     metric = found[0]
@@ -127,20 +127,20 @@ def _is_gauge(selector: Vector, known: Surroundings) -> bool:
     return True
 
 
-def _window(node: Call, window: str, query: Query, known: Surroundings) -> Iterator[Hit]:
-    least = 2 * known.scrape_interval
+def _window(node: Call, window: str, query: LocatedQuery, context: LintContext) -> Iterator[Hit]:
+    least = 2 * context.scrape_interval
     length = window_seconds(window)
     if length is not None and length < least:
         yield Hit(
             "TL016",
             node,
             f"a window of {window} holds fewer than two samples at a scrape interval of "
-            f"{known.scrape_interval:g}s, and then there is no {node.function}"
-            + ("" if known.interval_given else "; the scrape interval is not known"),
+            f"{context.scrape_interval:g}s, and then there is no {node.function}"
+            + ("" if context.interval_given else "; the scrape interval is not known"),
             f"take {2 * least:g}s or more"
             + (", or $__rate_interval" if query.dashboard else "")
-            + ("" if known.interval_given else ", or give --scrape-interval"),
-            None if known.interval_given else "warning",
+            + ("" if context.interval_given else ", or give --scrape-interval"),
+            None if context.interval_given else "warning",
         )
     elif _INTERVAL.fullmatch(window) and (query.shortest or 0) < least:
         yield Hit(
@@ -151,16 +151,16 @@ def _window(node: Call, window: str, query: Query, known: Surroundings) -> Itera
         )
 
 
-def _is_shown(node: Vector, root: Expr, query: Query, known: Surroundings) -> bool:
-    """Whether a counter is surely one, and its value is looked at."""
+def _is_shown(node: Vector, root: Expr, query: LocatedQuery, context: LintContext) -> bool:
+    """Whether a counter is certain to be one, and its raw value is used."""
     name = node.name
     alias = query.use == "record" and _is_scaled(root)  # another name for the same counter
-    certain = not name.endswith("_total") or not known.guesses(node) or _OF_EVENTS.search(name)
+    certain = not name.endswith("_total") or not context.guesses(node) or _OF_EVENTS.search(name)
     return query.use != "variable" and not alias and bool(certain) and not _OF_NOW.search(name)
 
 
 def _is_scaled(node: Expr) -> bool:
-    """Whether an expression is a selector, in another unit perhaps."""
+    """Whether an expression is a selector, perhaps converted to another unit."""
     node = bare(node)
     if isinstance(node, Binary) and node.op in ("*", "/") and constant(node.right) is not None:
         node = bare(node.left)
@@ -168,9 +168,9 @@ def _is_scaled(node: Expr) -> bool:
 
 
 def _accounted_for(
-    node: Vector, around: tuple[Expr, ...], averages: Container[int], known: Surroundings
+    node: Vector, around: tuple[Expr, ...], averages: Container[int], context: LintContext
 ) -> bool:
-    """Whether a counter without a window stands where that is right, or is another's finding."""
+    """Whether a raw counter is right in its place, or part of another finding."""
     inner: Expr = node
     for outer in reversed(around):
         match outer:
@@ -190,7 +190,7 @@ def _accounted_for(
                     return True
                 if op == "*" and constant(other) == 0:
                     return True
-                if op == "-" and any(known.accumulates(each) for each in selectors(other)):
+                if op == "-" and any(context.accumulates(each) for each in selectors(other)):
                     return True  # how many of the one are not yet among the other
         inner = outer
     return False
@@ -201,11 +201,11 @@ def _earlier(node: Vector, other: Expr) -> bool:
     return any(each.name == node.name and each.shifted != node.shifted for each in selectors(other))
 
 
-def _raw(node: Vector, around: tuple[Expr, ...], known: Surroundings) -> Hit:
-    found = known.metric(node)
+def _raw_counter(node: Vector, around: tuple[Expr, ...], context: LintContext) -> Hit:
+    found = context.metric(node)
     if found and found[1] == "bucket":
         what = "these buckets count since the start of each process: old traffic hides the new"
-    elif known.guesses(node):
+    elif context.guesses(node):
         what = f"{node.name} is named as counters are, which fall to 0 with their process"
     else:
         what = f"{node.name} counts since the start of each process, and falls to 0 with it"
@@ -216,13 +216,13 @@ def _raw(node: Vector, around: tuple[Expr, ...], known: Surroundings) -> Hit:
     return Hit("TL012", node, what + more, "take its rate(…[5m]) or increase(…[1h])")
 
 
-def _since_boot(node: Binary, known: Surroundings) -> bool:
-    """Whether a division is one of counters as they are."""
+def _since_boot(node: Binary, context: LintContext) -> bool:
+    """Whether a division has raw counters on both sides."""
     sides = ([*selectors(node.left)], [*selectors(node.right)])
     return (
         all(sides)
         and all(
-            known.accumulates(each) and each.window is None and not each.shifted
+            context.accumulates(each) and each.window is None and not each.shifted
             for side in sides
             for each in side
         )
@@ -230,7 +230,7 @@ def _since_boot(node: Binary, known: Surroundings) -> bool:
     )
 
 
-def _divisor(node: Binary, known: Surroundings) -> Iterator[Hit]:
+def _divisor(node: Binary, context: LintContext) -> Iterator[Hit]:
     divisor = bare(node.right)
     held: tuple[Expr, Expr] | None = None  # a rate, and what it is held above or added to
     match divisor:
@@ -241,7 +241,7 @@ def _divisor(node: Binary, known: Surroundings) -> Iterator[Hit]:
         case Binary(op="or", left=expr, right=other) if _is_rate(expr):
             fallback = bare(other)
             time_ = any(
-                (found := known.metric(each)) and (found[1] == "sum" or found[0].unit in _TIMES)
+                (found := context.metric(each)) and (found[1] == "sum" or found[0].unit in _TIMES)
                 for each in selectors(node.left)
             )
             if isinstance(fallback, Call) and fallback.function == "vector" and time_:
@@ -253,7 +253,7 @@ def _divisor(node: Binary, known: Surroundings) -> Iterator[Hit]:
                 )
     if held is None:
         return
-    bent, measured = constant(held[1]), quantity(held[0], known)
+    bent, measured = constant(held[1]), quantity(held[0], context)
     if bent is not None and bent * (measured[1] if measured else 1.0) > _SMALLEST_RATE:
         yield Hit(
             "TL014",

@@ -1,4 +1,4 @@
-"""Recording rules, alerts and scalers: what can never fire, or fires without saying what."""
+"""Check recording rules, alerts and scalers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from promql.lint.checks.units import quantity
+from promql.lint.context import COUNTER_FUNCTIONS, RATIO, LintContext, calls, constant
 from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import COUNTER_FUNCTIONS, RATIO, Surroundings, calls, constant
+from promql.lint.queries import LocatedQuery
 from promql.matchers import Matcher
 from promql.tree import (
     COMPARISONS,
@@ -36,18 +36,18 @@ _PASSES_ON = frozenset({"avg_over_time", "max_over_time", "min_over_time", "last
 _TEMPLATE_LABEL = re.compile(r"(?:\$labels|\.Labels)\.([a-zA-Z_][a-zA-Z0-9_]{0,60})")
 
 
-def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
-    """Check what only matters in rules and scalers."""
+def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+    """Yield defects of rules and scalers."""
     if query.use in ("alert", "record"):
         yield from _availability(query, root)
     if query.use == "alert":
         for node, _ in walk(root):
             if isinstance(node, Binary):
-                yield from _out_of_reach(node, known)
+                yield from _out_of_reach(node, context)
         yield from _absent(query, root)
         yield from _permanent(query, root)
-    elif query.use == "record" and query.name in known.summed:
-        yield from _idle(query, root, known)
+    elif query.use == "record" and query.name in context.summed:
+        yield from _idle(query, root, context)
     elif query.use == "trigger" and not _is_one(root):
         yield Hit(
             "TL035",
@@ -59,32 +59,32 @@ def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
 
 
 def summed(root: Expr) -> Iterator[str]:
-    """Yield the metrics that an expression adds up over time."""
+    """Yield the metrics that an expression sums over time."""
     for node, _ in walk(root):
         if isinstance(node, Call) and node.function in _OVER_TIME:
             yield from (each.name for each in selectors(node) if each.name)
 
 
-def _out_of_reach(node: Binary, known: Surroundings) -> Iterator[Hit]:
+def _out_of_reach(node: Binary, context: LintContext) -> Iterator[Hit]:
     left, right, op = node.left, node.right, node.op
     if op in _TURNED and constant(left) is not None:
         left, right, op = right, left, _TURNED[op]
     limit = constant(right)
     if limit is not None and ((limit < 0 and op in ("<", "<=")) or (limit, op) == (0, "<")):
-        yield from _below_nothing(node, _core(left), f"{op} {limit:g}", known)
+        yield from _below_nothing(node, _core(left), f"{op} {limit:g}", context)
     if limit is not None and _below_one(op, limit) and (what := _never_zero(left)):
         why = f"{what}, so it is never {op} {limit:g}"
         yield Hit("TL031", node, why, "write absent(…), or `… unless …` beside what must be there")
     if op not in (">", ">=") or limit is None or limit < 1 or (limit == 1 and op == ">="):
         return
-    core = _core(left, known)
-    measured = quantity(core, known)
+    core = _core(left, context)
+    measured = quantity(core, context)
     if _is_part(core) and (limit > 1 or op == ">"):
         why = f"a part of events divided by all of them is never {op} {limit:g}"
         fix = f"compare it with {limit / 100:g}" if limit > 1 else "take a limit below 1"
         yield Hit("TL031", node, why, fix)
         return
-    if measured == ("share", 1.0) and _is_bounded(core, known):
+    if measured == ("share", 1.0) and _is_bounded(core, context):
         why = f"this is a ratio from 0 to 1, which is never {op} {limit:g}"
         yield Hit(
             "TL031", node, why, f"compare it with {limit / 100:g}" if limit > 1 else "write >="
@@ -105,12 +105,12 @@ _BY_NAME = re.compile(r"(?:error|failure|success|hit|miss|drop)s?_ratio$")
 
 
 def _below_one(op: str, limit: float) -> bool:
-    """Whether only a count of none would pass."""
+    """Whether only a count of 0 passes a comparison."""
     return (op in ("==", "<=") and 0 <= limit < 1) or (op == "<" and 0 < limit <= 1)
 
 
 def _never_zero(node: Expr) -> str:
-    """Return why a result is never 0, "" if it may be."""
+    """Return the reason why a result is never 0, empty if it can be."""
     node = bare(node)
     match node:
         case Aggregate(op="count" | "group" as op):
@@ -123,7 +123,7 @@ def _never_zero(node: Expr) -> str:
 
 
 def _is_part(node: Expr) -> bool:
-    """Whether a quotient is that of some events by all events of the same counter."""
+    """Whether a quotient divides some events of a counter by all its events."""
     if not isinstance(node, Binary) or node.op != "/" or node.matching or node.grouped:
         return False
     part, whole = (_counted(side) for side in (node.left, node.right))
@@ -133,7 +133,7 @@ def _is_part(node: Expr) -> bool:
 
 
 def _counted(node: Expr) -> tuple[object, frozenset[Matcher]] | None:
-    """Return how events are counted, and which are: ``sum by (a) (rate(x{…}[5m]))``."""
+    """Return how and which events ``sum by (a) (rate(x{…}[5m]))`` counts."""
     node = bare(node)
     how: tuple[object, ...] = ()
     if isinstance(node, Aggregate) and node.op == "sum" and not node.templated:
@@ -150,8 +150,8 @@ def _counted(node: Expr) -> tuple[object, frozenset[Matcher]] | None:
     return kind, frozenset(counter.matchers)
 
 
-def _permanent(query: Query, root: Expr) -> Iterator[Hit]:
-    """Find alerts with a part that always has a result."""
+def _permanent(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
+    """Yield alerts with a part that always has a result."""
     if _is_constant(root) or _ON_PURPOSE.search(query.name):
         return
     for node, around in walk(root):
@@ -182,11 +182,11 @@ def _is_constant(node: Expr) -> bool:
     return False
 
 
-def _below_nothing(node: Expr, core: Expr, limit: str, known: Surroundings) -> Iterator[Hit]:
-    """Tell of a share of good events that must fall below none of them."""
+def _below_nothing(node: Expr, core: Expr, limit: str, context: LintContext) -> Iterator[Hit]:
+    """Yield a ratio of good events that would have to fall below 0."""
     match core:
         case Vector(metric=str(name)):
-            share = (":" in name and RATIO.search(name)) or _is_bounded(core, known)
+            share = (":" in name and RATIO.search(name)) or _is_bounded(core, context)
         case Binary(op="/", left=left, right=right):
             share = all(calls(side, COUNTER_FUNCTIONS) for side in (left, right))
         case _:
@@ -196,23 +196,23 @@ def _below_nothing(node: Expr, core: Expr, limit: str, known: Surroundings) -> I
         yield Hit("TL031", node, why, "take a smaller burn rate, so that the limit is above 0")
 
 
-def _is_bounded(core: Expr, known: Surroundings) -> bool:
-    """Whether a share is one of a whole: that a name ends with ratio is no proof."""
+def _is_bounded(core: Expr, context: LintContext) -> bool:
+    """Whether an expression, not only its name, is a ratio from 0 to 1."""
     match core:
         case Vector():
-            return not known.guesses(core)
+            return not context.guesses(core)
         case Aggregate(expr=inner) | Paren(expr=inner) | Call(args=(inner,)):
-            return _is_bounded(inner, known)
+            return _is_bounded(inner, context)
         case Binary(op="/", left=left):
-            part = quantity(left, known)
+            part = quantity(left, context)
             return part is not None and part[0] == "bytes"
     return False
 
 
-def _core(node: Expr, known: Surroundings | None = None) -> Expr:
-    """Return what is compared, without what only picks among its series or values.
+def _core(node: Expr, context: LintContext | None = None) -> Expr:
+    """Return the compared expression without functions that only pick series or values.
 
-    With ``known``, a recorded series is the expression of its rule.
+    With ``context``, a recorded series is replaced by the expression of its rule.
     """
     for _ in range(_DEEPEST):
         node = bare(node)
@@ -221,8 +221,10 @@ def _core(node: Expr, known: Surroundings | None = None) -> Expr:
                 node = inner
             case Call(function=function, args=(inner,)) if function in _PASSES_ON:
                 node = inner
-            case Vector(metric=str(name)) if known and _is_part(bare(known.rules.get(name, node))):
-                node = known.rules[name]
+            case Vector(metric=str(name)) if context and _is_part(
+                bare(context.rules.get(name, node))
+            ):
+                node = context.rules[name]
             case _:
                 return node
     return node
@@ -232,7 +234,7 @@ _DEEPEST = 64
 
 
 def _is_error_ratio(core: Expr, limit: Expr) -> bool:
-    """Whether what is compared is a share of events, going by its name or by the limit's form."""
+    """Whether the compared expression is an error ratio, by its name or the form of the limit."""
     name = core.name if isinstance(core, Vector) else ""
     if RATIO.search(name) and _OF_ERRORS.search(name) and not _NO_SHARE.search(name):
         return True
@@ -247,7 +249,7 @@ def _is_error_ratio(core: Expr, limit: Expr) -> bool:
     return isinstance(core, Binary) and core.op == "/"
 
 
-def _absent(query: Query, root: Expr) -> Iterator[Hit]:
+def _absent(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
     node = bare(root)
     if isinstance(node, Binary) and node.op in COMPARISONS and isinstance(bare(node.right), Number):
         node = bare(node.left)
@@ -271,7 +273,7 @@ def _absent(query: Query, root: Expr) -> Iterator[Hit]:
         yield Hit("TL033", node, why, fix)
 
 
-def _idle(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
+def _idle(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
     for node, around in walk(root):
         if not isinstance(node, Binary) or node.op != "/":
             continue
@@ -292,7 +294,7 @@ def _idle(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
             yield Hit("TL032", node, why, "divide by (… > 0)")
 
 
-def _availability(query: Query, root: Expr) -> Iterator[Hit]:
+def _availability(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
     named = " ".join((query.name, *query.labels.values(), *query.labels))
     if not _PROMISE.search(named):
         return
@@ -312,7 +314,7 @@ def _availability(query: Query, root: Expr) -> Iterator[Hit]:
 
 
 def _is_one(node: Expr) -> bool:
-    """Whether an expression can have one element only."""
+    """Whether an expression has at most one element."""
     node = bare(node)
     match node:
         case Number() | Call(function="scalar" | "vector" | "time" | "absent" | "pi"):

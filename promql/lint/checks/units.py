@@ -1,4 +1,4 @@
-"""What a query measures, and in what unit, as far as that is certain."""
+"""Check the units of panels, and infer the quantity of a query."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from math import isclose, log
 
 from promql.lint.catalogue import Unit, unit_of
+from promql.lint.context import RATES, LintContext, alternatives, constant
 from promql.lint.findings import Hit
-from promql.lint.queries import Query
-from promql.lint.surroundings import RATES, Surroundings, alternatives, constant
+from promql.lint.queries import LocatedQuery
 from promql.tree import (
     COMPARISONS,
     Aggregate,
@@ -77,17 +77,17 @@ _PER_REQUEST = re.compile(
 _A_TIME = re.compile(r"\b(?:time|latency|duration)\b", re.IGNORECASE)
 
 
-def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
-    """Compare a panel's unit with that of its query."""
+def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+    """Yield panels whose unit differs from that of their query."""
     if query.use != "panel":
         return
     yield from _other_latency(query, root)
-    measured, shown = quantity(root, known), _OF_PANELS.get(query.unit)
+    measured, shown = quantity(root, context), _OF_PANELS.get(query.unit)
     if measured is None:
         return
     unnamed = query.unit in ("", "none", "short") and _A_TIME.search(query.name)
     as_time = unnamed or (shown is not None and shown[0] == "time")
-    if measured[0] == "busy" and as_time and _sums_requests(root, known):
+    if measured[0] == "busy" and as_time and _sums_requests(root, context):
         yield Hit(
             "TL017",
             root,
@@ -106,8 +106,8 @@ def check(query: Query, root: Expr, known: Surroundings) -> Iterator[Hit]:
         )
 
 
-def _other_latency(query: Query, root: Expr) -> Iterator[Hit]:
-    """Tell the mean of a request from the gaps between its tokens, of which it hides the long."""
+def _other_latency(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
+    """Yield means per request that are called the gap between tokens, and hide long gaps."""
     if not _BETWEEN_TOKENS.search(query.name):
         return
     for node in selectors(root):
@@ -119,10 +119,10 @@ def _other_latency(query: Query, root: Expr) -> Iterator[Hit]:
             yield Hit("TL043", node, why, "call it TPOT, or show the inter-token latency")
 
 
-def _sums_requests(root: Expr, known: Surroundings) -> bool:
-    """Whether the times added up are those of single events, unlike the time of a processor."""
+def _sums_requests(root: Expr, context: LintContext) -> bool:
+    """Whether an expression sums the durations of single events, unlike CPU time."""
     return any(
-        (found := known.metric(each)) and (found[1] == "sum" or known.known.find(each.name))
+        (found := context.metric(each)) and (found[1] == "sum" or context.known.find(each.name))
         for each in selectors(root)
     )
 
@@ -135,31 +135,31 @@ def _name(quantity_: Quantity) -> str:
     return f"{quantity_[1]:g} times {base}"
 
 
-def quantity(node: Expr, known: Surroundings) -> Quantity | None:
-    """Return what an expression measures; None where that is not certain."""
+def quantity(node: Expr, context: LintContext) -> Quantity | None:
+    """Return the quantity that an expression measures, None if uncertain."""
     match node:
         case Paren() | Negative() | Subquery():
-            return quantity(node.expr, known)
+            return quantity(node.expr, context)
         case Vector():
-            return _of_selector(node, known)
+            return _of_selector(node, context)
         case Aggregate(op="sum" | "avg" | "max" | "min" | "topk" | "bottomk" | "quantile"):
-            return quantity(node.expr, known)
+            return quantity(node.expr, context)
         case Call(function=function, args=(argument, *_)) if function in RATES:
-            inner = quantity(argument, known)
+            inner = quantity(argument, context)
             return (_PER_TIME[inner[0]], inner[1]) if inner and inner[0] in _PER_TIME else None
         case Call(function=function, args=(argument, *_)) if function in _SAME:
-            return quantity(argument, known)
+            return quantity(argument, context)
         case Call(function="histogram_quantile", args=(_, buckets)):
-            units = {_of_buckets(each, known) for each in selectors(buckets)}
+            units = {_of_buckets(each, context) for each in selectors(buckets)}
             return units.pop() if len(units) == 1 else None
         case Binary():
-            return _of_binary(node, known)
+            return _of_binary(node, context)
     return None
 
 
-def _of_selector(node: Vector, known: Surroundings) -> Quantity | None:
+def _of_selector(node: Vector, context: LintContext) -> Quantity | None:
     name = node.name
-    found = known.metric(node)
+    found = context.metric(node)
     if found is None:
         return None if ":" in name else _OF_METRICS.get(unit_of(name.removesuffix("_sum")))
     metric, part = found
@@ -176,13 +176,13 @@ def _of_selector(node: Vector, known: Surroundings) -> Quantity | None:
     return ("events", 1.0) if metric.kind == "counter" else None
 
 
-def _of_buckets(node: Vector, known: Surroundings) -> Quantity | None:
-    found = known.metric(node)
+def _of_buckets(node: Vector, context: LintContext) -> Quantity | None:
+    found = context.metric(node)
     return _OF_METRICS.get(found[0].unit) if found else None
 
 
-def _of_binary(node: Binary, known: Surroundings) -> Quantity | None:
-    left, right = quantity(node.left, known), quantity(node.right, known)
+def _of_binary(node: Binary, context: LintContext) -> Quantity | None:
+    left, right = quantity(node.left, context), quantity(node.right, context)
     if node.op in COMPARISONS:
         return None if node.bool_ else left
     if node.op in ("and", "unless"):
@@ -195,7 +195,7 @@ def _of_binary(node: Binary, known: Surroundings) -> Quantity | None:
 
 
 def _converts(factor: float) -> bool:
-    """Whether a factor turns one unit into another; / 3 may take replicas out of a sum."""
+    """Whether a factor converts units; / 3 may remove replicas from a sum."""
     if factor <= 0:
         return False
     larger = max(factor, 1 / factor)

@@ -1,4 +1,4 @@
-"""What a check knows beside the query itself."""
+"""Facts that checks need besides the query: known metrics, rules, scrape interval."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ RATES = frozenset({"rate", "irate"})
 COUNTER_FUNCTIONS = RATES | {"increase"}
 RATIO = re.compile(r"(?<![a-zA-Z])ratio(?![a-zA-Z])")
 """In a name; a duration holds no ratio."""
-USUAL_INTERVAL = 30.0
+DEFAULT_INTERVAL = 30.0
 """Seconds between two scrapes where no configuration states them."""
 TWO_SAMPLES = COUNTER_FUNCTIONS | {"delta", "idelta", "deriv", "predict_linear"}
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the servers emit, what any server emits, what the files themselves record.
+class LintContext:
+    """Metrics that servers emit and that the linted files record.
 
-    ``emitted`` is None where nobody said which servers there are.  ``summed`` are the recorded
-    series that some query adds up over time.  ``scrape_interval`` is in seconds.
+    ``emitted`` is None if the servers are not given.  ``known`` are the metrics of all servers.
+    ``summed`` are recorded series that a query sums over time.  ``scrape_interval`` is in seconds.
     """
 
     emitted: Catalogue | None
     known: Catalogue
     recorded: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
-    scrape_interval: float = USUAL_INTERVAL
+    scrape_interval: float = DEFAULT_INTERVAL
     interval_given: bool = False
     """Whether an option or a scrape configuration states the interval."""
     vocabulary: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class Surroundings:
     """The expressions of recording rules, by name."""
 
     def metric(self, selector: Vector) -> tuple[Metric, Part] | None:
-        """Return the family of what is selected, None where nothing is known about it."""
+        """Return the metric of a selector and the part of it, None if it is unknown."""
         name = selector.name
         if not name or name in self.recorded:
             return None
@@ -49,11 +49,11 @@ class Surroundings:
         return found or (None if self.known.covers(name) else guess(name))
 
     def guesses(self, selector: Vector) -> bool:
-        """Whether only its name says what a series is."""
+        """Whether a metric is known by its name only."""
         return self.known.find(selector.name) is None
 
     def accumulates(self, selector: Vector) -> bool:
-        """Whether the series only grow from the start of their process on."""
+        """Whether the series grow from the start of their process on."""
         match self.metric(selector):
             case (_, "bucket" | "sum" | "count"):
                 return True
@@ -63,7 +63,7 @@ class Surroundings:
 
 
 def constant(node: Expr) -> float | None:
-    """Return the value of arithmetic on numbers, None if anything else is in it."""
+    """Return the value of arithmetic on numbers, None for any other expression."""
     node = bare(node)
     match node:
         case Number(value=value):
@@ -82,13 +82,13 @@ def constant(node: Expr) -> float | None:
 
 
 def calls(node: Expr, functions: Iterable[str]) -> bool:
-    """Whether any of the functions is called in an expression."""
+    """Whether an expression calls any of the functions."""
     names = frozenset(functions)
     return any(isinstance(part, Call) and part.function in names for part, _ in walk(node))
 
 
 def alternatives(matcher: Matcher) -> tuple[str, ...] | None:
-    """Return the values that a positive matcher accepts; None where they cannot be listed."""
+    """Return the values that a positive matcher accepts, None if they cannot be listed."""
     if matcher.known_value is None:
         return None
     if matcher.op == "=":
@@ -101,8 +101,8 @@ def alternatives(matcher: Matcher) -> tuple[str, ...] | None:
     return tuple(re.sub(r"\\(.)", r"\1", each) for each in matcher.value.split("|"))
 
 
-def only_existence(around: tuple[Expr, ...]) -> bool:
-    """Whether it matters only that there is something, not what its value is."""
+def tests_existence(around: tuple[Expr, ...]) -> bool:
+    """Whether an outer expression only tests that there are series."""
     return any(
         (isinstance(each, Call) and each.function in ("absent", "absent_over_time"))
         or (isinstance(each, Aggregate) and each.op in ("count", "group"))
@@ -110,25 +110,25 @@ def only_existence(around: tuple[Expr, ...]) -> bool:
     )
 
 
-def merging(around: tuple[Expr, ...], label: str) -> Aggregate | None:
-    """Return the aggregation that merges series which differ by ``label``, if one does.
+def merging_aggregation(around: tuple[Expr, ...], label: str) -> Aggregate | None:
+    """Return the aggregation that merges series which differ by ``label``, None without one.
 
-    ``around`` is what is around a selector.  Nothing is said across an operator between two
-    vectors or a function that writes labels: the label may have gone or come there.
+    ``around`` are the expressions around a selector.  The search stops at an operator between two
+    vectors and at functions that write labels, which may add or remove the label.
     """
     for index in range(len(around) - 1, -1, -1):
         match around[index]:
             case Aggregate() as aggregate if not aggregate.keeps(label):
                 return aggregate
-            case Binary() as binary if not _scales(binary):
+            case Binary() as binary if not _keeps_series(binary):
                 return None
             case Call(function="label_replace" | "label_join" | "histogram_quantile" | Template()):
                 return None
     return None
 
 
-def _scales(binary: Binary) -> bool:
-    """Whether one side is a number or the sides are only put together."""
+def _keeps_series(binary: Binary) -> bool:
+    """Whether an operator scales its vector or joins series, and keeps all labels."""
     return binary.op == "or" or any(
         constant(side) is not None or isinstance(bare(side), Number)
         for side in (binary.left, binary.right)
