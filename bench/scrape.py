@@ -241,9 +241,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time measured per line")
     parser.add_argument("--runs", type=int, default=1, help="lines per number of models")
     options = parser.parse_args()
-    print(
-        "milliseconds: scrapes and /healthz by the clock; CPU in a second, of one scrape (peer)\n"
-    )
+    print("milliseconds; CPU: of each second, peer CPU: to write one such scrape\n")
     print(
         f"{'server':>6}  {'models':>6}  {'lines':>9}  {'first':>8}  {'scrape50':>8}  "
         f"{'scrape99':>8}  {'health50':>8}  {'health99':>8}  {'CPU':>8}  {'peer CPU':>8}  "

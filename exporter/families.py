@@ -46,8 +46,5 @@ class Family:
 def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> Family:
     """Return one of the exporter's own metrics, which the catalogue describes."""
     kind, text, _ = OWN_METRICS[name]
-    own = [
-        (labels if isinstance(labels, LabelSet) else LabelSet(labels), value)
-        for labels, value in series
-    ]
+    own = [one if isinstance(one[0], LabelSet) else (LabelSet(one[0]), one[1]) for one in series]
     return Family(name, kind, text, tuple(own))

@@ -28,7 +28,7 @@ from tests.test_exporter_command import Scripted, watched
 
 CACHED = (
     (view_families, "_measured_labels"),
-    (view_families, "_info_labels"),
+    (view_families, "_info"),
     (text_format, "_pair"),
     (text_format, "_number"),
 )

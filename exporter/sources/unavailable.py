@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from exporter.samples import Missing, ModelInfo
 from exporter.sources.triton.request_metrics import Kind, kind_of
@@ -252,4 +253,10 @@ def missing(
     if unread and not gap.never:
         return Missing(signal, info.model, info.version, unread.reason, unread.fix, unread=True)
     fix = f"{STEPS}: {', '.join(steps)}" if gap.fix == STEPS and steps else gap.fix
-    return Missing(signal, info.model, info.version, gap.reason, fix)
+    return _missing(signal, info.model, info.version, gap.reason, fix)
+
+
+@lru_cache(maxsize=65_536)
+def _missing(signal: str, model: str, version: str, reason: str, fix: str) -> Missing:
+    """Return the same object for the same arguments: they hardly change between scrapes."""
+    return Missing(signal, model, version, reason, fix)

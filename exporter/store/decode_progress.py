@@ -94,10 +94,11 @@ class DecodeProgress:
 
     def update(self, view: View, now: float) -> None:
         """Take in a view of ``now`` (seconds, which must not go backwards)."""
-        for info, states in _judged(view):
+        judged = _judged(view)
+        for info, states in judged:
             model = info.model, info.version
             self._seen[model] = self._look(model, states, view, now)
-        for info, _ in _judged(view):
+        for info, _ in judged:
             if info.backend == "ensemble":
                 self._follow_engines(info, now)
         self._seen = {

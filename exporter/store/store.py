@@ -279,7 +279,8 @@ class Store:
         for signal, gap in gaps.items():
             if signal not in read:
                 track = tracks.get(signal) or tracks.setdefault(signal, _Track())
-                if track.missing.get(source) != gap:
+                before = track.missing.get(source)
+                if before is not gap and before != gap:
                     track.missing[source], track.shown = gap, None
         if len(tracks) > known:
             tracks = self._tracks[model] = _in_order(tracks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from exporter.families import Family, LabelSet, own_family
@@ -50,16 +50,17 @@ def _measured_labels(signal: str, model: str, version: str, labels: Labels) -> L
 
 
 @lru_cache(maxsize=MAX_LABEL_SETS)
-def _info_labels(signal: str, model: str, version: str, method: str, quality: str) -> LabelSet:
-    return LabelSet(
-        {
-            "signal": signal,
-            "model": model,
-            "version": version,
-            "method": method,
-            "quality": quality,
-        }
-    )
+def _info(
+    signal: str, model: str, version: str, method: str, quality: str
+) -> tuple[LabelSet, float]:
+    labels = {
+        "signal": signal,
+        "model": model,
+        "version": version,
+        "method": method,
+        "quality": quality,
+    }
+    return LabelSet(labels), 1
 
 
 def _by_labels(series: tuple[LabelSet, Value]) -> Labels:
@@ -73,16 +74,15 @@ def _own(view: View, version: str) -> Iterator[Family]:
             yield own_family(name, own[name])
 
 
-def _own_series(view: View, version: str) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
+def _own_series(
+    view: View, version: str
+) -> Mapping[str, Sequence[tuple[Mapping[str, str], float]]]:
     """Return label values and value of every series about the exporter itself."""
     sources = view.sources
     return {
         "tokenslo_build_info": [({"version": version}, 1)],
         "tokenslo_signal_info": [
-            (
-                _info_labels(state.signal, state.model, state.version, state.method, state.quality),
-                1,
-            )
+            _info(state.signal, state.model, state.version, state.method, state.quality)
             for state in (*view.signals, *view.unseen)
         ],
         "tokenslo_model_info": [

@@ -45,23 +45,29 @@ def interpret(
     here = [info for info in models if info.ready or (info.model, info.version) in roster.counted]
     found = list(_interpreted(seen, here, engines, now, frozen_after))
     readings = [item for item in found if isinstance(item, Reading)]
-    given = {(item.model, item.version, item.signal) for item in readings}
-    refused: dict[tuple[str, str, str], Missing] = {}
+    given: dict[Model, set[str]] = {}
+    for reading in readings:
+        given.setdefault((reading.model, reading.version), set()).add(reading.signal)
+    refused: dict[Model, dict[str, Missing]] = {}
     for item in found:
         if isinstance(item, Missing):
-            refused.setdefault((item.model, item.version, item.signal), item)
+            refused.setdefault((item.model, item.version), {}).setdefault(item.signal, item)
     loaded = {(info.model, info.version) for info in here}
     reported = {roster.bare(info.model) for info in models}
-    missing = []
+    missing: list[Missing] = []
     for info in models:
+        model = (info.model, info.version)
+        if model not in loaded:
+            missing += [_not_loaded(signal, info, seen) for signal in MAIN_SIGNALS]
+            continue
         steps = [step for step in roster.steps(info.model) if step in reported]
+        refusals = refused.get(model, {})
         for signal in MAIN_SIGNALS:
-            key = (info.model, info.version, signal)
-            if key[:2] not in loaded:
-                missing.append(_not_loaded(signal, info, seen))
-            elif key in refused and key not in given:
-                missing.append(refused[key])
-            elif key not in given:
+            if signal in given.get(model, ()):
+                continue
+            if signal in refusals:
+                missing.append(refusals[signal])
+            else:
                 unread = _unread(signal, info, roster, seen)
                 missing.append(unavailable.missing(signal, info, steps, unread))
     return readings, missing
@@ -161,7 +167,7 @@ def _unread(signal: str, info: ModelInfo, roster: ModelSelection, seen: Seen) ->
             f"the metrics could not be read: {seen.metrics_error}",
             "see that Triton runs with --allow-metrics=true and --triton-metrics is its address",
         )
-    if kind_of(info) == "unknown" and signal in unavailable.COUNTED and roster.index is not None:
+    if signal in unavailable.COUNTED and kind_of(info) == "unknown" and roster.index is not None:
         return Gap(
             f"{roster.why_unknown(info.model)}, and without its backend what Triton counts has "
             "no meaning",
