@@ -19,7 +19,7 @@ from exporter.doctor import baseline, doctor
 from exporter.doctor.doctor import Diagnosis, as_text
 from exporter.doctor.server_config import FLAG
 from exporter.samples import Missing, ModelInfo, Survey
-from exporter.settings import Settings, load_config
+from exporter.settings import Settings, load_settings
 from exporter.sources.unavailable import OBSERVE
 from exporter.store.store import Store
 from slos import first_file
@@ -366,7 +366,7 @@ async def test_a_server_without_a_source_is_measured_by_a_tap(server: str, tmp_p
 async def test_the_tap_that_is_named_is_an_option_of_the_sidecar() -> None:
     async with pages(v1__models=owned_by("sglang")) as url:
         diagnosis = await look(url)
-    config = load_config({name: [value] for name, value in diagnosis.settings.items()}, {})
+    config = load_settings({name: [value] for name, value in diagnosis.settings.items()}, {})
     assert [str(spec) for spec in config.tap] == [diagnosis.settings["tap"]]
 
 

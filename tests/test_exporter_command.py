@@ -26,7 +26,7 @@ from exporter.app import watch
 from exporter.log import Episodes
 from exporter.methods import METHODS
 from exporter.samples import Distribution, ModelInfo, Reading, SourceError, Survey
-from exporter.settings import Settings, load_config
+from exporter.settings import Settings, load_settings
 from exporter.sources import Closing, Source
 from exporter.store.decode_progress import DecodeProgress
 from exporter.store.view import View
@@ -246,7 +246,7 @@ def good(value: float = 1.0, model: str = "llama", **parts: SourceError | None) 
 
 def quick(**flags: str) -> Settings:
     given = {"triton": "http://x", "listen": "127.0.0.1:0", "interval": "50ms"} | flags
-    return load_config({name: [text] for name, text in given.items()}, {})
+    return load_settings({name: [text] for name, text in given.items()}, {})
 
 
 async def watched(

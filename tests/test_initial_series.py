@@ -15,7 +15,7 @@ from exporter.recording.goodput import goals
 from exporter.recording.model_metrics import GOES_ON_FROM
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Labels, Missing, Reading, Survey
-from exporter.settings import load_config
+from exporter.settings import load_settings
 from exporter.sources.factory import configured
 from exporter.store.store import Store
 from exporter.taps.process.messages import TapSettings
@@ -183,7 +183,7 @@ def test_the_taps_know_the_tenants_of_selectors_if_they_read_a_header(
     )
     flags = {"tap": ["proxy=127.0.0.1:0=127.0.0.1:8000"]}
     flags |= {"tap-tenant-header": [header]} if header else {}
-    list(configured(load_config(flags, {}), [selected]))
+    list(configured(load_settings(flags, {}), [selected]))
     assert given[0].tenants == ({"llama": ("acme",)} if header else {})
 
 

@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import asyncio, gc, sys
 from exporter import app
-from exporter.settings import load_config
+from exporter.settings import load_settings
 
 full = []
 most = 0
@@ -26,7 +26,7 @@ async def watch(*_, **__):
     kept.extend({"series": [number]} for number in range(500_000))
 
 app.watch = watch
-config = load_config({"vllm": ("http://127.0.0.1:1",)}, {}, None)
+config = load_settings({"vllm": ("http://127.0.0.1:1",)}, {}, None)
 asyncio.run(app.run(config, (), "0"))
 print(len(full), most < 50_000, gc.get_freeze_count() > 0, sys.getswitchinterval() <= 0.001)
 """

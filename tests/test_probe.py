@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from exporter.samples import Reading, Survey
-from exporter.settings import load_config
+from exporter.settings import load_settings
 from exporter.sources.factory import configured
 from exporter.sources.fetch import new_session
 from exporter.sources.probe import (
@@ -211,14 +211,14 @@ def test_what_the_server_counts_of_a_probed_model_is_withheld_and_the_rest_is_no
 def test_a_probe_needs_a_tap_that_tells_it_from_clients() -> None:
     flags = {"triton": ["http://127.0.0.1:8000"], "probe": ["chat"]}
     with pytest.raises(InvalidFile, match="would count probes among the requests of clients"):
-        load_config(flags, {})
-    load_config({**flags, "tap": ["proxy=:9000=127.0.0.1:8000"]}, {})
+        load_settings(flags, {})
+    load_settings({**flags, "tap": ["proxy=:9000=127.0.0.1:8000"]}, {})
 
 
 def test_a_probe_needs_a_server_to_send_to() -> None:
     flags = {"triton-metrics": ["http://127.0.0.1:8002/metrics"], "probe": ["chat"]}
     with pytest.raises(InvalidFile, match="--probe: there is no server to send the request to"):
-        load_config(flags, {})
+        load_settings(flags, {})
 
 
 def test_the_probe_id_is_another_one_after_every_start() -> None:
@@ -246,7 +246,7 @@ async def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
             ({}, ["tokenslo-probe", ID, ""]),
             ({"probe": ["m"]}, ["tokenslo-probe"]),
         ):
-            sources = configured(load_config({**flags, **more}, {}))
+            sources = configured(load_settings({**flags, **more}, {}))
             (taps,) = (source for source in sources if isinstance(source, TapSource))
             async with taps:
                 (tap,) = re.findall(r"proxy=127.0.0.1:([0-9]+)", taps.where)

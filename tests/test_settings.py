@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.gateway_names import GatewayMetric
-from exporter.settings import OPTIONS, ExpectedModel, Settings, load_config
+from exporter.settings import OPTIONS, ExpectedModel, Settings, load_settings
 from exporter.sockets import Listen
 from exporter.taps.tap import CaptureSpec, ProxySpec
 from slos.errors import InvalidFile
@@ -22,7 +22,7 @@ def problems(
     flags: dict[str, list[str]], environ: dict[str, str] | None = None, file: Path | None = None
 ) -> list[str]:
     with pytest.raises(InvalidFile) as failed:
-        load_config(flags, environ or {}, str(file) if file else None)
+        load_settings(flags, environ or {}, str(file) if file else None)
     return [str(problem) for problem in failed.value.problems]
 
 
@@ -37,7 +37,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_defaults() -> None:
-    assert load_config(TRITON, {}) == Settings(
+    assert load_settings(TRITON, {}) == Settings(
         triton="http://127.0.0.1:8000",
         triton_metrics="",
         trtllm="",
@@ -71,7 +71,7 @@ def test_defaults() -> None:
         tap_connections=8_000,
         tap_tls_certificate="",
         tap_tls_key="",
-        tap_upstream_tls="",
+        tap_upstream_server_name="",
         tap_upstream_ca="",
         inject="",
         log_level="info",
@@ -113,13 +113,13 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_TAP_CONNECTIONS": "500",
         "TOKENSLO_TAP_TLS_CERTIFICATE": "chain.pem",
         "TOKENSLO_TAP_TLS_KEY": "key.pem",
-        "TOKENSLO_TAP_UPSTREAM_TLS": "triton.internal",
+        "TOKENSLO_TAP_UPSTREAM_SERVER_NAME": "triton.internal",
         "TOKENSLO_TAP_UPSTREAM_CA": "ca.pem",
         "TOKENSLO_INJECT": "perf-metrics",
         "TOKENSLO_LOG_LEVEL": "debug",
     }
     assert set(environ) == {option.variable for option in OPTIONS}
-    assert load_config({}, environ) == Settings(
+    assert load_settings({}, environ) == Settings(
         triton="http://a:1",
         triton_metrics="https://b/metrics",
         trtllm="http://c:2",
@@ -156,7 +156,7 @@ def test_everything_from_the_environment() -> None:
         tap_connections=500,
         tap_tls_certificate="chain.pem",
         tap_tls_key="key.pem",
-        tap_upstream_tls="triton.internal",
+        tap_upstream_server_name="triton.internal",
         tap_upstream_ca="ca.pem",
         inject="perf-metrics",
         log_level="debug",
@@ -169,7 +169,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(write: Write) -> 
         "max-bytes: 4096\n"
     )
     environ = {"TOKENSLO_TIMEOUT": "4s", "TOKENSLO_INTERVAL": "4s", "TOKENSLO_CONFIG": str(file)}
-    config = load_config({"interval": ["4.5s"], "model": ["x"]}, environ)
+    config = load_settings({"interval": ["4.5s"], "model": ["x"]}, environ)
     assert (config.triton, config.timeout, config.interval) == ("http://file:1", 4.0, 4.5)
     assert config.model == ("x",)
     assert config.slo == (str(file.parent / "../slo.yaml"),)
@@ -182,7 +182,7 @@ def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
         "TOKENSLO_PORT": "tcp://10.0.0.1:9464",
         "TOKENSLO_SERVICE_HOST": "10.0.0.1",
     }
-    assert load_config(TRITON, environ) == load_config(TRITON, {})
+    assert load_settings(TRITON, environ) == load_settings(TRITON, {})
 
 
 def test_nothing_to_read_from() -> None:
@@ -285,16 +285,16 @@ CAPTURE = "capture=eth0:8000,8001"
 
 def test_a_tap_alone_is_enough_and_commas_of_ports_do_not_separate_taps(write: Write) -> None:
     eth, lo = CaptureSpec("eth0", (8000, 8001)), CaptureSpec("lo", (8000,))
-    assert load_config({"tap": [CAPTURE]}, {}).tap == (eth,)
-    assert load_config({}, {"TOKENSLO_TAP": f"{CAPTURE}, capture=lo:8000"}).tap == (eth, lo)
-    assert load_config({}, {}, str(write(f"tap: [{PROXY}]"))).tap == (
+    assert load_settings({"tap": [CAPTURE]}, {}).tap == (eth,)
+    assert load_settings({}, {"TOKENSLO_TAP": f"{CAPTURE}, capture=lo:8000"}).tap == (eth, lo)
+    assert load_settings({}, {}, str(write(f"tap: [{PROXY}]"))).tap == (
         ProxySpec("", 9000, "127.0.0.1", 8000),
     )
 
 
 def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: Write) -> None:
     file = write(f"tap: {PROXY}\ntap-tls-certificate: chain.pem\ntap-tls-key: key.pem\n")
-    config = load_config({}, {}, str(file))
+    config = load_settings({}, {}, str(file))
     assert config.tap_tls_certificate == str(file.parent / "chain.pem")
     assert config.tap_tls_key == str(file.parent / "key.pem")
 
@@ -335,7 +335,7 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
         (
             {"tap": [PROXY], "tap-upstream-ca": ["ca.pem"]},
             "command line: --tap-upstream-ca: the server is not spoken to in TLS. "
-            "Fix: give --tap-upstream-tls NAME as well.",
+            "Fix: give --tap-upstream-server-name NAME as well.",
         ),
         (
             {"tap": [CAPTURE], "inject": ["perf-metrics"]},
@@ -347,8 +347,8 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
             'command line: --inject: "timing" is nothing to inject. Fix: write perf-metrics.',
         ),
         (
-            {"tap": [CAPTURE], "tap-upstream-tls": ["triton"]},
-            "command line: --tap-upstream-tls: only a proxy speaks TLS. "
+            {"tap": [CAPTURE], "tap-upstream-server-name": ["triton"]},
+            "command line: --tap-upstream-server-name: only a proxy speaks TLS. "
             "Fix: give --tap proxy=LISTEN=UPSTREAM as well.",
         ),
         (

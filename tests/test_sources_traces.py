@@ -17,7 +17,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from exporter.samples import Distribution, Reading, SourceError, Survey
-from exporter.settings import load_config
+from exporter.settings import load_settings
 from exporter.sockets import Listen
 from exporter.sources.factory import configured
 from exporter.sources.fetch import FetchLimits
@@ -274,13 +274,13 @@ def test_settings_make_the_source() -> None:
         "otlp-traces": ["127.0.0.1:4318"],
         "otlp-traces-forward": ["http://user:secret@collector:4318/v1/traces"],
     }
-    (source,) = configured(load_config(flags, {}))
+    (source,) = configured(load_settings(flags, {}))
     assert source.where == (
         "traces sent to http://127.0.0.1:4318/v1/traces "
         "(passed on to http://collector:4318/v1/traces)"
     )
     with pytest.raises(InvalidFile, match="there are no traces to pass on"):
-        load_config({**flags, "otlp-traces": [], "triton": ["http://127.0.0.1:8000"]}, {})
+        load_settings({**flags, "otlp-traces": [], "triton": ["http://127.0.0.1:8000"]}, {})
 
 
 # What is told

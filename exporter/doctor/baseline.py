@@ -12,7 +12,7 @@ from exporter.doctor.doctor import diagnose
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.recording.label_limiter import OTHER
 from exporter.samples import Distribution, Labels, Reading, Value
-from exporter.settings import load_config
+from exporter.settings import load_settings
 from exporter.sources.fetch import FetchLimits
 from exporter.store.view import View
 from slos.first_file import Seen, SeenModel
@@ -26,10 +26,10 @@ async def look(
 ) -> tuple[SeenModel, ...]:
     """Read the servers, or one sidecar, and return every model that is reported on.
 
-    ``options`` are settings of the sidecar as ``load_config`` takes them.  Raises InvalidFile if an
-    address is wrong or nothing known answers there.
+    ``options`` are settings of the sidecar as ``load_settings`` takes them.  Raises InvalidFile if
+    an address is wrong or nothing known answers there.
     """
-    limits = FetchLimits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
+    limits = FetchLimits(load_settings({**options, "triton": [urls[0]]}, {}).timeout)
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "init")):
         return _models(_counted(sidecar[1]))
     diagnosis = await diagnose(urls, (), version, options)

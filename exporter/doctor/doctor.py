@@ -22,7 +22,7 @@ from exporter.methods import METHODS
 from exporter.objectives.objective_status import ObjectiveState, judge
 from exporter.recording.model_metrics import METHODS as TAP_METHODS
 from exporter.samples import ModelInfo, Reading, SourceError
-from exporter.settings import Settings, load_config
+from exporter.settings import Settings, load_settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
 from exporter.sources.fetch import FetchLimits, public
@@ -71,13 +71,13 @@ async def diagnose(
     version: str,
     options: Mapping[str, Sequence[str]],
 ) -> Diagnosis:
-    """Look at the servers; ``options`` are settings of the sidecar as ``load_config`` takes them.
+    """Look at the servers; ``options`` are settings of the sidecar as ``load_settings`` takes them.
 
     Raises InvalidFile if an address is wrong, or none of them answers as something that is known.
     """
     for url in urls:
-        load_config({"triton": [url]}, {})
-    limits = FetchLimits(load_config({**options, "triton": [urls[0]]}, {}).timeout)
+        load_settings({"triton": [url]}, {})
+    limits = FetchLimits(load_settings({**options, "triton": [urls[0]]}, {}).timeout)
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "doctor")):
         note = f"{sidecar.unreadable} {COMPRESSED}" if sidecar.unreadable else ""
         server = DetectedServer(public(urls[0]), "", f"tokenslo exporter {sidecar.version}", note)
@@ -89,7 +89,7 @@ async def diagnose(
     given = {name: [url] for name, url in settings.items() if name != TAP}
     view, readings = View((), (), (), {}), tuple[Reading, ...]()
     if given:
-        view, readings = await _view(load_config({**options, **given}, {}), services)
+        view, readings = await _view(load_settings({**options, **given}, {}), services)
     objectives = judge(services, view)
     if TAP in settings and not given:
         objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)

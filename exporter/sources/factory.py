@@ -82,7 +82,7 @@ _KNOW_MODELS = (
 
 def _served(config: Settings, limits: FetchLimits) -> ServedModels:
     return ServedModels(
-        config.tap, limits, server_name=config.tap_upstream_tls, ca=config.tap_upstream_ca
+        config.tap, limits, server_name=config.tap_upstream_server_name, ca=config.tap_upstream_ca
     )
 
 
@@ -100,7 +100,7 @@ def _tap_settings(
         connections=config.tap_connections,
         certificate=config.tap_tls_certificate,
         key=config.tap_tls_key,
-        upstream_name=config.tap_upstream_tls,
+        upstream_name=config.tap_upstream_server_name,
         upstream_ca=config.tap_upstream_ca,
         inject=bool(config.inject),
         thresholds=edges,

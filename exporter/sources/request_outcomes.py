@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from exporter.recording.initial_series import known_labels
 from exporter.samples import Labels, Model, Reading, Value
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCount:
+    """Requests that the engine counted when they finished, and the method that this is."""
+
+    method: str
+    reason: str
+    count: float
 
 
 def request_readings(

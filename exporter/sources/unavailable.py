@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from exporter.samples import Missing, ModelInfo
-from exporter.sources.triton.request_metrics import Kind, kind_of
+from exporter.sources.model_kind import Kind, kind_of
 from exporter.sources.triton.trtllm_backend import GAUGES
 
 OBSERVE = (

@@ -13,7 +13,7 @@ import click
 
 from exporter.app import run
 from exporter.log import set_up
-from exporter.settings import OPTIONS, PREFIX, load_config
+from exporter.settings import OPTIONS, PREFIX, load_settings
 from tokenslo.files import load_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,7 +47,7 @@ def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     requests of its own it sends only with --probe.
     """
     given = {option.name: flags[option.attribute] for option in OPTIONS}
-    settings = load_config(given, os.environ, config)
+    settings = load_settings(given, os.environ, config)
     services = load_all(settings.slo, [*map(Path, settings.jpath)])
     set_up(settings.log_level)
     asyncio.run(run(settings, services, version("tokenslo")))

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError
 from exporter.sources import unavailable
 from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.model_kind import kind_of
+from exporter.sources.request_outcomes import FinishedCount
 from exporter.sources.triton import request_metrics, trtllm_backend
 from exporter.sources.triton.model_selection import ModelSelection
-from exporter.sources.triton.request_metrics import Finished, Origin, Tally, kind_of
+from exporter.sources.triton.request_metrics import Origin, Tally
 from exporter.sources.triton.trtllm_backend import Engine
 from exporter.sources.unavailable import Gap
 from exporter.sources.vllm import vllm_metrics
@@ -120,7 +122,7 @@ def _counted(
 def _finished(
     models: Sequence[ModelInfo],
     tallies: Mapping[Model, Tally],
-    done: Mapping[Model, Finished],
+    done: Mapping[Model, FinishedCount],
     origin: Origin,
     note: str = "",
 ) -> Iterator[Reading]:

@@ -28,9 +28,9 @@ from exporter.samples import (
     Value,
 )
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.request_outcomes import request_readings
+from exporter.sources.model_kind import Kind, kind_of
+from exporter.sources.request_outcomes import FinishedCount, request_readings
 
-Kind = Literal["tensorrtllm", "ensemble", "vllm", "decoupled", "unary", "unknown"]
 Origin = Literal["counters", "statistics"]
 
 SUCCESS = "nv_inference_request_success"
@@ -83,25 +83,6 @@ class Tally:
     failures: Mapping[str, float] = field(default_factory=dict)
     duration: float | None = None
     queue: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Requests that the engine itself counted at their end, and the method that this is."""
-
-    method: str
-    reason: str
-    count: float
-
-
-def kind_of(info: ModelInfo) -> Kind:
-    """Say which rules of belief apply to a model."""
-    match info.backend:
-        case "":
-            return "unknown"
-        case "tensorrtllm" | "ensemble" | "vllm" as kind:
-            return kind
-    return "decoupled" if info.decoupled else "unary"
 
 
 def tallies(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]:
@@ -171,7 +152,7 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
 
 
 def finished(
-    info: ModelInfo, done: Finished, tally: Tally, origin: Origin, note: str = ""
+    info: ModelInfo, done: FinishedCount, tally: Tally, origin: Origin, note: str = ""
 ) -> Iterator[Reading]:
     """Tell requests of a model whose successes Triton counts too early; failures are Triton's."""
     method = done.method if origin == "counters" else f"{done.method}_statistics"

@@ -15,7 +15,7 @@ from math import inf
 
 from exporter.samples import UNLABELLED, Distribution, Missing, Model, ModelInfo, Reading
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.triton.request_metrics import Finished
+from exporter.sources.request_outcomes import FinishedCount
 from exporter.sources.trtllm import kv_blocks
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES
 
@@ -97,10 +97,10 @@ class _Gauges:
     static_batching: bool
 
 
-def finished(metrics: ByModel) -> dict[Model, Finished]:
+def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
     """Return how many requests each engine finished: each one has an output length."""
     return {
-        model: Finished("trtllm_finished", "finished", count)
+        model: FinishedCount("trtllm_finished", "finished", count)
         for model, count in metrics.total(OUTPUT_LENGTH, "_count").items()
     }
 

@@ -24,8 +24,7 @@ from exporter.samples import (
     Value,
 )
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.request_outcomes import request_readings
-from exporter.sources.triton.request_metrics import Finished
+from exporter.sources.request_outcomes import FinishedCount, request_readings
 from slos.signals import LORA_LABELS
 
 T = TypeVar("T")
@@ -90,10 +89,10 @@ FAMILIES = frozenset(
 )
 
 
-def finished(metrics: ByModel) -> dict[Model, Finished]:
+def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
     """Return how many requests each engine finished: each one has a duration."""
     return {
-        model: Finished("vllm_finished", "finished", count)
+        model: FinishedCount("vllm_finished", "finished", count)
         for model, count in metrics.total(DURATION, "_count").items()
     }
 

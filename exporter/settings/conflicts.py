@@ -1,0 +1,107 @@
+"""Settings that conflict or depend on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from exporter.settings.options import BY_NAME, SOURCES, Option
+from exporter.settings.values import Settings, one_of
+from exporter.taps.tap import ProxySpec
+from slos.errors import Problem
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSetting:
+    """The texts of a setting, and where they are given."""
+
+    option: Option
+    texts: tuple[str, ...]
+    file: str
+    field: str
+    line: int = 0
+
+    def problem(self, message: str, fix: str) -> Problem:
+        """Return an error at this place."""
+        return Problem(self.file, self.line, self.field, message, fix)
+
+
+def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[Problem]:
+    """Yield settings that exclude each other, and settings that miss another one."""
+    if not any(getattr(config, BY_NAME[name].attribute) for name in SOURCES):
+        flags = one_of(f"--{name} {BY_NAME[name].metavar}" for name in SOURCES)
+        yield Problem(
+            COMMAND_LINE,
+            0,
+            "",
+            "there is nothing to read from",
+            f"give {flags} (or as {BY_NAME[SOURCES[0]].variable} and {SOURCES[0]} in --config "
+            "FILE, for example)",
+        )
+    if config.trtllm_requests and not config.trtllm:
+        yield given["trtllm_requests"].problem(
+            "the files do not say of which model they are", "give --trtllm URL as well"
+        )
+    if config.otlp_traces_forward and not config.otlp_traces:
+        yield given["otlp_traces_forward"].problem(
+            "there are no traces to pass on", "give --otlp-traces HOST:PORT as well"
+        )
+    if config.probe and not (config.triton or config.trtllm or config.vllm or config.sglang):
+        yield given["probe"].problem(
+            "there is no server to send the request to",
+            "give --triton URL, --trtllm URL, --vllm URL or --sglang URL as well",
+        )
+    if config.probe and not config.tap:
+        yield given["probe"].problem(
+            "the server would count probes among the requests of clients",
+            "give --tap SPEC as well, which tells them apart",
+        )
+    yield from _tap_conflicts(config, given)
+    if config.stale_after <= config.interval:
+        where = given["stale_after"]
+        if where.file == "defaults":
+            where = given["interval"]
+        yield where.problem(
+            f"readings would be stale ({config.stale_after:g} s) before the next one comes "
+            f"({config.interval:g} s)",
+            "make stale-after longer than interval",
+        )
+
+
+_WITH_TAPS = {
+    "tap_tenant_header": ("tap", "there are no streams to look at", "give --tap SPEC as well"),
+    "tap_tls_certificate": ("tap_tls_key", "its key is missing", "give --tap-tls-key FILE as well"),
+    "tap_tls_key": (
+        "tap_tls_certificate",
+        "its certificate is missing",
+        "give --tap-tls-certificate FILE as well",
+    ),
+    "tap_upstream_ca": (
+        "tap_upstream_server_name",
+        "the server is not spoken to in TLS",
+        "give --tap-upstream-server-name NAME as well",
+    ),
+}
+"""Settings that need another one: which, and what is wrong without it."""
+_WITH_PROXY = {
+    "tap_tls_certificate": "only a proxy speaks TLS",
+    "tap_upstream_server_name": "only a proxy speaks TLS",
+    "inject": "only a proxy can change what clients ask",
+}
+
+
+def _tap_conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[Problem]:
+    for name, (needed, message, fix) in _WITH_TAPS.items():
+        if getattr(config, name) and not getattr(config, needed):
+            yield given[name].problem(message, fix)
+    proxies = [spec for spec in config.tap if isinstance(spec, ProxySpec)]
+    if proxies and len(proxies) < len(config.tap):
+        yield given["tap"].problem(
+            "a proxy and a capture would count the same streams twice",
+            "choose the proxy, or the capture, which nothing passes through",
+        )
+    for name, message in _WITH_PROXY.items():
+        if getattr(config, name) and not proxies:
+            yield given[name].problem(message, "give --tap proxy=LISTEN=UPSTREAM as well")
