@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -22,16 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-import alerts.rules
 from alerts.layout import document
 from bench import peers
+from bench.peers import COMPARED
 from lab import parts, prometheus
 from slos.durations import parse_duration
 from slos.events import MINUTE
-from slos.model import Service
 from slos.names import BAD, TARGET, TOTAL, series_labels
-from slos.plan import plan
-from tests.rule_values.recordings import OBJECTIVES, _Selected
+from tests.rule_values.recordings import _Selected
 from tests.rule_values.replay import EPOCH, Replay, Start, replaying
 from tests.rule_values.traffic import (
     DAY,
@@ -49,7 +47,6 @@ from tests.rule_values.traffic import (
 COUNT = 50
 """Objectives that costs are stated for."""
 TARGETS = 20
-COMPARED = ("availability", "e2e")
 AHEAD = 480
 """Seconds of scrapes after the start, in place of live targets; Prometheus takes 10 minutes."""
 DEFAULT_INTERVAL = f"{MINUTE}s"
@@ -99,7 +96,8 @@ def models(objectives: int) -> Sequence[str]:
 def generated(objectives: int) -> Mapping[str, str]:
     """Return the rule file of each tool; without Go, ours alone."""
     names = models(objectives)
-    files = {"tokenslo": document("", {"groups": _own(names)}, source="", version="")}
+    ours = [group for model in names for group in peers.own(model, COMPARED)]
+    files = {"tokenslo": document("", {"groups": ours}, source="", version="")}
     if not shutil.which("go"):
         return files
     selected = [_Selected.of(model, name) for model, name in product(names, COMPARED)]
@@ -112,15 +110,6 @@ def generated(objectives: int) -> Mapping[str, str]:
         tool: yaml.safe_dump({"groups": [*chain(*map(generate, selected))]})
         for tool, generate in theirs.items()
     }
-
-
-def _own(names: Iterable[str]) -> list[Mapping[str, object]]:
-    objectives = tuple(OBJECTIVES[name] for name in COMPARED)
-    services = (
-        Service("", model, window=peers.PERIOD, selector={"model": model}, objectives=objectives)
-        for model in names
-    )
-    return [*chain.from_iterable(alerts.rules.groups(plan(each)) for each in services)]
 
 
 def add_history(replay: Replay, history: History, now: int) -> None:

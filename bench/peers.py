@@ -1,7 +1,7 @@
-"""Run the real Sloth and the real Pyrra, and compare their rules with ours.
+"""Generate rules with the real Sloth and the real Pyrra.
 
-``python -m bench.peers`` from the checkout.  Both are built from their Go modules where Go is
-installed; nothing else of this project needs Go.  README.md explains the tables.
+``python -m bench.peers`` from the checkout prints their sizes and when they page.  Both are built
+from their Go modules where Go is installed; nothing else of this project needs Go.
 """
 
 from __future__ import annotations
@@ -12,28 +12,37 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
-from bench import rules as own
-from lab import parts, prometheus
+import alerts.rules
+from alerts.layout import document
+from lab import parts
 from promql.expr import decimal_text
 from slos.burn import pairs
 from slos.durations import format_duration, parse_duration
-from tests.rule_values.compare import compare, record
+from slos.model import Service
+from slos.plan import plan
 from tests.rule_values.paging import Condition
-from tests.rule_values.recordings import EVERY, TARGET, Recording, Tool, _Selected, tokenslo
-from tests.rule_values.replay import Start, replaying
-from tests.rule_values.traffic import DAY, STORIES, play
+from tests.rule_values.recordings import (
+    EVERY,
+    OBJECTIVES,
+    TARGET,
+    Recording,
+    Tool,
+    _Selected,
+    tokenslo,
+)
+from tests.rule_values.traffic import DAY
 
 MODULES = {
     "sloth": ("github.com/slok/sloth", "v0.16.0", "./cmd/sloth"),
     "pyrra": ("github.com/pyrra-dev/pyrra", "v0.10.1", "."),
 }
+COMPARED = ("availability", "e2e")
 PERIOD = Decimal(30 * DAY)
 DAYS = format_duration(PERIOD)
 TARGETS = tuple(map(Decimal, ("0.9999", "0.999", "0.99", "0.95", "0.9")))
@@ -41,7 +50,6 @@ ERROR_RATIOS = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
 WORKBOOK = (("1h", Decimal("14.4")), ("6h", Decimal(6)))
 """Long windows and burn rates that page, for 30 days: table 5-8 of the SRE workbook."""
 _BUDGET = 1 - TARGET
-HISTORIES = (DAY, 30 * DAY)
 _NOT_OPTIMIZED = {
     "chain": [
         {"id": "sloth.dev/core/sli_rules/v1", "priority": 1, "config": {"disableOptimized": True}}
@@ -116,7 +124,7 @@ def pyrra(selected: _Selected, target: Decimal, *, native: bool = False) -> list
     spec = {
         "apiVersion": "pyrra.dev/v1alpha1",
         "kind": "ServiceLevelObjective",
-        "metadata": {"name": f"{selected.model}-{selected.indicator}"},
+        "metadata": {"name": f"{selected.model}-{selected.indicator}{'-native' * native}"},
         "spec": {"target": str(target * 100), "window": DAYS, "indicator": indicator},
     }
     with TemporaryDirectory() as folder:
@@ -179,28 +187,42 @@ def _matchers(labels: Mapping[str, str]) -> str:
 def real_tools(model: str, name: str) -> Sequence[Tool]:
     """Return our rules and those that the real tools generate, for 30 days."""
     selected, target = _Selected.of(model, name), TARGET
+    native = () if selected.failed else (pyrra(selected, target, native=True),)
     return [
         tokenslo(model, name, PERIOD),
         tool("Sloth", selected, sloth(selected, target)),
         tool("Sloth -o", selected, sloth(selected, target, optimized=False)),
         tool("Pyrra", selected, pyrra(selected, target)),
+        *(tool("Pyrra -n", selected, groups) for groups in native),
     ]
+
+
+def own(model: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return our rule groups for objectives of a model."""
+    objectives = tuple(OBJECTIVES[name] for name in names)
+    service = Service("", model, window=PERIOD, selector={"model": model}, objectives=objectives)
+    return alerts.rules.groups(plan(service))
 
 
 def print_sizes() -> None:
     print(f"{'rules':<14} {'objective':<12} {'rules':>5} {'lines':>5} {'longest query':>13}")
-    for name in own.COMPARED:
+    for name in COMPARED:
         selected = _Selected.of("chat", name)
         made = {
+            "tokenslo": own("chat", [name]),
             "Sloth": sloth(selected, TARGET),
             "Sloth -o": sloth(selected, TARGET, optimized=False),
             "Pyrra": pyrra(selected, TARGET),
         }
         if not selected.failed:
-            made["Pyrra, native"] = pyrra(selected, TARGET, native=True)
+            made["Pyrra -n"] = pyrra(selected, TARGET, native=True)
         for title, groups in made.items():
             rules = [rule for group in groups for rule in group["rules"]]
-            text = yaml.safe_dump({"groups": groups}, width=1000)
+            text = (
+                document("", {"groups": groups}, source="", version="")
+                if title == "tokenslo"
+                else yaml.safe_dump({"groups": groups}, width=1000)
+            )
             longest = max(len(" ".join(rule["expr"].split())) for rule in rules)
             lines = text.count("\n")
             print(f"{title:<14} {name:<12} {len(rules):>5} {lines:>5} {longest:>13}")
@@ -252,52 +274,18 @@ def print_page_times() -> None:
             )
 
 
-def print_accuracy(start: Start, folder: Path) -> None:
-    own.print_head([PERIOD])
-    history, checks = 30 * DAY, range(2 * DAY, 30 * DAY + 1, own.CHECK_EVERY)
-    for story in STORIES:
-        each = [one for name in own.COMPARED for one in real_tools(story.name, name)]
-        with replaying(start, folder / story.name) as replay:
-            played = {story.name: play(story, history)}
-            found = compare(replay, played, {story.name: each}, history, checks)
-        own.print_errors(found, [PERIOD])
-
-
-def print_costs(start: Start, folder: Path) -> None:
-    print(f"{'history':>7} {'objective':<12} {'rules':<8} {'samples read / minute':>21}")
-    for history in HISTORIES:
-        with replaying(start, folder / f"cost {history}") as replay:
-            replay.add(play(own.COSTLY, history, servers=own.SERVERS[0]).samples)
-            each = [one for name in own.COMPARED for one in real_tools(own.COSTLY.name, name)]
-            record(replay, each, history, range(history, history + 1, EVERY))
-            for one in each:
-                read = own.cost(replay, one, history)["read"]
-                length = format_duration(Decimal(history))
-                print(f"{length:>7} {one.objective:<12} {one.name:<8} {read:>21,.0f}")
-
-
 def main(*tables: str) -> None:
-    """Print the named tables: sizes, pages, accuracy, costs; all of them by default."""
+    """Print the named tables of what each tool generates: sizes, pages; both by default."""
     if not shutil.which("go"):
         print("Go is not installed, so Sloth and Pyrra cannot be built.")
         print("`python -m bench.rules` compares with their rules as written down here.")
         return
-    wanted = tables or ("sizes", "pages", "accuracy", "costs")
-    if "sizes" in wanted:
-        print_sizes()
+    for table in tables or PRINTED:
+        PRINTED[table]()
         print()
-    if "pages" in wanted:
-        print_page_times()
-        print()
-    if not {"accuracy", "costs"} & {*wanted}:
-        return
-    start = partial(prometheus.start, parts.program("prometheus", print))
-    with TemporaryDirectory() as name:
-        if "accuracy" in wanted:
-            print_accuracy(start, Path(name))
-            print()
-        if "costs" in wanted:
-            print_costs(start, Path(name))
+
+
+PRINTED = {"sizes": print_sizes, "pages": print_page_times}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -14,10 +15,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from bench import peers
+from bench.peers import COMPARED
 from lab import parts, prometheus
 from slos.durations import format_duration
 from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare, record
-from tests.rule_values.recordings import OBJECTIVES, Tool, tokenslo, tools
+from tests.rule_values.recordings import EVERY, OBJECTIVES, Tool, tokenslo, tools
 from tests.rule_values.replay import Replay, Start, replaying
 from tests.rule_values.traffic import DAY, HOUR, METRICS, STORIES, Story, play
 
@@ -27,7 +30,6 @@ PERIODS = [Decimal(days * DAY) for days in (1, 7, 28, 30, 90)]
 HISTORY = {story.name: (93 if story == WORST else 30) * DAY for story in STORIES}
 # At no time of day in particular.
 CHECK_EVERY = 22 * HOUR + 450
-COMPARED = ("availability", "e2e")
 OTHERS = [name for name in OBJECTIVES if name not in COMPARED]
 OTHERS_HISTORY = 8 * DAY
 OTHERS_CHECKS = range(2 * DAY, OTHERS_HISTORY + 1, 4 * HOUR + 450)
@@ -35,6 +37,14 @@ WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 SERVERS = (2, 10)
 USUAL = Decimal(28 * DAY)
 COSTLY, COSTLY_HISTORY = STORIES[0], 30 * DAY
+REAL_HISTORIES = (DAY, 30 * DAY)
+TABLES = ("peers", "generated", "written", "others", "costs")
+OF_GO = {"peers", "generated"}
+WITHOUT_GO = """\
+Go is not installed, so Sloth and Pyrra cannot be built.  Their rules are those written down in
+tests/rule_values/recordings.py.  Left out: their sizes and times to page, and the accuracy and cost
+of what they generate, with Sloth's optimisation off and Pyrra's native histograms too.
+"""
 
 
 def accuracy(start: Start, folder: Path, story: Story) -> list[Compared]:
@@ -119,22 +129,65 @@ def cost(replay: Replay, tool: Tool, at: int) -> Mapping[str, float]:
     }
 
 
-def main(release: str = "") -> None:
-    """Print all tables; ``release`` is the Debian release whose Prometheus is asked."""
-    server = parts.program(f"prometheus{release and '@'}{release}", print)
+def print_generated(start: Start, folder: Path) -> None:
+    """Print the accuracy and the cost of what the real tools generate, over 30 days."""
+    print_head([peers.PERIOD])
+    history, checks = 30 * DAY, range(2 * DAY, 30 * DAY + 1, CHECK_EVERY)
+    for story in STORIES:
+        each = [one for name in COMPARED for one in peers.real_tools(story.name, name)]
+        with replaying(start, folder / f"{story.name} generated") as replay:
+            traffic = play(story, history)
+            replay.add_native(traffic.samples)
+            found = compare(replay, {story.name: traffic}, {story.name: each}, history, checks)
+        print_errors(found, [peers.PERIOD])
+    print()
+    print(f"{'history':>7} {'objective':<12} {'rules':<9} {'samples read / minute':>21}")
+    for history in REAL_HISTORIES:
+        with replaying(start, folder / f"generated {history}") as replay:
+            traffic = play(COSTLY, history, servers=SERVERS[0])
+            replay.add(traffic.samples)
+            replay.add_native(traffic.samples)
+            each = [one for name in COMPARED for one in peers.real_tools(COSTLY.name, name)]
+            record(replay, each, history, range(history, history + 1, EVERY))
+            for one in each:
+                read = cost(replay, one, history)["read"]
+                length = format_duration(Decimal(history))
+                print(f"{length:>7} {one.objective:<12} {one.name:<9} {read:>21,.0f}")
+
+
+def main(*tables: str) -> None:
+    """Print the named :data:`TABLES`, all by default; ``@forky`` takes another release's server."""
+    release = next((each for each in tables if each.startswith("@")), "")
+    wanted = {*tables} - {release} or {*TABLES}
+    if unknown := wanted - {*TABLES}:
+        sys.exit(f"no such table: {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    if not shutil.which("go") and wanted & OF_GO:
+        print(WITHOUT_GO)
+        wanted -= OF_GO
+    if not wanted:
+        return
+    server = parts.program(f"prometheus{release}", print)
     print(parts.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
     start = partial(prometheus.start, server)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        print_head(PERIODS)
-        for story in STORIES:
-            print_errors(accuracy(start, folder, story), PERIODS)
-        print()
-        print_head(PERIODS[:2])
-        for story in STORIES:
-            print_errors(others(start, folder, story), PERIODS[:2])
-        print()
-        print_costs(start, folder)
+        if "peers" in wanted:
+            peers.main()
+        if "generated" in wanted:
+            print_generated(start, folder)
+            print()
+        if "written" in wanted:
+            print_head(PERIODS)
+            for story in STORIES:
+                print_errors(accuracy(start, folder, story), PERIODS)
+            print()
+        if "others" in wanted:
+            print_head(PERIODS[:2])
+            for story in STORIES:
+                print_errors(others(start, folder, story), PERIODS[:2])
+            print()
+        if "costs" in wanted:
+            print_costs(start, folder)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+import yaml
 
-from bench import peers
+from bench import evaluation, paging, peers, rules
 from tests.rule_values.paging import Condition
 
 SLOTH = {
@@ -54,3 +55,26 @@ def test_without_go_it_says_so(
     monkeypatch.setenv("PATH", "")
     peers.main()
     assert capsys.readouterr().out.startswith("Go is not installed")
+    rules.main("peers", "generated")
+    said = capsys.readouterr().out
+    assert said.startswith("Go is not installed")
+    assert "Left out: their sizes and times to page" in said
+
+
+def test_an_unknown_table_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="no such table: size; there are peers, generated"):
+        rules.main("size")
+
+
+def test_without_go_our_rules_alone_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    (tool,) = files = evaluation.generated(4)
+    assert tool == "tokenslo"
+    groups = yaml.safe_load(files[tool])["groups"]
+    assert [group["name"] for group in groups] == [
+        "m0/availability",
+        "m0/e2e",
+        "m1/availability",
+        "m1/e2e",
+    ]
+    assert [*paging.rules((Decimal("0.9"),))] == ["tokenslo"]

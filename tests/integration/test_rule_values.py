@@ -24,6 +24,8 @@ from tests.rule_values.recordings import Tool, tokenslo, tools
 from tests.rule_values.replay import replaying
 from tests.rule_values.traffic import (
     DAY,
+    DURATION,
+    EDGE,
     EVENTS,
     HOUR,
     METRICS,
@@ -166,3 +168,33 @@ def test_the_replay_counts_and_ends_series_as_prometheus_does(
         assert replay.cost(f"sum({REQUESTS}) / count({REQUESTS})", HOUR) == (1, 18)
         assert replay.values("ended", range(0, 121, 30)) == {0: 1.5, 30: 2.5}
         assert replay.values("sum_over_time(ended[5m])", range(120, 121)) == {120: 4}
+
+
+def test_native_histograms_have_the_observations_of_classic_ones(
+    prometheus: Start, tmp_path: Path
+) -> None:
+    story = next(story for story in STORIES if story.name == "gaps")
+    traffic = play(story, DAY, families=[DURATION])
+    count, bucket = (
+        f"sum(rate({DURATION}_{part}[1h]))" for part in ("count", f'bucket{{le="{EDGE}"}}')
+    )
+    times = range(2 * HOUR, DAY, 450)
+    with replaying(prometheus, tmp_path) as replay:
+        replay.add(traffic.samples)
+        replay.add_native(traffic.samples)
+        native = f"sum(rate({DURATION}[1h]))"
+        for expr, classic in (
+            (f"histogram_count({native})", count),
+            (f"histogram_fraction(0, {EDGE}, {native})", f"{bucket} / {count}"),
+        ):
+            expected = replay.values(classic, times)
+            assert len(expected) == len(times)
+            assert replay.values(expr, times) == pytest.approx(expected)
+        assert len(set(expected.values())) > 1
+        # The series ends where scrapes fail, like its classic ones.
+        native_alive, classic_alive = (
+            replay.values(f"count({DURATION}{suffix})", range(2 * HOUR, DAY, 30))
+            for suffix in ("", "_count")
+        )
+        assert native_alive == classic_alive
+        assert {*native_alive.values()} == {1.0, 2.0}

@@ -18,11 +18,13 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import numpy as np
+import numpy.typing as npt
 
 from lab.prometheus import Prometheus
 from promql.client import query_range
+from tests.rule_values.native import encoded, histograms
 from tests.rule_values.recordings import Recording
-from tests.rule_values.traffic import Labels, Points, Samples, labelled, points
+from tests.rule_values.traffic import Counts, Labels, Points, Samples, labelled, points
 
 Start = Callable[..., Prometheus]
 
@@ -36,6 +38,7 @@ _LOOKBACK = 300
 # All of the history stays in the head, which takes samples up to half a block before its latest.
 _KEPT = (
     "--web.enable-remote-write-receiver",
+    "--enable-feature=native-histograms",
     "--storage.tsdb.retention.time=10y",
     "--storage.tsdb.min-block-duration=2y",
     "--storage.tsdb.max-block-duration=2y",
@@ -69,6 +72,15 @@ class Replay:
             for first in range(0, len(times), _WRITTEN):
                 part = slice(first, first + _WRITTEN)
                 self._write(_series(labels, (times[part], bits[part])))
+
+    def add_native(self, samples: Samples) -> None:
+        """Add native histograms with what classic ones among the samples observe."""
+        for labels, (times, good), (_, total) in histograms(samples):
+            for first in range(0, len(times), _WRITTEN):
+                part = slice(first, first + _WRITTEN)
+                at = times[part]
+                observed = encoded((at, good[part]), (at, total[part]), _varints(at))
+                self._write(_of_labels(labels) + observed)
 
     def values(self, expr: str, times: range) -> Mapping[float, float]:
         """Evaluate what has one element at most, at evenly spaced times."""
@@ -129,19 +141,26 @@ _SAMPLE = np.dtype([("head", "u1", 3), ("bits", "<u8"), ("tag", "u1"), ("time", 
 
 
 def _series(labels: Labels, points_: Points) -> bytes:
-    of_labels = [
-        _bytes_field(1, _bytes_field(1, name.encode()) + _bytes_field(2, value.encode()))
-        for name, value in sorted(labels)
-    ]
     times, bits = points_
     made = np.empty(len(times), dtype=_SAMPLE)
     made["head"] = 0x12, 16, 0x09  # a sample of 16 bytes, and first its value
     made["bits"] = bits
     made["tag"] = 0x10
-    milliseconds = (EPOCH + times) * 1000  # which are six groups of seven bits, all but one go on
-    groups = milliseconds[:, None] >> np.arange(0, 42, 7) & 0x7F
-    made["time"] = groups | [0x80, 0x80, 0x80, 0x80, 0x80, 0]
-    return b"".join([*of_labels, made.tobytes()])
+    made["time"] = _varints(times)
+    return _of_labels(labels) + made.tobytes()
+
+
+def _of_labels(labels: Labels) -> bytes:
+    return b"".join(
+        _bytes_field(1, _bytes_field(1, name.encode()) + _bytes_field(2, value.encode()))
+        for name, value in sorted(labels)
+    )
+
+
+def _varints(times: Counts) -> npt.NDArray[np.uint8]:
+    """Encode times in milliseconds: six groups of seven bits, of which the last ends the number."""
+    groups = ((EPOCH + times) * 1000)[:, None] >> np.arange(0, 42, 7) & 0x7F
+    return (groups | [0x80, 0x80, 0x80, 0x80, 0x80, 0]).astype(np.uint8)
 
 
 def _bytes_field(number: int, content: bytes) -> bytes:
