@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from alerts.messages import dashboard_link
 from promql.expr import pretty
 from slos import names
-from slos.causes import Condition, cause_labels, conditions
+from slos.cause_conditions import Condition
+from slos.causes import cause_labels, conditions
 from slos.plan import Plan, PlannedCause
 from slos.yaml_text import Commented, Inline
 
 Rule = dict[str, object]
 
 INTERVAL = "1m"
+_WIDTH = 140
 _NAMED = 20
 """How many of the objectives that it explains an alert names."""
 
@@ -21,13 +26,28 @@ def groups(plan: Plan) -> list[Rule]:
     rules = [
         _rule(plan, planned, condition)
         for planned in plan.causes
-        for condition in conditions(planned.cause, plan.service.selector)
+        for condition in conditions(planned.cause, plan.scope)
     ]
     if not rules:
         return []
-    about = "Causes: conditions that explain why an objective burns."
+    about = (
+        "Causes: conditions that explain why an objective burns. They read what is recorded first."
+    )
     name = f"{plan.service.service}/causes"
+    rules = [*_records(plan), *rules]
     return [Commented(about, {"name": name, "interval": INTERVAL, "rules": rules})]
+
+
+def _records(plan: Plan) -> Iterator[Rule]:
+    """Yield the rules that record what conditions read more than once."""
+    scope = plan.scope
+    read = chain.from_iterable(planned.cause.reads for planned in plan.causes)
+    for recording in dict.fromkeys(read):
+        yield {
+            "record": recording.name,
+            "expr": pretty(recording.expr(scope), _WIDTH),
+            **({"labels": Inline(scope.selector)} if scope.selector else {}),
+        }
 
 
 def _rule(plan: Plan, planned: PlannedCause, condition: Condition) -> Rule:
@@ -38,7 +58,7 @@ def _rule(plan: Plan, planned: PlannedCause, condition: Condition) -> Rule:
     on = "{{ with $labels.instance }} on {{ . }}{{ end }}"
     return {
         "alert": planned.alert.name,
-        "expr": pretty(condition.expr, 100),
+        "expr": pretty(condition.expr, _WIDTH),
         "for": cause.lasting,
         "labels": Inline(
             {

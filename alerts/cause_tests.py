@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from promql.expr import Matcher, Vector, equal, vector
-from slos.causes import cause_labels, scope_of
+from slos.causes import cause_labels
 from slos.durations import format_duration, parse_duration
 from slos.plan import Plan, PlannedCause
 from slos.queries import INSTANCE, Scope
@@ -22,7 +22,7 @@ _FILLING = parse_duration("10m")
 
 def tests(plan: Plan) -> Iterator[Item]:
     """Yield stories in which causes happen; what is told in one does not touch another there."""
-    scope = scope_of(plan.service.selector)
+    scope = plan.scope
     known = {planned.cause.name: planned for planned in plan.causes}
     for names in _STORIES:
         told = [planned for name, planned in known.items() if name in names]
@@ -150,6 +150,12 @@ _HAPPENS: Mapping[str, Callable[[Scope], Series]] = {
     "ExporterSourceDown": lambda scope: {
         _here(scope.series("tokenslo_source_up")): _stays("0"),
         _here(scope.series("tokenslo_model_info")): _stays("1"),
+    },
+    "SignalUnavailable": lambda scope: {
+        scope.series(
+            "tokenslo_signal_info",
+            *equal({"signal": scope.needed[0], "quality": "unavailable"}),
+        ): _stays("1")
     },
     "ModelNotReady": lambda scope: {
         scope.series("tokenslo_ready", Matcher("layer", "=", "model")): _stays("0")

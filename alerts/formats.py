@@ -168,7 +168,7 @@ _BODIES: Mapping[Format, Callable[[Plan, str, list[rules.Rule], Options], _Bodie
 def _lifted(group: rules.Rule) -> rules.Rule:
     """Write labels that all rules of a group have on the group."""
     members: list[dict[str, object]] = group["rules"]  # type: ignore[assignment]
-    labels: list[dict[str, str]] = [rule["labels"] for rule in members]  # type: ignore[misc]
+    labels: list[dict[str, str]] = [rule.get("labels", {}) for rule in members]  # type: ignore[misc]
     first, *others = labels
     common = {
         name: value

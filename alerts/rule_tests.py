@@ -171,10 +171,13 @@ def _unavailable(plan: Plan) -> Iterator[Item]:
     checks = []
     for planned in declared:
         absent = firing(plan, planned, planned.absent)
-        ticket = labelled(plan, planned, absent, "ticket")
-        checks += [some(lasting, ticket), some(lasting, absent)]
+        if planned.recorded.uncovered is None:  # a cause alert is about it
+            checks.append(none(lasting, absent))
+        else:
+            ticket = labelled(plan, planned, absent, "ticket")
+            checks += [some(lasting, ticket), some(lasting, absent)]
     yield {
-        "name": "signals that the exporter declares unavailable are a ticket, not a page",
+        "name": "signals that the exporter declares unavailable page no one",
         "interval": format_duration(STEP),
         "input_series": [
             {"series": str(series), "values": f"1x{int(lasting / STEP)}"}

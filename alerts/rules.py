@@ -18,7 +18,7 @@ from slos import names
 from slos.burn import Pair, Trickle
 from slos.durations import format_duration
 from slos.events import MINUTE
-from slos.indicators import threshold_text
+from slos.indicators import threshold_text, unavailable_signals
 from slos.model import TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.yaml_text import Commented, Inline
@@ -29,12 +29,29 @@ INTERVAL = format_duration(Decimal(MINUTE))
 """How often groups are evaluated: as long as the increases that they record."""
 INCONSISTENT_FOR = "15m"
 """Servers scraped at different times contradict each other for moments."""
-_WIDTH, _ALERT_WIDTH = 155, 100
+_WIDTH, _ALERT_WIDTH = 175, 120
 
 
 def groups(plan: Plan) -> list[Rule]:
-    """Return the rule groups of a service, one for each objective."""
-    return [_Rules(plan, planned).group() for planned in plan.objectives]
+    """Return the rule groups of a service, one for each objective after what they share."""
+    return [*_shared(plan), *(_Rules(plan, planned).group() for planned in plan.objectives)]
+
+
+def _shared(plan: Plan) -> Iterator[Rule]:
+    """Yield the group of what the alerts of several objectives read, if any does."""
+    service = plan.service.service
+    unavailable = unavailable_signals(plan.service)
+    if unavailable is None:
+        return
+    record = {
+        "record": names.UNAVAILABLE,
+        "expr": pretty(unavailable, _ALERT_WIDTH),
+        "labels": Inline({"service": service}),
+    }
+    yield Commented(
+        "Signals that exporters declare unavailable: no alert on absent metrics is about them.",
+        {"name": f"{service}/signals", "interval": INTERVAL, "rules": [record]},
+    )
 
 
 def alert_labels(
@@ -124,18 +141,23 @@ class _Rules:
             yield self._alert(planned.impossible, expr, "ticket", message, lasting=INCONSISTENT_FOR)
 
     def _absent_alerts(self) -> Iterator[Rule]:
-        events = self.planned.events
-        absent, lasting = self.planned.absent, format_duration(self.planned.absent_seconds)
-        missing, uncovered, tier = events.missing, events.uncovered, self.planned.absent_tier
-        message = messages.missing(self.planned)
-        if uncovered is not None and tier == "ticket":  # two of a tier would be the same alert
-            message = messages.missing_somewhere(self.planned)
-            missing, uncovered = missing.or_(uncovered), None
-        expr = pretty(missing, _ALERT_WIDTH)
-        yield self._alert(absent, expr, tier, message, lasting=lasting)
-        if uncovered is not None:
-            expr, message = pretty(uncovered, _ALERT_WIDTH), messages.uncovered(self.planned)
-            yield self._alert(absent, expr, "ticket", message, lasting=lasting)
+        planned, lasting = self.planned, format_duration(self.planned.absent_seconds)
+        for tier, expr, message in self._absences():
+            text = pretty(expr, _ALERT_WIDTH)
+            yield self._alert(planned.absent, text, tier, message, lasting=lasting)
+
+    def _absences(self) -> tuple[tuple[TierName, Expr, Message], ...]:
+        """Return what is missing by tier, at most once each: else two alerts were the same."""
+        planned = self.planned
+        missing, uncovered = planned.recorded.missing, planned.recorded.uncovered
+        if uncovered is None:
+            return ((planned.absent_tier, missing, messages.missing(planned)),)
+        if planned.absent_tier == "ticket":
+            return (("ticket", missing.or_(uncovered), messages.missing_somewhere(planned)),)
+        return (
+            ("page", missing, messages.missing(planned)),
+            ("ticket", uncovered, messages.uncovered(planned)),
+        )
 
     def _low_traffic_alert(self, trickle: Trickle) -> Rule:
         return self._alert(

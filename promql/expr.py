@@ -88,9 +88,16 @@ def call(function: str, *args: Expr) -> Call:
     return Call(function, args)
 
 
-def aggregate(op: str, expr: Expr, by: Iterable[str] = (), parameter: Expr | None = None) -> Expr:
-    """Aggregate ``expr``, keeping only the labels in ``by``."""
-    return Aggregate(op, expr, tuple(by) or None, parameter)
+def aggregate(
+    op: str,
+    expr: Expr,
+    by: Iterable[str] = (),
+    parameter: Expr | None = None,
+    *,
+    without: bool = False,
+) -> Expr:
+    """Aggregate ``expr``, keeping only the labels in ``by``, or all ``without`` those."""
+    return Aggregate(op, expr, tuple(by) or None, parameter, without)
 
 
 def on(*labels: str, group_left: Iterable[str] | None = None) -> Matching:

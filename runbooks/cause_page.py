@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from runbooks.checks import CHECKS
 from runbooks.markdown import (
@@ -40,7 +40,7 @@ def cause_page(plan: Plan, planned: PlannedCause) -> str:
             "## Meaning",
             cause.why,
             f"The alert fires when this has had a result for {cause.lasting}:",
-            *_conditions(planned, service.selector),
+            *_conditions(planned, plan),
             "## Impact",
             "A cause alert alone does not mean that users notice it. It explains "
             f"{explained(planned)}. Their burn rates now:",
@@ -57,9 +57,9 @@ def cause_page(plan: Plan, planned: PlannedCause) -> str:
     )
 
 
-def _conditions(planned: PlannedCause, selector: Mapping[str, str]) -> Iterator[str]:
+def _conditions(planned: PlannedCause, plan: Plan) -> Iterator[str]:
     """Show the first condition; others have the same form, and differ in what their labels say."""
-    first, *others = conditions(planned.cause, selector)
+    first, *others = conditions(planned.cause, plan.scope)
     yield promql(first.expr)
     if others:
         values = (value for other in others for value in other.labels.values())

@@ -118,6 +118,7 @@ CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
     "WastedWork": ("wasted",),
     "EngineStatsLost": ("lost", "sources"),
     "ExporterSourceDown": ("scraped", "sources", "source_errors"),
+    "SignalUnavailable": ("unavailable", "sources"),
     "ModelNotReady": ("sources", "memory"),
     "GpuMemoryNearFull": ("memory", "errors"),
     "BadVersion": ("versions", "errors"),

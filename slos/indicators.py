@@ -21,6 +21,7 @@ from promql.expr import (
     Matcher,
     Vector,
     aggregate,
+    call,
     decimal_text,
     equal,
     ignoring,
@@ -40,7 +41,13 @@ from slos.events import (
 )
 from slos.generic import edge_text, generic_events
 from slos.model import Objective, Service
-from slos.names import goodput_objective, series_labels
+from slos.names import (
+    TOTAL,
+    UNAVAILABLE,
+    UNAVAILABLE_CAUSE,
+    goodput_objective,
+    series_labels,
+)
 from slos.signals import (
     MODEL_LABELS,
     SIGNALS,
@@ -264,28 +271,44 @@ def _events(objective: Objective, service: Service, counting: Counting) -> Event
     events = _counted(objective, service, counting)
     if objective.queries:
         return events
-    unavailable = declared_unavailable(objective, service)
-    # What an exporter cannot say because one of its sources is down may be an incident.
-    apart = {*MODEL_LABELS, TENANT}
-    target = {name: is_ for name, is_ in service.selects(objective).items() if name not in apart}
-    down = vector("tokenslo_source_up", target).compare("==", number(0))
+    exempt = _unavailable(objective, service, counting)
+    by_cause = service.alerting.has_cause(UNAVAILABLE_CAUSE)
     return replace(
         events,
-        missing=events.missing.unless(unavailable.unless(down, on("instance")), on()),
-        uncovered=aggregate("count", unavailable),
+        missing=events.missing.unless(exempt, on()),
+        uncovered=None if by_cause else aggregate("count", exempt),
     )
 
 
-def declared_unavailable(objective: Objective, service: Service) -> Vector:
-    """Select the signals of an indicator that exporters report as unavailable.
+def _unavailable(objective: Objective, service: Service, counting: Counting) -> Expr:
+    """Return the signals of an objective that exporters declare unavailable.
 
-    A server without a tap, or an engine that has published nothing yet, is no incident.
+    What the rules record of the service is read where the objective is about all of its servers.
     """
-    chosen = {
-        label: value for label, value in service.selects(objective).items() if label != TENANT
-    }
-    of = (*equal(chosen), among("signal", needed_signals(objective)))
-    return vector("tokenslo_signal_info", (*of, *equal({"quality": "unavailable"})))
+    signals = among("signal", needed_signals(objective))
+    if counting.recorded is not None and not set(objective.selector) - {TENANT}:
+        return vector(UNAVAILABLE, (*equal({"service": service.service}), signals))
+    return declared_unavailable(service.selects(objective), signals)
+
+
+def unavailable_signals(service: Service) -> Expr | None:
+    """Return the number of servers that lack a signal, by signal; None: the service needs none."""
+    if all(objective.queries for objective in service.objectives):
+        return None
+    return aggregate("count", declared_unavailable(service.selector), ("signal",))
+
+
+def declared_unavailable(selector: Mapping[str, str], *matchers: Matcher) -> Expr:
+    """Return the signals that exporters declare unavailable, of those whose sources are all up.
+
+    A server without a tap, or an engine that has published nothing yet, is no incident; what an
+    exporter cannot say because one of its sources is down may be one.
+    """
+    chosen = {label: value for label, value in selector.items() if label != TENANT}
+    target = {label: value for label, value in chosen.items() if label not in MODEL_LABELS}
+    of = (*equal(chosen), *matchers, *equal({"quality": "unavailable"}))
+    down = vector("tokenslo_source_up", target).compare("==", number(0))
+    return vector("tokenslo_signal_info", of).unless(down, on("instance"))
 
 
 def needed_signals(objective: Objective) -> tuple[str, ...]:
@@ -359,7 +382,9 @@ def _slice_events(objective: Objective, chosen: tuple[Matcher, ...], counting: C
     # An engine that has run nothing yet has no maximum, and nothing active.
     active = SIGNALS["sequences_active"]
     at_rest = vector(active.metric, (*chosen, *equal(active.fixed))).compare("==", number(0))
-    return replace(events, missing=absent(usage.or_(at_rest)))
+    if counting.recorded is None:
+        return replace(events, missing=absent(usage.or_(at_rest)))
+    return replace(events, missing=call("absent", vector(TOTAL, counting.recorded).or_(at_rest)))
 
 
 def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:

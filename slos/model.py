@@ -62,6 +62,10 @@ class Alerting:
     causes: Mapping[str, str] = field(default_factory=dict)
     windows: tuple[BurnWindow, ...] = ()
 
+    def has_cause(self, name: str) -> bool:
+        """Whether the alert on a cause is not disabled."""
+        return "causes" not in self.disable and self.causes.get(name) != "off"
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:

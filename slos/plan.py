@@ -8,15 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import chain
 
 from promql.expr import decimal_text, equal, selector_text
 from slos import names
 from slos.burn import Pair, Trickle, absent_seconds, pairs, trickle
-from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions
+from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions, scope_of
 from slos.durations import format_duration, parse_duration
 from slos.events import Events
-from slos.indicators import Indicator, events, good_sentence, indicator_of, recorded_events
+from slos.indicators import (
+    Indicator,
+    events,
+    good_sentence,
+    indicator_of,
+    needed_signals,
+    recorded_events,
+)
 from slos.model import Alerting, Objective, PolicyStep, Service, TierName
+from slos.queries import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +144,21 @@ class Plan:
     """One service's plan.
 
     ``alerts_on_causes`` is false where the plan of another service has the same cause alerts.
+    ``needed`` are the signals without which its objectives, and those of other services on the same
+    servers, cannot be measured.
     """
 
     service: Service
     objectives: tuple[PlannedObjective, ...]
     causes: tuple[PlannedCause, ...]
     dashboard_url: str
+    needed: tuple[str, ...] = ()
     alerts_on_causes: bool = True
+
+    @property
+    def scope(self) -> Scope:
+        """Where the causes of this service are looked for."""
+        return scope_of(self.service.selector, self.service.service, self.needed)
 
     def alerts(self) -> Iterator[tuple[PlannedObjective, PlannedAlert]]:
         """Yield every alert with its objective, in file order."""
@@ -159,38 +176,48 @@ _LEAST_SLICES = 2
 def plan(service: Service) -> Plan:
     """Work out what an SLO file implies."""
     objectives = tuple(_objective(service, objective) for objective in service.objectives)
+    of_each = (needed_signals(each) for each in service.objectives if not each.queries)
+    needed = tuple(dict.fromkeys(chain.from_iterable(of_each)))
     return Plan(
         service,
         objectives,
-        tuple(_causes(service, objectives)),
+        tuple(_causes(service, objectives, needed)),
         names.dashboard_url(service.dashboards, service.service),
+        needed,
     )
 
 
 def once_per_model(plans: Iterable[Plan]) -> list[Plan]:
     """Leave cause alerts to the first of the services that select the same servers."""
+    every = [*plans]
+    servers = [frozenset(cause_labels(each.service.selector).items()) for each in every]
+    needed: dict[frozenset[tuple[str, str]], dict[str, None]] = {}
+    for each, on in zip(every, servers, strict=True):
+        needed.setdefault(on, {}).update(dict.fromkeys(each.needed))
     seen: set[frozenset[tuple[str, str]]] = set()
     kept = []
-    for each in plans:
-        servers = frozenset(cause_labels(each.service.selector).items())
-        kept.append(replace(each, alerts_on_causes=servers not in seen))
+    for each, on in zip(every, servers, strict=True):
+        kept.append(replace(each, alerts_on_causes=on not in seen, needed=tuple(needed[on])))
         if each.causes:
-            seen.add(servers)
+            seen.add(on)
     return kept
 
 
-def _causes(service: Service, objectives: tuple[PlannedObjective, ...]) -> Iterator[PlannedCause]:
+def _causes(
+    service: Service, objectives: tuple[PlannedObjective, ...], needed: tuple[str, ...]
+) -> Iterator[PlannedCause]:
     """Yield the causes of what this service promises; others would explain nothing."""
-    if "causes" in service.alerting.disable:
-        return
+    scope = scope_of(service.selector, service.service, needed)
     for cause in CAUSE_ALERTS:
+        if not service.alerting.has_cause(cause.name):
+            continue
         explains = tuple(
             planned for planned in objectives if planned.objective.indicator in cause.symptoms
         )
         tier = service.alerting.causes.get(cause.name, cause.tier)
         if tier in service.alerting.disable:
             tier = "cause"
-        if explains and tier != "off" and conditions(cause, service.selector):
+        if explains and conditions(cause, scope):
             url = names.runbook_url(service.runbooks, service.service, cause.name)
             yield PlannedCause(cause, PlannedAlert(cause.name, "cause", url), explains, tier)
 

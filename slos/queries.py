@@ -68,15 +68,18 @@ class Scope:
     """Whose signals are asked for, and the window of every rate.
 
     ``selector`` is the SLO file's; ``also`` narrows further; ``native`` are the histogram signals
-    that Prometheus stores as native histograms (:func:`native_signals`).  A matcher for a label
-    that the catalogue knows but this metric does not carry is left out: the exporter's own metrics
-    have no ``model``, yet a ``namespace`` that Prometheus adds is on all of them.
+    that Prometheus stores as native histograms (:func:`native_signals`), and ``needed`` the signals
+    without which objectives of ``service`` cannot be measured.  A matcher for a label that the
+    catalogue knows but this metric does not carry is left out: the exporter's own metrics have no
+    ``model``, yet a ``namespace`` that Prometheus adds is on all of them.
     """
 
     selector: Mapping[str, str]
     window: str = names.BASE_WINDOW
     also: tuple[Matcher, ...] = ()
     native: frozenset[str] = frozenset()
+    service: str = ""
+    needed: tuple[str, ...] = ()
 
     def series(
         self, metric: str, *matchers: Matcher, window: str | None = None, offset: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import promql_parser as promql
 
 from slos import names
+from slos.causes import CAUSE_ALERTS
 from slos.queries import SERIES
 
 RECORDED = {
@@ -22,10 +23,19 @@ RECORDED = {
         for window in ("5m", "10m", "30m", "1h", "2h", "6h", "18h", "1d", "3d", "9d")
     ),
 }
+FOR_CAUSES = {
+    names.UNAVAILABLE: {"service", "signal"},
+    **{
+        each.name: {"instance", "version", "model", "state", "le", "namespace", "cluster"}
+        for alert in CAUSE_ALERTS
+        for each in alert.reads
+    },
+}
 TARGET_LABELS = {"instance", "namespace", "cluster"}
 LABELS = {
     **{name: set(labels) | TARGET_LABELS for name, labels in SERIES.items()},
     **{name: {"service", "slo"} for name in RECORDED},
+    **FOR_CAUSES,
     # Triton's own, of which the alert on a GPU's memory is made.
     **{f"nv_gpu_memory_{part}_bytes": {"gpu_uuid"} | TARGET_LABELS for part in ("used", "total")},
     "nv_inference_pending_request_count": {"model", "version"} | TARGET_LABELS,
@@ -76,7 +86,10 @@ def _walk(node: object, around: tuple[object, ...]) -> Iterator[Selected]:
                 yield from _walk(arg, inside)
         case promql.BinaryExpr():
             yield from _walk(node.lhs, inside)
-            yield from _walk(node.rhs, inside)
+            # Labels of what is only matched do not reach the aggregations around it.
+            filters = str(node.op) in ("and", "unless")
+            outer = [each for each in inside if not isinstance(each, promql.AggregateExpr)]
+            yield from _walk(node.rhs, tuple(outer) if filters else inside)
         case promql.ParenExpr() | promql.UnaryExpr() | promql.SubqueryExpr():
             yield from _walk(node.expr, inside)
 

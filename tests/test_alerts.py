@@ -11,7 +11,7 @@ import yaml
 from generic_example import generic_plan
 from hypothesis import given
 from hypothesis import strategies as st
-from promql_tree import RECORDED, selectors, unknown
+from promql_tree import FOR_CAUSES, RECORDED, selectors, unknown
 from service_example import example, objective
 
 import alerts
@@ -82,7 +82,7 @@ def test_what_is_recorded_is_what_others_read() -> None:
     for indicator in INDICATORS:
         plan = example(objective(indicator), window=Decimal(90 * 86_400))
         recorded = {rule["record"] for rule in rules(plan, "record")}
-        assert recorded <= RECORDED
+        assert recorded <= RECORDED | FOR_CAUSES.keys()
         read = {each.metric for rule in rules(plan, "expr") for each in selectors(rule["expr"])}
         assert {metric for metric in read if metric.startswith("slo:")} <= recorded
 
@@ -91,7 +91,7 @@ def test_labels_that_may_change_are_on_alerts_and_the_target_only() -> None:
     plan = example(labels={"team": "inference"})
     for rule in rules(plan, "record"):
         more = set(rule["labels"]) - {"service", "slo"}
-        assert not more or rule["record"] == "slo:target:ratio"
+        assert not more or rule["record"] == "slo:target:ratio" or more == {"model", "namespace"}
     assert all(rule["labels"]["team"] == "inference" for rule in rules(plan, "alert"))
 
 
@@ -102,7 +102,7 @@ def test_alerts_are_told_apart_by_their_labels() -> None:
 
 def test_tiers_label_and_annotate() -> None:
     alerting = Alerting(
-        causes={"DecodeStuck": "cause"},
+        causes={"DecodeStuck": "cause", "SignalUnavailable": "cause"},
         page=Tier({"severity": "critical", "team": "a"}, {"summary": "Wake up"}),
         ticket=Tier({"severity": "low"}, {"board": "https://b.example"}),
         cause=Tier({"severity": "note"}),
@@ -218,7 +218,7 @@ def test_no_group_is_evaluated_so_seldom_that_lookups_miss_it() -> None:
 def test_group_names_are_unique() -> None:
     plan = example()
     found = [group["name"] for group in groups(plan)]
-    assert len(found) == len(set(found)) == len(plan.objectives) + 1
+    assert len(found) == len(set(found)) == len(plan.objectives) + 2
 
 
 @given(st.integers(1, 99_999))

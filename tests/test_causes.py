@@ -9,7 +9,8 @@ from service_example import example
 
 from promql.parse import parse
 from promql.tree import Vector, selectors
-from slos.causes import CAUSE_ALERTS, conditions
+from slos.causes import CAUSE_ALERTS, conditions, scope_of
+from slos.names import UNAVAILABLE
 from slos.queries import SERIES
 from slos.signals import OUTCOMES, PHASES, SIGNALS
 
@@ -26,6 +27,7 @@ VALUES: Mapping[str, set[str]] = {
         for label in ("state", "direction", "kind")
     },
 }
+RECORDED = {UNAVAILABLE, *(each.name for alert in CAUSE_ALERTS for each in alert.reads)}
 TRITON = {
     "nv_gpu_memory_used_bytes",
     "nv_gpu_memory_total_bytes",
@@ -34,23 +36,23 @@ TRITON = {
 
 
 def asked(selector: Mapping[str, str]) -> list[Vector]:
-    """Return every selector of every cause's conditions."""
-    return [
-        found
-        for alert in CAUSE_ALERTS
-        for condition in conditions(alert, selector)
-        for found in selectors(parse(str(condition.expr)))
+    """Return every selector of every cause's conditions, and of what is recorded for them."""
+    scope = scope_of(selector, "chat", ("ttft_slo_events", "goodput"))
+    exprs = [
+        *(each.expr for alert in CAUSE_ALERTS for each in conditions(alert, scope)),
+        *(each.expr(scope) for alert in CAUSE_ALERTS for each in alert.reads),
     ]
+    return [found for expr in exprs for found in selectors(parse(str(expr)))]
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=str)
 def test_every_metric_label_and_value_is_in_the_catalogue(selector: Mapping[str, str]) -> None:
     found = asked(selector)
-    assert {each.metric for each in found} <= TRITON | set(SERIES)
+    assert {each.metric for each in found} <= TRITON | set(SERIES) | RECORDED
     added = {"namespace", "cluster"}  # by Prometheus
     for each in found:
         for matcher in each.matchers:
-            if each.metric not in TRITON:
+            if each.metric not in TRITON | RECORDED:
                 assert matcher.label in SERIES[each.metric] | added
             if known := VALUES.get(matcher.label):
                 assert set(matcher.value.split("|")) <= known

@@ -125,10 +125,7 @@ def test_selectors_and_labels_stand_on_three_levels_and_the_nearest_one_wins(
     assert labels("chat", "ChatSlowErrorBudgetExhausted") == {
         ("inference", "us", "chat", "warning")
     }
-    assert labels("search", "SearchUpMetricAbsent") == {
-        ("inference", "eu", "llm", "critical"),
-        ("inference", "eu", "llm", "warning"),
-    }
+    assert labels("search", "SearchUpMetricAbsent") == {("inference", "eu", "llm", "critical")}
     assert ("inference", "us", "chat") in {
         tuple(rule["labels"][name] for name in ("team", "region", "product"))
         for rules in made["chat"].values()

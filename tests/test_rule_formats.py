@@ -100,7 +100,9 @@ def test_for_prometheus_3_common_labels_are_written_once_and_series_keep_theirs(
     )
     assert effective(lifted) == effective(plain)
     assert not [group for group in plain if "labels" in group]
-    assert all({"service", "slo"} <= set(group["labels"]) for group in lifted)
+    shared, *of_objectives = lifted
+    assert shared["labels"] == {"service": "chat"}
+    assert all({"service", "slo"} <= set(group["labels"]) for group in of_objectives)
     assert not [
         rule for group in lifted for rule in group["rules"] if "slo" in rule.get("labels", {})
     ]
@@ -134,7 +136,7 @@ def test_a_large_service_is_several_resources_that_kubectl_takes() -> None:
     same = {"namespace": "monitoring", "labels": {"release": "prometheus"}}
     assert all(each["metadata"] == same for each in resources.values())
     groups = [group["name"] for each in resources.values() for group in each["spec"]["groups"]]
-    assert len(groups) == len(set(groups)) == 25
+    assert len(groups) == len(set(groups)) == 26
     for each in resources.values():
         kept = json.dumps(each)  # what `kubectl apply` writes into an annotation of 256 KiB
         assert len(re.sub("[<>&]", "uXXXX ", kept).encode()) < MOST_BYTES

@@ -287,13 +287,15 @@ def test_goodput_that_nobody_can_judge_is_not_measured(story: Callable[..., None
     )
 
 
-def test_a_server_that_declares_a_signal_unavailable_is_a_ticket(
-    story: Callable[..., None],
+@pytest.mark.parametrize("disabled", ["causes", "ticket"])
+def test_a_server_that_declares_a_signal_unavailable_pages_no_one(
+    story: Callable[..., None], disabled: str
 ) -> None:
+    """A cause alert is about it; without causes, it is a ticket."""
     named = {"model": "llama", "namespace": "prod", "pod": "b", "signal": "goodput"}
     declared = str(vector("tokenslo_signal_info", {**named, "quality": "unavailable"}))
     story(
-        example(objective("goodput")),
+        example(objective("goodput"), alerting=Alerting(disable=frozenset({disabled}))),
         {
             judged("good"): "0+10x160",
             judged("bad", "ttft"): "0x160",
@@ -301,7 +303,7 @@ def test_a_server_that_declares_a_signal_unavailable_is_a_ticket(
             declared: "1x160",
         },
         ("1h", "slo:error_ratio:rate1h == 0", True),
-        ("1h", firing("MetricAbsent", severity="warning"), True),
+        ("1h", firing("MetricAbsent", severity="warning"), disabled == "causes"),
         ("1h", firing("MetricAbsent", severity="critical"), False),
     )
 

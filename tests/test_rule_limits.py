@@ -1,0 +1,92 @@
+"""Every generated group of rules is short enough to review.
+
+What a file chooses is not counted as a part of an expression: the selector of the service, the
+queries of its objectives, and the names by which recorded series are selected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from generic_example import FORMS, generic_plan
+from service_example import example
+
+import alerts
+from slos import names
+
+ROOT = Path(__file__).parent.parent
+MOST_RULES, MOST_LINES = 20, 140
+MOST_EXPR_LINES, MOST_EXPR_LENGTH = 6, 250
+MOST_EXPR_LENGTH_OF_COUNTERS = 300
+"""Length where good and total are counters of the file: three increases, one of late series."""
+MOST_EXAMPLE_LINES = 900
+OF_QUERIES = ("SLIInconsistent", "MetricAbsent")
+"""Alerts that only objectives of queries have, or have twice: their servers may disagree."""
+
+
+class Group(NamedTuple):
+    """A rule group: its file, what it holds, and its lines with the comment above it."""
+
+    file: str
+    rules: list[dict[str, Any]]
+    lines: list[str]
+
+
+def files() -> Iterator[tuple[str, str]]:
+    for path in sorted(ROOT.glob("examples/*/alerts/*.rules.yaml")):
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    for name, plan in (("indicators", example()), ("queries", generic_plan())):
+        for path, text in alerts.files(plan, source="slo.yaml", version="0.1.0").items():
+            if path.endswith(".rules.yaml"):
+                yield f"{name}/{path}", text
+
+
+def groups() -> Iterator[tuple[str, Group]]:
+    for file, text in files():
+        _, body = text.split("\ngroups:\n")
+        parts = body.split("\n\n")
+        for group, part in zip(yaml.safe_load(text)["groups"], parts, strict=True):
+            name = f"{file} {group['name']}"
+            yield name, Group(file, group["rules"], part.strip("\n").splitlines())
+
+
+GROUPS = dict(groups())
+QUERIED = [each for _, queries in FORMS.values() for each in queries.values()]
+
+
+def without_what_is_chosen(expr: str) -> str:
+    for query in QUERIED:
+        for part in re.findall(r"\w+\{[^}]*\}|\w+_total", query):
+            expr = expr.replace(part, "")
+    return re.sub(r'(?:model|namespace|service|slo|objective)="[^"]*",?', "", expr)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_are_short_and_begin_with_a_comment(name: str) -> None:
+    group = GROUPS[name]
+    assert group.lines[0].startswith("  # ")
+    if name.endswith("/causes"):
+        return
+    more = sum(rule.get("alert", "").endswith(OF_QUERIES) for rule in group.rules) - 1
+    assert len(group.rules) <= MOST_RULES + (more if "queries" in group.file else 0)
+    assert len(group.lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_expressions_are_short(name: str) -> None:
+    for rule in GROUPS[name].rules:
+        what = rule.get("alert") or rule["record"]
+        assert len(rule["expr"].splitlines()) <= MOST_EXPR_LINES, what
+        of_counters = "queries" in name and what == names.BAD
+        most = MOST_EXPR_LENGTH_OF_COUNTERS if of_counters else MOST_EXPR_LENGTH
+        assert len(without_what_is_chosen(rule["expr"])) <= most, what
+
+
+def test_the_example_is_short() -> None:
+    text = (ROOT / "examples/chat/alerts/chat.rules.yaml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_EXAMPLE_LINES
