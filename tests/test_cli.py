@@ -19,26 +19,25 @@ ROOT = Path(__file__).parent.parent
 HELP = """\
 Usage: tokenslo [OPTIONS] [COMMAND] [ARGS]...
 
-  Measure and keep token-level SLOs of LLMs on NVIDIA Triton and TensorRT-LLM.
+  Token-level metrics and SLOs for LLMs on NVIDIA Triton and TensorRT-LLM.
 
 Options:
   --version   Show the version and exit.
   -h, --help  Show this message and exit.
 
 Commands:
-  backtest       Say which alerts would have fired on stored history.
-  convert        Turn SLO files of other tools into ours, or into OpenSLO.
-  demo           Show everything on a real Triton with a simulated engine.
-  doctor         Say what can be measured on a live server, and how well.
-  explain        Say what SLO files promise, and how soon which alert fires.
-  exporter       Run the sidecar: serve token-level metrics about a model
-                 server.
+  backtest       Backtest alerts against Prometheus history.
+  convert        Convert Sloth, OpenSLO and Pyrra files.
+  demo           Run the demo: a real Triton with a simulated engine.
+  doctor         Report which signals a live server provides.
+  explain        Explain error budgets, and when each alert fires.
+  exporter       Run the sidecar.
   generate       Generate rules, dashboards and runbooks from SLO files.
-  init           Write a first SLO file from a live server.
+  init           Write an initial SLO file from a live server.
   lint           Check the queries of dashboards and rule files.
   schema         Print the JSON Schema of SLO files, for editors.
   server-config  Print the Triton settings that SLO files need.
-  signals        Print every metric of the sidecar and how it is obtained.
+  signals        Print the metrics of the sidecar and their methods.
   validate       Check SLO files.
 """
 

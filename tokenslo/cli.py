@@ -15,27 +15,27 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "backtest": (
         "tokenslo.commands.backtest:backtest_",
-        "Say which alerts would have fired on stored history.",
+        "Backtest alerts against Prometheus history.",
     ),
     "convert": (
         "tokenslo.commands.convert:convert",
-        "Turn SLO files of other tools into ours, or into OpenSLO.",
+        "Convert Sloth, OpenSLO and Pyrra files.",
     ),
     "demo": (
         "tokenslo.commands.demo:demo",
-        "Show everything on a real Triton with a simulated engine.",
+        "Run the demo: a real Triton with a simulated engine.",
     ),
     "doctor": (
         "tokenslo.commands.doctor:doctor",
-        "Say what can be measured on a live server, and how well.",
+        "Report which signals a live server provides.",
     ),
     "explain": (
         "tokenslo.commands.explain:explain",
-        "Say what SLO files promise, and how soon which alert fires.",
+        "Explain error budgets, and when each alert fires.",
     ),
     "exporter": (
         "tokenslo.commands.exporter:exporter",
-        "Run the sidecar: serve token-level metrics about a model server.",
+        "Run the sidecar.",
     ),
     "generate": (
         "tokenslo.commands.generate:generate",
@@ -43,7 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "init": (
         "tokenslo.commands.init:init",
-        "Write a first SLO file from a live server.",
+        "Write an initial SLO file from a live server.",
     ),
     "lint": (
         "tokenslo.commands.lint:lint",
@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "signals": (
         "tokenslo.commands.signals:signals",
-        "Print every metric of the sidecar and how it is obtained.",
+        "Print the metrics of the sidecar and their methods.",
     ),
     "validate": (
         "tokenslo.commands.validate:validate",
@@ -129,7 +129,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Measure and keep token-level SLOs of LLMs on NVIDIA Triton and TensorRT-LLM."""
+    """Token-level metrics and SLOs for LLMs on NVIDIA Triton and TensorRT-LLM."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -31,7 +31,7 @@ libraries_option = click.option(
     multiple=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder for imports of Jsonnet files, beside their own; repeatable.",
+    help="Folder for Jsonnet imports, in addition to the file's own; repeatable.",
 )
 
 

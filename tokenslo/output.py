@@ -23,7 +23,7 @@ target_option = click.option(
     help="File to write; - is standard output, the default.",
 )
 quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Print nothing but problems and what is asked for."
+    "-q", "--quiet", is_flag=True, help="Print only problems and requested output."
 )
 force_option = click.option("--force", is_flag=True, help="Replace the file if it exists.")
 

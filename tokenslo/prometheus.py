@@ -15,7 +15,7 @@ prometheus_option = click.option(
     required=True,
     metavar="URL",
     callback=lambda _, __, url: _url(url),
-    help="The Prometheus to ask, with its path if it has one; may hold user:password@.",
+    help="URL of Prometheus, with its path if it has one; may contain user:password@.",
 )
 
 headers_option = click.option(

@@ -22,7 +22,7 @@ metrics_option = click.option(
     OPTION,
     multiple=True,
     metavar="URL|FILE",
-    help="Metrics that are really served, which must have a bucket edge at every threshold; "
+    help="Exposition that must contain every metric, with a bucket boundary at every threshold; "
     "repeatable.",
 )
 """What makes a command check SLO files against servers."""

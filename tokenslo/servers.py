@@ -14,11 +14,10 @@ model_option = click.option(
     "--model",
     multiple=True,
     metavar="GLOB",
-    help="Report on these models even if they neither stream nor publish engine metrics; "
-    "repeatable.",
+    help="Include these models even if they neither stream nor publish engine metrics; repeatable.",
 )
 timeout_option = click.option(
-    "--timeout", default="5s", metavar="TIME", help="Time an answer may take."
+    "--timeout", default="5s", metavar="TIME", help="Time limit of a response."
 )
 
 

@@ -119,14 +119,14 @@ PAIR = (
         "burn_rate",
         _burn_rate,
         required="14.4",
-        about="How many times faster than allowed the budget burns.",
+        about="How many times faster than allowed the budget is spent.",
         shape={"type": "number", "minimum": 1, "maximum": 1_000_000},
     ),
 )
 WINDOWS = Field(
     "windows",
     _windows,
-    about="Pairs of burn-rate windows, instead of those that follow from period and target.",
+    about="Pairs of burn-rate windows, instead of the defaults.",
     shape=list_of(mapping_of(PAIR), 1, _MOST),
 )
 _CAUSE_TIER: Shape = {"enum": [*CAUSE_TIERS]}
@@ -143,7 +143,7 @@ CAUSES = Field(
 RECORDING = Field(
     "rules",
     _choice(RULES),
-    about="How increases are recorded: exact (last values less earlier ones) or plain (rate).",
+    about="How increases are recorded: exact (differences of counters) or plain (rate).",
     shape={"enum": [*RULES], "default": RULES[0]},
 )
 
@@ -199,29 +199,29 @@ TIER = (
     Field(
         "labels",
         alert_labels(ALERT_RESERVED),
-        about="Labels of these alerts, beside those of the service and the objective.",
+        about="Labels of these alerts, in addition to those of service and objective.",
         shape=_LABELS,
     ),
     Field(
         "annotations",
         text_map,
-        about="Annotations of these alerts, beside the generated ones; templates are passed on.",
+        about="Annotations of these alerts, added to the generated ones; may contain templates.",
         shape=_ANNOTATIONS,
     ),
 )
 _MIN_BAD_EVENTS = Field(
     "min_bad_events",
     integer(0, _MAX_BAD_EVENTS),
-    about="Least number of bad events, in the long window, for a budget alert to fire.",
+    about="Least number of bad events in the long window of a burn alert.",
     shape={"type": "integer", "minimum": 0, "maximum": _MAX_BAD_EVENTS},
 )
 _TIER = mapping_of(TIER)
 _PAGE, _TICKET, _CAUSE = (
-    "Alerts that want a person now.",
-    "Alerts that want a person within a working day.",
-    "Alerts that say why others fire.",
+    "Alerts for a person now.",
+    "Alerts for a person within a working day.",
+    "Alerts that name causes.",
 )
-_NONE_OF = "Alerts that there shall not be."
+_NONE_OF = "Alerts to leave out."
 ALERTING = (
     Field("page", _tier(Alerting().page), about=_PAGE, shape=_TIER),
     Field("ticket", _tier(Alerting().ticket), about=_TICKET, shape=_TIER),

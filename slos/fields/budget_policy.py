@@ -50,14 +50,14 @@ STEP = (
         "when",
         _spent,
         required="50%",
-        about="The share of an objective's error budget that is spent by then.",
+        about="The share of the error budget that is spent.",
         shape=SHARE,
     ),
     Field(
         "do",
         one_line,
         required="no risky rollouts",
-        about="What the team has agreed to do from then on; one line.",
+        about="What the team does from then on; one line.",
         shape=LINE,
     ),
 )

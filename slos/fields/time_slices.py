@@ -45,14 +45,14 @@ TIME_SLICES = (
         "window",
         _slice,
         required="1m",
-        about="How long a slice is.",
+        about="The length of a slice.",
         shape={"enum": list(SLICES)},
     ),
     Field(
         "target",
         _slice_target,
         required="95%",
-        about="The share of the events in a slice that must be good for the slice to be good.",
+        about="The share of events that must be good in a good slice.",
         shape=SHARE,
     ),
 )

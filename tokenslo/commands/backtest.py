@@ -26,7 +26,7 @@ from tokenslo.prometheus import headers_option, prometheus_option
 @prometheus_option
 @headers_option
 @click.option(
-    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="How far back."
+    "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Days of history."
 )
 @click.option(
     "--groups",
@@ -34,7 +34,7 @@ from tokenslo.prometheus import headers_option, prometheus_option
     type=click.IntRange(1, 100),
     default=10,
     show_default=True,
-    help="How many groups to tell of an objective with group_by, the worst ones first.",
+    help="Groups to print of an objective with group_by, the worst first.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def backtest_(
@@ -46,16 +46,15 @@ def backtest_(
     most: int,
     json_: bool,
 ) -> None:
-    """Say which alerts would have fired on stored history, when and for how long.
+    """Backtest alerts against Prometheus history: when each fires, and for how long.
 
-    Also how the budget went and the tightest target that this history would have met. The rules
-    need not have been there: what they record is computed from the metrics themselves. Nothing is
-    written to Prometheus.
+    Prints the error budget by day and the tightest target that this history meets. The rules need
+    not be loaded: what they record is computed from the metrics. Nothing is written to Prometheus.
     """
     plans = [plan(service) for service in load_all(files, libraries)]
     terminal = Console(stderr=True)
     with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
-        task = progress.add_task("asking Prometheus")
+        task = progress.add_task("querying Prometheus")
         archive = Archive(
             partial(query_range, url, headers=headers),
             days,

@@ -33,8 +33,8 @@ def convert(
 
     An existing file is replaced only with --force, and the input never.
 
-    What the result does not say is told on standard error, and in comments of a tokenslo file. The
-    exit code is 1 if a promise is another one without it: then see to the comments marked LOST.
+    What is not converted is reported on standard error, and in comments of a tokenslo file. The
+    exit code is 1 if a part of an objective is lost: search the file for comments marked LOST.
     """
     output.check_target(target, Path(file), force=force)
     loaded = load_file(file, libraries, partly=True)

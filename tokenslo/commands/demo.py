@@ -42,22 +42,22 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     "seconds",
     metavar="DURATION",
     callback=_seconds,
-    help="Stop after this long, such as 60s; without it Ctrl-C stops.",
+    help="Stop after this time, such as 60s; Ctrl-C stops earlier.",
 )
-@click.option("--prometheus/--no-prometheus", default=True, help="Run a Prometheus, or do without.")
+@click.option("--prometheus/--no-prometheus", default=True, help="Run a Prometheus.")
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
     default="triton",
     show_default=True,
-    help="A real Triton, or a look-alike of trtllm-serve, which needs no download.",
+    help="A real Triton, or a look-alike of trtllm-serve (no download).",
 )
 @click.option(
     "--slo",
     metavar="FILE",
     default=EXAMPLE,
     type=click.Path(path_type=Path),
-    help="SLO file; the model is called tensorrt_llm. Default: the example chat.",
+    help="SLO file for the model tensorrt_llm. Default: examples/chat/slo.yaml.",
 )
 @click.option(
     "-o",
@@ -66,14 +66,14 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     default="demo-out",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder for what is generated.",
+    help="Folder for generated files.",
 )
 def demo(seconds: float | None, prometheus: bool, engine: Engine, slo: Path, output: Path) -> None:
-    """Run a model server with a simulated TensorRT-LLM engine, under load, and watch it.
+    """Run a model server with a simulated TensorRT-LLM engine under load, and measure it.
 
-    The server is a real Triton, or a look-alike of trtllm-serve. The sidecar reads it, rules are
-    generated from the SLO file, and a real Prometheus evaluates them. The first run downloads
-    Triton and Prometheus (about 120 MB).
+    The server is a real Triton, or a look-alike of trtllm-serve. The sidecar reads it, and a real
+    Prometheus evaluates the rules of the SLO file. The first run downloads Triton and Prometheus
+    (about 120 MB).
     """
     services = load_all([str(slo)])
     settings = StackSettings(

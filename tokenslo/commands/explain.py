@@ -21,18 +21,18 @@ from tokenslo.files import files_argument, libraries_option, load_all
     "--traffic",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
     metavar="RATE",
-    help="Events per second, of one group where there are groups: the budget is counted by it "
-    "instead of by a million, and alerts that it is too little for never fire.",
+    help="Events per second, of one group where there are groups: the budget is in events of the "
+    "window instead of per million, and alerts that this traffic is too low for never fire.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def explain(
     files: tuple[str, ...], libraries: tuple[Path, ...], traffic: float | None, json_: bool
 ) -> None:
-    """Say what SLO files promise, and how soon which alert fires.
+    """Explain the error budgets of SLO files, and when each alert fires.
 
-    Per objective: the budget in events and in time of total outage, how long everything, half or a
-    fifth of it must fail until each alert fires, and the bad events it takes at least. Times are
-    those after a good spell, at constant traffic, and but for the wait for the next scrape.
+    For each objective: the budget in events and in time of total outage, how long all, half or a
+    fifth of the events must fail until each alert fires, and the least number of bad events. Times
+    start from a good period, at constant traffic, without the wait for the next scrape.
     """
     if traffic is not None and isnan(traffic):
         raise click.BadParameter("nan is no number of events.", param_hint="--traffic")

@@ -41,10 +41,10 @@ def _settings(function: Function) -> Function:
 @_settings
 @click.option("--config", metavar="FILE", help="YAML file with settings.")
 def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
-    """Run the sidecar: read a model server and serve token-level metrics about it.
+    """Run the sidecar: read a model server and serve token-level metrics.
 
-    It changes neither the server nor any file. What trtllm-serve hands out only once it takes, and
-    requests of its own it sends only with --probe.
+    It changes neither the server nor any file. It consumes records that trtllm-serve returns only
+    once, and sends requests to a model only with --probe.
     """
     given = {option.name: flags[option.attribute] for option in OPTIONS}
     settings = load_settings(given, os.environ, config)

@@ -95,7 +95,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Folder for alerts/, dashboards/ and runbooks/; - prints the YAML of --only alerts or "
-    "tests, one document for each file.",
+    "tests, one document per file.",
 )
 @click.option(
     "--only",
@@ -114,14 +114,14 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     metavar="FORMATS",
     callback=_some_of(FORMATS),
     help=f"Formats of rule files, separated by commas: {', '.join(FORMATS)}. vmalert and Thanos "
-    "read that of Prometheus.",
+    "read the format prometheus.",
 )
 @click.option(
     "--min-prometheus",
     type=click.Choice(RELEASES),
     default=RELEASES[0],
     show_default=True,
-    help="The oldest Prometheus that shall read the rules.",
+    help="The oldest Prometheus that must read the rules.",
 )
 @click.option(
     "--namespace",
@@ -138,7 +138,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     callback=_labels,
     help="Label of the operator's resource, such as release=prometheus; repeatable.",
 )
-@click.option("--mixin", is_flag=True, help=f"Write {mixins.PATH} too, for those who use Jsonnet.")
+@click.option("--mixin", is_flag=True, help=f"Also write {mixins.PATH}, a Jsonnet mixin.")
 @metrics_option
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 with a diff if files are not current."
@@ -162,9 +162,9 @@ def generate(
 
     A FILE may be a folder, whose YAML, JSON and Jsonnet files are read, or - for standard input.
 
-    Nothing is written unless all files are right. Only what changed is written, each file whole or
-    not at all. Runbook pages of alerts that no longer exist are removed, if tokenslo wrote them,
-    and so are further files of a service that has become smaller.
+    Nothing is written unless all files are valid. Only changed files are written, each as a whole.
+    Generated files that are no longer needed are removed: runbook pages of former alerts, and
+    further files of a service that has become smaller.
     """
     if mixin:
         _check_mixin(kinds, formats)

@@ -18,18 +18,18 @@ from tokenslo.servers import asked_by, model_option, timeout_option
 @click.command()
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
 @output.target_option
-@click.option("--force", is_flag=True, help="Write the file even if there is one already.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @model_option
 @timeout_option
 def init(
     urls: tuple[str, ...], target: Path | None, force: bool, model: tuple[str, ...], timeout: str
 ) -> None:
-    """Write a first SLO file from what live servers have shown so far.
+    """Write an initial SLO file from the observed values of live servers.
 
     Each URL is that of a Triton (its HTTP API or its metrics), a trtllm-serve or a vLLM; or the one
-    URL is that of a tokenslo exporter, which knows more. The file promises what can be measured
-    there and is kept now, and says of each number where it comes from. Nothing is changed there,
-    but what a trtllm-serve hands out only once is then gone.
+    URL is that of a tokenslo exporter, which measures more. The file has an objective for each
+    measurable signal, at a target that is met now, with the source of each number in a comment.
+    Servers are only read; this consumes records that a trtllm-serve returns only once.
     """
     if target is not None and target.exists() and not force:
         raise click.ClickException(f"{target}: is there already. Fix: give --force to replace it.")

@@ -22,22 +22,22 @@ from tokenslo.scraped import families
     "--metrics",
     multiple=True,
     metavar="URL|FILE",
-    help="Metrics that a server serves, to check names, labels and buckets against; repeatable.",
+    help="Exposition of a server, to check names, labels and buckets against; repeatable.",
 )
 @click.option(
     "--catalogue",
     multiple=True,
     metavar="NAME",
-    help=f"The same for a release: {', '.join(NAMES)}; repeatable, and added to --metrics.",
+    help=f"Metrics of a release: {', '.join(NAMES)}; repeatable, and added to --metrics.",
 )
 @click.option(
     "--scrape-interval",
     metavar="TIME",
-    help="How often servers are scraped. Default: what the scrape configurations among the files "
-    "state, else 30s.",
+    help="Scrape interval of the servers. Default: that of the scrape configurations among the "
+    "files, else 30s.",
 )
 @click.option(
-    "--disable", multiple=True, metavar="ID", help="Leave a check out, such as TL012; repeatable."
+    "--disable", multiple=True, metavar="ID", help="Disable a check, such as TL012; repeatable."
 )
 @click.option(
     "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True

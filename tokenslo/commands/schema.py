@@ -9,7 +9,7 @@ from slos.json_schema import text
 
 @click.command()
 def schema() -> None:
-    """Print the JSON Schema of SLO files, which editors complete and check with.
+    """Print the JSON Schema of SLO files, for editors.
 
     For the YAML language server, begin a file with "# yaml-language-server: $schema=" and the
     path or URL of the schema.

@@ -17,7 +17,7 @@ from tokenslo.files import files_argument, libraries_option, load_all
 def server_config(files: tuple[str, ...], libraries: tuple[Path, ...]) -> None:
     """Print the Triton flags and the config.pbtxt stanzas that SLO files need.
 
-    With them Triton's first-response histogram exists and has the objectives' thresholds as bucket
-    edges, so that what is within a threshold is counted exactly.
+    With them Triton's first-response histogram exists, and has the thresholds of the objectives as
+    bucket boundaries, so that counts within a threshold are exact.
     """
     click.echo(settings(load_all(files, libraries), version("tokenslo")), nl=False)

@@ -9,5 +9,5 @@ from exporter.signal_catalogue import page
 
 @click.command()
 def signals() -> None:
-    """Print every metric the sidecar serves and every way it has to obtain it, as Markdown."""
+    """Print the metrics of the sidecar and the methods that provide them, as Markdown."""
     click.echo(page(), nl=False)

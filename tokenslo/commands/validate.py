@@ -28,11 +28,11 @@ def validate(
     json_: bool,
     quiet: bool,
 ) -> None:
-    """Check SLO files, ours or another tool's, and report every problem.
+    """Check SLO files of tokenslo, Sloth, OpenSLO or Pyrra, and report every problem.
 
     A FILE may be a folder, whose YAML, JSON and Jsonnet files are checked, or - for standard input.
 
-    Problems go to standard error as "file:line: field: message. Fix: …"; the exit code is then 2.
+    Problems are printed to stderr as "file:line: field: message. Fix: …"; the exit code is then 2.
     """
     served, checked = series(metrics), []
     for file in files:
