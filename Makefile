@@ -5,12 +5,14 @@ READY := .venv/ready
 
 .PHONY: test test-long lint demo bench examples clean
 
-# File by file in three processes; then, with nothing beside them, the tests that measure times.
+# File by file in four processes, because many tests wait for servers; then, with nothing beside
+# them, the tests that measure times, unless ALONE is empty.
+ALONE := yes
 define run_tests
 	@failed=0; \
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 		-m "not alone and $(1)" $(2) || failed=$$?; \
-	$(BIN)/python -m pytest -m "alone and $(1)" tests/integration || failed=$$?; \
+	$(if $(ALONE),$(BIN)/python -m pytest -m "alone and $(1)" tests/integration || failed=$$?;) \
 	exit $$failed
 endef
 

@@ -7,6 +7,7 @@ the run names it; a part that it can have and that is not to be had is an error.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -90,6 +91,18 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("on a busy machine")
     # A run in a shell's background (`make test &`) ignores Ctrl-C, and so would what tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("alone") and item.path.parent.name != "integration":
+            raise pytest.UsageError(f"{item.nodeid}: move it to tests/integration, or unmark alone")
+
+
+def pytest_collection_finish() -> None:
+    """Keep thousands of collected tests out of every garbage collection from here on."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

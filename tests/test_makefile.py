@@ -30,3 +30,11 @@ def test_both_parts_of_the_suite_run_and_either_failure_is_reported(
     parts = [run.rpartition("-m ")[2].partition(" tests")[0].strip() for run in runs]
     assert parts == [f"not alone and {size}", f"alone and {size}"]
     assert done.returncode == code  # make's own code for a failed command is 2
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_alone_tests_can_be_left_out() -> None:
+    make = ["make", "--dry-run", "test-long", "ALONE=", "READY=Makefile"]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.count("pytest") == 1
+    assert '-m "not alone and long"' in done.stdout

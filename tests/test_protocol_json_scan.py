@@ -61,7 +61,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     document=st.dictionaries(KEYS, VALUES, max_size=5),
     spaced=st.booleans(),

@@ -361,7 +361,7 @@ values = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=2) | st.just("perf_metrics"), values, max_size=4)))
 def test_whatever_items_are_histograms_stay_whole(items: list[Item]) -> None:
     timings = RequestTimings("chat", {"ttft": (0.8,)})
@@ -375,7 +375,7 @@ def test_whatever_items_are_histograms_stay_whole(items: list[Item]) -> None:
         assert 1 <= distribution.count <= len(items) + 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_cut_body_gives_its_complete_items_once(data: st.DataObject) -> None:
     body = json.dumps([item(at=BOOT + n) for n in range(5)], indent=1).encode()

@@ -480,7 +480,7 @@ def families(draw: st.DrawFn) -> dict[str, Family]:
     return found
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(families(), min_size=1, max_size=3), JSON, JSON, JSON)
 def test_nonsense_never_crashes_nor_leaks(
     looks: list[dict[str, Family]], index: object, configuration: object, statistics: object

@@ -932,7 +932,7 @@ ENDS = st.lists(
 
 
 @given(EVENTS, ENDS, st.lists(st.tuples(st.booleans(), st.booleans()), min_size=6, max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_whatever_happens_nothing_is_lost_or_counted_twice(
     events: list[tuple[int, str, int]],
     ends: list[tuple[str, str, bool]],

@@ -613,7 +613,7 @@ ENOUGH = ("survey",) * 3
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
     happenings: list[str],
 ) -> None:

@@ -25,6 +25,7 @@ from lab.repository import ModelSettings
 from lab.stack import Stack, StackSettings
 from promql.client import query
 from slos.signals import SIGNALS
+from tests.polling import wait_until
 from tokenslo.commands.demo import EXAMPLE
 
 pytestmark = pytest.mark.needs("triton", "prometheus")
@@ -119,22 +120,21 @@ def test_the_signals_agree_with_what_the_clients_saw(demo: Stack) -> None:
     before = demo.load.summary()
     series = f'{SIGNALS["output_tokens"].metric}{{direction="output"}}'
     (start,) = query(demo.prometheus.url, series)
-    time.sleep(15)
+    wait_until(lambda: demo.load.summary().tokens - before.tokens > 2_000, 60)
     (end,) = query(demo.prometheus.url, series)
     seen = demo.load.summary().tokens - before.tokens
     # The engine counts a request when it ends, the load when its client ends: some are under way.
     assert end.value - start.value == pytest.approx(seen, rel=0.5)
-    assert seen > 500
 
 
 def test_every_request_that_ended_is_judged_for_goodput(demo: Stack) -> None:
     assert demo.prometheus
     before = demo.load.summary().outcomes["ok"]
     judged = f"sum({SIGNALS['goodput'].metric})"
-    end = time.monotonic() + PATIENCE_SECONDS
-    while sum(one.value for one in query(demo.prometheus.url, judged)) < before:
-        assert time.monotonic() < end, query(demo.prometheus.url, judged)
-        time.sleep(1)
+    wait_until(
+        lambda: sum(one.value for one in query(demo.prometheus.url, judged)) >= before,
+        PATIENCE_SECONDS,
+    )
 
 
 def test_ctrl_c_stops_everything_and_sums_up(tmp_path: Path) -> None:
@@ -157,10 +157,7 @@ def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
         wait_for(tmp_path / "run/sidecar.log", "metrics http://")
         process.kill()
         process.communicate()
-    end = time.monotonic() + 30
-    while children(tmp_path) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert children(tmp_path) == []
+    wait_until(lambda: not children(tmp_path), 30)
 
 
 def test_in_a_pipe_the_addresses_and_the_summary_are_printed(tmp_path: Path) -> None:
@@ -194,10 +191,7 @@ def started(output: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for(log: Path, text: str) -> None:
-    end = time.monotonic() + 60
-    while not (log.exists() and text in log.read_text()):
-        assert time.monotonic() < end, f"no {text!r} in {log}"
-        time.sleep(0.1)
+    wait_until(lambda: log.exists() and text in log.read_text(), 60)
 
 
 def children(output: Path) -> list[str]:

@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
@@ -17,6 +16,7 @@ from lab.process import HOST, Server, free_ports, get
 from lab.triton import Triton
 from lab.trtllm_serve.settings import RELEASES
 from slos.load import load_file
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,12 +94,7 @@ def test_a_sidecar_that_watches_the_streams(tmp_path: Path) -> None:
         log = tmp_path / "sidecar.log"
         with process.serve(Server, "sidecar", command, log, ready="/healthz") as sidecar:
             complete(proxy, 8)
-            end = time.monotonic() + 20
-            while (
-                "llm_streams_total{" not in get(sidecar.ports[0], "/metrics")[1]
-                and time.monotonic() < end
-            ):
-                time.sleep(0.1)
+            wait_until(lambda: "llm_streams_total{" in get(sidecar.ports[0], "/metrics")[1])
             text = first_file(tmp_path, f"http://{HOST}:{sidecar.ports[0]}/metrics")
     [objectives] = promised(tmp_path).values()
     assert {"goodput", "completion"} <= objectives.keys()

@@ -22,6 +22,7 @@ from lab.process import HOST, Server, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from tests.capturing import need_capture
+from tests.polling import wait_until
 from tests.triton_models import ARGUMENTS, write_models
 
 LLM = "tensorrt_llm"
@@ -205,10 +206,7 @@ def test_streams_at_a_tap_show_a_hang_whatever_the_engine_reports(
 
 
 def eventually_metric(running: Server, line: str) -> None:
-    end = time.monotonic() + 20
-    while line not in get(running.ports[0], "/metrics")[1]:
-        assert time.monotonic() < end, line
-        time.sleep(0.1)
+    wait_until(lambda: line in get(running.ports[0], "/metrics")[1])
 
 
 def _stub(server: Triton, model: str = LLM) -> int:
