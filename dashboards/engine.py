@@ -1,4 +1,4 @@
-"""What is behind objectives about models: streams, saturation, and how far to trust it all."""
+"""Dashboard rows of the engine: streams, saturation, quality of measurement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from grafanalib import core
 
 from dashboards import grafana
-from dashboards.grafana import Level, Query, Row
+from dashboards.grafana import Level, PanelQuery, PanelRow
 from promql.expr import Expr, aggregate, decimal_text
 from slos.plan import Plan
 from slos.queries import INSTANCE, Scope
@@ -17,21 +17,21 @@ from slos.signals import SIGNALS
 _NEEDS_A_TAP = "Empty unless the sidecar watches the streams (--tap)."
 
 
-def rows(plan: Plan, scope: Scope) -> Iterator[Row]:
-    """Yield what is behind objectives about models; a service with queries of its own has none."""
+def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
+    """Yield the rows of services with objectives on the exporter's signals."""
     yield from _streams(scope)
     yield from _saturation(plan, scope)
     yield from _measurement(scope)
 
 
 def streams_by_outcome(scope: Scope) -> core.Panel:
-    """Return the panel of streams that ended, by how and how far they came."""
+    """Return the panel of ended streams by outcome and phase."""
     return grafana.time_series(
         "Streams by outcome and phase",
-        "Streaming requests that ended: how, and how far they came. Any failure mid_stream is a "
-        f"user who saw an answer break off. {_NEEDS_A_TAP}",
+        "Streaming requests that ended, by outcome and phase. Each failure mid_stream is a "
+        f"response that broke off. {_NEEDS_A_TAP}",
         [
-            Query(
+            PanelQuery(
                 scope.rate(SIGNALS["streams"].metric, by=("outcome", "phase")),
                 "{{outcome}} {{phase}}",
             )
@@ -41,19 +41,19 @@ def streams_by_outcome(scope: Scope) -> core.Panel:
     )
 
 
-def _streams(scope: Scope) -> Iterator[Row]:
+def _streams(scope: Scope) -> Iterator[PanelRow]:
     def each_second(key: str, *by: str) -> Expr:
         return scope.rate(SIGNALS[key].metric, by=by)
 
-    yield Row(
+    yield PanelRow(
         "Streams: what clients see",
         [
             grafana.time_series(
                 "Live requests, by instance",
                 "Requests under way between clients and server. Growing while requests per second "
-                f"do not: they take longer, or nobody ends them. {_NEEDS_A_TAP}",
+                f"do not: they take longer, or do not end. {_NEEDS_A_TAP}",
                 [
-                    Query(
+                    PanelQuery(
                         aggregate("sum", scope.gauge("live_streams"), (INSTANCE,)),
                         f"{{{{{INSTANCE}}}}}",
                     )
@@ -63,11 +63,11 @@ def _streams(scope: Scope) -> Iterator[Row]:
             streams_by_outcome(scope),
             grafana.time_series(
                 "Goodput by objective",
-                "Requests by whether they met every clause, and the first that they failed, for "
-                "every goodput objective that the sidecar was given. Empty without one, and "
+                "Requests by result and by the first clause that they failed, for every goodput "
+                "objective of the sidecar's SLO file. Empty without one, and "
                 "unless the sidecar watches the streams (--slo, --tap).",
                 [
-                    Query(
+                    PanelQuery(
                         each_second("goodput", "objective", "result", "clause"),
                         "{{objective}} {{result}} {{clause}}",
                     )
@@ -77,82 +77,82 @@ def _streams(scope: Scope) -> Iterator[Row]:
             ),
         ],
     )
-    yield Row(
-        "Streams: clients that leave",
+    yield PanelRow(
+        "Streams: client disconnects",
         [
             grafana.time_series(
                 "Disconnects by phase",
-                "Streams whose client left. Before the first token: it waited too long, or a "
-                "timeout on the way did. In the middle: it was slow, it had read enough, or "
-                f"something on the way cut it off. {_NEEDS_A_TAP}",
-                [Query(each_second("disconnects", "phase"), "{{phase}}")],
+                "Streams whose client disconnected. Before the first token: the client or a "
+                "timeout on the path gave up waiting. In the middle: slow output, a response that "
+                f"was long enough, or a timeout on the path. {_NEEDS_A_TAP}",
+                [PanelQuery(each_second("disconnects", "phase"), "{{phase}}")],
                 unit=grafana.PER_SECOND,
                 stacked=True,
             ),
             grafana.heatmap(
                 "Age at disconnect",
-                "How old streams were when their client left. People leave at any age; a band at "
-                "one age is a timeout, and the age names it: each usual timeout of gateways and "
-                f"clients has a narrow bucket of its own. {_NEEDS_A_TAP}",
+                "Age of streams at the client disconnect. People disconnect at any age; a band at "
+                "one age is a timeout. The usual timeouts of gateways and clients have narrow "
+                f"buckets of their own. {_NEEDS_A_TAP}",
                 scope.histogram("disconnect_age"),
                 unit=grafana.SECONDS,
                 is_native="disconnect_age" in scope.native,
             ),
             grafana.time_series(
                 "Release after a disconnect",
-                "Time from a client's leaving until the server was last seen to work for it. "
-                "Above a second or so the server does not notice, or nobody tells it. "
+                "Time from a client disconnect until the last observed work of the server for it. "
+                "Above about a second the server does not detect the disconnect. "
                 f"{_NEEDS_A_TAP}",
                 [
-                    Query(scope.quantile(q, "disconnect_release"), f"p{decimal_text(q * 100)}")
+                    PanelQuery(scope.quantile(q, "disconnect_release"), f"p{decimal_text(q * 100)}")
                     for q in (Decimal("0.5"), Decimal("0.99"))
                 ],
                 unit=grafana.SECONDS,
             ),
         ],
     )
-    yield Row(
-        "Streams: work for nobody, and pressure",
+    yield PanelRow(
+        "Streams: wasted work and back-pressure",
         [
             grafana.time_series(
-                "Tokens that did not make an answer",
-                "Partial: sent to clients that left before the end. Wasted: sent after they had "
-                "left; it is a lower bound, as a server may go on without sending. "
+                "Partial and wasted tokens",
+                "Partial: sent to clients that disconnected before the end. Wasted: sent after the "
+                "disconnect; a lower bound, as a server may compute without sending. "
                 f"{_NEEDS_A_TAP}",
                 [
-                    Query(each_second("partial_tokens"), "partial"),
-                    Query(each_second("wasted_tokens"), "wasted"),
+                    PanelQuery(each_second("partial_tokens"), "partial"),
+                    PanelQuery(each_second("wasted_tokens"), "wasted"),
                 ],
                 unit=grafana.PER_SECOND,
             ),
             grafana.time_series(
                 "Suspected retries",
-                "Requests with the prompt of one that failed or was left shortly before. Rising "
-                "together with disconnects, it is a retry storm in the making. "
+                "Requests with the prompt of one that failed or was cancelled shortly before. "
+                "Rising together with disconnects, they announce a retry storm. "
                 f"{_NEEDS_A_TAP}",
-                [Query(each_second("suspected_retries"), "suspected retries")],
+                [PanelQuery(each_second("suspected_retries"), "suspected retries")],
                 unit=grafana.REQUESTS_PER_SECOND,
             ),
             grafana.time_series(
                 "Client back-pressure",
-                "How many clients, on average, did not read what was there for them. What they "
-                "feel as slow is their own end or the network, and TTFT and token gaps measured "
-                f"at them look worse than the server is. {_NEEDS_A_TAP}",
-                [Query(each_second("client_backpressure"), "clients that do not read")],
+                "Clients, on average, that did not read data ready for them. The delay is theirs "
+                "or the network's, and TTFT and token gaps measured at the client include it. "
+                f"{_NEEDS_A_TAP}",
+                [PanelQuery(each_second("client_backpressure"), "clients that do not read")],
                 unit=grafana.COUNT,
             ),
         ],
     )
 
 
-def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
+def _saturation(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
     kv_limits = [
         Level(planned.objective.threshold, "red")
         for planned in plan.objectives
         if planned.objective.indicator == "kv_headroom"
     ]
     most = scope.gauge("sequences_max")
-    yield Row(
+    yield PanelRow(
         "Saturation: sequences, queue, KV cache",
         [
             grafana.time_series(
@@ -161,10 +161,10 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
                 "above 0 with active at the maximum: more load than the batch takes. Waiting "
                 "below it, or paused above 0: the KV cache is short.",
                 [
-                    Query(
+                    PanelQuery(
                         aggregate("sum", scope.family("sequences_active"), ("state",)), "{{state}}"
                     ),
-                    Query(aggregate("sum", most), "maximum"),
+                    PanelQuery(aggregate("sum", most), "maximum"),
                 ],
                 unit=grafana.COUNT,
             ),
@@ -173,7 +173,7 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
                 "Sequences admitted but not scheduled. One instance waiting alone is a routing "
                 "problem, all of them are a capacity problem.",
                 [
-                    Query(
+                    PanelQuery(
                         aggregate("max", scope.gauge("sequences_waiting"), (INSTANCE,)),
                         f"{{{{{INSTANCE}}}}}",
                     ),
@@ -186,20 +186,20 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
                 "instance. With guaranteed_no_evict requests wait before this reaches 100%, as "
                 "room for the longest answer is reserved; with max_utilization it does reach it "
                 "and sequences are paused.",
-                [Query(scope.fullest("kv_headroom"), f"{{{{{INSTANCE}}}}}")],
+                [PanelQuery(scope.fullest("kv_headroom"), f"{{{{{INSTANCE}}}}}")],
                 unit=grafana.RATIO,
                 lines=kv_limits,
                 top=1,
             ),
         ],
     )
-    yield Row(
+    yield PanelRow(
         "Saturation: throughput and memory",
         [
             grafana.time_series(
                 "Requests by version",
                 "Requests that ended, by model version: where the traffic goes.",
-                [Query(scope.requests(by=("version",)), "version {{version}}")],
+                [PanelQuery(scope.requests(by=("version",)), "version {{version}}")],
                 unit=grafana.REQUESTS_PER_SECOND,
                 stacked=True,
             ),
@@ -208,7 +208,7 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
                 "Tokens per second. Triton counts them when a request ends, so they come in "
                 "lumps; output falling while sequences are decoding is a slow or stuck engine.",
                 [
-                    Query(
+                    PanelQuery(
                         scope.rate(SIGNALS["output_tokens"].metric, by=("direction",)),
                         "{{direction}}",
                     )
@@ -218,7 +218,11 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
             grafana.time_series(
                 "KV-cache blocks by state",
                 "KV-cache blocks on all chosen instances. Blocks cached for reuse count as free.",
-                [Query(aggregate("sum", scope.family("kv_blocks_used"), ("state",)), "{{state}}")],
+                [
+                    PanelQuery(
+                        aggregate("sum", scope.family("kv_blocks_used"), ("state",)), "{{state}}"
+                    )
+                ],
                 unit=grafana.COUNT,
             ),
             grafana.time_series(
@@ -226,7 +230,7 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
                 "Memory that the engine holds. It is claimed at load; a step at run time is a "
                 "leak or a neighbour on the same GPU.",
                 [
-                    Query(
+                    PanelQuery(
                         aggregate("max", scope.family("memory_gpu"), (INSTANCE, "kind")),
                         f"{{{{kind}}}} {{{{{INSTANCE}}}}}",
                     ),
@@ -237,7 +241,7 @@ def _saturation(plan: Plan, scope: Scope) -> Iterator[Row]:
     )
 
 
-def _measurement(scope: Scope) -> Iterator[Row]:
+def _measurement(scope: Scope) -> Iterator[PanelRow]:
     labels = {
         "signal": "Signal",
         "quality": "Quality",
@@ -246,27 +250,27 @@ def _measurement(scope: Scope) -> Iterator[Row]:
         "version": "Version",
     }
     info = aggregate("max", scope.series("tokenslo_signal_info"), labels)
-    yield Row(
-        "Measurement: can these numbers be trusted?",
+    yield PanelRow(
+        "Measurement quality",
         [
             grafana.label_table(
                 "How each signal is measured",
                 "An estimate is not a measurement, and an unavailable signal has no series; the "
                 "sidecar's status page says why and what would bring it.",
-                Query(info),
+                PanelQuery(info),
                 labels,
                 colors={"exact": "green", "estimate": "orange", "unavailable": "red"},
             ),
             grafana.up_or_down(
-                "Sources read",
-                "Whether the sidecar's last reading of each source succeeded. While a source is "
+                "Sources up",
+                "Whether the sidecar's last scrape of each source succeeded. While a source is "
                 "down its series are withdrawn, not frozen.",
-                Query(_per_source("min", scope, "tokenslo_source_up"), _SOURCE),
+                PanelQuery(_per_source("min", scope, "tokenslo_source_up"), _SOURCE),
             ),
             grafana.time_series(
-                "Age of the last good reading",
-                "Should stay near the sidecar's reading interval.",
-                [Query(_per_source("max", scope, "tokenslo_source_age_seconds"), _SOURCE)],
+                "Age of the last successful scrape",
+                "Should stay near the sidecar's scrape interval.",
+                [PanelQuery(_per_source("max", scope, "tokenslo_source_age_seconds"), _SOURCE)],
                 unit=grafana.SECONDS,
             ),
             grafana.time_series(
@@ -274,7 +278,7 @@ def _measurement(scope: Scope) -> Iterator[Row]:
                 "Time since the engine last finished an iteration. It grows while the engine is "
                 "idle; growing while sequences are active means that decoding is stuck.",
                 [
-                    Query(
+                    PanelQuery(
                         aggregate(
                             "max",
                             scope.series("tokenslo_engine_stats_age_seconds"),

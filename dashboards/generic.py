@@ -1,4 +1,4 @@
-"""Panels of objectives that are measured by queries of the SLO file."""
+"""Panels of objectives with queries of their own in the SLO file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from grafanalib import core
 
 from dashboards import grafana
-from dashboards.grafana import Level, Query
+from dashboards.grafana import Level, PanelQuery
 from promql.expr import call, number
 from slos import names
 from slos.durations import parse_duration
@@ -17,7 +17,7 @@ from slos.queries import INSTANCE, recorded
 
 
 def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> list[core.Panel]:
-    """Return what is recorded of the queries; and by instance, where they can be told apart."""
+    """Return panels of the recorded series, and by instance where the query has that label."""
     objective, noun = planned.objective, planned.indicator.events
     bad, total = (
         call(
@@ -35,7 +35,7 @@ def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> l
             "Share good",
             f"Good ones of all {noun}, over the last {names.BASE_WINDOW}, as recorded; the dashed "
             "line is the target. Empty while there are none.",
-            [Query(number(1) - bad / total.compare(">", number(0)), legend("good"))],
+            [PanelQuery(number(1) - bad / total.compare(">", number(0)), legend("good"))],
             unit=grafana.RATIO,
             lines=[Level(objective.target, "red")],
             top=1,
@@ -43,7 +43,7 @@ def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> l
         grafana.time_series(
             "Bad and all",
             f"How many {noun} there are in a second, as recorded.",
-            [Query(total, legend("all")), Query(bad, legend("bad"))],
+            [PanelQuery(total, legend("all")), PanelQuery(bad, legend("bad"))],
             unit=grafana.PER_SECOND,
         ),
     ]
@@ -52,9 +52,9 @@ def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> l
         return recorded_panels
     by_instance = grafana.time_series(
         "Share bad, by instance",
-        "Bad ones by instance. One above the others is a broken instance, all of them are the "
+        "Bad share by instance. One above the others is a broken instance, all of them are the "
         "service or what it depends on.",
-        [Query(share, f"{{{{{INSTANCE}}}}}")],
+        [PanelQuery(share, f"{{{{{INSTANCE}}}}}")],
         unit=grafana.RATIO,
         lines=[Level(1 - objective.target, "red")],
     )

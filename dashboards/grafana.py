@@ -1,7 +1,6 @@
-"""Grafana's dashboard model as this project uses it: grafanalib, brought up to date.
+"""Build Grafana panels, variables and dashboards with grafanalib and this project's defaults.
 
-Its objects are built here with the house's defaults; :mod:`dashboards.stored` writes them as
-Grafana stores them.
+:mod:`dashboards.dashboard_json` writes them as Grafana stores them.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 import attr
 from grafanalib import core, formatunits
 
+from dashboards.heatmap_panel import HeatmapPanel
 from promql.expr import Expr
 
 SCHEMA = 42
@@ -37,8 +37,8 @@ Json = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """One PromQL query of a panel and how its series are called (``{{label}}`` is filled in)."""
+class PanelQuery:
+    """One PromQL query of a panel, and the legend of its series (a ``{{label}}`` template)."""
 
     expr: Expr
     legend: str = ""
@@ -46,14 +46,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """From ``value`` upwards (``None``: from the bottom) things are drawn in ``color``."""
+    """A threshold step: ``color`` applies from ``value`` upwards, from the bottom if None."""
 
     value: Decimal | None
     color: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """A titled row of panels of one height; without ``widths`` they share the grid equally."""
 
     title: str
@@ -73,40 +73,10 @@ class Column:
     levels: tuple[Level, ...] = ()
 
 
-class HeatmapPanel(core.Panel):  # type: ignore[misc]
-    """Grafana's heatmap since version 9.1; grafanalib's is the one before."""
-
-    def to_json_data(self) -> Json:
-        """Return the panel as Grafana stores it."""
-        options = {
-            "calculate": False,
-            "cellGap": 1,
-            "color": {
-                "exponent": 0.5,
-                "fill": "dark-orange",
-                "mode": "scheme",
-                "reverse": False,
-                "scale": "exponential",
-                "scheme": "Oranges",
-                "steps": 64,
-            },
-            "exemplars": {"color": "rgba(255,0,255,0.7)"},
-            "filterValues": {"le": 1e-9},
-            "legend": {"show": False},
-            "rowsFrame": {"layout": "auto"},
-            "showValue": "never",
-            "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": True},
-            "yAxis": {"axisPlacement": "left", "reverse": False},
-        }
-        return self.panel_json(
-            {"type": core.HEATMAP_TYPE, "fieldConfig": {"overrides": []}, "options": options}
-        )
-
-
 def time_series(
     title: str,
     description: str,
-    queries: Iterable[Query],
+    queries: Iterable[PanelQuery],
     *,
     unit: str,
     lines: Iterable[Level] = (),
@@ -142,9 +112,9 @@ def heatmap(
     """Draw a histogram over time: by ``le``, whose buckets Grafana subtracts, or a native one."""
     # In the format of a heatmap Grafana before 10.3 looks for `le` in native histograms too.
     targets = (
-        _targets([Query(histogram)])
+        _targets([PanelQuery(histogram)])
         if is_native
-        else _targets([Query(histogram, "{{le}}")], format="heatmap")
+        else _targets([PanelQuery(histogram, "{{le}}")], format="heatmap")
     )
     return HeatmapPanel(
         title=title,
@@ -156,7 +126,7 @@ def heatmap(
     )
 
 
-def up_or_down(title: str, description: str, query: Query) -> core.Panel:
+def up_or_down(title: str, description: str, query: PanelQuery) -> core.Panel:
     """Draw when something was up (1) and when it was down (0)."""
     states = {
         "0": {"color": "red", "index": 1, "text": "down"},
@@ -186,7 +156,7 @@ def table(title: str, description: str, columns: Sequence[Column], *, sort: str 
     return _table(
         title,
         description,
-        [Query(column.query) for column in queried if column.query is not None],
+        [PanelQuery(column.query) for column in queried if column.query is not None],
         transformations=[
             {"id": "joinByField", "options": {"byField": key.name, "mode": "outer"}},
             _organize({key.name: key.title, **named}, hide=_times(len(queried))),
@@ -197,7 +167,12 @@ def table(title: str, description: str, columns: Sequence[Column], *, sort: str 
 
 
 def label_table(
-    title: str, description: str, query: Query, labels: Mapping[str, str], *, colors: Json = None
+    title: str,
+    description: str,
+    query: PanelQuery,
+    labels: Mapping[str, str],
+    *,
+    colors: Json = None,
 ) -> core.Panel:
     """Show the labels of an info series: ``labels`` maps each to its title, in order.
 
@@ -225,7 +200,7 @@ def label_table(
 def _table(
     title: str,
     description: str,
-    queries: Iterable[Query],
+    queries: Iterable[PanelQuery],
     *,
     transformations: Json,
     overrides: Json,
@@ -278,7 +253,7 @@ def _times(queries: int) -> list[str]:
 
 
 def legend(labels: Iterable[str]) -> str:
-    """Return the legend that tells series apart by their labels."""
+    """Return the legend that distinguishes series by their labels."""
     return " ".join(f"{{{{{label}}}}}" for label in labels)
 
 
@@ -301,7 +276,7 @@ def variable(name: str, label: str, values_of: Expr, *, several: bool = True) ->
 
 
 def datasource_variable() -> core.Template:
-    """Let the reader choose the Prometheus that every panel asks."""
+    """Return the variable that selects the Prometheus data source of every panel."""
     return core.Template(
         name="datasource",
         label="Data source",
@@ -335,7 +310,7 @@ def dashboard(
     tags: Iterable[str],
     variables: Iterable[core.Template],
     annotations: Iterable[Json],
-    rows: Iterable[Row],
+    rows: Iterable[PanelRow],
     links: Iterable[tuple[str, str]] = (),
 ) -> core.Dashboard:
     """Put a dashboard together from rows, top to bottom."""
@@ -372,7 +347,7 @@ def _built_in_annotations() -> Json:
     }
 
 
-def _placed(rows: Iterable[Row]) -> list[core.Panel]:
+def _placed(rows: Iterable[PanelRow]) -> list[core.Panel]:
     placed: list[core.Panel] = []
     y = 0
     for row in rows:
@@ -395,10 +370,10 @@ def _at(panel: core.Panel, key: str, x: int, y: int, width: int, height: int) ->
 
 
 def _targets(
-    queries: Iterable[Query],
+    queries: Iterable[PanelQuery],
     format: str = core.TIME_SERIES_TARGET_FORMAT,  # noqa: A002
 ) -> list[core.Target]:
-    """Name the queries A, B, …; tables ask for the value now, the others for the past."""
+    """Name the queries A, B, …; tables have instant queries, other panels range queries."""
     return [
         core.Target(
             expr=str(query.expr),

@@ -1,4 +1,4 @@
-"""The panels of one objective: how its budget burns, and the signal that it is about."""
+"""Panels of one objective: burn rate, budget and signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grafanalib import core
 from dashboards import grafana
 from dashboards.engine import streams_by_outcome
 from dashboards.generic import own_panels
-from dashboards.grafana import Level, Query, Row
+from dashboards.grafana import Level, PanelQuery, PanelRow
 from promql.expr import Expr, aggregate, decimal_text, number
 from slos import names
 from slos.burn import Pair
@@ -27,7 +27,7 @@ _GROUPS = 20
 _TIER_COLORS = {"page": "red", "ticket": "orange"}
 
 
-def objective_row(planned: PlannedObjective, plan: Plan, scope: Scope) -> Row:
+def objective_row(planned: PlannedObjective, plan: Plan, scope: Scope) -> PanelRow:
     """Return the panels of an objective; ``scope`` has the signals of its service."""
     objective = planned.objective
     target = f"{decimal_text(objective.target * 100)}% of {planned.indicator.events}"
@@ -38,11 +38,11 @@ def objective_row(planned: PlannedObjective, plan: Plan, scope: Scope) -> Row:
         native=native_signals(plan.service, objective),
     )
     panels = [_burn(planned, plan), *_groups(planned, plan), *_signal(planned, plan, its_own)]
-    return Row(title, panels)
+    return PanelRow(title, panels)
 
 
 def _groups(planned: PlannedObjective, plan: Plan) -> Iterator[core.Panel]:
-    """Yield the budget by group, if there are groups; all of them could be too many to draw."""
+    """Yield the panel of the budget by group; only the worst groups are drawn."""
     objective = planned.objective
     if not objective.group_by:
         return
@@ -52,7 +52,7 @@ def _groups(planned: PlannedObjective, plan: Plan) -> Iterator[core.Panel]:
         f"Budget left, by {' and '.join(objective.group_by)}",
         f"The {_GROUPS} groups with the least budget left, at each time. Below the dashed line it "
         "is spent.",
-        [Query(least, grafana.legend(objective.group_by))],
+        [PanelQuery(least, grafana.legend(objective.group_by))],
         unit=grafana.RATIO,
         lines=[Level(Decimal(0), "red")],
         top=1,
@@ -80,7 +80,7 @@ def _burn(planned: PlannedObjective, plan: Plan) -> core.Panel:
         "both are above its dashed line (red pages, orange opens a ticket); the legend names the "
         f"pairs. Recorded series: they cover the whole service.{worst}",
         [
-            Query(burning(window), f"{window}: {'; '.join(texts)}")
+            PanelQuery(burning(window), f"{window}: {'; '.join(texts)}")
             for window, texts in needed.items()
         ],
         unit=grafana.NUMBER,
@@ -95,7 +95,7 @@ def _burn_lines(pairs: Iterable[Pair]) -> list[Level]:
 
 
 def _signal(planned: PlannedObjective, plan: Plan, scope: Scope) -> list[core.Panel]:
-    """Return the panels about what an objective is about."""
+    """Return the panels of an objective's signal."""
     objective = planned.objective
     if objective.queries:
         is_native = plan.service.native(objective)
@@ -121,8 +121,8 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
         else f"Exact share of {noun} within the threshold, which is a bucket edge"
     )
     forgotten = (
-        " Requests that died before their first token are not in it, but count against the "
-        "objective."
+        " It leaves out requests that failed before their first token; the objective counts them "
+        "as bad."
         if objective.indicator == "ttft"
         else ""
     )
@@ -131,7 +131,7 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
             f"Share within {limit}, by version",
             f"{exact}; the dashed line is the target. One version below the others is a rollout "
             f"to undo.{forgotten}",
-            [Query(scope.share_within(key, threshold, ("version",)), "version {{version}}")],
+            [PanelQuery(scope.share_within(key, threshold, ("version",)), "version {{version}}")],
             unit=grafana.RATIO,
             lines=[Level(_share_asked(objective), "red")],
             top=1,
@@ -142,7 +142,7 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
             "dashed line is the threshold. The objective is met where the quantile of its target "
             "stays below it.",
             [
-                Query(scope.quantile(q, key), f"p{decimal_text(q * 100)}")
+                PanelQuery(scope.quantile(q, key), f"p{decimal_text(q * 100)}")
                 for q in sorted({Decimal("0.5"), _share_asked(objective), Decimal("0.99")})
             ],
             unit=grafana.SECONDS,
@@ -160,7 +160,7 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
 
 
 def _share_asked(objective: Objective) -> Decimal:
-    """Return the share of events that shall be good: of all, or of those in a slice of time."""
+    """Return the target share of good events: of all, or of those in a time slice."""
     return objective.slices.target if objective.slices else objective.target
 
 
@@ -171,11 +171,11 @@ _GOOD_SHARES = {
     ),
     "stream_completion": (
         "Share completed, by version",
-        "Streams that ran to their end, of those that had begun and whose client stayed.",
+        "Streams that ran to their end, of those that had begun without a client disconnect.",
     ),
     "disconnects": (
-        "Share whose client stayed, by version",
-        "Streams that ran to their end, of those and of the ones that their client left.",
+        "Share without a client disconnect, by version",
+        "Streams that ran to their end, of those and of the ones with a client disconnect.",
     ),
     "goodput": (
         "Share that met every clause, by version",
@@ -192,7 +192,7 @@ def _verdicts(planned: PlannedObjective, service: str, scope: Scope) -> list[cor
             title,
             f"{about} The dashed line is the target. One version below the others is a rollout to "
             "undo.",
-            [Query(scope.share_good(objective, service, ("version",)), "version {{version}}")],
+            [PanelQuery(scope.share_good(objective, service, ("version",)), "version {{version}}")],
             unit=grafana.RATIO,
             lines=[Level(_share_asked(objective), "red")],
             top=1,
@@ -202,15 +202,15 @@ def _verdicts(planned: PlannedObjective, service: str, scope: Scope) -> list[cor
 
 
 def _events(planned: PlannedObjective, service: str, scope: Scope) -> core.Panel:
-    """Return the panel of everything that an objective takes its events from."""
+    """Return the panel of all events that an objective counts."""
     match planned.indicator.signals[0]:
         case "requests":
             return grafana.time_series(
                 "Requests by outcome",
-                "Requests that ended, and failures with the server's own word for the reason.",
+                "Requests that ended, and failures with the server's reason.",
                 [
-                    Query(scope.requests("ok"), "ok"),
-                    Query(
+                    PanelQuery(scope.requests("ok"), "ok"),
+                    PanelQuery(
                         scope.rate(SIGNALS["request_failures"].metric, by=("outcome", "reason")),
                         "{{outcome}} {{reason}}",
                     ),
@@ -221,11 +221,11 @@ def _events(planned: PlannedObjective, service: str, scope: Scope) -> core.Panel
         case "goodput":
             return grafana.time_series(
                 "Failing clause",
-                "Requests that were bad, by the clause that they broke first; "
-                "outcome is a request that the server failed. Unknown ones could not be judged, "
-                "as the server did not tell what a clause asks for, and do not count.",
+                "Bad requests by the first clause that they failed; outcome is a request that the "
+                "server failed. Unknown: the server did not report what a clause needs; such "
+                "requests do not count.",
                 [
-                    Query(
+                    PanelQuery(
                         scope.goodput(
                             planned.objective, service, "bad", "unknown", by=("result", "clause")
                         ),
@@ -245,7 +245,7 @@ def _headroom(objective: Objective, scope: Scope) -> core.Panel:
         f"Used, by instance, against {threshold_text(objective)}",
         "The fullest model of each instance; the dashed line is the threshold. Never an average: "
         "requests wait on the full instance while the others idle.",
-        [Query(scope.fullest(objective.indicator), f"{{{{{INSTANCE}}}}}")],
+        [PanelQuery(scope.fullest(objective.indicator), f"{{{{{INSTANCE}}}}}")],
         unit=grafana.RATIO,
         lines=[Level(objective.threshold, "red")],
         top=1,

@@ -1,4 +1,4 @@
-"""The row of a service with many objectives: panels of the one that the reader selects."""
+"""The dashboard row of the selected objective, for services with many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from grafanalib import core
 
 from dashboards import grafana
-from dashboards.grafana import Level, Query, Row
+from dashboards.grafana import Level, PanelQuery, PanelRow
 from promql.expr import aggregate
 from slos import names
 from slos.durations import parse_duration
@@ -21,12 +21,12 @@ VARIABLE = "slo"
 
 
 def selected_variable(plan: Plan) -> core.Template:
-    """Let the reader select one objective of a service."""
+    """Return the variable that selects one objective of a service."""
     every = recorded(names.BUDGET_REMAINING, plan.service.service)
     return grafana.variable(VARIABLE, "Objective", every, several=False)
 
 
-def selected_row(plan: Plan) -> Row:
+def selected_row(plan: Plan) -> PanelRow:
     """Return the panels of the selected objective, from recorded series alone."""
     service = plan.service.service
     selected = replace(plan.objectives[0].objective, name=f"${VARIABLE}")
@@ -36,7 +36,7 @@ def selected_row(plan: Plan) -> Row:
         "How many times faster than allowed the error budget of the selected objective burns; of "
         "groups, the one that burns the fastest. Recorded series: they cover the whole service.",
         [
-            Query(aggregate("max", burn_rate(window, service, selected)), window)
+            PanelQuery(aggregate("max", burn_rate(window, service, selected)), window)
             for window in sorted(windows, key=parse_duration)
         ],
         unit=grafana.NUMBER,
@@ -46,9 +46,9 @@ def selected_row(plan: Plan) -> Row:
         "Budget left",
         "The share of the error budget that is left; of groups, the least. Below the dashed line "
         "it is spent.",
-        [Query(aggregate("min", recorded(names.BUDGET_REMAINING, service, selected)), "left")],
+        [PanelQuery(aggregate("min", recorded(names.BUDGET_REMAINING, service, selected)), "left")],
         unit=grafana.RATIO,
         lines=[Level(Decimal(0), "red")],
         top=1,
     )
-    return Row("Objective $slo", [burning, left])
+    return PanelRow("Objective $slo", [burning, left])

@@ -1,4 +1,4 @@
-"""The dashboard of one service: what is promised, what hurts, why, and whether to believe it."""
+"""The dashboard of one service: objectives, streams, saturation, measurement quality."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from decimal import Decimal
 from grafanalib import core
 
 from dashboards import engine, grafana
-from dashboards.grafana import Column, Level, Row
+from dashboards.dashboard_json import render
+from dashboards.grafana import Column, Level, PanelRow
 from dashboards.objective import objective_row
 from dashboards.selected_objective import MOST_ROWS, selected_row, selected_variable
-from dashboards.stored import render
 from promql.expr import Expr, Matcher, aggregate, number, vector
 from slos import names
 from slos.durations import format_duration
@@ -33,8 +33,8 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
 
     With more than :data:`MOST_ROWS` objectives, one row shows the one that the reader selects.
 
-    From top to bottom it answers: which promise is in danger, since when and how badly; what the
-    service's users see; what the engine is short of; and how far these numbers can be trusted.
+    From top to bottom: objectives and their budgets, what users see, what the engine lacks, and
+    the quality of each signal.
     """
     service = plan.service
     scope = Scope(
@@ -64,7 +64,7 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
         annotations=[_alerts(service.service)],
         links=_runbooks(service),
         rows=[
-            Row(
+            PanelRow(
                 "Objectives",
                 [_overview(plan)],
                 height=3 + min(len(plan.objectives), MOST_ROWS),
@@ -77,7 +77,7 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
 
 
 def _runbooks(service: Service) -> list[tuple[str, str]]:
-    """Link to the index of the pages, if they are where ``tokenslo generate`` puts them."""
+    """Link to the index of the runbooks, if the URL has no ``{alert}``."""
     base = service.runbooks
     if not base or "{alert}" in base:
         return []

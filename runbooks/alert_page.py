@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from promql.expr import decimal_text
+from runbooks.check_queries import Subject
 from runbooks.markdown import (
     CAUSE_ALERTS,
     INDEX,
@@ -23,9 +24,8 @@ from runbooks.markdown import (
     plain,
     promql,
 )
-from runbooks.pages import IMPACT, causes, checks
-from runbooks.questions import Subject
 from runbooks.shared_pages import SharedPages
+from runbooks.triage import IMPACT, causes, checks
 from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
@@ -237,7 +237,7 @@ def _impact(subject: Subject, alert: PlannedAlert) -> str:
     if alert.kind == "absent":
         return (
             "Other alerts of this objective cannot fire. Users notice nothing, unless the server "
-            "is down too, or an exporter that is a proxy (`--tap proxy=…`)."
+            "is down too, or a sidecar that is a proxy (`--tap proxy=…`)."
         )
     if alert.kind == "impossible":
         return "Users notice nothing. Error ratio, budget and alerts are wrong until it is fixed."

@@ -1,9 +1,10 @@
-"""The page on a cause alert: what makes it fire, what it explains, and what to do."""
+"""The runbook page of a cause alert."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
 from runbooks.markdown import (
     INDEX,
@@ -16,8 +17,7 @@ from runbooks.markdown import (
     page_link,
     promql,
 )
-from runbooks.pages import CAUSE_CHECKS, with_what_is_behind
-from runbooks.questions import Subject
+from runbooks.triage import CAUSE_CHECKS, with_root_causes
 from slos import names
 from slos.causes import conditions
 from slos.plan import Plan, PlannedCause
@@ -28,11 +28,11 @@ _NAMED = 50
 
 
 def cause_page(plan: Plan, planned: PlannedCause) -> str:
-    """Write the page on a cause alert."""
+    """Write the page of a cause alert."""
     subject = Subject(plan, planned.explains[0])
     service, cause = plan.service, planned.cause
     steps = tuple(CHECKS[key] for key in CAUSE_CHECKS[cause.name])
-    remedies = with_what_is_behind((cause.runbook, *(step.points_to for step in steps)))
+    remedies = with_root_causes((cause.runbook, *(step.points_to for step in steps)))
     return document(
         [
             f"# {planned.alert.name}",
@@ -58,7 +58,7 @@ def cause_page(plan: Plan, planned: PlannedCause) -> str:
 
 
 def _conditions(planned: PlannedCause, plan: Plan) -> Iterator[str]:
-    """Show the first condition; others have the same form, and differ in what their labels say."""
+    """Show the first condition; the others differ in labels only."""
     first, *others = conditions(planned.cause, plan.scope)
     yield promql(first.expr)
     if others:

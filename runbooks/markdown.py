@@ -1,4 +1,4 @@
-"""The Markdown that all runbook pages are made of."""
+"""Markdown of runbook pages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import ROUND_HALF_UP, Decimal
 
 from promql.expr import Expr, decimal_text, pretty
-from runbooks.causes import CAUSES, Action, Cause, Effort
-from runbooks.checks import Check
-from runbooks.questions import Subject
+from runbooks.causes import CAUSES
+from runbooks.check_queries import Subject
+from runbooks.diagnosis_check import DiagnosisCheck
+from runbooks.mitigations import Action, Cause, Effort
 from slos import names
 from slos.durations import format_duration
 from slos.plan import Plan, PlannedAlert
@@ -44,12 +45,12 @@ _MARKUP = re.compile(r"[\\`*\[\]<>&|~#!]|(?<!\w)_|_(?!\w)")
 
 
 def document(blocks: Iterable[str]) -> str:
-    """Put blocks together; empty ones are left out."""
+    """Join blocks with empty lines, without empty blocks."""
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def diagnosis(
-    steps: Collection[Check], subject: Subject, refer: Callable[[Cause], str]
+    steps: Collection[DiagnosisCheck], subject: Subject, refer: Callable[[Cause], str]
 ) -> Iterator[str]:
     """Yield the blocks of diagnosis steps, in order; ``refer`` links to a cause's mitigations."""
     yield "## Diagnosis"

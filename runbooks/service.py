@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from runbooks.alert_page import alert_page, objective_text
 from runbooks.cause_page import cause_page, explained
+from runbooks.check_queries import Subject
 from runbooks.markdown import CAUSE_ALERTS, INDEX, dashboard, document, page_link, plain
-from runbooks.questions import Subject
 from runbooks.shared_pages import SharedPages
 from slos import names
 from slos.model import Service
@@ -16,7 +16,7 @@ from slos.plan import Plan, PlannedCause, PlannedObjective
 _OWN_PAGES = 50
 """Services with more objectives share the steps and mitigations of their pages."""
 HEADER = "<!-- Made by tokenslo "
-"""How every generated page begins; one that begins otherwise was written by somebody."""
+"""The first characters of every generated page; other files are never removed."""
 
 
 def folder(service: str) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from runbooks.causes import CAUSES
-from runbooks.checks import Check
+from runbooks.check_queries import Subject
+from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.markdown import INDEX, MITIGATIONS, diagnosis, document, link, mitigation
-from runbooks.pages import causes
-from runbooks.questions import Subject
+from runbooks.triage import causes
 from slos import names
 from slos.plan import PlannedAlert
 
@@ -35,7 +35,7 @@ class SharedPages:
         self._steps: dict[object, str] = {}
 
     def diagnosis(
-        self, subject: Subject, alert: PlannedAlert, steps: Sequence[Check]
+        self, subject: Subject, alert: PlannedAlert, steps: Sequence[DiagnosisCheck]
     ) -> Iterator[str]:
         """Yield the diagnosis and mitigation of one alert, with links to what is shared."""
         own = [step for step in steps if step.per_objective]
@@ -53,7 +53,9 @@ class SharedPages:
         )
         yield "\n".join([*remedies, f"- [All mitigations]({MITIGATIONS})"])
 
-    def _steps_page(self, subject: Subject, alert: PlannedAlert, steps: list[Check]) -> str:
+    def _steps_page(
+        self, subject: Subject, alert: PlannedAlert, steps: list[DiagnosisCheck]
+    ) -> str:
         """Return the file name of common steps; equal scopes have one page."""
         indicator, scope = subject.planned.objective.indicator, subject.scope
         selector = tuple(sorted(scope.selector.items()))

@@ -95,7 +95,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "sequences wait for room in the KV cache",
         "The batch has room and the KV cache has little. TensorRT-LLM's default policy "
         "(GUARANTEED_NO_EVICT) starts a sequence only when there is room for all of its answer: "
-        "so it makes others wait, and pauses nobody.",
+        "so others wait, and no sequence is paused.",
         ("ttft", "e2e", "queue", "goodput", "kv_headroom"),
         "10m",
         one(kv_pressure),

@@ -17,8 +17,8 @@ from language_example import FULL, LEVELS, load
 
 import alerts
 from alerts.traffic import groups, inputs
+from dashboards.dashboard_json import render
 from dashboards.service import dashboard
-from dashboards.stored import render
 from promql.expr import vector
 from runbooks import files as runbook_pages
 from slos.errors import InvalidFile

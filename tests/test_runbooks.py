@@ -16,10 +16,10 @@ from service_example import example, objective
 
 import runbooks
 from runbooks.causes import CAUSES
+from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
 from runbooks.markdown import promql
-from runbooks.pages import CAUSE_CHECKS, causes, checks
-from runbooks.questions import Subject
+from runbooks.triage import CAUSE_CHECKS, causes, checks
 from slos.causes import CAUSE_ALERTS
 from slos.indicators import GENERIC, INDICATORS
 from slos.model import Alerting, Objective, PolicyStep, TimeSlices
@@ -373,6 +373,12 @@ def test_texts_of_the_slo_file_are_no_markup():
             assert not str(token.attrGet("href") or "").startswith("javascript:"), path
     assert r"Owner: \<img src=x" in pages(plan)["runbooks/chat/README.md"]
     assert "c_d" in pages(plan)["runbooks/chat/README.md"]
+
+
+def test_pages_use_standard_terms():
+    banned = r"(?i)\b(nobody|somebody|told|promise[ds]?|readings?|let go|befalls?|whoever)\b"
+    for path, text in chain(PAGES.items(), MANY_PAGES.items()):
+        assert not re.search(banned, text), (path, re.search(banned, text))
 
 
 def test_a_page_says_where_it_comes_from():

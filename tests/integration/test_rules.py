@@ -429,7 +429,7 @@ def test_a_runbook_finds_the_timeout_that_cuts_streams(
 ) -> None:
     """Without it clients would leave at any age; nobody gets older than it."""
     plan = example(objective("disconnects"))
-    query = step(plan, "Do clients leave at one age")
+    query = step(plan, "Do clients disconnect at one age")
 
     def free(age: float) -> float:
         return 1 - exp(-age / (patience * timeout))

@@ -1,4 +1,4 @@
-"""A dashboard as today's Grafana stores it.
+"""Write a dashboard as the JSON that Grafana stores.
 
 grafanalib 0.7 writes Grafana's schema 12 and fills in much that later schemas dropped.  What is
 written here keeps only what schema 42 knows, so nothing has to be migrated, and adds what
@@ -46,7 +46,7 @@ def render(dashboard: core.Dashboard) -> str:
 
 
 def _plain(value: Json) -> Json:
-    """Turn grafanalib's objects into what :mod:`json` can write."""
+    """Convert grafanalib's objects to what :mod:`json` can write."""
     if hasattr(value, "to_json_data"):
         return _plain(value.to_json_data())
     if isinstance(value, dict):

@@ -1,7 +1,4 @@
-"""What the checks of a diagnosis ask Prometheus.
-
-Every question is asked of a subject: an objective within its service's plan.
-"""
+"""PromQL of diagnosis checks, for one objective of a service."""
 
 from __future__ import annotations
 
@@ -20,16 +17,13 @@ from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 from slos.signals import SIGNALS
 
 BEFORE = "1d"
-"""What now is compared with: the same time of the day before."""
+"""The offset of comparisons: the same time on the day before."""
 _STUCK_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The objective that a page is about, within its service's plan.
-
-    ``causes`` are the cause alerts that explain it.
-    """
+    """The objective of a page within its service's plan, and the cause alerts that explain it."""
 
     plan: Plan
     planned: PlannedObjective
@@ -37,7 +31,7 @@ class Subject:
 
     @cached_property
     def scope(self) -> Scope:
-        """The signals of what the objective is about."""
+        """The signals that the objective selects."""
         service, objective = self.plan.service, self.planned.objective
         return Scope(service.selects(objective), native=native_signals(service, objective))
 
@@ -61,8 +55,8 @@ def firing_causes(subject: Subject) -> Expr:
     return Vector("ALERTS", (*equal(labels), Matcher(names.CAUSE_LABEL, "!=", "")))
 
 
-def worse_by_version(subject: Subject) -> Expr:
-    """Return by how much each version's share of good events is below that of all together."""
+def version_excess(subject: Subject) -> Expr:
+    """Return each version's bad share less that of all versions."""
     return call("scalar", _good(subject)) - _good(subject, "version")
 
 
@@ -71,8 +65,8 @@ def _good(subject: Subject, *by: str) -> Expr:
     return subject.scope.share_good(objective, service, by)
 
 
-def stuck(subject: Subject) -> Expr:
-    """Ask for engines that long finished no iteration, and whose gauges are withdrawn."""
+def stuck_engines(subject: Subject) -> Expr:
+    """Select engines without a finished iteration for long, whose gauges are withdrawn."""
     identity = ("model", "version", INSTANCE)
     age = subject.scope.series("tokenslo_engine_stats_age_seconds")
     old = aggregate("max", age, identity).compare(">", number(_STUCK_SECONDS))
@@ -85,7 +79,7 @@ def stuck(subject: Subject) -> Expr:
 
 
 def by_instance(signal: str) -> Callable[[Subject], Expr]:
-    """Ask for a gauge of the fullest model of each instance."""
+    """Return a gauge of the fullest model of each instance."""
     return lambda s: aggregate("max", s.scope.gauge(signal), (INSTANCE,))
 
 
@@ -93,8 +87,8 @@ def _tokens_per_request(direction: str, scope: Scope, offset: str | None = None)
     return scope.tokens(direction, offset) / scope.requests("ok", offset=offset)
 
 
-def length_against_before(direction: str) -> Callable[[Subject], Expr]:
-    """Ask for the mean length of prompts or answers, over that of the day before."""
+def length_ratio(direction: str) -> Callable[[Subject], Expr]:
+    """Return the mean length of prompts or responses, over that of the day before."""
 
     def query(subject: Subject) -> Expr:
         now = _tokens_per_request(direction, subject.scope)
@@ -103,8 +97,8 @@ def length_against_before(direction: str) -> Callable[[Subject], Expr]:
     return query
 
 
-def rate_against_before(signal: str) -> Callable[[Subject], Expr]:
-    """Ask for the pace of a counter, over that of the day before."""
+def rate_ratio(signal: str) -> Callable[[Subject], Expr]:
+    """Return the rate of a counter, over that of the day before."""
 
     def query(subject: Subject) -> Expr:
         metric = SIGNALS[signal].metric
@@ -113,83 +107,83 @@ def rate_against_before(signal: str) -> Callable[[Subject], Expr]:
     return query
 
 
-def output_against_before(subject: Subject) -> Expr:
-    """Ask for output tokens per second, over those of the day before."""
+def output_ratio(subject: Subject) -> Expr:
+    """Return output tokens per second, over those of the day before."""
     return subject.scope.tokens("output") / subject.scope.tokens("output", BEFORE)
 
 
-def memory_against_least(subject: Subject) -> Expr:
-    """Ask for each instance's memory, over the least of the last day."""
+def memory_growth(subject: Subject) -> Expr:
+    """Return each instance's memory, over the minimum of the last day."""
     now = subject.scope.gauge("memory_gpu")
     past = Vector(now.metric, now.matchers, BEFORE)
     return aggregate("max", now / call("min_over_time", past), (INSTANCE,))
 
 
 def failures(*outcomes: str) -> Callable[[Subject], Expr]:
-    """Ask for requests per second that ended so, by the server's reason."""
+    """Return requests per second with these outcomes, by the server's reason."""
     metric = SIGNALS["request_failures"].metric
     return lambda s: s.scope.rate(metric, among("outcome", outcomes), by=("outcome", "reason"))
 
 
 def died_before_first_token(subject: Subject) -> Expr:
-    """Ask for requests per second that ended before their first token."""
+    """Return requests per second that ended before their first token."""
     metric = SIGNALS["requests_without_first_token"].metric
     return subject.scope.rate(metric, by=("outcome",))
 
 
-def broken_off(subject: Subject) -> Expr:
-    """Ask for streams per second that the server broke off in the middle."""
+def mid_stream_failures(subject: Subject) -> Expr:
+    """Return streams per second that failed mid-stream."""
     cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILED))
     return subject.scope.rate(SIGNALS["streams"].metric, *cut, by=("outcome",))
 
 
-def sameness_of_age(subject: Subject) -> Expr:
-    """Return how near the oldest streams that were left are to each other; 1 is one age.
+def disconnect_age_ratio(subject: Subject) -> Expr:
+    """Return the 90th over the 99th percentile of the age at disconnect; near 1 is a timeout.
 
-    A timeout lets nothing grow older than itself, so what it cuts off is the top of the ages.
+    A timeout cuts off the top of the distribution, so the oldest streams have one age.
     """
     young, old = (subject.scope.quantile(Decimal(q), "disconnect_age") for q in ("0.9", "0.99"))
     return young / old
 
 
-def left_early(subject: Subject) -> Expr:
-    """Ask for the share of disconnects that came before the first token."""
+def early_disconnects(subject: Subject) -> Expr:
+    """Return the share of disconnects before the first token."""
     metric = SIGNALS["disconnects"].metric
     early = subject.scope.rate(metric, Matcher("phase", "=", "before_first_token"))
     return early / subject.scope.rate(metric)
 
 
-def retried(subject: Subject) -> Expr:
-    """Ask for the share of requests that are suspected retries."""
+def retries(subject: Subject) -> Expr:
+    """Return the share of requests that are suspected retries."""
     return subject.scope.rate(SIGNALS["suspected_retries"].metric) / subject.scope.requests()
 
 
-def not_reading(subject: Subject) -> Expr:
-    """Ask for the share of live streams that wait for their readers."""
+def backpressure(subject: Subject) -> Expr:
+    """Return the share of live streams whose clients do not read."""
     waiting = subject.scope.rate(SIGNALS["client_backpressure"].metric)
     return waiting / aggregate("sum", subject.scope.gauge("live_streams")).compare(">", number(0))
 
 
-def wasted(subject: Subject) -> Expr:
-    """Ask for the share of tokens that were sent after their client had left."""
+def wasted_tokens(subject: Subject) -> Expr:
+    """Return the share of tokens sent after a client disconnect."""
     wasted = subject.scope.rate(SIGNALS["wasted_tokens"].metric)
     return wasted / (wasted + subject.scope.tokens("output"))
 
 
 def failing_clause(subject: Subject) -> Expr:
-    """Ask which share of the requests failed each clause first."""
+    """Return the share of requests that failed each clause first."""
     of = (subject.planned.objective, subject.plan.service.service)
     judged = subject.scope.goodput(*of, "good", "bad")
     return subject.scope.goodput(*of, "bad", by=("clause",)) / call("scalar", judged)
 
 
-def estimated(subject: Subject) -> Expr:
-    """Ask for signals of the objective that are estimates."""
+def estimated_signals(subject: Subject) -> Expr:
+    """Select signals of the objective that are estimates."""
     return _signal_info(subject, subject.planned.indicator.signals, "estimate")
 
 
-def unavailable(subject: Subject) -> Expr:
-    """Ask for what the objective cannot do without: a latency needs its own histogram only."""
+def unavailable_signals(subject: Subject) -> Expr:
+    """Select needed signals that are unavailable; a latency needs its own histogram only."""
     signals = subject.planned.indicator.signals
     needed = signals[:1] if subject.planned.indicator.threshold == "seconds" else signals
     return _signal_info(subject, needed, "unavailable")
@@ -201,42 +195,47 @@ def _signal_info(subject: Subject, signals: tuple[str, ...], quality: str) -> Ex
 
 
 def _event_series(subject: Subject) -> str:
-    """Return the series that the objective's events come from."""
+    """Return the series that count the objective's events."""
     key = subject.planned.indicator.signals[0]
     signal = SIGNALS[key]
     return subject.scope.observed(key) if signal.kind == "histogram" else signal.metric
 
 
 def models_with_signal(subject: Subject) -> Expr:
-    """Ask for every model with the objective's signal, whatever the SLO file selects."""
+    """Return all models with the objective's signal, without the SLO file's selector."""
     anything = Scope({}).series(_event_series(subject))
     return aggregate("count", anything, ("model", "version"))
 
 
-def total_against_before(subject: Subject) -> Expr:
-    """Ask for all events per second, over those of the day before."""
+def traffic_ratio(subject: Subject) -> Expr:
+    """Return all events per second, over those of the day before."""
     now = recorded(names.TOTAL, subject.plan.service.service, subject.planned.objective)
     return now / replace(now, offset=BEFORE)
 
 
 def bad_share_by_instance(subject: Subject) -> Expr:
-    """Ask for the share of bad events by instance."""
+    """Return the share of bad events by instance."""
     objective = subject.planned.objective
     is_native = subject.plan.service.native(objective)
     share = bad_share(objective, (INSTANCE,), is_native=is_native)
-    assert share is not None  # noqa: S101  (only asked where there is one)
+    assert share is not None  # noqa: S101  (only used where there is one)
     return share
 
 
-def contradiction(subject: Subject) -> Expr:
-    """Ask whether the numbers contradict each other."""
+def inconsistency(subject: Subject) -> Expr:
+    """Return where the SLI is inconsistent."""
     impossible = subject.planned.events.impossible
-    assert impossible is not None  # noqa: S101  (only asked where there can be any)
+    assert impossible is not None  # noqa: S101  (only used where there can be any)
     return impossible
 
 
-def without_threshold(subject: Subject) -> Expr:
-    """Ask which instances count requests without judging them against the threshold."""
+def instances_without_threshold(subject: Subject) -> Expr:
+    """Return instances that count requests but not against the threshold."""
     _, judged = counters(subject.planned.objective, subject.plan.service)
     every = subject.scope.series(SIGNALS["requests"].metric, *equal({"outcome": "ok"}))
     return aggregate("count", every.unless(judged, on(INSTANCE)), (INSTANCE,))
+
+
+def error_ratio(subject: Subject) -> Expr:
+    """Return the objective's error ratio over its shortest window."""
+    return subject.recorded(names.error_ratio(subject.planned.windows[0]))

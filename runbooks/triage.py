@@ -1,12 +1,14 @@
-"""Which page says what: impact and diagnosis for every kind of alert and every indicator."""
+"""Triage: impact, diagnosis checks and causes by alert and indicator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from runbooks.causes import CAUSES, Cause
-from runbooks.checks import CHECKS, Check
-from runbooks.questions import Subject
+from runbooks.causes import CAUSES
+from runbooks.check_queries import Subject
+from runbooks.checks import CHECKS
+from runbooks.diagnosis_check import DiagnosisCheck
+from runbooks.mitigations import Cause
 from slos.generic import bad_share
 from slos.indicators import GENERIC
 from slos.plan import PlannedAlert, PlannedObjective
@@ -124,10 +126,10 @@ CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
     "BadVersion": ("versions", "errors"),
     "SlowVersion": ("versions", "prompts"),
 }
-"""By cause alert: how to see whether it is so, and what may be behind it."""
+"""By cause alert: the checks that confirm it or find its own cause."""
 
 
-def checks(subject: Subject, alert: PlannedAlert) -> Iterator[Check]:
+def checks(subject: Subject, alert: PlannedAlert) -> Iterator[DiagnosisCheck]:
     """Yield the diagnosis steps of an alert's page, in order."""
     planned = subject.planned
     if alert.kind in ("burn", "trickle") and subject.causes:
@@ -138,13 +140,13 @@ def checks(subject: Subject, alert: PlannedAlert) -> Iterator[Check]:
         yield CHECKS["instances"]
 
 
-def causes(steps: Sequence[Check], alert: PlannedAlert) -> tuple[Cause, ...]:
-    """Return what the page is to remedy: what the steps point to and what may be behind it."""
-    return with_what_is_behind((*_ALWAYS[alert.kind], *(step.points_to for step in steps)))
+def causes(steps: Sequence[DiagnosisCheck], alert: PlannedAlert) -> tuple[Cause, ...]:
+    """Return the causes of a page: those of its steps, and their own causes."""
+    return with_root_causes((*_ALWAYS[alert.kind], *(step.points_to for step in steps)))
 
 
-def with_what_is_behind(keys: Iterable[str]) -> tuple[Cause, ...]:
-    """Return causes by key, each followed by those that may be behind it, and none twice."""
+def with_root_causes(keys: Iterable[str]) -> tuple[Cause, ...]:
+    """Return causes by key, each followed by its own causes, without repetition."""
     also = (more for key in keys for more in (key, *CAUSES[key].see))
     return tuple(CAUSES[key] for key in dict.fromkeys(also))
 
