@@ -45,14 +45,17 @@ def promtool_test_files(
     plan: Plan, *, source: str, version: str, options: Options = _USUAL
 ) -> dict[str, str]:
     """Return tests for promtool, which reads Prometheus's own format; see :func:`files`."""
-    from alerts import rule_tests, window_tests  # rules alone are made without them
+    from alerts import cause_tests, rule_tests, window_tests  # rules alone are made without them
 
     service, about = plan.service.service, {"source": source, "version": version}
     made, tested = dict[str, str](), "" if "prometheus" in options.formats else _TESTED
     if tested:
         for path, text in formats.files("prometheus", plan, options, **about):
             made[path.replace("alerts/", f"alerts/{tested}")] = text
-    read = [f"{tested}{name}" for name in rule_tests.rule_files(plan)]
-    made[f"alerts/{service}.test.yaml"] = rule_tests.text(plan, read, **about)
-    made[f"alerts/{service}.windows.test.yaml"] = window_tests.text(plan, read, **about)
+    rules = [f"{tested}{service}.rules.yaml"]
+    made[f"alerts/{service}.test.yaml"] = rule_tests.text(plan, rules, **about)
+    made[f"alerts/{service}.windows.test.yaml"] = window_tests.text(plan, rules, **about)
+    if plan.causes and plan.alerts_on_causes:
+        rules = [f"{tested}{service}.causes.rules.yaml"]
+        made[f"alerts/{service}.causes.test.yaml"] = cause_tests.text(plan, rules, **about)
     return made

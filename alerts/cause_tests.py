@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from alerts.layout import document
+from alerts.rules import INTERVAL
 from promql.expr import Matcher, Vector, equal, vector
 from slos.causes import cause_labels
 from slos.durations import format_duration, parse_duration
 from slos.plan import Plan, PlannedCause
 from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
+from slos.yaml_text import Commented
 
 Item = dict[str, object]
 Series = Mapping[Vector, str]
@@ -20,7 +23,22 @@ _MINUTES = 60
 _FILLING = parse_duration("10m")
 
 
-def tests(plan: Plan) -> Iterator[Item]:
+def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) -> str:
+    """Return the promtool test file for the cause alerts of a service."""
+    service = plan.service.service
+    return document(
+        f"Tests of cause alerts. Run: promtool test rules {service}.causes.test.yaml",
+        {
+            "rule_files": rule_files,
+            "evaluation_interval": INTERVAL,
+            "tests": [*_tests(plan)],
+        },
+        source=source,
+        version=version,
+    )
+
+
+def _tests(plan: Plan) -> Iterator[Item]:
     """Yield stories in which causes happen; what is told in one does not touch another there."""
     scope = plan.scope
     known = {planned.cause.name: planned for planned in plan.causes}
@@ -35,12 +53,16 @@ def tests(plan: Plan) -> Iterator[Item]:
 
 def _test(plan: Plan, told: list[PlannedCause], series: Series) -> Item:
     checks = [check for planned in told for check in _checks(plan, planned)]
-    return {
-        "name": f"causes are named: {', '.join(planned.cause.name for planned in told)}",
-        "interval": "1m",
-        "input_series": [{"series": str(each), "values": text} for each, text in series.items()],
-        "promql_expr_test": checks,
-    }
+    inputs = [{"series": str(each), "values": text} for each, text in series.items()]
+    return Commented(
+        "What is measured while these causes are there, for an hour.",
+        {
+            "name": f"causes are named: {', '.join(planned.cause.name for planned in told)}",
+            "interval": "1m",
+            "input_series": inputs,
+            "promql_expr_test": checks,
+        },
+    )
 
 
 def _checks(plan: Plan, planned: PlannedCause) -> Iterator[Item]:

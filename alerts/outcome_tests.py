@@ -1,6 +1,7 @@
 """Tests of what counts: one series of every outcome, and a second model, for ``promtool``.
 
-Every series rises by a number of its own, so the recorded increases show which of them count.
+Every series rises by a number of its own, so the recorded increases show which of them count.  All
+restart once and miss scrapes twice: for less than the longest gap that rules bridge, and for more.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from decimal import Decimal
 from itertools import product
 
 from alerts.checks import Item, some
-from promql.expr import Expr, number, vector
+from promql.expr import Expr, call, number, vector
 from slos import names
+from slos.events import MINUTE
 from slos.indicators import INDICATORS, slices_are_judged
 from slos.names import goodput_objective
 from slos.plan import Plan, PlannedObjective
@@ -24,12 +26,17 @@ from slos.signals import (
     slo_events,
     threshold_label,
 )
+from slos.yaml_text import Commented
 
 Labels = Mapping[str, str]
 
-_SEEN = Decimal(900)
-"""When the increases are looked at: rates of plain rules have filled by then."""
-_MINUTES = 16
+_PIECES = ((0, 4), (0, 4), (None, 19), (23, 3))
+"""First value and number of samples, of a series that rises by 1 a minute; None: no samples."""
+_COUNTED = 3 + 3 + 20 + 2
+"""The increases that are recorded of it: all but that in the minute of the restart."""
+_MINUTES = sum(samples for _, samples in _PIECES) - 1
+_PLAIN_MINUTES = 15
+"""When plain rules are tested, on steady series: their rates have filled by then."""
 _FIRST, _STEP = 100, 7
 _WITHIN = Decimal("0.0005")
 _OTHER = "other"
@@ -45,15 +52,32 @@ def tests(plan: Plan) -> Iterator[Item]:
         for metric, labels in _series(plan, planned):
             key = metric, tuple(sorted(labels.items()))
             series.setdefault(key, _FIRST + _STEP * len(series))
-    yield {
-        "name": "only the outcomes of the objective count, and only those of its servers",
-        "interval": "1m",
-        "input_series": [
-            {"series": str(vector(metric, dict(labels))), "values": f"0+{rise}x{_MINUTES}"}
-            for (metric, labels), rise in series.items()
-        ],
-        "promql_expr_test": [check for planned in told for check in _checks(plan, planned, series)],
-    }
+    is_plain = plan.service.rules == "plain"
+    breaks = "" if is_plain else " All restart after 4m, and miss scrapes from 8m to 26m."
+    yield Commented(
+        f"One series of each outcome, and of another selection.{breaks}",
+        {
+            "name": "only the outcomes of the objective count, and only those of its servers",
+            "interval": "1m",
+            "input_series": [
+                {
+                    "series": str(vector(metric, dict(labels))),
+                    "values": f"0+{rise}x{_PLAIN_MINUTES + 1}" if is_plain else _values(rise),
+                }
+                for (metric, labels), rise in series.items()
+            ],
+            "promql_expr_test": [
+                check for planned in told for check in _checks(plan, planned, series)
+            ],
+        },
+    )
+
+
+def _values(rise: int) -> str:
+    return " ".join(
+        f"_x{samples}" if first is None else f"{first * rise}+{rise}x{samples - 1}"
+        for first, samples in _PIECES
+    )
 
 
 def _is_counted(plan: Plan, planned: PlannedObjective) -> bool:
@@ -133,7 +157,12 @@ def _checks(
         (names.TOTAL, sum(rise for rise, counts, _ in rises if counts)),
         (names.BAD, sum(rise for rise, counts, bad in rises if counts and bad)),
     ):
-        yield some(_SEEN, _near(vector(recorded, own), Decimal(rise)))
+        if plan.service.rules == "plain":
+            found = _near(vector(recorded, own), Decimal(rise))
+            yield some(Decimal(_PLAIN_MINUTES * MINUTE), found)
+        else:
+            every = call("sum_over_time", vector(recorded, own, f"{_MINUTES + 1}m"))
+            yield some(Decimal(_MINUTES * MINUTE), _near(every, Decimal(rise * _COUNTED)))
 
 
 def _near(value: Expr, wanted: Decimal) -> Expr:

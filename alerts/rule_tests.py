@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 
-from alerts import cause_tests, outcome_tests
+from alerts import outcome_tests
 from alerts.checks import Item, burning, firing, labelled, none, some
 from alerts.layout import document
-from alerts.rules import INCONSISTENT_FOR, INTERVAL
-from alerts.traffic import STEP, Phase, apart, contradiction, groups, inputs, values
+from alerts.rules import INCONSISTENT_FOR, INTERVAL, target_labels
+from alerts.traffic import GAUGES, STEP, Phase, apart, contradiction, groups, inputs, values
 from promql.expr import (
     Expr,
     Matcher,
@@ -30,11 +30,17 @@ from promql.expr import (
 from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
+from slos.events import LONGEST_GAP
 from slos.indicators import needed_signals
 from slos.plan import Plan, PlannedObjective
-from slos.signals import TENANT
+from slos.queries import INSTANCE
+from slos.signals import MODEL_LABELS, TENANT
+from slos.yaml_text import Commented
 
+OTHER = "other"
+"""The value of a label that nothing of a service selects."""
 _SETTLED = Decimal(600)
+_LONGEST_GAP = parse_duration(LONGEST_GAP)
 # What has just happened is seen by the next scrape, then by the next evaluation; and up to
 # Prometheus 3 a range holds one sample more than its share.
 _DELAY = 4 * STEP
@@ -45,31 +51,19 @@ _AMPLE = Decimal("1.25")
 _LONG = Decimal(3 * 3600)
 
 
-def text(plan: Plan, files: Sequence[str], *, source: str, version: str) -> str:
+def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) -> str:
     """Return the promtool test file that lies beside the rule file of a service."""
     service = plan.service.service
     return document(
         f"Tests of the alerts of {service}. Run: promtool test rules {service}.test.yaml",
         {
-            "rule_files": files,
+            "rule_files": rule_files,
             "evaluation_interval": INTERVAL,
-            "tests": [
-                *_tests(plan),
-                *outcome_tests.tests(plan),
-                *(cause_tests.tests(plan) if plan.alerts_on_causes else ()),
-            ],
+            "tests": [*_tests(plan), *outcome_tests.tests(plan)],
         },
         source=source,
         version=version,
     )
-
-
-def rule_files(plan: Plan) -> list[str]:
-    """Name the rule files beside the tests."""
-    causes = plan.causes and plan.alerts_on_causes
-    return [
-        f"{plan.service.service}{kind}.rules.yaml" for kind in ("", *([".causes"] * bool(causes)))
-    ]
 
 
 def _tests(plan: Plan) -> Iterator[Item]:
@@ -112,7 +106,11 @@ def _outage(plan: Plan) -> Item:
         checks += [none(good + bad, other) for other in _healthy(plan, planned)]
     checks += quiet.checks()
     phases = [Phase(good, busy), Phase(bad, busy, bad=_ALL), Phase(good_again, busy)]
-    return _test("a total outage pages in time, and only while it lasts", plan, phases, checks)
+    about = (
+        "Healthy traffic, then only bad events until every objective pages, then healthy traffic."
+    )
+    name = "a total outage pages in time, and only while it lasts"
+    return _test(name, about, plan, phases, checks)
 
 
 def _healthy(plan: Plan, planned: PlannedObjective) -> Iterator[Vector]:
@@ -133,12 +131,24 @@ def _idle(plan: Plan) -> Item:
         none(lasting, not_zero),
         some(lasting, untouched, sum(len(groups(each, plan.service)) for each in plan.objectives)),
     ]
-    phases = [Phase(lasting, Decimal(0))]
-    return _test("an idle service raises nothing and spends nothing", plan, phases, checks)
+    for planned in plan.objectives:
+        own = names.series_labels(plan.service.service, planned.objective.name)
+        target = vector(names.TARGET, {**own, **target_labels(plan, planned)})
+        checks.append(some(lasting, target.compare("==", number(planned.objective.target))))
+        if planned.objective.indicator in GAUGES and not planned.objective.group_by:
+            slices = vector(names.TOTAL, own)
+            checks.append(some(lasting, slices.compare("==", number(1))))
+    others = [
+        *_others(plan, [Phase(lasting, _busy(plan), bad=_ALL)]),
+        *_other_signals(plan, int(lasting / STEP)),
+    ]
+    about = "No traffic. All of another selection's events are bad, and its signals unavailable."
+    name = "an idle service raises nothing and spends nothing"
+    return _test(name, about, plan, [Phase(lasting, Decimal(0))], checks, others=others)
 
 
 def _vanished(plan: Plan) -> Item:
-    gone = _DELAY + _longest_absence(plan)
+    busy, gone = _busy(plan), _DELAY + max(_longest_absence(plan), _LONGEST_GAP)
     checks = []
     quiet = _Quiet(plan, names.ABSENT)
     for planned in plan.objectives:
@@ -154,45 +164,102 @@ def _vanished(plan: Plan) -> Item:
         )
         quiet.at(_SETTLED + gone + _SETTLED, planned)
     checks += quiet.checks()
-    busy = _busy(plan)
-    phases = [Phase(_SETTLED, busy), Phase(gone, None), Phase(_SETTLED, busy)]
-    return _test("signals that vanish are missed until they are back", plan, phases, checks)
+    lasting = _SETTLED + gone + _SETTLED
+    # Half of the traffic in the gap is far more than that of a minute.
+    most = busy * gone / STEP / 2
+    for recorded in (names.TOTAL, names.BAD):
+        increases = vector(recorded, _service(plan), format_duration(lasting))
+        checks.append(none(lasting, call("max_over_time", increases).compare(">", number(most))))
+    phases = [Phase(_SETTLED, busy), Phase(gone, None, unseen=busy), Phase(_SETTLED, busy)]
+    others = [
+        *_others(plan, [Phase(lasting, busy)]),
+        *_other_signals(plan, int(lasting / STEP)),
+        *_down(plan, int(lasting / STEP)),
+    ]
+    about = (
+        "All series end for a while, and those of another selection go on. "
+        "Signals are unavailable elsewhere, and on a server that is down."
+    )
+    name = "signals that vanish are missed until they are back"
+    return _test(name, about, plan, phases, checks, others=others)
 
 
 def _unavailable(plan: Plan) -> Iterator[Item]:
-    declared = {
-        planned: _declared(planned, plan)
-        for planned in plan.objectives
-        if planned.absent in planned.alerts and not planned.objective.queries
-    }
+    declared = _declared(plan)
     if not declared:
         return
     lasting = _DELAY + max(planned.absent_seconds for planned in declared)
     checks = []
     for planned in declared:
         absent = firing(plan, planned, planned.absent)
+        checks.append(none(planned.absent_seconds / 2, absent))
         if planned.recorded.uncovered is None:  # a cause alert is about it
             checks.append(none(lasting, absent))
         else:
             ticket = labelled(plan, planned, absent, "ticket")
             checks += [some(lasting, ticket), some(lasting, absent)]
-    yield {
-        "name": "signals that the exporter declares unavailable page no one",
-        "interval": format_duration(STEP),
-        "input_series": [
-            {"series": str(series), "values": f"1x{int(lasting / STEP)}"}
-            for series in dict.fromkeys(declared.values())
-        ],
-        "promql_expr_test": checks,
-    }
+    yield Commented(
+        "Instead of its metrics, the exporter serves that it cannot measure them.",
+        {
+            "name": "signals that the exporter declares unavailable page no one",
+            "interval": format_duration(STEP),
+            "input_series": [
+                _constant(series, int(lasting / STEP))
+                for series in dict.fromkeys(declared.values())
+            ],
+            "promql_expr_test": checks,
+        },
+    )
 
 
-def _declared(planned: PlannedObjective, plan: Plan) -> Vector:
-    selector = plan.service.selects(planned.objective)
-    chosen = {label: value for label, value in selector.items() if label != TENANT}
-    first, *_ = needed_signals(planned.objective)
-    labels = {**chosen, "signal": first, "quality": "unavailable"}
-    return vector("tokenslo_signal_info", labels)
+def _declared(plan: Plan) -> dict[PlannedObjective, Vector]:
+    """Return the series that declares an objective's signal unavailable."""
+    declared = {}
+    for planned in plan.objectives:
+        if planned.absent in planned.alerts and not planned.objective.queries:
+            selector = plan.service.selects(planned.objective)
+            chosen = {label: value for label, value in selector.items() if label != TENANT}
+            first, *_ = needed_signals(planned.objective)
+            labels = {**chosen, "signal": first, "quality": "unavailable"}
+            declared[planned] = vector("tokenslo_signal_info", labels)
+    return declared
+
+
+def _other_signals(plan: Plan, steps: int) -> Iterator[Item]:
+    """Yield series that declare that all signals of a service are measured, and others are not."""
+    for series in dict.fromkeys(_declared(plan).values()):
+        changes = [{"quality": "exact"}, {"signal": OTHER}]
+        own = {matcher.label for matcher in series.matchers} - {"quality", "signal"}
+        changes += [{label: OTHER} for label in sorted(own)[:1]]
+        for change in changes:
+            labels = {matcher.label: matcher.value for matcher in series.matchers}
+            yield _constant(vector(series.metric, labels | change), steps)
+
+
+def _down(plan: Plan, steps: int) -> Iterator[Item]:
+    """Yield the series of a server that is down, and whose signals are therefore unavailable."""
+    for series in dict.fromkeys(_declared(plan).values()):
+        labels = {matcher.label: matcher.value for matcher in series.matchers}
+        labels.setdefault(INSTANCE, "down")
+        yield _constant(vector(series.metric, labels), steps)
+        about_model = {"signal", "quality", *MODEL_LABELS}
+        source = {name: value for name, value in labels.items() if name not in about_model}
+        yield _constant(vector("tokenslo_source_up", source), steps, 0)
+
+
+def _constant(series: Vector, steps: int, value: int = 1) -> Item:
+    return {"series": str(series), "values": f"{value}x{steps}"}
+
+
+def _others(plan: Plan, phases: Sequence[Phase]) -> Iterator[Item]:
+    """Yield what another selection reports: series that differ in one label of the selector."""
+    for planned in plan.objectives:
+        first = next(iter(plan.service.selects(planned.objective)), None)
+        if first is not None and not planned.objective.queries:
+            for made in inputs(planned, plan.service):
+                labels = tuple((k, OTHER if k == first else v) for k, v in made.labels)
+                other = replace(made, labels=labels)
+                yield {"series": other.series, "values": values(other, phases)}
 
 
 def _contradictions(plan: Plan) -> Iterator[Item]:
@@ -215,8 +282,9 @@ def _contradictions(plan: Plan) -> Iterator[Item]:
             ]
         busy = _busy(plan)
         phases = [Phase(_SETTLED, busy), Phase(told, busy, bad), Phase(_SETTLED, busy)]
-        story = f"{decimal_text(bad * 100)} % of events bad, which cannot be: somebody is told"
-        yield _test(story, plan, phases, checks, objectives)
+        about = f"For a while the counters say that {decimal_text(bad * 100)} % of events are bad."
+        name = f"an inconsistent SLI ({decimal_text(bad * 100)} % bad) opens a ticket"
+        yield _test(name, about, plan, phases, checks, objectives=objectives)
 
 
 def _outage_seconds(planned: PlannedObjective, first: Pair) -> Decimal:
@@ -288,21 +356,28 @@ def _steps(seconds: Decimal, rounding: str) -> Decimal:
 
 def _test(
     name: str,
+    about: str,
     plan: Plan,
     phases: Sequence[Phase],
     checks: Sequence[Item],
+    *,
     objectives: Iterable[PlannedObjective] | None = None,
+    others: Iterable[Item] = (),
 ) -> Item:
     series = dict.fromkeys(
         made
         for planned in (objectives or plan.objectives)
         for made in inputs(planned, plan.service)
     )
-    return {
-        "name": name,
-        "interval": format_duration(STEP),
-        "input_series": [
-            {"series": made.series, "values": values(made, phases)} for made in series
-        ],
-        "promql_expr_test": checks,
-    }
+    own = [{"series": made.series, "values": values(made, phases)} for made in series]
+    # Objectives may read the same series.
+    more = {str(each["series"]): each for each in others}
+    return Commented(
+        about,
+        {
+            "name": name,
+            "interval": format_duration(STEP),
+            "input_series": [*own, *more.values()],
+            "promql_expr_test": checks,
+        },
+    )

@@ -66,6 +66,19 @@ def alert_labels(
     }
 
 
+def target_labels(plan: Plan, planned: PlannedObjective) -> dict[str, str]:
+    """Return the labels of an objective's recorded target that say what it is about."""
+    service, objective = plan.service, planned.objective
+    about = {
+        "indicator": objective.indicator,
+        "threshold": threshold_text(objective),
+        "window": format_duration(service.window),
+        "owner": service.owns(objective),
+    }
+    known = {name: value for name, value in about.items() if value}
+    return {**planned.labels, **known}
+
+
 @dataclass(frozen=True, slots=True)
 class _Rules:
     """The rules of one objective."""
@@ -88,7 +101,7 @@ class _Rules:
     def _events(self) -> Iterator[Rule]:
         target = f"vector({decimal_text(self.planned.objective.target)})"
         recorded = self.planned.recorded
-        yield self._record(names.TARGET, target, **self._info())
+        yield self._record(names.TARGET, target, **target_labels(self.plan, self.planned))
         yield self._record(names.TOTAL, pretty(recorded.total, _WIDTH))
         yield self._record(names.BAD, pretty(recorded.bad, _WIDTH))
 
@@ -166,17 +179,6 @@ class _Rules:
             "ticket",
             messages.low_traffic(self.plan, self.planned, trickle),
         )
-
-    def _info(self) -> dict[str, str]:
-        service, objective = self.plan.service, self.planned.objective
-        about = {
-            "indicator": objective.indicator,
-            "threshold": threshold_text(objective),
-            "window": format_duration(service.window),
-            "owner": service.owns(objective),
-        }
-        known = {name: value for name, value in about.items() if value}
-        return {**self.planned.labels, **known}
 
     def _labels(self) -> dict[str, str]:
         return names.series_labels(self.plan.service.service, self.planned.objective.name)

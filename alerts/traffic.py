@@ -14,7 +14,7 @@ from promql.expr import Vector, decimal_text, vector
 from slos.events import MINUTE
 from slos.generic import parsed
 from slos.indicators import slices_are_judged
-from slos.model import Service
+from slos.model import Objective, Service
 from slos.names import BAD, TOTAL, goodput_objective, series_labels
 from slos.plan import Plan, PlannedObjective
 from slos.signals import SIGNALS, metric_with, slo_events, threshold_label
@@ -25,7 +25,9 @@ STEP = Decimal(30)
 GAUGES = ("kv_headroom", "sequence_headroom")
 """Indicators that are about the state of something, which is not counted."""
 
-_SEATS = Decimal(10)
+_SEATS = Decimal(1_000)
+_NEAR = Decimal("0.01")
+"""How far from its threshold a gauge is, as a share of it."""
 _EXACT = Decimal("1e-9")
 _HALF = 0.5
 
@@ -34,12 +36,14 @@ _HALF = 0.5
 class Phase:
     """So many ``events`` in each step for ``seconds``, the share ``bad`` of them bad.
 
-    ``events`` of ``None`` means that nothing is reported, as when the sidecar is gone.
+    ``events`` of ``None`` means that nothing is scraped; meanwhile ``unseen`` good events happen in
+    each step, and as many bad ones.
     """
 
     seconds: Decimal
     events: Decimal | None
     bad: Decimal = Decimal(0)
+    unseen: Decimal = Decimal(0)
 
     @property
     def steps(self) -> int:
@@ -139,10 +143,11 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
             yield made(judged, one, none, objective=own, result="good", clause="")
             yield made(judged, none, one, objective=own, result="bad", clause=clause)
         case "kv_headroom":
-            yield made(SIGNALS["kv_utilization"].metric, none, one)
+            yield made(SIGNALS["kv_utilization"].metric, *_beside(objective))
         case "sequence_headroom":
             active = SIGNALS["sequences_active"]
-            yield made(active.metric, none, _SEATS, **active.fixed)
+            good, bad = _beside(objective)
+            yield made(active.metric, good * _SEATS, bad * _SEATS, **active.fixed)
             yield made(SIGNALS["sequences_max"].metric, _SEATS, _SEATS)
         case _:
             assert objective.threshold is not None  # noqa: S101  (the others are latencies)
@@ -150,6 +155,13 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
             of = {**events.fixed, "threshold": threshold_label(objective.threshold)}
             yield made(events.metric, one, none, **of, result="good")
             yield made(events.metric, none, one, **of, result="bad")
+
+
+def _beside(objective: Objective) -> tuple[Decimal, Decimal]:
+    """Return a value of a gauge a little within its threshold, and one a little beyond."""
+    limit = objective.threshold
+    assert limit is not None  # noqa: S101  (gauges of tokenslo have one)
+    return limit * (1 - _NEAR), min(limit * (1 + _NEAR), (limit + 1) / 2)
 
 
 def _native(planned: PlannedObjective, service: Service) -> Iterator[Input]:
@@ -286,6 +298,8 @@ def values(series: Input, phases: Iterable[Phase]) -> str:
         more = phase.steps - 1
         if phase.events is None:
             words.append(f"stale _x{more}")
+            if not series.gauge:
+                value += phase.unseen * phase.steps * (series.good + series.bad)
             continue
         if series.gauge:
             value, rise = (series.bad if phase.bad else series.good), Decimal(0)

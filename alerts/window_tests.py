@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from itertools import product
+from types import MappingProxyType
 
 from alerts.checks import Item, fires, some
 from alerts.layout import document
@@ -22,17 +24,22 @@ from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
 from slos.events import MINUTE
 from slos.plan import Plan, PlannedAlert, PlannedObjective
+from slos.yaml_text import Commented
 
 _EVERY = Decimal(300)
 """Seconds between two samples; a multiple of it where a test needs samples of a long period."""
 _MOST_SAMPLES = 9_000
 """promtool refuses queries that load more than 10,000 samples of a series."""
 _LATE = Decimal(MINUTE)
+_LEAST_HISTORY = Decimal(300)
+"""Samples of a history so long that the two evaluations of the test add next to nothing to it."""
 _ALL_UP_TO, _OF_EACH_KIND = 50, 5
 """How many objectives of a service are all tested; and of more, how many of each kind."""
 _DIGITS = Context(prec=12)
 _ABOVE, _BELOW = Decimal("1.01"), Decimal("0.99")
 _MANY = Decimal(1_000_000)
+_MOST_EXACT = 10**9
+"""Up to here, sums of a long window's samples are exact in floating point."""
 _ALL, _NONE = Decimal(1), Decimal(0)
 
 
@@ -58,7 +65,7 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
         f"Tests of the windows and budgets of {which}. "
         f"Run: promtool test rules {service}.windows.test.yaml",
         {
-            "rule_files": rule_files[:1],
+            "rule_files": rule_files,
             "evaluation_interval": format_duration(_end(plan)),
             "tests": [test for stories in _STORIES for test in stories(tested)],
         },
@@ -128,7 +135,9 @@ def _ratios(plan: Plan) -> Iterator[Item]:
         checks.append(
             _is_near(plan, planned, names.PERIOD_ERROR_RATIO, story, format_duration(whole))
         )
-    yield _test("every window has its own error ratio", plan, story, checks, whole)
+    about = "Traffic and error ratio change at the begin of every window."
+    name, recorded = "every window has its own error ratio", dict.fromkeys(story, whole)
+    yield _test(name, about, plan, story, checks, recorded)
 
 
 def _is_near(
@@ -153,28 +162,37 @@ def _ratio(spells: _Spells, last: int) -> Decimal:
 
 
 def _thresholds(plan: Plan) -> Iterator[Item]:
-    """Burn a little above and a little below what each pair asks for."""
+    """Burn a little above the threshold of each pair, and exactly at it."""
     alerting = {planned: planned.alerting_pairs for planned in plan.objectives}
     for place in range(max(map(len, alerting.values()), default=0)):
-        for part, word in ((_ABOVE, "above"), (_BELOW, "below")):
+        for part, word in ((_ABOVE, "1 % above"), (_ALL, "at")):
             story, checks = dict[PlannedObjective, _Spells](), list[Item]()
             for planned, pairs in alerting.items():
                 if place >= len(pairs):
                     continue
-                asked = pairs[place].threshold
-                share = min(asked * part, (asked + 1) / 2)
+                threshold = pairs[place].threshold
+                share = min(threshold * part, (threshold + 1) / 2)
                 longest = max(parse_duration(pair.long) for pair in pairs)
                 story[planned] = [_steady(planned, share, longest, _EVERY)]
                 checks += [
                     _burns(plan, planned, pair, does=share > pair.threshold) for pair in pairs
                 ]
-            yield _test(f"1 % {word} the threshold of pair {place + 1}", plan, story, checks)
+            about = "A steady error ratio, for as long as the longest window."
+            name = f"{word} the threshold of pair {place + 1}"
+            yield _test(name, about, plan, story, checks)
 
 
 def _steady(planned: PlannedObjective, share: Decimal, seconds: Decimal, step: Decimal) -> _Spell:
-    """Return a share of bad events, enough of them for every guard in one sample."""
-    total = 2 * max(planned.min_bad_events, 1) / share
-    return _Spell(int(seconds / step) + 1, total, total * share)
+    """Return a share of bad events, enough of them for every guard in one sample.
+
+    They are whole numbers where those stay exact in promtool, so that their ratio is the share.
+    """
+    least = 2 * max(planned.min_bad_events, 1)
+    bad, total = map(Decimal, share.as_integer_ratio())
+    if total > _MOST_EXACT:
+        bad, total = share, _ALL
+    times = (least / bad).to_integral_value(ROUND_CEILING)
+    return _Spell(int(seconds / step) + 1, total * times, bad * times)
 
 
 def _both_windows(plan: Plan) -> Iterator[Item]:
@@ -197,60 +215,98 @@ def _both_windows(plan: Plan) -> Iterator[Item]:
                         _Spell(short, recent.total, recent.bad),
                     ]
                     checks.append(_burns(plan, planned, pairs[place], does=False))
+            about = f"The error ratio is 1 over the {word} window, and 0 over the other."
             name = f"pair {place + 1} is quiet when only its {word} window burns"
-            yield _test(name, plan, story, checks)
+            yield _test(name, about, plan, story, checks)
 
 
 def _guards(plan: Plan) -> Iterator[Item]:
-    """Let everything be bad, of as many events as an alert asks for and of one less."""
+    """Let everything be bad, of as many events as an alert asks for and of one less.
+
+    All but one are the oldest in the alert's window, and as many again are older.
+    """
     guarded = [each for each in plan.objectives if each.min_bad_events > 1]
-    for less, word in ((0, "the least number of"), (1, "one less than the least number of")):
+    about = "All events are bad: the newest, and at both sides of the begin of the window."
+    places = range(max((len(each.alerting_pairs) for each in guarded), default=0))
+    for place, (less, word) in product(places, _GUARDED):
         story, checks = dict[PlannedObjective, _Spells](), list[Item]()
         for planned in guarded:
-            bad = Decimal(planned.min_bad_events - less)
-            story[planned] = [_Spell(1, bad, bad)]
-            enough = not less
-            checks += [_burns(plan, planned, pair, does=enough) for pair in planned.alerting_pairs]
-            if planned.exhausted in planned.alerts:
-                checks.append(_fires(plan, planned, planned.exhausted, does=enough))
-            for step in planned.policy_steps if planned.policy in planned.alerts else ():
-                labels = {names.STEP_LABEL: names.policy_step(step.spent)}
-                checks.append(_fires(plan, planned, planned.policy, does=enough, **labels))
-        if story:
-            yield _test(f"{word} bad events", plan, story, checks, plan.service.window)
+            if place < len(planned.alerting_pairs):
+                pair = planned.alerting_pairs[place]
+                story[planned] = _just(planned, less, _samples(parse_duration(pair.long), _EVERY))
+                checks.append(_burns(plan, planned, pair, does=not less))
+        yield _test(f"pair {place + 1} has {word} bad events", about, plan, story, checks)
+    samples = _samples(plan.service.window, _step(plan))
+    for less, word in _GUARDED:
+        story = {planned: _just(planned, less, samples) for planned in guarded}
+        checks = [check for each in guarded for check in _spends(plan, each, does=not less)]
+        if checks:
+            recorded = {planned: _history(plan, planned) for planned in story}
+            name = f"the budget has {word} bad events"
+            yield _test(name, about, plan, story, checks, recorded)
+
+
+_GUARDED = ((0, "the least number of"), (1, "one less than the least number of"))
+
+
+def _just(planned: PlannedObjective, less: int, samples: int) -> _Spells:
+    """Return as many bad events as the guard asks for, or less, in a window of so many samples."""
+    least = planned.min_bad_events
+    bad = [least, least - less] if samples == 1 else [least, least - less - 1, 0, 1]
+    counts = [1, 1] if samples == 1 else [1, 1, samples - 2, 1]
+    return [_Spell(count, Decimal(n), Decimal(n)) for count, n in zip(counts, bad, strict=True)]
+
+
+def _spends(plan: Plan, planned: PlannedObjective, *, does: bool) -> Iterator[Item]:
+    """Expect all alerts on the budget, or none."""
+    if planned.exhausted in planned.alerts:
+        yield _fires(plan, planned, planned.exhausted, does=does)
+    for step in planned.policy_steps if planned.policy in planned.alerts else ():
+        labels = {names.STEP_LABEL: names.policy_step(step.spent)}
+        yield _fires(plan, planned, planned.policy, does=does, **labels)
 
 
 def _low_traffic(plan: Plan) -> Iterator[Item]:
     """Let few events be bad: enough, too few, too many, and too small a share of them."""
+    about = "All events are the oldest in the window; still older ones are bad."
     told = [each for each in plan.objectives if each.failing_trickle in each.alerts]
     for story_name in ("enough", "too few", "too many", "too small a share"):
         story, checks = dict[PlannedObjective, _Spells](), list[Item]()
         for planned in told:
-            assert planned.trickle is not None  # noqa: S101  (else there is no such alert)
-            most = planned.min_bad_events - 1
+            trickle, most = planned.trickle, planned.min_bad_events
+            assert trickle is not None  # noqa: S101  (else there is no such alert)
             bad = {
-                "enough": planned.trickle.events,
-                "too few": planned.trickle.events - 1,
-                "too many": planned.min_bad_events,
-            }.get(story_name, most)
-            share = planned.trickle.threshold * _BELOW if story_name.endswith("share") else _ALL
-            story[planned] = [_Spell(1, bad / share, Decimal(bad))]
+                "enough": trickle.events,
+                "too few": trickle.events - 1,
+                "too many": most,
+            }.get(story_name, most - 1)
+            part = _BELOW if story_name.endswith("share") else _ABOVE
+            share = min(trickle.threshold * part, (trickle.threshold + 1) / 2)
+            rest = _samples(parse_duration(trickle.window), _EVERY) - 1
+            story[planned] = [
+                _Spell(1, Decimal(most), Decimal(most)),
+                _Spell(1, bad / share, Decimal(bad)),
+                _Spell(rest, _NONE, _NONE),
+            ]
             does = story_name == "enough"
             checks.append(_fires(plan, planned, planned.failing_trickle, does=does))
         if story:
-            yield _test(f"bad events at low traffic: {story_name}", plan, story, checks)
+            yield _test(f"bad events at low traffic: {story_name}", about, plan, story, checks)
 
 
 def _spent(plan: Plan) -> Iterator[Item]:
     """Spend a little more and a little less of each budget than a step of the policy asks for."""
     whole = plan.service.window
+    recorded = {planned: _history(plan, planned) for planned in plan.objectives}
+    about = "A steady error ratio; recorded for long enough to spend the budget."
     for share in sorted({_ALL, *(step.spent for step in plan.service.policy)}):
         for part, word in ((_ABOVE, "more"), (_BELOW, "less")):
             story, checks = dict[PlannedObjective, _Spells](), list[Item]()
-            for planned in plan.objectives:
+            for planned, seconds in recorded.items():
                 budget = 1 - planned.objective.target
                 spent = min(share * part, 1 / budget)
-                story[planned] = [_steady(planned, spent * budget, whole, _step(plan))]
+                ratio = spent * budget * whole / seconds
+                story[planned] = [_steady(planned, ratio, whole, _step(plan))]
                 if planned.exhausted in planned.alerts:
                     checks.append(_fires(plan, planned, planned.exhausted, does=spent > 1))
                 for step in planned.policy_steps if planned.policy in planned.alerts else ():
@@ -259,7 +315,14 @@ def _spent(plan: Plan) -> Iterator[Item]:
                     checks.append(_fires(plan, planned, planned.policy, does=does, **labels))
             if checks:
                 name = f"a little {word} than {names.policy_step(share)} of each budget is spent"
-                yield _test(name, plan, story, checks, whole)
+                yield _test(name, about, plan, story, checks, recorded)
+
+
+def _history(plan: Plan, planned: PlannedObjective) -> Decimal:
+    """Return for how many seconds an objective is recorded, so that its budget can be spent."""
+    step, whole = _step(plan), plan.service.window
+    steps = 2 * (1 - planned.objective.target) * whole / step
+    return min(max(steps.to_integral_value(ROUND_CEILING), _LEAST_HISTORY), whole // step) * step
 
 
 def _young(plan: Plan) -> Iterator[Item]:
@@ -273,7 +336,8 @@ def _young(plan: Plan) -> Iterator[Item]:
     }
     checks = [_fires(plan, planned, planned.exhausted, does=False) for planned in story]
     if story:
-        yield _test("a blip in a young history spends no budget", plan, story, checks)
+        about = "Rules that are evaluated for the second time, and 5m of bad events."
+        yield _test("a blip in a young history spends no budget", about, plan, story, checks)
 
 
 def _burns(plan: Plan, planned: PlannedObjective, pair: Pair, *, does: bool) -> Item:
@@ -299,22 +363,27 @@ def _fires(
 
 
 def _test(
-    name: str, plan: Plan, story: _Story, checks: Iterable[Item], history: Decimal = _NONE
+    name: str,
+    about: str,
+    plan: Plan,
+    story: _Story,
+    checks: Iterable[Item],
+    recorded: Mapping[PlannedObjective, Decimal] = MappingProxyType({}),
 ) -> Item:
-    """Return a test of rules that have been evaluated for ``history``, or only twice."""
-    step = _step(plan) if history else _EVERY
+    """Return a test of rules that have been evaluated for so many seconds, or only twice."""
+    step = _step(plan) if recorded else _EVERY
     end = int(_end(plan) / step)
     series = []
     for planned, spells in story.items():
         labels = _labels(plan, planned)
-        for recorded, values in (
+        for metric, values in (
             (names.TOTAL, [(each.samples, each.total) for each in spells]),
             (names.BAD, [(each.samples, each.bad) for each in spells]),
         ):
-            series.append({"series": str(vector(recorded, labels)), "values": _values(values, end)})
-        if history:
+            series.append({"series": str(vector(metric, labels)), "values": _values(values, end)})
+        if planned in recorded:
             # The target is recorded each minute; here, each minute of a step has its own series.
-            samples = int(history / step)
+            samples = int(recorded[planned] / step)
             own = names.series_labels(plan.service.service, planned.objective.name)
             series += [
                 {
@@ -323,12 +392,15 @@ def _test(
                 }
                 for minute in range(int(step / MINUTE))
             ]
-    return {
-        "name": name,
-        "interval": format_duration(step),
-        "input_series": series,
-        "promql_expr_test": [*checks],
-    }
+    return Commented(
+        about,
+        {
+            "name": name,
+            "interval": format_duration(step),
+            "input_series": series,
+            "promql_expr_test": [*checks],
+        },
+    )
 
 
 def _values(spells: Iterable[tuple[int, Decimal]], end: int) -> str:

@@ -30,7 +30,7 @@ SLICE = "1m"
 MINUTE = 60
 """Seconds over which rules record increases; also how often they are evaluated."""
 _NOISE = Decimal("1.01")
-_LONGEST_GAP = "30m"
+LONGEST_GAP = "30m"
 """Longest scrape gap after which the increase during the gap still counts."""
 # What is beyond is no edge of any histogram, and 1e999999999 would fill the memory when written.
 _LEAST_EDGE, _MOST_EDGE = Decimal("1e-12"), Decimal("1e18")
@@ -146,10 +146,10 @@ class Counting:
         return exceeds(bad, total)
 
     def _last(self, some: Vector) -> Expr:
-        return call("last_over_time", replace(some, window=_LONGEST_GAP))
+        return call("last_over_time", replace(some, window=LONGEST_GAP))
 
     def _before(self, some: Vector) -> Expr:
-        return call("last_over_time", replace(some, window=_LONGEST_GAP, offset=f"{MINUTE // 60}m"))
+        return call("last_over_time", replace(some, window=LONGEST_GAP, offset=f"{MINUTE // 60}m"))
 
 
 def exceeds(part: Expr, whole: Expr) -> Expr:

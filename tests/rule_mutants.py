@@ -1,106 +1,166 @@
-"""Faults of a rule file: each a name and the mutated text.
+"""Judge which mutants of the generated rules the generated tests kill.
 
-Every operator that applies to a rule gives a mutant of its own.  Those that change nothing that an
-alert or a recorded series says are left out by name (:data:`EQUIVALENT`).
+    python -m tests.rule_mutants [TEXT]
+
+judges every mutant whose name contains the text, prints those that survive with the reason, and
+exits 1 if another one survives, or less than 91 % of all are killed.  A mutant is judged with the
+rules and tests of the objectives that it reads.
 """
 
 from __future__ import annotations
 
-import copy
-import re
-from collections.abc import Iterator
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from subprocess import run
-from typing import Any
 
 import yaml
 
-Rule = dict[str, Any]
+import alerts
+from lab import parts
+from slos.load import load_file
+from slos.model import Service
+from slos.plan import plan
+from tests.rule_mutant_table import Mutant, Rule, mutants
 
-_EXPR = (
-    ("forgets time-outs", r"\|timeout", ""),
-    ("counts cancelled requests", r'"ok\|', '"ok|cancelled|'),
-    ("counts disconnects", r"rejected", "rejected|disconnected"),
-    ("drops the model", r'model="\w+",', ""),
-    ("drops the signal", r'signal="\w+",', ""),
-    ("drops the threshold", r',threshold="[\d.]+"', ""),
-    ("counts good as bad", r'result="bad"', 'result="good"'),
-    ("forgets the result", r',result="bad"', ""),
-    ("drops the objective of goodput", r'objective="[^"]+",', ""),
-    ("reads another objective", r'slo="[\w-]+"', 'slo="none"'),
-    ("reads further back", r"offset 1m", "offset 2m"),
-    ("keeps falls", r"\n\s*>= 0", ""),
-    ("swaps 1h and 6h", r"(?<=[\[e])1h", "6h"),
-    ("swaps 6h and 1h", r"(?<=[\[e])6h", "1h"),
-    ("swaps 5m and 30m", r"(?<=[\[e])5m", "30m"),
-    ("swaps 3d and 1d", r"(?<=[\[e])3d", "1d"),
-    ("swaps 1d and 3d", r"(?<=[\[e])1d", "3d"),
-    ("swaps 2h and 6h", r"(?<=[\[e])2h", "6h"),
-    ("swaps 10m and 1h", r"(?<=[\[e])10m", "1h"),
-    ("shortens the period", r"28d", "7d"),
-    ("shortens the history", r"/ 40320", "/ 10080"),
-    ("swaps bad and total", r"slo:bad", "slo:total"),
-    ("raises the guard", r">= 10", ">= 11"),
-    ("lowers the guard", r">= 10", ">= 9"),
-    ("drops the guard", r"\n?and sum_over_time.*>= 10", ""),
-    ("needs one window", r"\nand slo:error_ratio[^\n]*", ""),
-    ("joins windows by or", r"\nand slo:error", "\nor slo:error"),
-    ("inverts a comparison", r"> 0\.(?=\d)", "< 0."),
-    ("halves a budget", r"/ 0\.", "/ 0.0"),
-    ("ends the upper bound", r"\nand [^\n]* < 10", ""),
-    ("takes more events", r"> 2\b", "> 3"),
-    ("takes fewer events", r"> 2\b", "> 1"),
-    ("spends half", r"<= 0\b", "<= 0.5"),
-    ("spends it all", r"<= 0\.5", "<= 0"),
-    ("never absent", r"absent\(", "sum("),
-)
-EQUIVALENT: dict[str, str] = {}
+LEAST_KILLED = 0.91
+CHAT = Path(__file__).parent.parent / "examples" / "chat" / "slo.yaml"
+SHOP = """\
+apiVersion: tokenslo/v1
+service: shop
+selector: {model: llama}
+window: 28d
+budget_policy: [{when: 50%, do: Slow down.}]
+objectives:
+  - {name: answers, indicator: availability, target: 99%, group_by: [version]}
+  - name: minutes
+    indicator: ttft
+    threshold: 800ms
+    target: 99.9%
+    time_slices: {window: 1m, target: 95%}
+  - name: checkout
+    indicator: {bad: 'http_errors_total{job="shop"}', total: 'http_requests_total{job="shop"}'}
+    target: 99%
+"""
 
 
-def mutants(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of every mutant of a rule file."""
-    document = yaml.safe_load(text)
-    for at, group in enumerate(document["groups"]):
-        for place, rule in enumerate(group["rules"]):
-            for what, mutated in _mutated(rule):
-                changed = copy.deepcopy(document)
-                rules = changed["groups"][at]["rules"]
-                rules[place : place + 1] = [mutated] if mutated else []
-                title = rule.get("record") or f"{rule['alert']} {_label(rule, 'window')}"
-                yield f"{group['name']}: {title}: {what}", yaml.safe_dump(changed)
+def edited(mutant: Mutant) -> tuple[Rule, Rule | None]:
+    """Return the rule of a mutant as it is generated, and with the fault."""
+    service, objective = _concerned(mutant)
+    rules = _rules(service, (objective,))[mutant.group]
+    (rule,) = (each for each in rules if _is(each, mutant.rule))
+    return rule, mutant.edit(rule)
 
 
-def _label(rule: Rule, name: str) -> str:
-    return rule["labels"].get(name) or rule["labels"].get("step", "")
+def mutated(mutant: Mutant) -> dict[str, str]:
+    """Return the generated files of the objectives that a mutant reads, with its rule in them."""
+    service, objective = _concerned(mutant)
+    rule, changed = edited(mutant)
+    read = tuple(
+        each.name
+        for each in _services()[service].objectives
+        if each.name == objective or f'slo="{each.name}"' in str(changed)
+    )
+    groups = [
+        {"name": name, "interval": "1m", "rules": [*_replaced(rules, rule, changed)]}
+        for name, rules in _rules(service, read).items()
+    ]
+    text = json.dumps({"groups": groups})  # which is YAML
+    return {**generated(service, read), f"{service}.rules.yaml": text}
 
 
-def _mutated(rule: Rule) -> Iterator[tuple[str, Rule | None]]:
-    yield "is not there", None
-    for what, pattern, by in _EXPR:
-        changed = re.sub(pattern, by, rule["expr"])
-        if changed != rule["expr"]:
-            yield what, {**rule, "expr": changed}
-    if "alert" not in rule:
-        yield "has another slo", {**rule, "labels": {**rule["labels"], "slo": "none"}}
-        return
-    labels = rule["labels"]
-    other = "warning" if labels["severity"] == "critical" else "critical"
-    yield "has another severity", {**rule, "labels": {**labels, "severity": other}}
-    for name in ("window", "burn_rate", "step"):
-        if name in labels:
-            yield f"has another {name}", {**rule, "labels": {**labels, name: "1"}}
-    if "for" in rule:
-        yield "waits an hour", {**rule, "for": "1h"}
-        yield "waits for nothing", {k: v for k, v in rule.items() if k != "for"}
-    else:
-        yield "waits ten minutes", {**rule, "for": "10m"}
+def _concerned(mutant: Mutant) -> tuple[str, str]:
+    """Return the service and the objective of a group; that of signals has any."""
+    service, _, objective = mutant.group.partition("/")
+    return service, "availability" if objective == "signals" else objective
 
 
-def killed(promtool: str, folder: Path, name: str, text: str) -> bool:
-    """Whether the tests beside a rule file fail with this text in its place."""
-    (folder / f"{name}.rules.yaml").write_text(text)
-    for kind in ("windows.test", "test"):
-        command = [promtool, "test", "rules", f"{name}.{kind}.yaml"]
-        if run(command, cwd=folder, capture_output=True, check=False).returncode:
+def _replaced(rules: Sequence[Rule], rule: Rule, changed: Rule | None) -> Iterator[Rule]:
+    for each in rules:
+        if each != rule:
+            yield each
+        elif changed is not None:
+            yield changed
+
+
+@cache
+def _rules(service: str, objectives: tuple[str, ...]) -> dict[str, Sequence[Rule]]:
+    """Return the rules of each group."""
+    groups = yaml.safe_load(generated(service, objectives)[f"{service}.rules.yaml"])["groups"]
+    assert {group["interval"] for group in groups} == {"1m"}
+    return {group["name"]: group["rules"] for group in groups}
+
+
+def _is(rule: Rule, name: str) -> bool:
+    name, _, value = name.partition(" ")
+    if "record" in rule:
+        return bool(rule["record"] == name)
+    return rule["alert"].endswith(name) and (not value or value in rule["labels"].values())
+
+
+@cache
+def _services() -> dict[str, Service]:
+    with tempfile.TemporaryDirectory() as folder:
+        shop = Path(folder) / "slo.yaml"
+        shop.write_text(SHOP)
+        loaded = [service for path in (CHAT, shop) for service in load_file(path).services]
+    return {service.service: service for service in loaded}
+
+
+@cache
+def generated(service: str, objectives: tuple[str, ...]) -> dict[str, str]:
+    """Return the generated files of some objectives of a service, without tests of causes."""
+    whole = _services()[service]
+    chosen = tuple(each for each in whole.objectives if each.name in objectives)
+    service_plan = plan(replace(whole, objectives=chosen))
+    files = alerts.files(service_plan, source="slo.yaml", version="0.1.0")
+    return {
+        Path(path).name: text
+        for path, text in files.items()
+        if not path.endswith(".causes.test.yaml")
+    }
+
+
+def is_killed(promtool: str, mutant: Mutant) -> bool:
+    """Whether the generated tests fail on a mutant."""
+    with tempfile.TemporaryDirectory() as folder:
+        return fail(promtool, mutated(mutant), Path(folder))
+
+
+def fail(promtool: str, files: Mapping[str, str], folder: Path) -> bool:
+    """Whether the tests among generated files fail."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for name in sorted((name for name in files if name.endswith(".test.yaml")), reverse=True):
+        done = run([promtool, "test", "rules", name], cwd=folder, capture_output=True, check=False)
+        if done.returncode:
+            output = done.stdout + done.stderr
+            assert b"FAILED" in output
+            assert b"parse error" not in output, output
             return True
     return False
+
+
+def main(text: str = "") -> int:
+    """Judge mutants and print those that survive."""
+    promtool = str(parts.program("promtool", lambda line: print(line, file=sys.stderr)))
+    judged = [each for each in mutants() if text in each.name]
+    killed, unexpected = 0, 0
+    for mutant in judged:
+        if is_killed(promtool, mutant):
+            killed += 1
+            unexpected += bool(mutant.survives)
+        else:
+            unexpected += not mutant.survives
+            print(f"survives: {mutant.name} ({mutant.survives or 'unexpected'})", flush=True)
+    share = killed / max(len(judged), 1)
+    print(f"{killed} of {len(judged)} killed ({share:.1%}), {unexpected} not as expected")
+    return int(share < LEAST_KILLED or unexpected > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -58,6 +58,7 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     assert [path for path in written if not path.startswith("runbooks/")] == [
         "alerts/alertmanager.yaml",
         "alerts/chat.causes.rules.yaml",
+        "alerts/chat.causes.test.yaml",
         "alerts/chat.inhibit.yaml",
         "alerts/chat.route.yaml",
         "alerts/chat.rules.yaml",

@@ -1,55 +1,54 @@
-"""The generated tests fail on faults of the rule file."""
+"""The generated tests fail on mutants of the generated rules."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-from service_example import example, objective
 
-import alerts
 from lab import parts
-from tests.rule_mutants import killed, mutants
+from tests.rule_mutant_table import mutants
+from tests.rule_mutants import LEAST_KILLED, edited, fail, generated, is_killed
 
-FAULTS = (
-    "slo:bad:increase1m: forgets time-outs",
-    "slo:total:increase1m: counts cancelled requests",
-    "slo:total:increase1m: drops the model",
-    "slo:error_ratio:rate1h: swaps 1h and 6h",
-    "slo:error_ratio:rate1d: reads another objective",
-    "ChatAvailabilityErrorBudgetBurn 1h: has another severity",
-    "ChatAvailabilityErrorBudgetBurn 6h: has another burn_rate",
-    "ChatAvailabilityErrorBudgetBurn 3d: raises the guard",
-)
-
-
-OTHER_FAULTS = [fault for fault in FAULTS if fault not in FAULTS[::3]]
-
-Judge = Callable[[str], bool]
+BY_NAME = {mutant.name: mutant for mutant in mutants()}
+USUAL = {
+    "chat/availability slo:total:increase1m: counts cancellations",
+    "chat/availability slo:total:increase1m: drops the model",
+    "chat/availability slo:bad:increase1m: forgets time-outs",
+    "chat/availability slo:bad:increase1m: keeps falls of a counter",
+    "chat/availability slo:error_ratio:rate1h: reads 6h",
+    "chat/availability slo:period_bad:increase: sums 7d",
+    "chat/availability ErrorBudgetBurn 1h: has the other severity",
+    "chat/availability ErrorBudgetBurn 1h: guards over 6h",
+    "chat/availability ErrorBudgetExhausted: guards with 11",
+    "chat/availability MetricAbsent: drops the model",
+}
+OTHER = [pytest.param(name, marks=pytest.mark.long) for name in BY_NAME if name not in USUAL]
 
 
 @pytest.fixture(scope="module")
-def rules_and_judge(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Judge]:
-    """Return a rule file, and whether the tests beside it fail with a text in its place."""
-    folder = tmp_path_factory.mktemp("mutants")
-    promtool = str(parts.program("promtool", lambda text: print(text, file=sys.stderr)))
-    plan = example(objective("availability", "0.999"), selector={"model": "llama"})
-    for path, text in alerts.files(plan, source="slo.yaml", version="0").items():
-        (folder / Path(path).name).write_text(text)
-    return (folder / "chat.rules.yaml").read_text(), partial(killed, promtool, folder, "chat")
+def promtool() -> str:
+    return str(parts.program("promtool", lambda text: print(text, file=sys.stderr)))
 
 
-def test_generated_tests_pass_without_a_fault(rules_and_judge: tuple[str, Judge]) -> None:
-    rules, is_killed = rules_and_judge
-    assert not is_killed(rules)
+def test_tests_of_unchanged_rules_pass(promtool: str, tmp_path: Path) -> None:
+    assert not fail(promtool, generated("chat", ("availability",)), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "fault", [*FAULTS[::3], *(pytest.param(each, marks=pytest.mark.long) for each in OTHER_FAULTS)]
-)
-def test_generated_tests_kill_mutants(rules_and_judge: tuple[str, Judge], fault: str) -> None:
-    rules, is_killed = rules_and_judge
-    assert is_killed(dict(mutants(rules))[f"chat/availability: {fault}"])
+@pytest.mark.parametrize("name", [*sorted(USUAL), *OTHER])
+def test_tests_of_mutated_rules_fail(promtool: str, name: str) -> None:
+    mutant = BY_NAME[name]
+    assert is_killed(promtool, mutant) is not bool(mutant.survives), mutant.survives
+
+
+def test_every_mutant_changes_a_generated_rule() -> None:
+    assert len(BY_NAME) == len([*mutants()]) >= 55
+    for mutant in BY_NAME.values():
+        rule, changed = edited(mutant)
+        assert changed != rule, mutant.name
+
+
+def test_most_mutants_are_expected_to_be_killed() -> None:
+    killed = [mutant for mutant in BY_NAME.values() if not mutant.survives]
+    assert len(killed) >= LEAST_KILLED * len(BY_NAME)
