@@ -1,8 +1,8 @@
 """Multi-window, multi-burn-rate arithmetic.
 
-A pair of windows alerts when the error ratio over both is above ``threshold``: the long window says
-that a worthwhile share of the budget is gone, the short one that it is still burning.  The burn
-rate follows from what shall be spent when the alert fires, ``share * period / long`` (Google SRE
+A pair of windows alerts when the error ratio over both is above ``threshold``: the long window
+shows that a relevant share of the budget is spent, the short one that it still burns.  The burn
+rate follows from the share to spend before the alert fires, ``share * period / long`` (Google SRE
 Workbook, chapter 5), for the period of this SLO instead of the usual 30 days.
 """
 
@@ -35,18 +35,18 @@ _LATE = Decimal(600 - 90)
 _ABSENT_SHARE = Decimal("0.1")
 _ABSENT_SECONDS = (Decimal(300), Decimal(1800))
 _MINUTE = Decimal(60)
-# A day's budget is soon gone by a share that is nothing of a month's: shorter periods get the burn
-# rates of a week, or every blip would page.
+# A small burn spends the budget of a day quickly: shorter periods get the burn rates of a week, or
+# every blip would page.
 _WEEK = Decimal(7 * 86_400)
 _FEW = 3
-"""How many failures are no accident, where nearly nothing else happens."""
+"""Least failures to alert on at low traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One burn-rate condition: fires above ``threshold`` (an error ratio) over both windows.
 
-    ``burn_rate`` says the same as a multiple of the budget, rounded for people.
+    ``burn_rate`` is the same as a multiple of the budget, rounded for display.
     """
 
     tier: TierName
@@ -56,17 +56,17 @@ class Pair:
     threshold: Decimal
 
     def seconds_to_fire(self, error_ratio: Decimal, guard: Decimal = Decimal(0)) -> Decimal | None:
-        """How long ``error_ratio`` must last, after a good spell, until this fires; None: never.
+        """Return how long ``error_ratio`` must last until this fires, None for never.
 
-        ``guard`` is how many seconds of traffic the least number of bad events is.  At constant
-        traffic, and but for the wait for the next scrape and evaluation.
+        ``guard`` is the traffic, in seconds, that holds the least number of bad events.  Traffic is
+        constant and good before; scrape and evaluation delays are not included.
         """
         if error_ratio <= self.threshold:
             return None
         long = parse_duration(self.long)
         seconds = max(self.threshold * long, guard) / error_ratio
         if seconds > long:
-            return None  # what is in the window by then is all that it ever holds
+            return None  # the window holds no more events than now
         return seconds.to_integral_value(ROUND_CEILING)
 
 
@@ -76,8 +76,8 @@ def pairs(
 ) -> tuple[Pair, ...]:
     """Return the pairs for an SLO over ``period`` seconds, the most urgent first.
 
-    ``configured`` pairs replace the usual ones.  No pair asks for more than halfway from the budget
-    to everything being bad: above 1 it could not fire.  A pair that asks for as much as a faster
+    ``configured`` pairs replace the default ones.  No threshold is above the middle between the
+    budget and 100% errors: above 1 it could not fire.  A pair with the same threshold as a faster
     one is left out.
     """
     budget = 1 - target
@@ -106,9 +106,9 @@ def _burn_rate(share: Decimal, period: Decimal, seconds: Decimal) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Trickle:
-    """When too little happens for any pair: most of at least ``events`` bad within ``window``.
+    """A condition for errors at low traffic: most of at least ``events`` bad within ``window``.
 
-    "Most" is a share above ``threshold``, halfway from the budget to everything being bad.
+    "Most" is a ratio above ``threshold``, the middle between the budget and 100% errors.
     """
 
     window: str
@@ -117,16 +117,16 @@ class Trickle:
 
     @property
     def seconds_to_fire(self) -> Decimal:
-        """How long everything must fail, after a good spell at the same steady trickle."""
+        """Return how long 100% errors must last until this fires, at constant low traffic."""
         return self.threshold * parse_duration(self.window)
 
 
 def trickle(chosen: Sequence[Pair], target: Decimal, least_bad_events: int) -> Trickle | None:
-    """Return what sees the failures that ``least_bad_events`` hides from the pairs; None: nothing.
+    """Return the condition for errors at low traffic, None if the pairs suffice.
 
-    One request an hour, or a day, is too little for the pairs even if every one of them fails.  So
-    that one failure is still nothing, three are asked for; and so that three of a thousand are
-    still nothing, most must be bad.
+    The pairs ignore fewer than ``least_bad_events``, as at one request per hour.  This condition
+    needs three failures, so that a single one does not alert, and most events to be bad, so that
+    three of a thousand do not.
     """
     if least_bad_events <= _FEW:
         return None
@@ -135,15 +135,15 @@ def trickle(chosen: Sequence[Pair], target: Decimal, least_bad_events: int) -> T
 
 
 def _halfway(budget: Decimal) -> Decimal:
-    """Return the error ratio between the budget and everything being bad."""
+    """Return the error ratio in the middle between the budget and 100% errors."""
     return Decimal(decimal_text((1 + budget) / 2))
 
 
 def absent_seconds(period: Decimal, target: Decimal) -> Decimal:
-    """Return how long signals may be missing before someone should know, in whole minutes.
+    """Return how long signals may be missing before an alert, in whole minutes.
 
-    A tenth of the budget, were everything bad meanwhile; at least 5 and at most 30 minutes, so that
-    a restart is not an incident and blindness never lasts.
+    That is the time in which 100% errors spend a tenth of the budget, within 5 and 30 minutes: a
+    restart does not alert, and missing data never goes unnoticed for long.
     """
     low, high = _ABSENT_SECONDS
     seconds = min(max(_ABSENT_SHARE * (1 - target) * period, low), high)
@@ -151,6 +151,6 @@ def absent_seconds(period: Decimal, target: Decimal) -> Decimal:
 
 
 def _rounded(value: Decimal) -> Decimal:
-    """Keep four significant digits: more than anyone tunes, and no tail of repeating decimals."""
+    """Round to four significant digits."""
     digits = 3 - value.adjusted()
     return Decimal(decimal_text(value.quantize(Decimal(1).scaleb(-max(digits, 0)), ROUND_HALF_UP)))

@@ -1,7 +1,9 @@
-"""What goes wrong in LLM serving: alerts that say why an objective burns, not that it does.
+"""Cause alerts: conditions on signals that explain why objectives burn.
 
-A cause alert explains a symptom, which is an objective that burns.  Pages name the causes that fire
+A cause alert explains a symptom, which is a burning objective.  Pages name the causes that fire
 with them.  Most causes notify with low urgency by themselves; a hang pages.
+
+Without events or data a condition has no element, instead of a NaN.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ _NUMBER = "{{ $value | humanize }}"
 
 @dataclass(frozen=True, slots=True)
 class CauseAlert:
-    """A cause and how it is recognised.
+    """A cause and its conditions.
 
-    ``runbook`` is the key of the cause in the runbooks; ``symptoms`` are the indicators whose
-    objectives it explains.  ``why`` is why this condition means that cause, and ``value`` what the
-    alert's value is, with a template for it.  ``tier`` is how urgent it is; ``reads`` are the
-    recorded series of its conditions.
+    ``runbook`` is its key in the runbooks; ``symptoms`` are the indicators whose objectives it
+    explains.  ``why`` links the condition to the cause, and ``value`` describes the alert's value,
+    with a template for it.  ``tier`` is its urgency; ``reads`` are the recorded series of its
+    conditions.
     """
 
     name: str
@@ -69,22 +71,21 @@ class CauseAlert:
 
 
 def conditions(alert: CauseAlert, scope: Scope) -> tuple[Condition, ...]:
-    """Return when a cause holds on the servers of :func:`scope_of`."""
+    """Return the conditions of a cause on the servers of :func:`scope_of`."""
     return alert.conditions(scope)
 
 
 def scope_of(selector: Mapping[str, str], service: str = "", needed: tuple[str, ...] = ()) -> Scope:
-    """Return where to look: causes are about servers, whichever tenant an SLO is about.
+    """Return the scope of cause alerts: servers, without the tenant of an SLO.
 
-    Few signals are counted by tenant, and a ratio must not mix those with others.  ``needed`` are
-    the signals without which the objectives of ``service`` cannot be measured.
+    Few signals are counted by tenant, and a ratio must not mix those with others.
     """
     servers = {name: value for name, value in selector.items() if name != "tenant"}
     return Scope(servers, WINDOW, service=service, needed=needed)
 
 
 def cause_labels(selector: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the labels that cause alerts have of the servers that ``selector`` chooses."""
+    """Return the labels of cause alerts for the servers that ``selector`` selects."""
     return scope_of(selector).selector
 
 

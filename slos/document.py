@@ -1,12 +1,8 @@
-"""Read a YAML, JSON or Jsonnet file into plain values that remember their lines.
+"""Read a YAML, JSON or Jsonnet file into plain values with line numbers.
 
-YAML is read from the parser's events, not through a loader, so that nothing in a file can name a
-Python object, grow without bound or be quietly reinterpreted:
-
-- plain words mean what YAML 1.2's core schema says: ``no``, ``on``, ``1:30`` and ``1_000`` are
-  text, ``010`` is ten;
-- tags, duplicate keys, keys that are not text, merge keys and further documents are refused;
-- aliases count as often as they are used, against the same limit as everything else.
+:mod:`documents` composes YAML strictly: it refuses tags, duplicate keys, keys that are not text and
+merge keys, and counts an alias as often as it is used.  Scalars have the values of YAML 1.2's core
+schema: ``no``, ``on``, ``1:30`` and ``1_000`` are text, ``010`` is ten.
 
 JSON is read as YAML.  Jsonnet is evaluated first (:mod:`slos.jsonnet`); its output has no lines.
 """
@@ -61,12 +57,12 @@ _PLAIN_KEY = re.compile(r"[\w./-]{1,60}")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The value of a file, and where its parts stand.
+    """The value of a file, and the places of its parts.
 
     ``lines`` maps the path of a value, such as ``("objectives", 1, "target")``, to the 1-based line
-    of its key or list entry; it is empty for Jsonnet.  ``names`` are what the values are called in
-    the file where that is not their path: in what was made from another one.  ``aliases`` are the
-    paths of values that stand elsewhere already, with their first paths.
+    of its key or list entry; it is empty for Jsonnet.  ``names`` are names of values in a file of
+    another tool, where they differ from the path.  ``aliases`` map the paths of aliases to the
+    paths of their anchors.
     """
 
     file: str
@@ -80,7 +76,7 @@ class Document:
         return self.lines.get(path, 0)
 
     def name(self, path: Keys) -> str:
-        """Return what people call the value at ``path``."""
+        """Return the name of the value at ``path`` for messages."""
         known = len(path)
         while known and path[:known] not in self.names:
             known -= 1
@@ -89,7 +85,7 @@ class Document:
         return f"{base}.{whole}".strip(".").replace(".[", "[")
 
     def alias(self, path: Keys) -> tuple[Keys, Keys] | None:
-        """Return the alias that brings the value at ``path`` there, and where the value stands."""
+        """Return the alias that contains the value at ``path``, and the path at its anchor."""
         here = next((path[:n] for n in range(len(path) + 1) if path[:n] in self.aliases), None)
         if here is None:
             return None
@@ -104,10 +100,10 @@ class Document:
 
 
 def read_document(path: str | Path, libraries: Sequence[Path] = ()) -> Document:
-    """Read one file; raises :class:`~slos.errors.InvalidFile` with everything that is wrong.
+    """Read one file; raises :class:`~slos.errors.InvalidFile` with all problems.
 
-    The suffix decides: ``.jsonnet`` and ``.libsonnet`` are evaluated, with ``libraries`` as further
-    folders to import from; everything else is YAML, of which JSON is a part.
+    ``.jsonnet`` and ``.libsonnet`` are evaluated, with ``libraries`` as further folders to import
+    from; any other suffix is YAML, which includes JSON.
     """
     (document, *more), problems = scan_documents(path, libraries)
     if more:
@@ -161,7 +157,7 @@ def _scalar(scalar: Scalar) -> Value:
 
 
 def field_name(path: Iterable[str | int]) -> str:
-    """Write a path as people do: ``objectives[1].target``."""
+    """Write a path as ``objectives[1].target``."""
     name = ""
     for key in path:
         if isinstance(key, int):
@@ -190,7 +186,7 @@ def _from_jsonnet(file: str, text: str, libraries: Sequence[Path]) -> Document:
 
 
 def _count(file: str, value: Value) -> None:
-    """Hold Jsonnet's output, which no composer has counted, to the limits."""
+    """Check the limits on Jsonnet's output."""
     level, nodes, depth = [value], 0, 0
     while level:
         nodes, depth = nodes + len(level), depth + 1
@@ -207,14 +203,14 @@ def _count(file: str, value: Value) -> None:
 
 
 def _document(file: str, line: int, root: Node) -> Document:
-    spread = _Spread({(): line})
-    value = spread.plain(root, ())
-    return Document(file, value, spread.lines, aliases=spread.aliases)
+    builder = _ValueBuilder({(): line})
+    value = builder.plain(root, ())
+    return Document(file, value, builder.lines, aliases=builder.aliases)
 
 
 @dataclass(slots=True)
-class _Spread:
-    """Spreads nodes out into plain values, noting the line of each and which are aliases."""
+class _ValueBuilder:
+    """Builds plain values from nodes, with the lines and the aliases."""
 
     lines: dict[Keys, int]
     aliases: dict[Keys, Keys] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Durations and shares as people write them: ``800ms``, ``28d``, ``99.9%``.
+"""Parse and format durations and shares: ``800ms``, ``28d``, ``99.9%``.
 
-Everything is exact: what the file says is what rules and bucket edges get.
+They are exact, so that rules and bucket boundaries have the value of the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHARE = re.compile(rf"({_NUMBER})%")
 
 DURATION_PATTERN = rf"^{_DURATION.pattern}$"
 SHARE_PATTERN = rf"^{_NUMBER}%$"
-"""What durations and shares look like, as regular expressions that editors understand."""
+"""Regular expressions of durations and shares for editors."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -60,10 +60,10 @@ def parse_duration(text: str) -> Decimal:
 
 @lru_cache(maxsize=1 << 12)
 def format_duration(seconds: Decimal) -> str:
-    """Write ``seconds`` (not negative) the short way, exact to the nanosecond.
+    """Write ``seconds`` (not negative) in the shortest form, exact to the nanosecond.
 
-    :func:`parse_duration` reads it back.  Days are the largest unit, as people say 28d.  Whole
-    seconds are written as PromQL writes them too.
+    :func:`parse_duration` reads it back.  Days are the largest unit, as in 28d.  Whole seconds are
+    written as in PromQL.
     """
     if seconds < 0:
         raise ValueError(f"{seconds} is negative")
@@ -81,7 +81,7 @@ def format_duration(seconds: Decimal) -> str:
 def parse_share(text: str) -> Decimal:
     """Read a percentage such as ``99.9%``; return a ratio.
 
-    A bare ratio such as ``0.999`` is refused: ``1`` would be anyone's guess.  Raises
+    A bare ratio such as ``0.999`` is refused, as ``1`` would be ambiguous.  Raises
     :class:`~slos.errors.BadValue`, a ``ValueError``.
     """
     match = _SHARE.fullmatch(text)
@@ -91,7 +91,7 @@ def parse_share(text: str) -> Decimal:
 
 
 def _not_a(kind: str, text: str, form: re.Pattern[str], fix: str) -> BadValue:
-    """Explain why ``text`` is not a ``kind``; name what was probably meant, if that is clear."""
+    """Return the error for a text that is no ``kind``, with the likely meaning if there is one."""
     if _BARE.fullmatch(text.strip()):
         return BadValue(f"{quoted(text.strip())} has no unit", fix)
     squeezed = "".join(text.split())

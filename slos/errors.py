@@ -1,4 +1,4 @@
-"""Problems in input files: each one names file, line, field and fix."""
+"""Problems in input files, with file, line, field and fix."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from documents.files import quoted as quoted
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with an input file.
+    """One problem of an input file.
 
-    ``line`` is 1-based and 0 where the file as a whole is meant (or for Jsonnet, whose output has
-    no lines); ``field`` is a path such as ``objectives[1].target``, empty for the whole file.
-    ``twin`` is the line and the field of what an alias stands for, if it is about an alias.
+    ``line`` is 1-based, and 0 for the file as a whole or for Jsonnet, whose output has no lines;
+    ``field`` is a path such as ``objectives[1].target``, empty for the whole file.  ``twin`` is the
+    line and the field of the anchor, if the problem is about an alias.
     """
 
     file: str
@@ -40,15 +40,17 @@ class InvalidFile(ValueError):  # noqa: N818  (reads as a statement at the raise
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by line; what is wrong with a value is not told again of each alias of it."""
+    """Sort problems by line; report one of a value once, not for each of its aliases."""
     found = dict.fromkeys(problems)
-    told = {(each.line, each.field, each.message) for each in found}
-    once = [each for each in found if each.twin is None or (*each.twin, each.message) not in told]
+    reported = {(each.line, each.field, each.message) for each in found}
+    once = [
+        each for each in found if each.twin is None or (*each.twin, each.message) not in reported
+    ]
     return sorted(once, key=lambda problem: problem.line)
 
 
 class BadValue(ValueError):  # noqa: N818  (likewise)
-    """One value was refused: what is wrong and how to mend it; the caller knows where it stands."""
+    """A value was refused: message and fix; the caller adds the place."""
 
     def __init__(self, message: str, fix: str) -> None:
         self.message, self.fix = message, fix

@@ -1,6 +1,6 @@
-"""How an objective is measured, and the PromQL that counts events rightly.
+"""Count good and bad events in PromQL.
 
-Shared by the indicators that tokenslo knows and by those that an SLO file brings along.
+Shared by the indicators of tokenslo and by indicators that an SLO file defines.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ MINUTE = 60
 _NOISE = Decimal("1.01")
 LONGEST_GAP = "30m"
 """Longest scrape gap after which the increase during the gap still counts."""
-# What is beyond is no edge of any histogram, and 1e999999999 would fill the memory when written.
+# Larger values are no bucket boundaries, and 1e999999999 would exhaust the memory when written.
 _LEAST_EDGE, _MOST_EDGE = Decimal("1e-12"), Decimal("1e18")
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """How an objective is measured; each expression has one element without labels, or none.
+    """The expressions that measure an objective; each has at most one element, without labels.
 
     ``bad`` and ``total`` are events, in the unit of their :class:`Counting`; a grouped objective
     has an element, with its labels, for each group.  ``missing`` has an element while the objective
-    cannot be measured, ``uncovered`` while some servers report in a way that leaves them out of
-    both counts, and ``impossible`` while the counts contradict each other (``None`` where that
-    cannot happen).
+    cannot be measured, ``uncovered`` while some servers are in neither count, and ``impossible``
+    while the counts contradict each other (``None`` where that cannot happen).
     """
 
     bad: Expr
@@ -56,10 +55,10 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Count events per second over ``window``, in sums ``by`` these labels.
+    """How to count events: per second over ``window``, in sums ``by`` these labels.
 
     With ``recorded``, the labels of an objective's recorded series, count the events of the last
-    minute instead.  Then the total is recorded first, and ``bad`` may read it.  ``plain`` ones are
+    minute instead.  Then the total is recorded first, and ``bad`` may read it.  ``plain`` counts
     rates over ``window``.
     """
 
@@ -75,7 +74,7 @@ class Counting:
 
     @property
     def seconds(self) -> int:
-        """How many seconds the unit of a count is."""
+        """The unit of a count in seconds."""
         return 1 if self.recorded is None else MINUTE
 
     def sum(self, expr: Expr) -> Expr:
@@ -91,20 +90,20 @@ class Counting:
         return per_second if self.seconds == 1 else per_second * number(self.seconds)
 
     def each(self, some: Vector) -> Expr:
-        """Return what each counter counts.
+        """Return the increase of each counter.
 
-        Increases between two evaluations add up to the increase over any window, whatever the
-        scrape interval; ``rate`` extrapolates at every edge.  A counter has no increase in the
-        minute in which it restarts or in which Prometheus first sees it: it may be old.
+        Increases between two evaluations add up to the increase over any window, at any scrape
+        interval; ``rate`` extrapolates at both ends.  A counter has no increase in the minute in
+        which it restarts or in which Prometheus first sees it: it may be old.
         """
         if not self.differs:
             return self.scaled(self.rate(some))
         return (self._last(some) - self._before(some)).compare(">=", number(0))
 
     def observations(self, histogram: Vector) -> Expr:
-        """Return what native histograms observe, per second or in the last minute.
+        """Return the observations of native histograms, per second or in the last minute.
 
-        Like a counter, one that restarts has no increase in that minute.
+        A histogram that restarts has no increase in that minute.
         """
         if not self.differs:
             return self.rate(histogram)
@@ -113,14 +112,14 @@ class Counting:
         return (last - before).and_(grown)
 
     def events(self, some: Vector) -> Expr:
-        """Return the sum of what counters count."""
+        """Return the sum of the increases of counters."""
         return self.scaled(self.sum(self.rate(some))) if self.plain else self.sum(self.each(some))
 
     def born_late(self, some: Vector, known: Vector, matching: Matching) -> Expr:
-        """Return the sum of what counters count that may appear with their first event.
+        """Return the sum of counters whose series may start with their first event.
 
-        Such a counter has nothing to rise from, but where the ``known`` counter of the same target
-        is older, its value is its increase.
+        Such a counter has no earlier value; its value is its increase where the ``known`` counter
+        of the same target is older.
         """
         if not self.differs:
             return self.events(some)
@@ -132,9 +131,9 @@ class Counting:
         return total if self.recorded is None else self.sum(vector(TOTAL, self.recorded))
 
     def contradiction(self, part: Expr, whole: Expr, *, good: bool) -> Expr:
-        """Say that the good or the bad events are more than all, by more than extrapolation makes.
+        """Return an element while good or bad events exceed all events by more than extrapolation.
 
-        From recorded counts, more good events than all are fewer bad ones than none.
+        In recorded counts, more good events than all events are a negative count of bad ones.
         """
         if self.recorded is None:
             return exceeds(part, whole)
@@ -153,40 +152,40 @@ class Counting:
 
 
 def exceeds(part: Expr, whole: Expr) -> Expr:
-    """Say that a part is more than the whole, by more than what separate extrapolation makes."""
+    """Compare a part with the whole, with a margin for separate extrapolation."""
     return part.compare(">", whole * number(_NOISE))
 
 
 def outside(ratio: Expr) -> Expr:
-    """Say that some ratios are none, and how many."""
+    """Count ratios below 0 or above 1."""
     no_ratio = ratio.compare("<", number(0)).or_(ratio.compare(">", number(_NOISE)))
     return aggregate("count", no_ratio)
 
 
 def absent(expr: Expr) -> Expr:
-    """Say that ``expr`` is empty; the sum keeps its matchers from becoming labels."""
+    """Return 1 while ``expr`` is empty; the sum keeps its matchers from becoming labels."""
     return call("absent", aggregate("sum", expr))
 
 
-def slices(asked: Expr, over: Expr, counting: Counting) -> Events:
+def slices(observed: Expr, over: Expr, counting: Counting) -> Events:
     """Return the time slices of every series of ``asked``; ``over`` is 1 in bad ones, else 0."""
-    bad, total = (aggregate(op, of, counting.by) for op, of in (("sum", over), ("count", asked)))
+    bad, total = (aggregate(op, of, counting.by) for op, of in (("sum", over), ("count", observed)))
     if counting.recorded is None:
         bad, total = bad / number(MINUTE), total / number(MINUTE)
-    return Events(bad, total, absent(asked))
+    return Events(bad, total, absent(observed))
 
 
 def bucket(metric: str, chosen: tuple[Matcher, ...], edge: Decimal) -> Vector:
-    """Select the bucket of a histogram that counts what is at most ``edge``."""
+    """Select the bucket of a histogram with the upper bound ``edge``."""
     return vector(f"{metric}_bucket", (*chosen, edge_matcher(edge)))
 
 
 def in_slices(each: Events, of: TimeSlices, counting: Counting) -> Events:
-    """Turn the events of every slice into slices, which are bad if too many of their events are.
+    """Count time slices instead of events; a slice is bad if too many of its events are.
 
     ``each`` are rates over one slice.  Every evaluation judges the slice that ends with it, in
     proportion to its share of the slice.  A slice without events is good: the objective is about
-    time, so the budget is the same time whatever the traffic.
+    time, so the budget is the same time at any traffic.
     """
     share = number(Decimal(counting.seconds) / of.window)
     over = Binary(each.bad, ">", each.total * number(1 - of.target), bool_=True)
@@ -194,9 +193,9 @@ def in_slices(each: Events, of: TimeSlices, counting: Counting) -> Events:
 
 
 def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: Counting) -> Events:
-    """Return the observations of a histogram; those above ``edge``, one of its own, are bad."""
+    """Count the observations of a classic histogram; those above its boundary ``edge`` are bad."""
     every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, edge)
-    # A server without this edge cannot tell slow from fast: it must not make all of them slow.
+    # A server without this boundary has no count of fast requests: it must not make all slow.
     observed = counting.sum(counting.each(every).and_(within, ignoring("le")))
     in_time = counting.events(within)
     missing = absent(within)
@@ -212,16 +211,16 @@ def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: 
 
 
 def native(histogram: Vector, edge: Decimal, counting: Counting) -> Events:
-    """Return the observations of a native histogram; those above ``edge`` are bad.
+    """Count the observations of a native histogram; those above ``edge`` are bad.
 
-    The share of them is exact where ``edge`` is a bucket edge, as in a classic histogram that
+    Their share is exact where ``edge`` is a bucket boundary, as in a classic histogram that
     Prometheus 3 has converted; else it is interpolated within one bucket.
     """
     every = counting.sum(counting.observations(histogram))
     count = call("histogram_count", every)
     observed = count if counting.differs else counting.scaled(count)
     total = counting.total(observed)
-    # Of no observations there is no share; it is not a number.
+    # Without observations the share is NaN.
     slow = ((number(1) - share_within(every, edge)) * total).compare(">=", number(0))
     return Events(bad=slow.or_(total * number(0)), total=observed, missing=absent(histogram))
 
@@ -232,7 +231,7 @@ def share_within(histogram: Expr, edge: Decimal) -> Expr:
 
 
 def edge_matcher(threshold: Decimal) -> Matcher:
-    """Match the bucket whose upper bound is ``threshold``, however it is spelled.
+    """Match the bucket with the upper bound ``threshold`` in every spelling.
 
     Whole numbers are ``le="1"`` from Triton's serializer and ``le="1.0"`` from Python's, and
     Prometheus 3 rewrites the first into the second.  Python writes tiny ones as ``1e-05``.
@@ -244,9 +243,9 @@ def edge_matcher(threshold: Decimal) -> Matcher:
 
 
 def matched_edge(op: str, value: str) -> Decimal | None:
-    """Return the edge that a matcher of ``le`` selects; None if it is none, or not a single one.
+    """Return the boundary that a matcher of ``le`` selects, None if it is not a single one.
 
-    A pattern may be spelled as :func:`edge_matcher` does.
+    Patterns of :func:`edge_matcher` select a single one.
     """
     try:
         edge = Decimal(value.removesuffix(r"(\.0)?").partition("|")[0].replace("\\.", "."))

@@ -1,4 +1,4 @@
-"""What an SLO promises and what its alerts will do, in numbers that people can argue about."""
+"""Explain SLOs in numbers: budgets, detection times, least traffic."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from slos.model import Service
 from slos.plan import Plan, PlannedObjective
 
 FAILURES = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
-"""Error ratios of which people want to know how long they last before somebody is told."""
+"""Error ratios with a detection time."""
 
 _MILLION = Decimal(1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class AlertTimes:
-    """One pair of windows: ``fires`` is seconds until it alerts by error ratio, None for never.
+    """Times to alert of one pair of windows, in seconds by error ratio; None for never.
 
-    The ratio is that of what clients see: of the events in a slice where there are ``time_slices``.
-    ``least_events`` is how many events a pair's long window must hold for a total outage to alert
-    at all; None where events come at a pace of their own (time slices).
+    With ``time_slices`` the ratio is that of the events in a slice.  ``least_events`` is the number
+    of events in a pair's long window at which a total outage alerts; None for time slices.
     """
 
     pair: Pair
@@ -39,9 +38,8 @@ class AlertTimes:
 class Explanation:
     """An objective's budget and alerts.
 
-    ``outage`` is how many seconds of everything being bad the budget is, in the whole window.
-    ``bad_events`` of ``total_events`` is the same in events: of a million, or of those that a given
-    traffic brings in the window.
+    ``outage`` is the budget in seconds of 100% errors over the whole window.  ``bad_events`` of
+    ``total_events`` is the budget in events: of a million, or of those at a given traffic.
     """
 
     planned: PlannedObjective
@@ -51,13 +49,13 @@ class Explanation:
     alerts: tuple[AlertTimes, ...]
 
     def first(self, tier: str, ratio: Decimal) -> Decimal | None:
-        """Return after how many seconds the first alert of a tier fires; None for never."""
+        """Return the seconds until the first alert of a tier fires, None for never."""
         times = [alert.fires[ratio] for alert in self.alerts if alert.pair.tier == tier]
         return min((time for time in times if time is not None), default=None)
 
 
 def explain(plan: Plan, events_per_second: Decimal | None = None) -> tuple[Explanation, ...]:
-    """Explain every objective of a plan, at a traffic if one is given."""
+    """Explain all objectives of a plan, optionally at a given traffic."""
     return tuple(_explained(plan, planned, events_per_second) for planned in plan.objectives)
 
 
@@ -88,11 +86,11 @@ def _times(planned: PlannedObjective, pair: Pair, events_per_second: Decimal | N
     )
 
 
-# For people
+# Text
 
 
 def as_text(plan: Plan, explanations: Iterable[Explanation]) -> str:
-    """Write explanations as a text for terminals."""
+    """Render explanations as text for a terminal."""
     service = plan.service
     owner = f", owned by {service.owner}" if service.owner else ""
     title = f"{service.service}: over {format_duration(service.window)}{owner}"
@@ -150,9 +148,9 @@ def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
             f"within {_time(trickle.seconds_to_fire)} of total failure"
         )
     if planned.absent in planned.alerts:
-        told = "pages" if planned.absent_tier == "page" else "opens a ticket"
+        urgency = "pages" if planned.absent_tier == "page" else "opens a ticket"
         lasting = _time(planned.absent_seconds)
-        yield f"  nothing measured for {lasting}: {planned.absent.name} {told}"
+        yield f"  nothing measured for {lasting}: {planned.absent.name} {urgency}"
 
 
 def _row(alert: AlertTimes) -> list[str]:
@@ -194,18 +192,18 @@ def _count(number: Decimal) -> str:
 
 
 def _time(seconds: Decimal | None) -> str:
-    """Write a time to the minute from an hour on, to the second below, and to 0.1 s below ten."""
+    """Write a time in minutes from an hour on, in seconds below, and to 0.1 s below ten seconds."""
     if seconds is None:
         return "never"
     unit = Decimal("0.1") if seconds < 10 else Decimal(1) if seconds < 3600 else Decimal(60)
     return format_duration((seconds / unit).to_integral_value(ROUND_HALF_UP) * unit)
 
 
-# For programs
+# JSON
 
 
 def as_json(plans: Iterable[tuple[Plan, Iterable[Explanation]]]) -> str:
-    """Write explanations as JSON: durations in seconds, shares as ratios, all of them numbers.
+    """Render explanations as JSON: durations in seconds, shares as ratios, as numbers.
 
     docs/reference/json-output.md lists the keys.
     """

@@ -1,9 +1,9 @@
-"""Indicators that an SLO file brings along: queries and metrics of any service.
+"""Indicators that an SLO file defines: queries and metrics of any service.
 
-Their PromQL is used as it stands, with ``{window}`` replaced by the base window; nothing is added
-to it, the file's ``selector`` neither.  A query of events gives events per second.  A plain counter
-may stand for its rate: then errors that a series is born with count as well, which no query of the
-form ``rate(…)`` can see.
+Their PromQL is used unchanged, with ``{window}`` replaced by the base window; the file's
+``selector`` is not added.  A query of events returns events per second.  A plain counter may stand
+for its rate: then errors with which a series starts are counted as well, which no query of the form
+``rate(…)`` can do.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ FORMS: Mapping[frozenset[str], str] = {
 }
 """Indicators by their keys."""
 
-# What a counter is called.  A gauge or a recorded rate of the same form would be misread.
+# Names of counters.  Gauges and recorded rates have other forms.
 _COUNTER = re.compile(r"[^:]*_(?:total|count|bucket|sum)")
 _PART = re.compile(r"_(?:bucket|count|sum)$")
-# Counters of one target, whatever other labels they have: Prometheus gives these to all of them.
+# Prometheus adds these labels to all counters of one target.
 _ONE_TARGET = on("job", "instance")
-# How many of a metric's units a second is, by how the metric's name ends.
+# Units per second, by the suffix of a metric.
 _UNITS = {"_seconds": Decimal(1), "_milliseconds": Decimal(1000), "_ms": Decimal(1000)}
 
 
 @dataclass(frozen=True, slots=True)
 class Generic:
-    """An indicator as read: its kind, which is one of :data:`FORMS`, and its queries by role.
+    """A user's indicator: its kind, one of :data:`FORMS`, and its queries by role.
 
-    ``threshold`` is a bucket edge of a histogram, in the unit of its metric.
+    ``threshold`` is a bucket boundary of a histogram, in the unit of its metric.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Generic:
 
 
 def is_counter(selector: Vector) -> bool:
-    """Whether a selector may stand for the rate of what it selects, judged by its name."""
+    """Whether a selector selects a counter by its name, and may stand for its rate."""
     return bool(_COUNTER.fullmatch(selector.metric))
 
 
@@ -99,17 +99,17 @@ def parsed(text: str, window: str = BASE_WINDOW) -> InstantQuery:
 
 
 def can_be_grouped(indicator: Generic) -> bool:
-    """Whether labels can be told apart in all queries: where what they sum up is plain to see."""
+    """Whether all queries keep labels: they are plain counters."""
     return all(_counter(parsed(text)) for text in indicator.queries.values())
 
 
 def can_be_sliced(indicator: Generic) -> bool:
-    """Whether all queries can be asked about one slice of time alone."""
+    """Whether all queries can be evaluated over one slice."""
     return all(WINDOW in text or parsed(text).selector for text in indicator.queries.values())
 
 
 def unit_of(metric: str) -> Decimal | None:
-    """Return how many of a metric's units a second is; None if its name does not tell."""
+    """Return how many units of a metric make a second, None if its name has no unit."""
     return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), None)
 
 
@@ -125,7 +125,7 @@ def edge_text(objective: Objective) -> str:
 
 
 def read_generic(value: object, place: Place) -> Generic | None:
-    """Read an indicator; None after noting what is wrong with its parts."""
+    """Read an indicator; return None after reporting its problems."""
     before = len(place.problems)
     read = read_mapping(GENERIC, value, place)
     if len(place.problems) > before:
@@ -181,7 +181,7 @@ def _threshold(value: object, _: Place) -> Any:
 
 
 def _edge_of(metric: str) -> Reader:
-    """Read a bucket edge of ``metric``, given in its own unit or as a duration."""
+    """Read a bucket boundary of ``metric``, in its own unit or as a duration."""
     unit = unit_of(metric)
 
     def read(value: object, _: Place) -> Decimal:
@@ -222,7 +222,7 @@ GENERIC_SHAPE: Shape = {
     **mapping_of(GENERIC),
     "oneOf": [{"required": sorted(keys), "maxProperties": len(keys)} for keys in FORMS],
 }
-"""What an indicator that a file brings along looks like."""
+"""The shape of a user-defined indicator."""
 
 
 # Measuring
@@ -231,20 +231,20 @@ GENERIC_SHAPE: Shape = {
 def generic_events(
     objective: Objective, service: str, counting: Counting, is_native: bool = False
 ) -> Events:
-    """Return how an objective with queries of its own is measured."""
+    """Return the events of an objective with user-defined queries."""
     recorded = vector(TOTAL, series_labels(service, objective.name))
     queries = {role: parsed(text, counting.window) for role, text in objective.queries.items()}
-    asked = _Asked(objective.threshold, queries, counting, call("absent", recorded))
+    query = _GenericQueries(objective.threshold, queries, counting, call("absent", recorded))
     if is_native and "histogram" in queries:
-        return _native_observations(asked)
-    return MEASURES[objective.indicator](asked)
+        return _native_observations(query)
+    return MEASURES[objective.indicator](query)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What an objective asks: ``queries`` by role, and ``edge``, which only a histogram has.
+class _GenericQueries:
+    """The queries of an objective by role, and ``edge`` for a histogram.
 
-    ``unmeasured`` says that nothing was recorded.
+    ``unmeasured`` marks that nothing was recorded.
     """
 
     edge: Decimal | None
@@ -267,13 +267,13 @@ class _Asked:
         return self.counting.born_late(some, every, _ONE_TARGET)
 
     def missing(self, total: InstantQuery) -> Expr:
-        """Return when no event is counted: by the counter where all queries are counters."""
+        """Return an element while no event is counted, by the counters where all queries are."""
         counter = _counter(total)
         plain = all(map(_counter, self.queries.values()))
         return absent(counter) if counter and plain else self.unmeasured
 
 
-def _bad_events(of: _Asked) -> Events:
+def _bad_events(of: _GenericQueries) -> Events:
     bad, total = of.queries["bad"], of.queries["total"]
     some, every = _counter(bad), _counter(total)
     all_ = of.per_second(total)
@@ -281,15 +281,15 @@ def _bad_events(of: _Asked) -> Events:
         known = of.sum_of(bad.selector, total.selector)
     else:
         known = of.per_second(bad)
-        if not some:  # a difference of rates may be a hair below zero
+        if not some:  # a difference of rates may be slightly below zero
             known = call("clamp_min", known, number(0))
     # Series of bad events that do not exist yet are zero while others are counted.
     bad_ = known.or_(all_ * number(0))
-    impossible = _contradicted(of, some, every, known, all_, good=False)
+    impossible = _contradiction(of, some, every, known, all_, good=False)
     return Events(bad_, all_, of.missing(total), impossible=impossible)
 
 
-def _good_events(of: _Asked) -> Events:
+def _good_events(of: _GenericQueries) -> Events:
     good, total = of.queries["good"], of.queries["total"]
     some, every = _counter(good), _counter(total)
     all_ = of.per_second(total)
@@ -302,20 +302,26 @@ def _good_events(of: _Asked) -> Events:
     bad = (recorded - good_).or_(recorded)
     if of.counting.recorded is None:
         bad = call("clamp_min", all_ - good_, number(0)).or_(all_)
-    impossible = _contradicted(of, some, every, good_, all_, good=True)
+    impossible = _contradiction(of, some, every, good_, all_, good=True)
     return Events(bad, all_, of.missing(total), impossible=impossible)
 
 
-def _contradicted(
-    of: _Asked, some: Vector | None, every: Vector | None, part: Expr, whole: Expr, *, good: bool
+def _contradiction(
+    of: _GenericQueries,
+    some: Vector | None,
+    every: Vector | None,
+    part: Expr,
+    whole: Expr,
+    *,
+    good: bool,
 ) -> Expr | None:
-    """Say that a part is more than the whole; of one and the same counter it cannot be."""
+    """Return an element while a part exceeds the whole; None for parts of one counter."""
     same = some is not None and every is not None and some.metric == every.metric
     return None if same else of.counting.contradiction(part, whole, good=good)
 
 
-def _error_ratio(of: _Asked) -> Events:
-    """Take every moment of every series for a slice that is bad in part."""
+def _error_ratio(of: _GenericQueries) -> Events:
+    """Count every evaluation of every series as a slice that is bad in part."""
     ratio = _expr(of.queries["ratio"])
     share = _number(call("clamp", ratio, number(0), number(1)))
     bad, total = (aggregate(op, share, of.counting.by) for op in ("sum", "count"))
@@ -324,7 +330,7 @@ def _error_ratio(of: _Asked) -> Events:
     return Events(bad, total, of.unmeasured, impossible=outside(ratio))
 
 
-def _weighted_ratio(of: _Asked) -> Events:
+def _weighted_ratio(of: _GenericQueries) -> Events:
     ratio, weight = _expr(of.queries["ratio"]), of.queries["weight"]
     all_ = of.per_second(weight)
     share = call("clamp", aggregate("avg", ratio, of.counting.by), number(0), number(1))
@@ -337,28 +343,28 @@ def _weighted_ratio(of: _Asked) -> Events:
     )
 
 
-def _observations(of: _Asked) -> Events:
+def _observations(of: _GenericQueries) -> Events:
     histogram = of.queries["histogram"].selector
     assert histogram is not None  # noqa: S101  (read_generic requires it)
     assert of.edge is not None  # noqa: S101  (likewise)
     return bucketed(histogram.metric, histogram.matchers, of.edge, of.counting)
 
 
-def _native_observations(of: _Asked) -> Events:
+def _native_observations(of: _GenericQueries) -> Events:
     histogram = of.queries["histogram"].selector
     assert histogram is not None  # noqa: S101  (read_generic requires it)
     assert of.edge is not None  # noqa: S101  (likewise)
     return native(histogram, of.edge, of.counting)
 
 
-def _gauge(of: _Asked) -> Events:
+def _gauge(of: _GenericQueries) -> Events:
     gauge = of.queries["gauge"]
-    asked = _expr(gauge)
-    made = slices(asked, Binary(asked, "==", number(0), bool_=True), of.counting)
+    query = _expr(gauge)
+    made = slices(query, Binary(query, "==", number(0), bool_=True), of.counting)
     return made if gauge.selector else Events(made.bad, made.total, of.unmeasured)
 
 
-MEASURES: Mapping[str, Callable[[_Asked], Events]] = {
+MEASURES: Mapping[str, Callable[[_GenericQueries], Events]] = {
     "bad_events": _bad_events,
     "good_events": _good_events,
     "error_ratio": _error_ratio,
@@ -370,7 +376,7 @@ MEASURES: Mapping[str, Callable[[_Asked], Events]] = {
 
 
 def bad_share(objective: Objective, by: Iterable[str], *, is_native: bool = False) -> Expr | None:
-    """Return the share of bad events by labels; None where a query has none to tell apart by."""
+    """Return the share of bad events by labels; None for a query without labels to group by."""
 
     def rate(counter: Vector) -> Expr:
         return aggregate("sum", Counting().rate(counter), by)
@@ -396,7 +402,7 @@ def _expr(query: InstantQuery) -> Expr:
 
 
 def _number(expr: Expr) -> Expr:
-    """Leave out what is not a number: recorded once, it would spoil every longer window."""
+    """Drop NaN: one recorded NaN would spoil every longer window."""
     return expr.compare(">=", number(0))
 
 

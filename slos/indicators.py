@@ -1,11 +1,11 @@
-"""What counts as an event and what as a bad one: every indicator as two PromQL rates.
+"""Indicators: good and bad events of objectives, as two PromQL rates.
 
 An indicator turns an objective into *bad events per second* and *all events per second* over the
-base window.  Longer windows are sums of these two, so every ratio is weighted by what happened in
-it, and an idle service has no ratio rather than a NaN.
+base window.  Longer windows are sums of these two, so every ratio is weighted by its events, and an
+idle service has no ratio instead of a NaN.
 
-Both rates are zero while a service is idle or has not failed yet, and both are absent where the
-objective cannot be measured: nothing is made up.
+Both rates are zero while a service is idle or has not failed yet, and both are absent while the
+objective cannot be measured.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from slos.signals import (
     threshold_label,
 )
 
-# Who failed whom.  A client that cancels, leaves, or asks for what cannot be (`invalid`) has not
-# been failed by the service, so it is in neither count.
+# Cancellations, client disconnects and invalid requests are no failures of the service, so they
+# are in neither count.
 FAILED = ("error", "rejected", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Which values of a counter's ``label`` are good events and which are bad.
+    """Values of a counter's ``label`` that are good events and bad ones.
 
-    What has another value is in neither count.  ``signal`` is a key of
-    :data:`slos.signals.SIGNALS`, and ``among`` narrows it down.  ``unknown`` is the value of events
-    that could not be judged, empty where there are none.
+    Other values are in neither count.  ``signal`` is a key of :data:`slos.signals.SIGNALS`, and
+    ``among`` restricts it.  ``unknown`` is the value of events without a verdict, empty if there
+    are none.
     """
 
     signal: str
@@ -82,13 +82,12 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """What an objective can be about.
+    """A measurable property of a service.
 
     ``good`` completes the sentence "an event is good if …" (``{threshold}`` is filled in);
-    ``events`` is what is counted; ``signals`` are keys of :data:`slos.signals.SIGNALS`.
-    ``verdicts`` are those of indicators that count events by what came of them.  ``slice`` is how
-    many seconds each event lasts where events are slices of time instead of something that clients
-    cause.
+    ``events`` names the counted events; ``signals`` are keys of :data:`slos.signals.SIGNALS`.
+    ``verdicts`` belong to indicators that count events by outcome.  ``slice`` is the length in
+    seconds of indicators that count time slices.
     """
 
     key: str
@@ -106,7 +105,7 @@ class Indicator:
 
     @property
     def by_tenant(self) -> bool:
-        """Whether it can be asked of one tenant."""
+        """Whether an objective may be about one tenant."""
         return all(key in TENANT_SIGNALS for key in self.signals)
 
 
@@ -123,7 +122,7 @@ def _counted_by(key: str, events: str, good: str, verdicts: Verdicts) -> Indicat
 
 
 def among(label: str, values: Sequence[str]) -> Matcher:
-    """Match any of ``values``; one alone needs no regular expression."""
+    """Match any of ``values``; a single one needs no regular expression."""
     return Matcher(label, "=", values[0]) if len(values) == 1 else one_of(label, values)
 
 
@@ -147,8 +146,8 @@ INDICATORS: Mapping[str, Indicator] = {
             "it is neither failed, rejected nor timed out",
             Verdicts("requests", "outcome", ("ok",), FAILED),
         ),
-        # Whoever saw a beginning was promised an end.  Before it, it is a matter of availability;
-        # and where the client left, nobody knows whether the end would have come.
+        # Failures before the first token belong to availability.  After a client disconnect, the
+        # end of the stream is unknown.
         _counted_by(
             "stream_completion",
             "streams",
@@ -161,8 +160,8 @@ INDICATORS: Mapping[str, Indicator] = {
                 among=(among("phase", ("mid_stream", "complete")),),
             ),
         ),
-        # What the server failed, refused or cut off gave its client no choice: it would only make
-        # an incident look like patience.
+        # Requests that the server failed, rejected or timed out are in neither count: an incident
+        # would look like patient clients.
         _counted_by(
             "disconnects",
             "streams",
@@ -205,14 +204,14 @@ GENERIC: Mapping[str, Indicator] = {
         ("gauge", _SLICES, "the gauge is not 0"),
     )
 }
-"""Indicators of queries that an SLO file brings along, by kind."""
+"""User-defined indicators, by kind."""
 
 CLAUSES = ("ttft", "tpot", "max_gap", "e2e", "queue")
-"""Indicators that a single request has one value of, so that goodput can ask for it."""
+"""Indicators with one value per request, which goodput can have as clauses."""
 
 
 def indicator_of(objective: Objective) -> Indicator:
-    """Return what an objective is about; with time slices, that is they."""
+    """Return the indicator of an objective; with time slices, the indicator of slices."""
     known = (GENERIC if objective.queries else INDICATORS)[objective.indicator]
     if objective.slices is None:
         return known
@@ -221,7 +220,7 @@ def indicator_of(objective: Objective) -> Indicator:
 
 
 def good_sentence(objective: Objective) -> str:
-    """Say when an event of this objective is good."""
+    """Return the sentence that defines a good event."""
     if slices_ := objective.slices:
         counted = replace(objective, slices=None)
         return (
@@ -238,7 +237,7 @@ def good_sentence(objective: Objective) -> str:
 
 
 def threshold_text(objective: Objective) -> str:
-    """Write the threshold as people do: ``800ms``, ``90%``; empty if there is none.
+    """Write the threshold as in a file: ``800ms``, ``90%``; empty without one.
 
     Clauses are written with their names: ``ttft 800ms, tpot 60ms``.
     """
@@ -253,12 +252,12 @@ def threshold_text(objective: Objective) -> str:
 
 
 def events(objective: Objective, service: Service) -> Events:
-    """Return how an objective is measured on the servers that its selector chooses, per second."""
+    """Return the events of an objective per second, on the servers that its selector selects."""
     return _events(objective, service, Counting(by=objective.group_by))
 
 
 def recorded_events(objective: Objective, service: Service) -> Events:
-    """Return what the rules record each minute: the events of that minute."""
+    """Return the events of the last minute, which the rules record."""
     labels = equal(series_labels(service.service, objective.name))
     return _events(
         objective,
@@ -312,7 +311,7 @@ def declared_unavailable(selector: Mapping[str, str], *matchers: Matcher) -> Exp
 
 
 def needed_signals(objective: Objective) -> tuple[str, ...]:
-    """Return the signals without which an indicator of ours cannot be measured."""
+    """Return the signals that an indicator of tokenslo requires."""
     indicator = INDICATORS[objective.indicator]
     is_latency = indicator.threshold == "seconds"
     return (slo_events(objective.indicator),) if is_latency else indicator.signals
@@ -332,7 +331,7 @@ def _counted(objective: Objective, service: Service, counting: Counting) -> Even
 
 
 def counted(objective: Objective, service: Service, counting: Counting) -> Events:
-    """Return the events of an objective over any window, whatever its time slices."""
+    """Return the events of an objective over any window, without its time slices."""
     if objective.queries:
         return generic_events(objective, service.service, counting, service.native(objective))
     chosen = equal(service.selects(objective))
@@ -347,7 +346,7 @@ def counted(objective: Objective, service: Service, counting: Counting) -> Event
 def counters(
     objective: Objective, service: Service, by: tuple[str, ...] = ()
 ) -> tuple[Vector, Vector]:
-    """Return the counters of bad and of all events of an indicator that counts events."""
+    """Return the counters of bad and of all events of an event-based indicator."""
     chosen = equal(service.selects(objective))
     verdicts = INDICATORS[objective.indicator].verdicts
     if verdicts is None:
@@ -366,7 +365,7 @@ def counters(
 
 
 def own_matchers(objective: Objective, service: str) -> tuple[Matcher, ...]:
-    """Match the events of this objective alone, where a counter has those of several."""
+    """Match the events of this objective, where a counter has those of several."""
     if objective.indicator != "goodput":
         return ()
     return (Matcher("objective", "=", goodput_objective(service, objective.name)),)
@@ -379,7 +378,7 @@ def _slice_events(objective: Objective, chosen: tuple[Matcher, ...], counting: C
     events = slices(usage, over, counting)
     if objective.indicator == "kv_headroom":
         return events
-    # An engine that has run nothing yet has no maximum, and nothing active.
+    # An engine before its first request has no maximum, and no active sequences.
     active = SIGNALS["sequences_active"]
     at_rest = vector(active.metric, (*chosen, *equal(active.fixed))).compare("==", number(0))
     if counting.recorded is None:
@@ -388,7 +387,7 @@ def _slice_events(objective: Objective, chosen: tuple[Matcher, ...], counting: C
 
 
 def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:
-    """Return what a headroom indicator compares with its threshold: used share, 0 to 1."""
+    """Return the used share, 0 to 1, that a headroom indicator compares with its threshold."""
     if indicator == "kv_headroom":
         return vector(SIGNALS["kv_utilization"].metric, chosen)
     active, most = SIGNALS["sequences_active"], SIGNALS["sequences_max"]
@@ -403,8 +402,7 @@ def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:
 def slices_are_judged(objective: Objective, service: Service) -> bool:
     """Whether the sidecar judges the time slices of an objective.
 
-    It does not know other services' queries, and neither groups nor tenants have slices of their
-    own there; these are judged in Prometheus.
+    Prometheus judges slices of user-defined queries, groups and tenants.
     """
     apart = objective.queries or objective.group_by or TENANT in service.selects(objective)
     return objective.slices is not None and not apart

@@ -1,7 +1,6 @@
-"""The language of SLO files as a JSON Schema, for editors that complete and check while one types.
+"""Generate a JSON Schema of SLO files for editors.
 
-Made from the tables that files are read by, so the two cannot say different things.  It knows less
-than they do: what it refuses is refused, and what it lets pass may still be.
+The tables of the readers generate it.  It accepts a superset of valid files.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _FRAME = re.compile(r"\t(?P<file>[^\t]+):\(?(?P<line>[0-9]+):[0-9]")
 
 
 class JsonnetError(ValueError):
-    """Evaluation failed at ``line`` (1-based, 0 if unknown) of ``file``, maybe an imported one."""
+    """An evaluation failed at ``line`` (1-based, 0 if unknown) of ``file`` or an import."""
 
     def __init__(self, message: str, file: str, line: int = 0) -> None:
         self.message, self.file, self.line = message, file, line
@@ -56,24 +56,24 @@ def evaluate(file: str, source: str, libraries: Sequence[Path] = ()) -> str:
         raise JsonnetError(f"Jsonnet did not finish within {SECONDS:g} s", file) from None
     if done.returncode == 0:
         return done.stdout.decode()
-    said = done.stderr.decode(errors="replace")
+    stderr = done.stderr.decode(errors="replace")
     if done.returncode != _REFUSED:
-        raise JsonnetError(_crash(done.returncode, said), file)
-    raise _located(said, file)
+        raise JsonnetError(_crash(done.returncode, stderr), file)
+    raise _located(stderr, file)
 
 
-def _crash(code: int, said: str) -> str:
-    if code < 0 or "MemoryError" in said:
+def _crash(code: int, stderr: str) -> str:
+    if code < 0 or "MemoryError" in stderr:
         return f"Jsonnet crashed or needed more than {_MEMORY >> 20} MiB of memory"
-    last = said.strip().splitlines()[-1:] or ["no message"]
+    last = stderr.strip().splitlines()[-1:] or ["no message"]
     return f"Jsonnet could not run: {last[0]}"
 
 
-def _located(said: str, file: str) -> JsonnetError:
-    """Turn what Jsonnet printed into one message and the place it means."""
-    if static := _STATIC.match(said):
+def _located(stderr: str, file: str) -> JsonnetError:
+    """Parse Jsonnet's error output into a message with its place."""
+    if static := _STATIC.match(stderr):
         return JsonnetError(static["why"], static["file"], int(static["line"]))
-    message, _, frames = said.removeprefix("RUNTIME ERROR: ").partition("\n\t")
+    message, _, frames = stderr.removeprefix("RUNTIME ERROR: ").partition("\n\t")
     for frame in _FRAME.finditer(f"\t{frames}"):
         if frame["file"] != "std.jsonnet":
             return JsonnetError(message, frame["file"], int(frame["line"]))
@@ -81,7 +81,7 @@ def _located(said: str, file: str) -> JsonnetError:
 
 
 class _Imports:
-    """Finds imported files; nothing outside of ``roots`` is ever opened."""
+    """Finds imported files within ``roots``."""
 
     def __init__(self, folder: Path, libraries: Sequence[Path]) -> None:
         self.libraries = libraries
@@ -110,9 +110,9 @@ class _Imports:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Let nothing be written to standard error, which the other side keeps in memory.
+    """Discard standard error, which the parent keeps in memory.
 
-    ``std.trace`` writes there, and as much as it likes.
+    ``std.trace`` writes there without a limit.
     """
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -148,12 +148,12 @@ def _child(file: str, *libraries: str) -> int:
     return 0
 
 
-def _short(said: str) -> str:
-    """Shorten what Jsonnet says, which begins with the program's own words and ends with places."""
-    if len(said) <= _MAX_MESSAGE:
-        return said
+def _short(stderr: str) -> str:
+    """Shorten a message of Jsonnet in the middle: its end has the places."""
+    if len(stderr) <= _MAX_MESSAGE:
+        return stderr
     half = _MAX_MESSAGE // 2
-    return f"{said[:half]}…\n\t{said[-half:]}"
+    return f"{stderr[:half]}…\n\t{stderr[-half:]}"
 
 
 if __name__ == "__main__":

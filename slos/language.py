@@ -1,4 +1,4 @@
-"""The keys of an SLO file, and the readers of services."""
+"""The keys of an SLO file, and the readers of its services."""
 
 from __future__ import annotations
 
@@ -54,19 +54,21 @@ _SHARED_FOLDER = re.compile(r"[^{}]+")
 
 
 def read_services(value: object, place: Place) -> list[tuple[dict[str, Any], Place]]:
-    """Read the services of one document: what :class:`~slos.model.Service` is made of, and where.
+    """Read the services of one document into fields of :class:`~slos.model.Service`, with places.
 
-    What stands beside a list of services is all of theirs: labels and selectors are added to, and
-    the rest is for those that do not say it themselves.
+    Keys beside a list of services apply to all of them: labels and selectors are merged, other keys
+    are defaults.
     """
     if not isinstance(value, dict) or "services" not in value:
-        return [(_whole({}, read_mapping(SERVICE, value, place), place), place)]
+        return [(_merge_shared({}, read_mapping(SERVICE, value, place), place), place)]
     shared = read_mapping(FILE, value, place)
-    return [(_whole(shared, own, at), at) for own, at in shared.pop("services") or ()]
+    return [(_merge_shared(shared, own, at), at) for own, at in shared.pop("services") or ()]
 
 
-def _whole(shared: Mapping[str, Any], own: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """Put together what a service says and what its file says for it, and check what fits."""
+def _merge_shared(
+    shared: Mapping[str, Any], own: Mapping[str, Any], place: Place
+) -> dict[str, Any]:
+    """Merge a service with the keys that its file shares, and check the result."""
     read = {"window": parse_duration(DEFAULT_WINDOW), **shared, **own}
     if "runbooks" not in own and _SHARED_FOLDER.fullmatch(shared.get("runbooks") or ""):
         read["runbooks"] = (
@@ -80,13 +82,13 @@ def _whole(shared: Mapping[str, Any], own: Mapping[str, Any], place: Place) -> d
     objectives: list[dict[str, Any]] = read.get("objectives") or []
     for index, objective in enumerate(objectives):
         check_service_fit(objective, read, place.at("objectives").at(index))
-    if not place.problems:  # or else they lack something, and nobody gets to see them
+    if not place.problems:  # with problems, objectives may lack fields
         read["objectives"] = tuple(Objective(**each) for each in objectives)
     return read
 
 
 def _services(value: object, place: Place) -> list[tuple[dict[str, Any], Place]]:
-    """Read a list of services that share what stands beside it."""
+    """Read a list of services."""
     items: list[object] = expect(list, "a list of services", value)
     if not items:
         raise BadValue("holds no service", "add one")
@@ -108,12 +110,12 @@ def _objectives(value: object, place: Place) -> list[dict[str, Any]]:
             "split the service into several",
         )
     read = [read_value(read_objective, item, place.at(i)) or {} for i, item in enumerate(items)]
-    _distinct(read, place)
+    _check_distinct_names(read, place)
     return read
 
 
-def _distinct(read: Sequence[Mapping[str, Any]], place: Place) -> None:
-    """Refuse names whose alerts or files would be the same, on file systems without case too."""
+def _check_distinct_names(read: Sequence[Mapping[str, Any]], place: Place) -> None:
+    """Refuse names with equal alert or file names, also on file systems without case."""
     first: dict[str, int] = {}
     for index, name in enumerate(each.get("name") for each in read):
         if name is None:
@@ -133,7 +135,7 @@ def _distinct(read: Sequence[Mapping[str, Any]], place: Place) -> None:
 
 
 DEFINITIONS: Mapping[str, Shape] = {"objective": OBJECTIVE_SHAPE, "alerting": mapping_of(ALERTING)}
-"""Shapes that others refer to by name, as they are long and stand in several places."""
+"""Shapes that others reference by name."""
 SERVICE = (
     Field(
         "apiVersion",
@@ -216,4 +218,4 @@ FILE = (
         shape=list_of(mapping_of(ONE_OF_SERVICES), 1),
     ),
 )
-"""The keys of a file of several services that have something in common."""
+"""The keys of a file with several services."""

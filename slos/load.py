@@ -1,4 +1,4 @@
-"""Read an SLO file and check all of it: what comes out is what everything else may rely on."""
+"""Load an SLO file and check it completely."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from slos.document import scan_documents
 from slos.errors import InvalidFile, Problem, in_order, quoted
-from slos.imports import in_our_language
-from slos.imports.foreign import Note, Notes
+from slos.imports import convert_documents
+from slos.imports.drafts import Note, Notes
 from slos.language import read_services
 from slos.model import Service
 from slos.schema import Place, read_value
@@ -17,25 +17,24 @@ from slos.schema import Place, read_value
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The services of a file, and what of another tool's file they do not tell."""
+    """The services of a file, and notes about parts that were not converted."""
 
     services: tuple[Service, ...]
     notes: tuple[Note, ...] = ()
 
 
 def load_file(path: str | Path, libraries: Sequence[Path] = (), *, partly: bool = False) -> Loaded:
-    """Read all services of a file, be it ours or another tool's.
+    """Read all services of a file of tokenslo or of another tool.
 
     ``libraries`` are further folders for Jsonnet imports.  Raises
-    :class:`~slos.errors.InvalidFile` with everything that is wrong, in file order; a promise that
-    cannot be told as it is in another tool's file is wrong too, unless ``partly``: then the notes
-    say so.
+    :class:`~slos.errors.InvalidFile` with all problems in file order.  An objective of another tool
+    that cannot be converted exactly is a problem, unless ``partly``: then it is a note.
     """
     documents, problems = scan_documents(path, libraries)
     notes = Notes()
     services = []
     named: dict[str, Place] = {}
-    for document in in_our_language(documents, problems, notes):
+    for document in convert_documents(documents, problems, notes):
         place = Place(document, problems)
         for read, at in read_value(read_services, document.value, place) or ():
             _is_new(read.get("service"), at, named)
@@ -52,7 +51,7 @@ def load_file(path: str | Path, libraries: Sequence[Path] = (), *, partly: bool 
 
 
 def _is_new(name: str | None, place: Place, named: dict[str, Place]) -> None:
-    """Refuse a service whose name another one of the file has."""
+    """Refuse a service with the name of an earlier one of the file."""
     if name is None:
         return
     first = named.setdefault(name, place)

@@ -1,8 +1,8 @@
-"""What an SLO file says, as data.
+"""The data model of an SLO file.
 
-Built only by :mod:`slos.load`, which checks everything stated here.
-Durations are in seconds and shares are ratios from 0 to 1, all as :class:`decimal.Decimal`, so that
-what the file says ("99.9%", "800ms") is what the rules and buckets get, without float noise.
+Only :mod:`slos.load` builds it, and checks everything stated here.  Durations are in seconds and
+shares are ratios from 0 to 1, as :class:`decimal.Decimal`, so that rules and buckets have the exact
+values of the file.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from decimal import Decimal
 from typing import Literal
 
 DISABLED = ("page", "ticket", "exhausted", "absent", "policy")
-"""Alerts that can be left out: burn alerts that page, those that open tickets, and the others."""
+"""Kinds of alerts that can be disabled: burn alerts by tier, and the others."""
 SERVICE_DISABLED = (*DISABLED, "causes")
-"""The same for a service, which has alerts that belong to no objective."""
+"""Kinds that a service can disable, including alerts without an objective."""
 
 
 TierName = Literal["page", "ticket"]
 RULES = ("exact", "plain")
 """How increases are recorded: from counter values that add up, or with ``rate``."""
 CAUSE_TIERS = ("page", "ticket", "cause", "off")
-"""How urgent a cause alert may be."""
+"""Tiers of cause alerts."""
 HISTOGRAMS = ("classic", "native")
 """How Prometheus may store histograms: as a series for each bucket, or as one series of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """How one class of alert is labelled and annotated."""
+    """Labels and annotations of one class of alerts."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -47,11 +47,11 @@ class BurnWindow:
 
 @dataclass(frozen=True, slots=True)
 class Alerting:
-    """Alert tiers: ``page`` wants a person now, ``ticket`` within a working day.
+    """Alert tiers: a ``page`` needs a person now, a ``ticket`` within a working day.
 
-    ``cause`` alerts say why a page or a ticket fires; ``causes`` gives some of them, by name,
-    another tier, one of :data:`CAUSE_TIERS`.  ``windows`` replace the usual pairs of windows.
-    ``disable`` names the alerts that there are not: some of :data:`SERVICE_DISABLED`.
+    ``cause`` alerts explain pages and tickets; ``causes`` sets another tier, one of
+    :data:`CAUSE_TIERS`, for some of them.  ``windows`` replace the default pairs of windows.
+    ``disable`` names kinds of alerts to leave out, some of :data:`SERVICE_DISABLED`.
     """
 
     page: Tier = Tier({"severity": "critical"})
@@ -69,7 +69,7 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """How the alerts of one objective differ: labels and annotations are added to the service's."""
+    """Changes of a service's alerting for one objective: added labels and annotations."""
 
     page: Tier = Tier()
     ticket: Tier = Tier()
@@ -77,7 +77,7 @@ class Overrides:
     disable: frozenset[str] = frozenset()
 
     def of(self, alerting: Alerting) -> Alerting:
-        """Return the service's alerting as it is for this objective."""
+        """Return the service's alerting with these changes."""
         least = self.min_bad_events
         return Alerting(
             page=_added(alerting.page, self.page),
@@ -96,7 +96,7 @@ def _added(tier: Tier, more: Tier) -> Tier:
 
 @dataclass(frozen=True, slots=True)
 class PolicyStep:
-    """What a team does once the share ``spent`` of an error budget is gone."""
+    """A team's action once the share ``spent`` of an error budget is gone."""
 
     spent: Decimal
     do: str
@@ -105,7 +105,7 @@ class PolicyStep:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlices:
-    """Time is promised instead of events: in a good slice the share ``target`` of events is good.
+    """Time slices to count instead of events: in a good one the share ``target`` of events is good.
 
     Slices follow one another, each ``window`` seconds long.
     """
@@ -116,16 +116,15 @@ class TimeSlices:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One promise: the share ``target`` of events is good.
+    """One objective: the share ``target`` of events is good.
 
     ``threshold`` is in the indicator's unit: seconds for latencies, a ratio for headroom, ``None``
-    for indicators that need none.  ``clauses`` are goodput's, in the file's order: how many seconds
-    each latency of a request may be, by its indicator.  ``queries`` are those that the file brings
-    along, by role (:mod:`slos.generic`); a histogram's threshold is then in its metric's own unit.
-    ``labels`` are those of its alerts beside the service's, ``selector`` narrows the service's, and
-    ``owner`` answers for it if that is not the service's.  There is one promise for each
-    combination of values of the labels in ``group_by``; with ``slices`` it is about time.
-    ``histograms`` is how Prometheus stores its histogram if that is not as the service says.
+    without one.  ``clauses`` are goodput's limits of a request's latencies in seconds, by
+    indicator, in the file's order.  ``queries`` are user-defined, by role (:mod:`slos.generic`); a
+    histogram's threshold is then in its metric's unit.  ``labels`` are added to the service's on
+    alerts, ``selector`` restricts the service's, and ``owner`` replaces the service's.
+    ``group_by`` has one SLO for each combination of label values; ``slices`` count time.
+    ``histograms`` is how Prometheus stores its histogram, if different from the service's.
     """
 
     name: str
@@ -147,7 +146,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One SLO file: a service, named in ``line``, and its objectives over a window (seconds)."""
+    """The service of an SLO file, named in ``line``, and its objectives over a window (seconds)."""
 
     file: str
     service: str
@@ -166,7 +165,7 @@ class Service:
     rules: str = RULES[0]
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
-        """Return the labels of what an objective is about; its own win over the service's."""
+        """Return the labels that an objective selects; its own override the service's."""
         return {**self.selector, **objective.selector}
 
     def native(self, objective: Objective) -> bool:
@@ -174,5 +173,5 @@ class Service:
         return (objective.histograms or self.histograms) == "native"
 
     def owns(self, objective: Objective) -> str:
-        """Return who answers for an objective; empty if the file names nobody."""
+        """Return the owner of an objective, empty without one."""
         return objective.owner or self.owner

@@ -1,4 +1,4 @@
-"""Every name that generated rules, dashboards and runbooks agree on."""
+"""Names that generated rules, dashboards and runbooks share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNAVAILABLE = "slo:unavailable_signal:count"
 BASE_WINDOW = "5m"
 """The shortest window of error ratios, and of the rates of queries that an SLO file has."""
 
-# What an alert is about, as the end of its name.
+# Ends of alert names, by kind.
 BURN = "ErrorBudgetBurn"
 EXHAUSTED = "ErrorBudgetExhausted"
 ABSENT = "MetricAbsent"
@@ -32,7 +32,7 @@ UNAVAILABLE_CAUSE = "SignalUnavailable"
 CAUSE_LABEL = "cause"
 """The label that cause alerts have instead of ``slo``."""
 STEP_LABEL = "step"
-"""The label of a budget policy's alerts that tells its steps apart."""
+"""The label with the step of a budget policy's alert."""
 
 
 def error_ratio(window: str) -> str:
@@ -46,47 +46,47 @@ def series_labels(service: str, objective: str) -> dict[str, str]:
 
 
 def goodput_objective(service: str, objective: str) -> str:
-    """Return what goodput counters call an objective in their label ``objective``."""
+    """Return the value of the label ``objective`` of goodput counters."""
     return f"{service}/{objective}"
 
 
 def camel(name: str) -> str:
-    """``first-token`` → ``FirstToken``."""
+    """Convert ``first-token`` to ``FirstToken``."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("-"))
 
 
 def burn_alert(service: str, objective: str) -> str:
-    """Return the alert that says the budget burns too fast."""
+    """Return the name of the alert on budget burn."""
     return f"{camel(service)}{camel(objective)}{BURN}"
 
 
 def exhausted_alert(service: str, objective: str) -> str:
-    """Return the alert that says the budget is spent."""
+    """Return the name of the alert on an exhausted budget."""
     return f"{camel(service)}{camel(objective)}{EXHAUSTED}"
 
 
 def absent_alert(service: str, objective: str) -> str:
-    """Return the alert that says the objective cannot be measured."""
+    """Return the name of the alert on missing metrics."""
     return f"{camel(service)}{camel(objective)}{ABSENT}"
 
 
 def inconsistent_alert(service: str, objective: str) -> str:
-    """Return the alert on bad > total, or a ratio outside 0 to 1."""
+    """Return the name of the alert on bad > total, or a ratio outside 0 to 1."""
     return f"{camel(service)}{camel(objective)}{INCONSISTENT}"
 
 
 def low_traffic_alert(service: str, objective: str) -> str:
-    """Return the alert on errors at low traffic."""
+    """Return the name of the alert on errors at low traffic."""
     return f"{camel(service)}{camel(objective)}{LOW_TRAFFIC}"
 
 
 def policy_alert(service: str, objective: str) -> str:
-    """Return the alert that says a step of the budget policy is due."""
+    """Return the name of the alert on a due step of the budget policy."""
     return f"{camel(service)}{camel(objective)}{POLICY}"
 
 
 def policy_step(spent: Decimal) -> str:
-    """Name a step of a budget policy by the share of the budget that is spent: ``50%``."""
+    """Return the label of a budget policy's step, the spent share: ``50%``."""
     return f"{decimal_text(spent * 100)}%"
 
 
@@ -98,7 +98,7 @@ def dashboard_uid(service: str) -> str:
 
 
 def dashboard_url(base: str, service: str) -> str:
-    """Return where Grafana at ``base`` shows the dashboard; empty without a base."""
+    """Return the URL of a dashboard in Grafana at ``base``, empty without a base."""
     return f"{base.rstrip('/')}/d/{dashboard_uid(service)}" if base else ""
 
 

@@ -1,8 +1,8 @@
-"""Write services as OpenSLO v1, with their queries as PromQL.
+"""Export services as OpenSLO v1, with their queries as PromQL.
 
-Every objective is an SLO of its own.  OpenSLO has no placeholder for windows; ``{{.window}}`` is
-that of the specification's own examples.  Its alert policies know one condition with one window
-each, so alerts are left out.
+Every objective becomes an SLO.  OpenSLO has no placeholder for windows; ``{{.window}}`` is that of
+the specification's examples.  Its alert policies have one condition with one window each, so alerts
+are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slos.durations import format_duration
 from slos.errors import Problem
 from slos.events import Counting, bucket
 from slos.generic import WINDOW, parsed
-from slos.imports.foreign import Note, query_of
+from slos.imports.drafts import Note, query_of
 from slos.imports.openslo_indicators import OPERATORS
 from slos.indicators import counted
 from slos.model import Alerting, Objective, Overrides, Service
@@ -32,7 +32,7 @@ _COMPARED = re.compile(r"\((?P<query>.*)\) (?P<op>[<>]=?) bool (?P<value>-?[0-9.
 
 
 def text(services: Sequence[Service], *, about: str = "") -> str:
-    """Return the YAML of a file; ``about`` is its first line."""
+    """Return the YAML of a file; ``about`` is its first comment."""
     names = _names(services)
     documents = [document for service in services for document in _documents(service, names)]
     head = [f"# {about}\n"] * bool(about)
@@ -40,10 +40,10 @@ def text(services: Sequence[Service], *, about: str = "") -> str:
 
 
 def left_out(services: Sequence[Service]) -> Iterator[Note]:
-    """Yield what OpenSLO cannot say."""
+    """Yield notes on parts that OpenSLO cannot express."""
     names = _names(services)
     for service in services:
-        for key, found in _beside(service).items():
+        for key, found in _other_keys(service).items():
             if found:
                 yield _note(service, key, _NO_PLACE, _KEEP)
         for index, objective in enumerate(service.objectives):
@@ -68,8 +68,8 @@ def _note(
     return Note(Problem(service.file, line, field, message, fix), False, service.service, whose)
 
 
-def _beside(service: Service) -> dict[str, object]:
-    """Return what a service says that is not about its promises, by key."""
+def _other_keys(service: Service) -> dict[str, object]:
+    """Return the keys of a service besides its objectives."""
     return {
         "owner": service.owner,
         "runbooks": service.runbooks,
@@ -80,29 +80,29 @@ def _beside(service: Service) -> dict[str, object]:
 
 
 def _of_objective(objective: Objective, service: Service) -> dict[str, tuple[str, str]]:
-    """Return what of an objective is told otherwise or not at all, by key, and what to do."""
+    """Return the keys of an objective that change or are left out, with reason and fix."""
     beside = {
         "owner": objective.owner,
         "alerting": objective.alerting != Overrides(),
         "group_by": objective.group_by,
     }
-    said = {key: (_NO_PLACE, _KEEP) for key, found in beside.items() if found}
+    skipped = {key: (_NO_PLACE, _KEEP) for key, found in beside.items() if found}
     if not objective.queries:
-        said["indicator"] = (
+        skipped["indicator"] = (
             f"{objective.indicator} is written as its queries, which tell the sidecar neither "
             "thresholds nor clauses",
             "keep a file of ours for the sidecar",
         )
-    elif not _has_words(objective, service):
-        said["indicator"] = (
+    elif not _can_be_read_back(objective, service):
+        skipped["indicator"] = (
             "is written as the rates it comes to, as OpenSLO has no words for it",
             "expect the same numbers, but other queries if this is read again",
         )
-    return said
+    return skipped
 
 
-def _has_words(objective: Objective, service: Service) -> bool:
-    """Whether an indicator of one's own reads as the same again."""
+def _can_be_read_back(objective: Objective, service: Service) -> bool:
+    """Whether a user-defined indicator survives a round trip."""
     match objective.indicator:
         case "histogram":
             return not service.native(objective)
@@ -114,7 +114,7 @@ def _has_words(objective: Objective, service: Service) -> bool:
 
 
 def _names(services: Sequence[Service]) -> dict[tuple[str, str], str]:
-    """Return what each objective is called: by its own name if no other has that."""
+    """Return a unique name for each objective, its own if possible."""
     every = [(service.service, each.name) for service in services for each in service.objectives]
     used = Counter(name for _, name in every)
     return {
@@ -157,7 +157,7 @@ def _slo(service: Service, objective: Objective, name: str) -> dict[str, object]
 
 
 def _budgeting(objective: Objective) -> tuple[str, dict[str, object]]:
-    """Return the method, and how its slices are."""
+    """Return the budgeting method and the keys of its slices."""
     if objective.slices is not None:
         length = format_duration(objective.slices.window)
         target = objective.slices.target
@@ -168,7 +168,7 @@ def _budgeting(objective: Objective) -> tuple[str, dict[str, object]]:
 
 
 def _sli(objective: Objective, service: Service) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the SLI, and what its objective compares with."""
+    """Return the SLI, and the comparison of its objective."""
     queries = objective.queries
     if objective.indicator == "histogram" and not service.native(objective):
         return {"ratioMetric": _ratio(_of_histogram(objective))}, {}
@@ -178,17 +178,17 @@ def _sli(objective: Objective, service: Service) -> tuple[dict[str, object], dic
         case "error_ratio":
             return {"ratioMetric": {"rawType": "failure", "raw": _metric(queries["ratio"])}}, {}
         case "gauge":
-            query, op, value = _compared(queries["gauge"])
+            query, op, value = _comparison(queries["gauge"])
             return {"thresholdMetric": _metric(query)}, {"op": op, "value": value}
     window = format_duration(objective.slices.window) if objective.slices else BASE_WINDOW
     measured = counted(objective, service, Counting(window))
-    told = {"bad": str(measured.bad), "total": str(measured.total)}
-    metrics = {role: _metric(query) for role, query in told.items()}
+    queries = {"bad": str(measured.bad), "total": str(measured.total)}
+    metrics = {role: _metric(query) for role, query in queries.items()}
     return {"ratioMetric": {"counter": False, **metrics}}, {}
 
 
 def _of_histogram(objective: Objective) -> dict[str, str]:
-    """Tell a histogram as the counters of its bucket and of all it has seen."""
+    """Express a histogram as the counters of its bucket and of all observations."""
     of = parsed(objective.queries["histogram"]).selector
     assert of is not None  # noqa: S101  (read_generic requires it)
     assert objective.threshold is not None  # noqa: S101  (likewise)
@@ -212,8 +212,8 @@ def _rate(query: InstantQuery, written: str) -> str:
     return f"sum(rate({written}[{WINDOW}]))" if query.selector else written
 
 
-def _compared(gauge: str) -> tuple[str, str, Decimal]:
-    """Take a comparison apart; anything else is good where it is not 0."""
+def _comparison(gauge: str) -> tuple[str, str, Decimal]:
+    """Split a comparison; other queries are good where they are not 0."""
     found = _COMPARED.fullmatch(gauge)
     if found and query_of(found["query"]):
         return found["query"], _OPERATORS[found["op"]], Decimal(found["value"])

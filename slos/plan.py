@@ -1,6 +1,6 @@
-"""Everything that follows from an SLO file, worked out once.
+"""Plans: everything that follows from an SLO file.
 
-Rules, dashboards and runbooks only write down what a plan says; that is why they agree.
+Rules, dashboards and runbooks render a plan, and therefore agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slos.queries import Scope
 
 @dataclass(frozen=True, slots=True)
 class PlannedAlert:
-    """One alert name, which is one runbook page; ``kind`` says what it is about."""
+    """One alert name, which has one runbook page; ``kind`` is its kind."""
 
     name: str
     kind: str
@@ -44,8 +44,8 @@ class PlannedObjective:
     ``recorded`` are the events of one minute, as the rules record them; ``matchers`` select its
     recorded series, and ``sentence`` states the objective.
 
-    No budget alert fires for fewer than ``min_bad_events`` in its window; ``trickle`` sees what
-    that hides.  ``alerting`` and ``labels`` are the service's with what the objective adds.
+    No budget alert fires for fewer than ``min_bad_events`` in its window; ``trickle`` detects
+    errors below that.  ``alerting`` and ``labels`` are the service's with those of the objective.
     """
 
     objective: Objective
@@ -70,17 +70,17 @@ class PlannedObjective:
 
     @property
     def measures_latency(self) -> bool:
-        """Whether it is about a latency, which a histogram shows."""
+        """Whether the objective has a latency histogram."""
         return self.indicator.threshold == "seconds" or "histogram" in self.objective.queries
 
     @property
     def alerting_pairs(self) -> tuple[Pair, ...]:
-        """The pairs that alert: those whose tier is not disabled."""
+        """The pairs whose tier is not disabled."""
         return tuple(pair for pair in self.pairs if pair.tier not in self.alerting.disable)
 
     @property
     def absent_tier(self) -> TierName:
-        """Who is told of missing signals: nobody is paged who does not want pages."""
+        """The tier of the alert on missing metrics: page, or ticket if pages are disabled."""
         return "ticket" if "page" in self.alerting.disable else "page"
 
     @property
@@ -91,7 +91,7 @@ class PlannedObjective:
 
     @property
     def alerts(self) -> tuple[PlannedAlert, ...]:
-        """All alerts that this objective has, the most urgent first."""
+        """All alerts of this objective, the most urgent first."""
         disabled = self.alerting.disable
         has = {
             self.burn: bool(self.alerting_pairs),
@@ -106,11 +106,11 @@ class PlannedObjective:
     def seconds_to_fire(
         self, pair: Pair, error_ratio: Decimal, events_per_second: Decimal | None = None
     ) -> Decimal | None:
-        """How long ``error_ratio`` must last until the alert of ``pair`` fires; None: never.
+        """Return how long ``error_ratio`` must last until the alert of ``pair`` fires.
 
-        Without a traffic enough of it is assumed; slices come at a pace of their own, of one server
-        here, and there the least number of bad ones counts in any case.  With ``time_slices`` the
-        ratio is still that of the events, of which too many make a slice bad as a whole.
+        None for never.  Without a traffic, enough traffic is assumed.  Time slices come at their
+        own pace, of one server here, and their least number of bad ones always counts.  With
+        ``time_slices`` the ratio is that of events; enough of them make a whole slice bad.
         """
         slices, slice_ = self.objective.slices, self.indicator.slice
         if slices:
@@ -118,19 +118,19 @@ class PlannedObjective:
         guard = Decimal(0)
         if slice_:
             guard = self.min_bad_events * slice_
-        elif events_per_second and self.min_bad_events > 1:  # the rules do not ask for one
+        elif events_per_second and self.min_bad_events > 1:  # the rules need no guard for one
             guard = self.min_bad_events / events_per_second
         seconds = pair.seconds_to_fire(error_ratio, guard)
         if seconds is None or slices is None:
             return seconds
-        return seconds + slices.window  # what goes wrong in a slice shows at its end
+        return seconds + slices.window  # a slice is judged at its end
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCause:
-    """An alert that says why the objectives that it ``explains``, at least one, may burn.
+    """A cause alert, with the objectives that it ``explains``, at least one.
 
-    ``tier`` is how urgent it is: ``cause``, or that of other alerts.
+    ``tier`` is its urgency: ``cause``, or that of other alerts.
     """
 
     cause: CauseAlert
@@ -143,9 +143,9 @@ class PlannedCause:
 class Plan:
     """One service's plan.
 
-    ``alerts_on_causes`` is false where the plan of another service has the same cause alerts.
-    ``needed`` are the signals without which its objectives, and those of other services on the same
-    servers, cannot be measured.
+    ``alerts_on_causes`` is false if the plan of another service has the same cause alerts.
+    ``needed`` are the signals that its objectives, and those of other services on the same servers,
+    require.
     """
 
     service: Service
@@ -174,7 +174,7 @@ _LEAST_SLICES = 2
 
 
 def plan(service: Service) -> Plan:
-    """Work out what an SLO file implies."""
+    """Plan the alerts and recordings of an SLO file."""
     objectives = tuple(_objective(service, objective) for objective in service.objectives)
     of_each = (needed_signals(each) for each in service.objectives if not each.queries)
     needed = tuple(dict.fromkeys(chain.from_iterable(of_each)))
@@ -188,7 +188,7 @@ def plan(service: Service) -> Plan:
 
 
 def once_per_model(plans: Iterable[Plan]) -> list[Plan]:
-    """Leave cause alerts to the first of the services that select the same servers."""
+    """Keep cause alerts in the first of the services that select the same servers."""
     every = [*plans]
     servers = [frozenset(cause_labels(each.service.selector).items()) for each in every]
     needed: dict[frozenset[tuple[str, str]], dict[str, None]] = {}
@@ -206,7 +206,7 @@ def once_per_model(plans: Iterable[Plan]) -> list[Plan]:
 def _causes(
     service: Service, objectives: tuple[PlannedObjective, ...], needed: tuple[str, ...]
 ) -> Iterator[PlannedCause]:
-    """Yield the causes of what this service promises; others would explain nothing."""
+    """Yield the causes that explain an objective of this service."""
     scope = scope_of(service.selector, service.service, needed)
     for cause in CAUSE_ALERTS:
         if not service.alerting.has_cause(cause.name):

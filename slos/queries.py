@@ -1,8 +1,8 @@
-"""The questions that dashboards and runbooks ask of the signals, as PromQL.
+"""PromQL queries of signals for dashboards and runbooks.
 
-Each is right in the ways that are easy to get wrong: counters are read through rates and gauges are
-not; quantiles come from summed buckets; ratios are of sums; a utilization is never added up or
-averaged over servers, because one full server hurts while its neighbours idle.
+They read counters through rates and gauges directly, take quantiles from summed buckets and ratios
+from sums, and never sum or average a utilization over servers, because one full server hurts while
+its neighbours idle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slos.own_metrics import OWN_METRICS
 from slos.signals import LORA_LABELS, MODEL_LABELS, SIGNALS, metric_with
 
 INSTANCE = "instance"
-"""The label by which Prometheus tells servers apart; it adds it to every scraped series."""
+"""The label of a server, which Prometheus adds to every scraped series."""
 
 OWN_SERIES = {
     f"{name}_total" if kind == "counter" else name: labels
@@ -58,20 +58,20 @@ NATIVE_SERIES: Mapping[str, frozenset[str]] = {
     for signal in SIGNALS.values()
     if signal.kind == "histogram"
 }
-"""Those that Prometheus may make of the histograms among them: one series for all buckets."""
+"""Series of native histograms, which Prometheus may make of classic ones."""
 
 _OUR_LABELS = frozenset().union(*SERIES.values()).difference(LORA_LABELS)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose signals are asked for, and the window of every rate.
+    """The servers and models of a query, and the window of its rates.
 
-    ``selector`` is the SLO file's; ``also`` narrows further; ``native`` are the histogram signals
-    that Prometheus stores as native histograms (:func:`native_signals`), and ``needed`` the signals
-    without which objectives of ``service`` cannot be measured.  A matcher for a label that the
-    catalogue knows but this metric does not carry is left out: the exporter's own metrics have no
-    ``model``, yet a ``namespace`` that Prometheus adds is on all of them.
+    ``selector`` is the SLO file's; ``also`` restricts it; ``native`` are the signals that
+    Prometheus stores as native histograms (:func:`native_signals`), and ``needed`` those that
+    objectives of ``service`` require.  Matchers for labels that a metric of the catalogue lacks are
+    left out: the exporter's own metrics have no ``model``, but have a ``namespace`` that Prometheus
+    adds.
     """
 
     selector: Mapping[str, str]
@@ -98,7 +98,7 @@ class Scope:
         return frozenset((*self.selector, *(each.label for each in (*self.also, *more))))
 
     def foreign(self) -> tuple[Matcher, ...]:
-        """Return the matchers that fit series of others: those of labels that Prometheus adds."""
+        """Return the matchers of labels that Prometheus adds, for metrics of other exporters."""
         every = (*equal(self.selector), *self.also)
         return tuple(matcher for matcher in every if matcher.label not in _OUR_LABELS)
 
@@ -114,7 +114,7 @@ class Scope:
     def rate(
         self, metric: str, *matchers: Matcher, by: Iterable[str] = (), offset: str | None = None
     ) -> Expr:
-        """Return events per second, as of ``offset`` ago."""
+        """Return events per second, ``offset`` ago."""
         labels = tuple(by)
         own = metric_with(metric, labels)
         ranged = self.series(own, *matchers, window=self.window, offset=offset)
@@ -126,7 +126,7 @@ class Scope:
         return self.rate(signal.metric, *equal(signal.fixed), offset=offset)
 
     def observed(self, key: str) -> str:
-        """Return the series that has an element for each server with a histogram signal."""
+        """Return the series that exists for each server with a histogram signal."""
         metric = SIGNALS[key].metric
         return metric if key in self.native else f"{metric}_count"
 
@@ -150,7 +150,7 @@ class Scope:
         return within / self.rate(f"{metric}_count", by=by)
 
     def requests(self, *outcomes: str, by: Iterable[str] = (), offset: str | None = None) -> Expr:
-        """Return requests per second that ended with one of ``outcomes``; none given: any."""
+        """Return requests per second by ``outcomes``, all by default."""
         matchers = (among("outcome", outcomes),) if outcomes else ()
         return self.rate(SIGNALS["requests"].metric, *matchers, by=by, offset=offset)
 
@@ -171,7 +171,7 @@ class Scope:
     def goodput(
         self, objective: Objective, service: str, *results: str, by: Iterable[str] = ()
     ) -> Expr:
-        """Return requests per second of a goodput objective with one of these results."""
+        """Return requests per second of a goodput objective by result."""
         of = (*own_matchers(objective, service), among("result", results))
         return self.rate(SIGNALS["goodput"].metric, *of, by=by)
 
@@ -182,9 +182,9 @@ class Scope:
 
 
 def native_signals(service: Service, objective: Objective | None = None) -> frozenset[str]:
-    """Return the histogram signals that Prometheus stores as native ones, as far as a file says.
+    """Return the signals that Prometheus stores as native histograms, by the SLO file.
 
-    What ``objective`` says of its own histogram comes before what others say of it.
+    The setting of ``objective`` precedes those of others.
     """
     native = {
         key
@@ -205,7 +205,7 @@ def recorded(series: str, service: str, objective: Objective | None = None) -> V
 
 
 def burn_rate(window: str, service: str, objective: Objective | None = None) -> Expr:
-    """Return how many times faster than allowed the budget burns; 1 spends it exactly."""
+    """Return the burn rate; 1 spends the budget exactly."""
     budget = number(1) - recorded(names.TARGET, service, objective)
     ratio = recorded(names.error_ratio(window), service, objective)
     return Binary(ratio, "/", budget, matching=on("service", "slo", group_left=()))

@@ -1,8 +1,8 @@
-"""Check plain values against tables of fields, and name everything that is wrong at once.
+"""Check plain values against tables of fields, and report all problems at once.
 
-A *reader* takes a value and the place where it stands, and returns what it means.  It refuses a
-value by raising :class:`~slos.errors.BadValue`; a reader of something composed goes on with the
-other parts, so that one mistake hides no other.
+A *reader* takes a value and its place, and returns the parsed value.  It refuses a value by raising
+:class:`~slos.errors.BadValue`; a reader of a composed value continues with the other parts, so that
+one problem hides no other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_WORD = 100  # difflib's time grows with the square of a word
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stands, and the list of problems found so far."""
+    """The place of a value, and the list of problems so far."""
 
     document: Document
     problems: list[Problem]
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What people call it, such as ``objectives[1].target``."""
+        """The name for messages, such as ``objectives[1].target``."""
         return self.document.name(self.path)
 
     def at(self, key: str | int) -> Place:
@@ -46,7 +46,7 @@ class Place:
         return Place(self.document, self.problems, (*self.path, key))
 
     def refuse(self, message: str, fix: str, key: str | None = None) -> None:
-        """Note what is wrong here, or with a ``key`` that should stand here."""
+        """Report a problem here, or with a missing ``key``."""
         path = self.path if key is None else (*self.path, key)
         of, line, twin = self.document, self.line, None
         if found := of.alias(self.path):
@@ -58,14 +58,14 @@ class Place:
 
 Reader = Callable[[object, Place], Any]
 Shape = Mapping[str, object]
-"""What a value looks like, in the words of JSON Schema; whatever a reader takes has it."""
+"""A JSON Schema that accepts all valid values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a mapping; ``required`` is a value to start from, empty if the key is optional.
+    """One key of a mapping; ``required`` is an example value, empty if the key is optional.
 
-    ``about`` and ``shape`` tell editors what it says and looks like.
+    ``about`` and ``shape`` are for editors and the reference.
     """
 
     name: str
@@ -94,10 +94,10 @@ def mapping_of(fields: Iterable[Field]) -> Shape:
 
 
 def list_of(items: Shape, least: int = 0, most: int | None = None) -> Shape:
-    """Return the shape of a list with so many items."""
+    """Return the shape of a list of ``least`` to ``most`` items."""
     bounds = {"minItems": least or None, "maxItems": most}
-    told = {key: bound for key, bound in bounds.items() if bound is not None}
-    return {"type": "array", "items": items, **told}
+    given_bounds = {key: bound for key, bound in bounds.items() if bound is not None}
+    return {"type": "array", "items": items, **given_bounds}
 
 
 def names_to_text(reserved: Iterable[str]) -> Shape:
@@ -112,7 +112,7 @@ def names_to_text(reserved: Iterable[str]) -> Shape:
 
 
 def read_value(reader: Reader, value: object, place: Place) -> Any:
-    """Return what ``reader`` makes of ``value``, or None after noting why it cannot."""
+    """Return the value that ``reader`` reads, or None after reporting the problem."""
     try:
         return reader(value, place)
     except BadValue as why:
@@ -121,7 +121,7 @@ def read_value(reader: Reader, value: object, place: Place) -> Any:
 
 
 def read_mapping(fields: Iterable[Field], value: object, place: Place) -> dict[str, Any]:
-    """Read a mapping with these keys and no others; a key whose value was refused gives None."""
+    """Read a mapping with these keys only; a key with a refused value is None."""
     table = {field.name: field for field in fields}
     found: dict[str, Any] = {}
     for key, part in expect(dict, f"a mapping with the keys {', '.join(table)}", value).items():
@@ -129,7 +129,7 @@ def read_mapping(fields: Iterable[Field], value: object, place: Place) -> dict[s
             fix = f"use one of {', '.join(table)}"
             if near := nearest(key, table):
                 fix = f"write {near}"
-                found.setdefault(near)  # a misspelt key is not a missing one as well
+                found.setdefault(near)  # a misspelt key is not missing
             place.at(key).refuse("is not a known key", fix)
         else:
             found[key] = read_value(table[key].read, part, place.at(key))
@@ -149,13 +149,13 @@ def expect(type_: type | tuple[type, ...], wanted: str, value: object) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that was probably meant."""
+    """Return the known word that is most similar."""
     near = get_close_matches(word[:_LONGEST_WORD].lower(), known, n=1)
     return near[0] if near else None
 
 
 def one_line(value: object, _: Place) -> str:
-    """Read text for people, which ends up in titles and in alert annotations."""
+    """Read one line of text for titles and annotations."""
     text = _text(value, "a line of text").strip()
     if _controls(text):
         raise BadValue("holds line breaks or control characters", 'write one line; ">" joins lines')
@@ -163,11 +163,11 @@ def one_line(value: object, _: Place) -> str:
 
 
 Reserved = Mapping[str, tuple[str, str]]
-"""By name: why it is not free, and what to do instead."""
+"""Reason and fix by reserved name."""
 
 
 def label_map(reserved: Reserved) -> Reader:
-    """Read a mapping of label names to values to select by."""
+    """Read a mapping of label names to values to select."""
 
     def read(value: object, place: Place) -> dict[str, str]:
         return _names_to_text(value, place, reserved, _label_value)
@@ -176,7 +176,7 @@ def label_map(reserved: Reserved) -> Reader:
 
 
 def alert_labels(reserved: Reserved) -> Reader:
-    """Read a mapping of label names to values that alerts get, which are no templates."""
+    """Read a mapping of label names to values of alerts, without templates."""
 
     def read(value: object, place: Place) -> dict[str, str]:
         return _names_to_text(
@@ -192,7 +192,7 @@ def text_map(value: object, place: Place) -> dict[str, str]:
 
 
 def integer(least: int, most: int) -> Reader:
-    """Read a whole number within these bounds."""
+    """Read an integer within these bounds."""
     wanted = f"a whole number from {least} to {most:,}"
 
     def read(value: object, _: Place) -> int:

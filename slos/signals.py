@@ -1,8 +1,8 @@
-"""Every signal tokenslo measures: the one place for names, types, units, labels and buckets.
+"""Signals: names, types, units, labels and buckets of all serving metrics.
 
-A *signal* is what a person asks for ("time to first token", "paused sequences").  A *metric* is the
-Prometheus family it is served as; several signals may share one family and differ by a fixed label
-(``llm_sequences{state="paused"}``).  Every serving metric also carries the labels ``model`` and
+A *signal* is one quantity ("time to first token", "paused sequences").  A *metric* is the
+Prometheus metric that serves it; several signals may share one metric and differ by a fixed label
+(``llm_sequences{state="paused"}``).  Every serving metric also has the labels ``model`` and
 ``version``.  Units are Prometheus base units: seconds, bytes, ratios from 0 to 1.
 """
 
@@ -48,10 +48,9 @@ LORA_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 """Labels of the model-server protocol: how many adapters fit in a batch, and two lists of names."""
 TENANT = "tenant"
 OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
-"""``invalid`` is a request that is wrong in itself (HTTP 400, gRPC INVALID_ARGUMENT): its client
-failed, not the server."""
+"""``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): an error of its client."""
 PHASES = ("before_first_token", "mid_stream", "complete")
-"""How far a stream came."""
+"""Last phase of a stream."""
 DISCONNECT_PHASES = PHASES[:2]
 RESULTS = ("good", "bad")
 FAILURES = ("error", "rejected", "timeout")
@@ -62,11 +61,11 @@ OUTCOME_CLAUSE = "outcome"
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One thing worth knowing about LLM serving.
+    """One quantity of LLM serving.
 
-    ``metric`` is the name as Prometheus stores it: counters end in ``_total``, histograms are named
-    without ``_bucket``.  ``labels`` are those a sample may carry beside ``model``, ``version`` and
-    the ``fixed`` ones.  ``buckets`` are default upper bounds in seconds (histograms only).
+    ``metric`` is the name as Prometheus stores it: counters end in ``_total``, histograms lack
+    ``_bucket``.  ``labels`` are those of a sample besides ``model``, ``version`` and the ``fixed``
+    ones.  ``buckets`` are default upper bounds in seconds (histograms only).
     """
 
     key: str
@@ -269,7 +268,7 @@ LATENCIES = tuple(key for key in SIGNALS if slo_events(key) in SIGNALS)
 TENANT_SIGNALS: Mapping[str, str] = {
     key: f"{TENANT}_{key}" for key in SIGNALS if f"{TENANT}_{key}" in SIGNALS
 }
-"""The signal that counts the same by tenant."""
+"""Signals by tenant, by the signal without tenant."""
 _TENANT_METRICS: Mapping[str, str] = {
     SIGNALS[key].metric: SIGNALS[twin].metric for key, twin in TENANT_SIGNALS.items()
 }
@@ -278,13 +277,13 @@ _TENANT_METRICS: Mapping[str, str] = {
 COMPANIONS = frozenset(
     {"request_failures", "slo_slices", *TENANT_SIGNALS.values(), *map(slo_events, LATENCIES)}
 )
-"""Signals that come with another one, where there are tenants, thresholds or failures."""
+"""Signals that accompany another one if there are tenants, thresholds or failures."""
 MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
-"""Signals of which a source gives either the value or the reason why it has none."""
+"""Signals that every source reports, with a value or the reason of its absence."""
 
 
 def metric_with(metric: str, labels: Iterable[str]) -> str:
-    """Return the family of the same events that carries ``labels``: tenants have their own."""
+    """Return the metric of the same events that has ``labels``: tenants have separate metrics."""
     return _TENANT_METRICS.get(metric, metric) if TENANT in labels else metric
 
 
@@ -295,8 +294,8 @@ def threshold_label(seconds: float | Decimal) -> str:
 
 
 def bucket_edges(signal: Signal, thresholds: Iterable[float] = ()) -> tuple[float, ...]:
-    """Return the signal's default edges with every threshold (seconds) inserted as an exact edge.
+    """Return the signal's default boundaries, and every threshold (seconds) as a boundary.
 
-    A classic histogram answers "how many were within t" exactly only when t is an edge.
+    A classic histogram answers "how many were within t" exactly only at a boundary.
     """
     return tuple(sorted({*signal.buckets, *thresholds}))

@@ -1,4 +1,4 @@
-"""The thresholds of SLO files by signal: edges that histograms need to answer exactly."""
+"""Thresholds of SLO files by signal, which histograms need as bucket boundaries."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SIGNALS = {
     for each in INDICATORS.values()
     if each.threshold == "seconds"
 }
-"""By histogram of ours, the signal that it is about."""
+"""Signals by histogram of tokenslo."""
 
 
 def thresholds(services: Iterable[Service]) -> Mapping[str, tuple[float, ...]]:
-    """Return every latency threshold in seconds, ascending, by the signal it is about.
+    """Return all latency thresholds in seconds, ascending, by signal.
 
-    Queries that the files bring along may be about the same histograms.
+    User-defined queries may read the same histograms.
     """
     found: dict[str, set[float]] = {}
     for service in services:

@@ -1,7 +1,7 @@
-"""Write plain values as YAML: keys in the order given, long texts as blocks.
+"""Write plain values as YAML: keys in the given order, long texts as blocks.
 
-Written out by hand, as little YAML is needed: the result does not change with a library's version
-and costs a small part of what PyYAML's emitter takes.
+The format does not change with the version of a library, and takes a fraction of the time of
+PyYAML's emitter.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import lru_cache
 
 from promql.expr import decimal_text
 
-# What every YAML reader takes for this very text, without quotes.
+# Plain scalars that every YAML reader reads as text.
 _PLAIN = re.compile(
     r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[a-z_](?:[^\s:#]++|:(?=\S)| (?=[^\s#])|(?<=\S)#)*+"
     r"|(?:[0-9]+(?:ms|[smhdw]))+",
     re.IGNORECASE,
 )
-# What is plain between the braces of a mapping on one line as well.
+# Plain scalars inside of a flow mapping.
 _FLOW = re.compile(r"[^,\[\]{}?]+")
 _NUMBERS = (int, Decimal)
 # Lines that can stand as a literal block.
@@ -28,11 +28,11 @@ _LINES = re.compile(r"\S[^\n]*(?:\n[^\n]*\S)+")
 
 
 class Inline(dict[str, str]):
-    """A mapping that is written on one line: ``{service: chat, slo: first-token}``."""
+    """A mapping on one line: ``{service: chat, slo: first-token}``."""
 
 
 class Commented(dict[str, object]):
-    """A mapping with a comment on the line before it, where it is an item of a list."""
+    """A mapping in a list, with a comment on the line before it."""
 
     def __init__(self, comment: str, items: Mapping[str, object]) -> None:
         super().__init__(items)
@@ -99,9 +99,9 @@ def _write_entry(lines: list[str], key: str, value: object, indent: str) -> None
         _write(lines, value, indent + "  ")
 
 
-@lru_cache(maxsize=4096)  # keys, labels and names come again and again
+@lru_cache(maxsize=4096)  # keys, labels and names recur
 def _text(value: str) -> str:
-    """Write text, which is printable but for line breaks."""
+    """Write a text that is printable except for line breaks."""
     if _PLAIN.fullmatch(value):
         return value
     if "\n" in value:
@@ -125,5 +125,5 @@ def _single_quoted(text: str) -> str:
 
 
 def _number(value: int | Decimal) -> str:
-    """Write a number, or true or false."""
+    """Write a number or a boolean."""
     return str(value).lower() if isinstance(value, bool) else decimal_text(value)

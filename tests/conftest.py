@@ -25,7 +25,7 @@ from lab.alertmanager import Alertmanager
 from lab.parts import MissingPart
 from lab.prometheus import Prometheus
 from lab.triton import Triton
-from tests.foreign import Folder
+from tests.conversion_folder import Folder
 from tests.triton_models import ARGUMENTS, MODELS, write_models
 
 LEFT_OUT = "left out"

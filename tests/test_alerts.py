@@ -11,7 +11,7 @@ import yaml
 from generic_example import generic_plan
 from hypothesis import given
 from hypothesis import strategies as st
-from promql_tree import FOR_CAUSES, RECORDED, selectors, unknown
+from promql_selectors import FOR_CAUSES, RECORDED, selectors, unknown
 from service_example import example, objective
 
 import alerts

@@ -11,7 +11,7 @@ import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from promql_tree import selectors, unknown
+from promql_selectors import selectors, unknown
 from service_example import example, objective
 
 import dashboards

@@ -22,7 +22,7 @@ from exporter.samples import Missing, ModelInfo, Survey
 from exporter.settings import Settings, load_settings
 from exporter.sources.unavailable import OBSERVE
 from exporter.store.store import Store
-from slos import first_file
+from slos import initial_file
 from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
 from tests.service_example import objective, service
@@ -447,7 +447,7 @@ async def test_with_a_tap_nothing_advises_a_tap() -> None:
             models = await baseline.look([address], "1.2.3", {})
         said = " ".join(text.split())
         assert "--tap" not in said
-        assert "--tap" not in first_file.text(models, about="")
+        assert "--tap" not in initial_file.text(models, about="")
 
 
 async def test_requests_for_unknown_models_are_no_model_of_a_first_file() -> None:

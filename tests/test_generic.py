@@ -11,7 +11,7 @@ from generic_example import FORMS, generic_objective, generic_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from language_example import load
-from promql_tree import selectors
+from promql_selectors import selectors
 
 import alerts
 import dashboards

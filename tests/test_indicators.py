@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 
 import pytest
-from promql_tree import selectors, unknown
+from promql_selectors import selectors, unknown
 from service_example import objective, service
 
 from slos.events import edge_matcher

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from generic_example import generic_plan
 from markdown_it import MarkdownIt
-from promql_tree import selectors, unknown
+from promql_selectors import selectors, unknown
 from service_example import example, objective
 
 import runbooks

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from exporter.sources.exposition.text_parser import Family
 
 from slos.errors import InvalidFile
+from slos.missing_metrics import Served, unserved
 from slos.model import Service
-from slos.served import Served, unserved
 
 _MAX_BYTES = 32 << 20
 OPTION = "--metrics"

@@ -15,7 +15,7 @@ from exporter.samples import Distribution, Labels, Reading, Value
 from exporter.settings import load_settings
 from exporter.sources.fetch import FetchLimits
 from exporter.store.view import View
-from slos.first_file import Seen, SeenModel
+from slos.initial_file import MeasuredModel, MeasuredSignal
 
 Key = tuple[str, str]
 """Model and signal."""
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 async def look(
     urls: Sequence[str], version: str, options: Mapping[str, Sequence[str]]
-) -> tuple[SeenModel, ...]:
+) -> tuple[MeasuredModel, ...]:
     """Read the servers, or one sidecar, and return every model that is reported on.
 
     ``options`` are settings of the sidecar as ``load_settings`` takes them.  Raises InvalidFile if
@@ -34,24 +34,24 @@ async def look(
         return _models(_counted(sidecar[1]))
     diagnosis = await diagnose(urls, (), version, options)
     counted = {(one.model, one.version, one.signal, one.method): one for one in diagnosis.readings}
-    found: dict[Key, list[Seen]] = {}
+    found: dict[Key, list[MeasuredSignal]] = {}
     for state in diagnosis.view.signals:
         reading = counted.get((state.model, state.version, state.signal, state.method))
-        about = Seen(state.quality, state.note, state.fix)
+        about = MeasuredSignal(state.quality, state.note, state.fix)
         found.setdefault((state.model, state.signal), []).append(_seen(about, _samples(reading)))
     return _models(found)
 
 
-def _counted(view: View) -> Mapping[Key, Sequence[Seen]]:
+def _counted(view: View) -> Mapping[Key, Sequence[MeasuredSignal]]:
     """Return what a sidecar has counted, by model and signal.
 
     ``other`` is no model: requests with names that the servers do not list.
     """
-    found: dict[Key, list[Seen]] = {}
+    found: dict[Key, list[MeasuredSignal]] = {}
     for state in view.signals:
         if state.model == OTHER:
             continue
-        about = Seen(state.quality, state.note, state.fix)
+        about = MeasuredSignal(state.quality, state.note, state.fix)
         found.setdefault((state.model, state.signal), []).append(_seen(about, state.samples))
     return found
 
@@ -60,15 +60,15 @@ def _samples(reading: Reading | None) -> Mapping[Labels, Value]:
     return {} if reading is None else reading.samples
 
 
-def _models(found: Mapping[Key, Sequence[Seen]]) -> tuple[SeenModel, ...]:
+def _models(found: Mapping[Key, Sequence[MeasuredSignal]]) -> tuple[MeasuredModel, ...]:
     """Put signals together by model; several versions of one are told as one."""
-    models: dict[str, dict[str, Seen]] = {}
+    models: dict[str, dict[str, MeasuredSignal]] = {}
     for (model, signal), versions in found.items():
         models.setdefault(model, {})[signal] = _together(versions)
-    return tuple(SeenModel(name, signals) for name, signals in models.items())
+    return tuple(MeasuredModel(name, signals) for name, signals in models.items())
 
 
-def _seen(about: Seen, samples: Mapping[Labels, Value]) -> Seen:
+def _seen(about: MeasuredSignal, samples: Mapping[Labels, Value]) -> MeasuredSignal:
     """Add up what a signal's series have counted; by outcome, where they tell one."""
     parts = [
         replace(about, edges=value.edges, counts=value.counts)
@@ -79,7 +79,7 @@ def _seen(about: Seen, samples: Mapping[Labels, Value]) -> Seen:
     return _together(parts or [about])
 
 
-def _together(parts: Sequence[Seen]) -> Seen:
+def _together(parts: Sequence[MeasuredSignal]) -> MeasuredSignal:
     """Add up parts of one signal: those that are measured, with the buckets of the first."""
     measured = [part for part in parts if part.quality != "unavailable"] or parts[:1]
     first = measured[0]

@@ -1,4 +1,4 @@
-"""What each release of each server emits, for linting dashboards and rules against.
+"""Metric catalogues of servers by release, for the linter.
 
 ``tokenslo lint --catalogue NAME`` picks from :data:`NAMES`; see :func:`named`.
 """

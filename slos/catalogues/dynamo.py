@@ -1,6 +1,6 @@
-"""Dynamo: its frontend, router and workers, with the TensorRT-LLM engine's metrics.
+"""Catalogue of Dynamo: frontend, router, workers, and the TensorRT-LLM engine.
 
-Names and labels are in ``data/dynamo.json``.  Workers pass on their engine's metrics: add the
+Names and labels are in ``data/dynamo.json``.  Workers forward the metrics of their engine: add the
 catalogue of vLLM or SGLang for those.
 """
 
@@ -28,7 +28,7 @@ _VAGUE = (
 
 
 def dynamo() -> Catalogue:
-    """Return what a deployment with TensorRT-LLM workers emits."""
+    """Return the metrics of a deployment with TensorRT-LLM workers."""
     known, engine = stored("dynamo"), trtllm_prefixed("1.4")
     own = {name: _metric(metric) for name, metric in known.metrics.items()}
     return replace(
@@ -41,7 +41,7 @@ def dynamo() -> Catalogue:
 
 
 def _metric(metric: Metric) -> Metric:
-    """Write edges as the Rust client does, without a point."""
+    """Set the spelling of whole bucket boundaries, which the Rust client writes without a point."""
     spelling = metric.whole_edges and "1"
     configured = _EDGES_FROM if metric.edges and "frontend" in metric.name else ""
     return replace(metric, whole_edges=spelling, edges_from=configured)

@@ -1,4 +1,4 @@
-"""Catalogues by the names that people give."""
+"""Look up catalogues by name."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _MONTHLY = re.compile(rf"({'|'.join(_BY_MONTH)})-([0-9]{{2}})\.([0-9]{{2}})")
 _OTHER_RELEASES = (
     *VLLM_PREFIXES, *TRTLLM_PREFIXES, *sglang_names.PREFIXES, *dynamo_names.PREFIXES,
 )  # fmt: skip
-"""Prefixes of servers of which not every release has a catalogue."""
+"""Prefixes of servers with releases that lack a catalogue."""
 
 _MONTHS = "{:02}.{:02} to {:02}.{:02}".format(*FIRST, *LAST)
 NAMES = (*(f"{name}-YY.MM ({_MONTHS})" for name in _BY_MONTH), *_FIXED)
-"""What :func:`named` knows, for help."""
+"""Names for :func:`named`."""
 
 
 def named(name: str) -> Catalogue:
-    """Return a catalogue; raises :class:`~slos.errors.BadValue`."""
+    """Return the catalogue of a name; raises :class:`~slos.errors.BadValue`."""
     if make := _FIXED.get(name):
         return make()
     found = _MONTHLY.fullmatch(name)
@@ -56,7 +56,7 @@ def named(name: str) -> Catalogue:
 
 
 def everything() -> Catalogue:
-    """Return what any release emits that is known at all; ``renamed`` is what all have dropped."""
+    """Return the metrics of all known releases; ``renamed`` are metrics that all have dropped."""
     ends = (make(release) for make in _BY_MONTH.values() for release in ((24, 9), LAST))
     releases = union((*(make() for make in _FIXED.values()), *ends))
     older = union((releases, vllm_before_013()))

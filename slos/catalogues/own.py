@@ -1,4 +1,4 @@
-"""What tokenslo's own sidecar emits."""
+"""Catalogue of the sidecar's own metrics."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def _of_the_exporter() -> Iterable[Metric]:
 
 
 def own() -> Catalogue:
-    """Return everything the sidecar can emit."""
+    """Return all metrics that the sidecar can emit."""
     metrics = {metric.name: metric for metric in (*_serving(), *_of_the_exporter())}
     return Catalogue("tokenslo", metrics, PREFIXES)

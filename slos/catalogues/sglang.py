@@ -1,7 +1,7 @@
-"""SGLang: what its ``/metrics`` emits with ``--enable-metrics``.
+"""Catalogue of SGLang with ``--enable-metrics``.
 
-Names, types and default buckets are in ``data/sglang.json``.  Options add labels of their own, so
-labels are not checked.
+Names, types and default buckets are in ``data/sglang.json``.  Options add labels, so labels are not
+checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONFIGURABLE = {
 
 
 def sglang() -> Catalogue:
-    """Return what a release emits."""
+    """Return the metrics of a release."""
     known = stored("sglang")
     metrics = {
         name: replace(metric, edges_from=_CONFIGURABLE.get(name, ""))

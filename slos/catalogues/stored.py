@@ -1,4 +1,4 @@
-"""Catalogues that ``tools/catalogues`` read from the servers' source."""
+"""Load the catalogues that ``tools/catalogues`` read from the servers' source."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One data file: the families of a release, and the commit it was read from.
+    """One data file: the metrics of a release, and the commit they were read from.
 
-    ``since`` holds the first release of families that older releases lack, where that was read.
+    ``since`` is the first release of metrics that older releases lack, where it is known.
     """
 
     release: str
@@ -46,7 +46,7 @@ def stored(server: str) -> Stored:
 
 
 def release_of(known: Stored) -> str:
-    """Return a release as catalogues are named: without the patch."""
+    """Return the release that a catalogue is named after: without the patch."""
     return ".".join(known.release.split(".")[:2])
 
 

@@ -1,8 +1,8 @@
-"""Triton Inference Server: its core, its TensorRT-LLM backend, its vLLM backend.
+"""Catalogues of Triton Inference Server: core, TensorRT-LLM backend, vLLM backend.
 
 Names, types and labels: Triton core, ``metrics.cc``, ``metric_model_reporter.cc``;
 ``custom_metrics_reporter.cc`` of the TensorRT-LLM backend; ``utils/metrics.py`` of the vLLM
-backend.  The first release of each is the first release branch that holds its name.
+backend.  The first release of a metric is the first release branch with its name.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _by_kind(
 
 
 def _tensorrt_llm(release: Release) -> Iterable[Metric]:
-    """Yield the families of the C++ backend; the Python one has a part of them."""
+    """Yield the metrics of the C++ backend; the Python backend has some of them."""
     if release < (23, 11):
         return
     late = release >= (25, 4)
@@ -181,13 +181,13 @@ def _vllm(release: Release) -> Iterable[Metric]:
 
 
 def triton(release: Release) -> Catalogue:
-    """Return what a release can emit, with the C++ TensorRT-LLM or the vLLM backend."""
+    """Return the metrics of a release with the C++ TensorRT-LLM or the vLLM backend."""
     metrics = (*_core(release), *_tensorrt_llm(release), *_vllm(release))
     return _catalogue(f"Triton {_text(release)}", metrics)
 
 
 def triton_llmapi(release: Release) -> Catalogue:
-    """Return what a release emits for TensorRT-LLM's LLM API model: the core's families only."""
+    """Return the metrics of a release with TensorRT-LLM's LLM API model: those of the core only."""
     blind = ("nv_inference_queue_duration_us", "nv_inference_pending_request_count")
     metrics = (
         replace(metric, caution=_BLIND) if metric.name in blind else metric

@@ -1,8 +1,8 @@
-"""trtllm-serve: what ``/prometheus/metrics`` of each generation emits.
+"""Catalogues of trtllm-serve by generation of ``/prometheus/metrics``.
 
-Names, types, labels and default buckets of 1.4 are in ``data/trtllm.json``.  Here is what became of
-them: 1.1 and 1.2 serve five metrics without a prefix; 1.3 begins with the prefix and with seven,
-and its last release candidates have nearly all that 1.4 has, so both are taken to have the same.
+Names, types, labels and default buckets of 1.4 are in ``data/trtllm.json``.  1.1 and 1.2 serve five
+metrics without a prefix.  1.3 starts with the prefix and seven metrics; its last release candidates
+have nearly all of 1.4, so both have the same catalogue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OLD_INFO, _INFO = "trtllm_cache_config_info", "trtllm_kv_cache_config_info"
 
 
 def _metric(metric: Metric) -> Metric:
-    """Add what the declarations do not say."""
+    """Add facts that the declarations lack."""
     if metric.kind == "gauge" and metric.labels is not None:
         # prometheus_client's files of several processes: every gauge has the label of its process.
         unit = "ratio" if metric.name in _RATIOS else metric.unit
@@ -46,7 +46,7 @@ def _metric(metric: Metric) -> Metric:
 
 
 def trtllm_unprefixed(release: str) -> Catalogue:
-    """Return what 1.1 and 1.2 emit, in fixed buckets."""
+    """Return the metrics of 1.1 and 1.2, in fixed buckets."""
     known = stored("trtllm").metrics
     metrics = [replace(known[f"trtllm_{name}"], name=name) for name in _FIRST_FIVE]
     renamed = {
@@ -59,7 +59,7 @@ def trtllm_unprefixed(release: str) -> Catalogue:
 
 
 def trtllm_prefixed(release: str) -> Catalogue:
-    """Return what 1.3 and 1.4 emit."""
+    """Return the metrics of 1.3 and 1.4."""
     metrics = {name: _metric(metric) for name, metric in stored("trtllm").metrics.items()}
     renamed = {name: Rename(f"trtllm_{name}", "1.3 gave it a prefix") for name in _FIRST_FIVE}
     if release == "1.3":

@@ -1,6 +1,6 @@
-"""vLLM 0.33 (V1 engine), what became of the names of older releases, and the router before it.
+"""Catalogues of vLLM 0.33 (V1 engine), with renamed metrics, and of its router.
 
-Names, labels and buckets of vLLM are in ``data/vllm.json``.  The router's: vLLM's
+Names, labels and buckets of vLLM are in ``data/vllm.json``.  The router is that of vLLM's
 production-stack, ``src/vllm_router/services/metrics_service/__init__.py``.
 """
 
@@ -30,7 +30,7 @@ _RENAMED = {
 
 
 def _metric(metric: Metric) -> Metric:
-    """Add what the declarations do not say."""
+    """Add facts that the declarations lack."""
     if metric.name == "vllm:request_success_total":
         return replace(metric, values={"finished_reason": _FINISHED})
     fixed = metric.name.removeprefix("vllm:").startswith(_FIXED_EDGES)
@@ -38,7 +38,7 @@ def _metric(metric: Metric) -> Metric:
 
 
 def vllm() -> Catalogue:
-    """Return what vLLM emits."""
+    """Return the metrics of vLLM."""
     known = stored("vllm")
     metrics = {name: _metric(metric) for name, metric in known.metrics.items()}
     # The kvcr_ families are named by a package of their own.
@@ -48,7 +48,7 @@ def vllm() -> Catalogue:
 
 
 def vllm_before_013() -> Catalogue:
-    """Return the names that 0.13 dropped, as older releases emit them."""
+    """Return the metrics that 0.13 dropped, for older releases."""
     token = stored("vllm").metrics["vllm:inter_token_latency_seconds"].edges
     gap, usage = "vllm:time_per_output_token_seconds", "vllm:gpu_cache_usage_perc"
     metrics = (
@@ -74,7 +74,7 @@ _ROUTER_COUNTERS: Mapping[str, tuple[str, ...]] = {
 
 
 def vllm_router() -> Catalogue:
-    """Return what the router of production-stack emits under vLLM's prefix."""
+    """Return the metrics of production-stack's router under vLLM's prefix."""
     metrics = [
         Metric(
             "vllm:request_latency_seconds",

@@ -139,12 +139,12 @@ def check_service_fit(
     """Refuse labels that the indicator or the service's alerts cannot have."""
     groups: Sequence[str] = objective.get("group_by") or ()
     selected = {**service["selector"], **(objective.get("selector") or {})}
-    asks = {"the selector asks for one": selected, "group_by asks for each": groups}
+    sources = {"the selector asks for one": selected, "group_by asks for each": groups}
     indicator = INDICATORS.get(objective.get("indicator") or "")
-    for asked, labels in asks.items():
+    for source, labels in sources.items():
         if "tenant" in labels and indicator and not indicator.by_tenant:
             place.at("indicator").refuse(
-                f"{indicator.key} is not counted by tenant, but {asked}",
+                f"{indicator.key} is not counted by tenant, but {source}",
                 f"use one of {', '.join(key for key, one in INDICATORS.items() if one.by_tenant)}",
             )
     alerting = (objective.get("alerting") or Overrides()).of(service.get("alerting") or Alerting())

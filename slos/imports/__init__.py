@@ -1,7 +1,7 @@
-"""SLO files of other tools, told in our own language.
+"""Convert SLO files of other tools.
 
-Each module reads one format and gives drafts: what :mod:`slos.load` then reads and checks as if it
-had stood in the file itself.  What cannot be told is noted, never dropped in silence.
+Each module reads one format and yields drafts, which :mod:`slos.load` reads and checks like a file
+of tokenslo.  A note reports every part that is not converted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from importlib import import_module
 
 from slos.document import Document, Keys, field_name
 from slos.errors import Problem, quoted
-from slos.imports.foreign import Notes
+from slos.imports.drafts import Notes
 from slos.schema import Place
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
-    """A format by how its documents begin; ``kinds`` are those of its Kubernetes resources."""
+class _FileFormat:
+    """A format by how its documents begin; ``kinds`` are its Kubernetes kinds."""
 
     tool: str
     module: str
@@ -29,8 +29,8 @@ class _Format:
 
 
 _FORMATS = (
-    _Format("Sloth", "sloth", "version", "prometheus/", ("prometheus/v1",)),
-    _Format(
+    _FileFormat("Sloth", "sloth", "version", "prometheus/", ("prometheus/v1",)),
+    _FileFormat(
         "Sloth",
         "sloth",
         "apiVersion",
@@ -38,15 +38,15 @@ _FORMATS = (
         ("sloth.slok.dev/v1",),
         ("PrometheusServiceLevel", "AlertWindows"),
     ),
-    _Format("OpenSLO", "openslo", "apiVersion", "openslo/", ("openslo/v1", "openslo/v1alpha")),
-    _Format(
+    _FileFormat("OpenSLO", "openslo", "apiVersion", "openslo/", ("openslo/v1", "openslo/v1alpha")),
+    _FileFormat(
         "OpenSLO",
         "openslo",
         "apiVersion",
         "openslo.com/",
         ("openslo.com/v1", "openslo.com/v2alpha"),
     ),
-    _Format(
+    _FileFormat(
         "Pyrra",
         "pyrra",
         "apiVersion",
@@ -57,23 +57,23 @@ _FORMATS = (
 )
 
 
-def in_our_language(
+def convert_documents(
     documents: Iterable[Document], problems: list[Problem], notes: Notes
 ) -> Iterator[Document]:
-    """Yield the documents of a file, those of other tools as drafts; lists of them are spread.
+    """Yield the documents of a file, those of other tools as drafts; flatten lists.
 
-    Objects that are about something else are noted if there is anything beside them.
+    Other objects are noted if there are SLOs beside them.
     """
     foreign: dict[str, list[Document]] = {}
     others: list[Document] = []
-    for document in (each for whole in documents for each in _spread(whole)):
+    for document in (each for whole in documents for each in _flatten(whole)):
         found = _format(document)
         if found is None:
             others.append(document)
-        elif _is_known(found, Place(document, problems)):
+        elif _check_version(found, Place(document, problems)):
             foreign.setdefault(found.module, []).append(document)
     for document in others:
-        kind = _kind_of_something_else(document)
+        kind = _other_kind(document)
         place = Place(document, problems)
         if not kind:
             yield document
@@ -86,7 +86,7 @@ def in_our_language(
             yield draft.document()
 
 
-def _format(document: Document) -> _Format | None:
+def _format(document: Document) -> _FileFormat | None:
     value = document.value
     if not isinstance(value, dict):
         return None
@@ -98,8 +98,8 @@ def _format(document: Document) -> _Format | None:
     return None
 
 
-def _is_known(found: _Format, place: Place) -> bool:
-    """Refuse versions and kinds of a tool that cannot be read."""
+def _check_version(found: _FileFormat, place: Place) -> bool:
+    """Refuse unsupported versions and kinds of a tool."""
     value = place.document.value
     assert isinstance(value, dict)  # noqa: S101  (as _format has seen)
     known = {found.key: found.versions} | ({"kind": found.kinds} if found.kinds else {})
@@ -113,7 +113,7 @@ def _is_known(found: _Format, place: Place) -> bool:
 
 
 def _refuse_version(place: Place) -> None:
-    """Refuse an object by its version alone: the rest of it has nothing to do with ours."""
+    """Refuse an object by its version alone."""
     value = place.document.value
     assert isinstance(value, dict)  # noqa: S101  (as _kind_of_something_else has seen)
     known = [version for each in _FORMATS for version in each.versions]
@@ -123,8 +123,8 @@ def _refuse_version(place: Place) -> None:
     )
 
 
-def _kind_of_something_else(document: Document) -> str:
-    """Return the kind of a Kubernetes object that is not about SLOs; "" if it may be."""
+def _other_kind(document: Document) -> str:
+    """Return the kind of a Kubernetes object that has no SLO, empty if it may have one."""
     value = document.value
     if not isinstance(value, dict) or "tokenslo" in str(value.get("apiVersion")):
         return ""
@@ -132,8 +132,8 @@ def _kind_of_something_else(document: Document) -> str:
     return kind if isinstance(kind, str) and "apiVersion" in value else ""
 
 
-def _spread(document: Document) -> Iterator[Document]:
-    """Yield the objects of a list, or of a Kubernetes ``List``; anything else as it is."""
+def _flatten(document: Document) -> Iterator[Document]:
+    """Yield the objects of a list or of a Kubernetes ``List``, or the value itself."""
     value = document.value
     path: Keys = ()
     if isinstance(value, dict) and value.get("kind") == "List":

@@ -1,8 +1,8 @@
-"""Idioms of hand-written error ratios, in the terms of our indicators.
+"""Convert common forms of error ratios into indicators.
 
-``total - good`` is the good events, ``count - bucket`` a histogram, ``sum by (host)`` an objective
-for each host.  Guards against missing series (``… or vector(0)``, ``clamp_min(…, 0)``) go, as the
-generated rules have their own.
+``total - good`` becomes good events, ``count - bucket`` a histogram, ``sum by (host)`` an objective
+per host.  Guards against missing series (``… or vector(0)``, ``clamp_min(…, 0)``) are dropped, as
+the generated rules have their own.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from promql.parse import parse
 from promql.query import InstantQuery
 from promql.tree import Aggregate, Binary, Call, Expr, Number, Paren, Vector, bare, walk
 from slos.generic import WINDOW
-from slos.imports.foreign import At, Notes, as_rate, histogram, of_ratio, query_of
+from slos.imports.drafts import Notes, PlacedValue, as_rate, events_of_ratio, histogram, query_of
 from slos.names import BASE_WINDOW
 
 _FILLED = BASE_WINDOW.ljust(len(WINDOW))
-"""As long as the placeholder, so that places in one text are places in the other."""
+"""The base window at the length of the placeholder, which keeps positions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
-    """An indicator of events by its keys, and the labels that each have an objective of their own.
+class EventIndicator:
+    """An indicator of events by its keys, and the labels to group by.
 
-    ``lost`` says that series are kept apart in a way that an objective cannot.
+    ``lost`` marks series that stay separate in a way that an objective cannot have.
     """
 
     indicator: Mapping[str, object]
@@ -35,8 +35,8 @@ class Events:
     lost: bool = False
 
 
-def events(role: str, some: str, total: str, *, counters: bool = False) -> Events:
-    """Return what a query of good or bad events (``role``) and one of all events measure.
+def events(role: str, some: str, total: str, *, counters: bool = False) -> EventIndicator:
+    """Return the indicator for a query of good or bad events (``role``) and one of all events.
 
     A plain selector is a rate, or with ``counters`` a counter.
     """
@@ -44,51 +44,54 @@ def events(role: str, some: str, total: str, *, counters: bool = False) -> Event
     labels, lost = _grouping(some, total)
     if labels:
         some, total = _ungrouped(some), _ungrouped(total)
-    if role == "bad" and (good := _good(some, total)):
+    if role == "bad" and (good := _good_events(some, total)):
         role, some = "good", good
-    told = _histogram(some, total) if role == "good" else None
+    indicator_keys = _histogram(some, total) if role == "good" else None
     if not counters:
         some, total = as_rate(some), as_rate(total)
-    indicator: Mapping[str, object] = told or {role: some, "total": total}
-    return Events(indicator, labels, lost)
+    indicator: Mapping[str, object] = indicator_keys or {role: some, "total": total}
+    return EventIndicator(indicator, labels, lost)
 
 
-_APART = (
+_NOT_SUMMED = (
     "keeps series apart, each with an error ratio of its own; here they are one",
     "sum them up, or group the rates of both counters by the same labels: sum by (host) (rate(…))",
 )
 
 
-def said(found: Events, role: str, events_: At, total: At, notes: Notes) -> dict[str, object]:
-    """Return the keys of an objective: indicator and ``group_by``; note what is lost."""
+def objective_keys(
+    found: EventIndicator, role: str, events_: PlacedValue, total: PlacedValue, notes: Notes
+) -> dict[str, object]:
+    """Return indicator and ``group_by`` of an objective; note lost parts."""
     if found.lost:
-        notes.lost(events_.place, *_APART)
+        notes.lost(events_.place, *_NOT_SUMMED)
     places = {role: events_.place, "good": events_.place, "bad": events_.place}
     indicator = {
-        key: At(value, places.get(key, total.place)) for key, value in found.indicator.items()
+        key: PlacedValue(value, places.get(key, total.place))
+        for key, value in found.indicator.items()
     }
-    by = {"group_by": At([*found.by], events_.place)} if found.by else {}
-    return {"indicator": At(indicator, events_.place), **by}
+    by = {"group_by": PlacedValue([*found.by], events_.place)} if found.by else {}
+    return {"indicator": PlacedValue(indicator, events_.place), **by}
 
 
-def of_quotient(
-    ratio: At, notes: Notes, fix: str, *, success: bool = False
+def quotient_keys(
+    ratio: PlacedValue, notes: Notes, fix: str, *, success: bool = False
 ) -> Mapping[str, object]:
     """Return the keys of an objective for an error ratio, or one of ``success``."""
-    told = of_ratio(ratio, notes, fix, success=success)
-    if "total" not in told:
+    indicator_keys = events_of_ratio(ratio, notes, fix, success=success)
+    if "total" not in indicator_keys:
         if _labels(_node(str(ratio.value))):
-            notes.lost(ratio.place, *_APART)
-        return {"indicator": At(told, ratio.place)}
-    role = "good" if "good" in told else "bad"
-    found = events(role, str(told[role].value), str(told["total"].value))
-    return said(found, role, told[role], told["total"], notes)
+            notes.lost(ratio.place, *_NOT_SUMMED)
+        return {"indicator": PlacedValue(indicator_keys, ratio.place)}
+    role = "good" if "good" in indicator_keys else "bad"
+    found = events(role, str(indicator_keys[role].value), str(indicator_keys["total"].value))
+    return objective_keys(found, role, indicator_keys[role], indicator_keys["total"], notes)
 
 
 def without_guards(query: str) -> str:
-    """Leave out what only stands in for missing series, or bounds a difference at zero."""
+    """Remove fallbacks for missing series and lower bounds of 0 from a query."""
     node = _node(query)
-    return query if node is None else _bare_text(query, _unguarded(query, node))
+    return query if node is None else _text_without_parentheses(query, _unguarded(query, node))
 
 
 def _unguarded(text: str, node: Expr) -> str:
@@ -137,8 +140,8 @@ def _is_number(node: Expr, value: float) -> bool:
     return isinstance(node, Number) and node.value == value
 
 
-def _good(bad: str, total: str) -> str:
-    """Return the good events of ``total - good``, "" if the bad ones are something else."""
+def _good_events(bad: str, total: str) -> str:
+    """Return the good events of ``total - good``, empty for other bad events."""
     node = _node(bad)
     match bare(node) if node else None:
         # Without a good event there is no series of them: all are bad.
@@ -160,7 +163,7 @@ def _good(bad: str, total: str) -> str:
 
 
 def _histogram(good: str, total: str) -> Mapping[str, object] | None:
-    """Return the histogram of whose observations a bucket is good; None if there is none."""
+    """Return the histogram indicator whose bucket has the good events, None without one."""
     within, every = _counter(query_of(good)), _counter(query_of(total))
     if within is None or every is None:
         return None
@@ -184,23 +187,23 @@ def _counter(query: InstantQuery | None) -> Vector | None:
 
 
 def _grouping(some: str, total: str) -> tuple[tuple[str, ...], bool]:
-    """Return the labels that both queries are summed by, and whether they are kept apart else."""
+    """Return the labels of both sums, and whether series stay separate otherwise."""
     one, other = (_labels(_node(query)) for query in (some, total))
     if one == frozenset():
         return (), False
     if one is not None and one == other and one:
         plain = all(_counter(query_of(_ungrouped(query))) for query in (some, total))
-        difference = _good(_ungrouped(some), _ungrouped(total))
+        difference = _good_events(_ungrouped(some), _ungrouped(total))
         if plain or _counter(query_of(difference) if difference else None):
             return tuple(sorted(one)), False
     return (), True
 
 
 def _labels(node: Expr | None) -> frozenset[str] | None:
-    """Return the labels of a query's elements, None where they are not known."""
+    """Return the labels of a query's elements, None if unknown."""
     node = bare(node) if node else None
     match node:
-        case None | Number() | Vector():  # one series, as far as a query says
+        case None | Number() | Vector():  # one series
             return frozenset()
         case Aggregate() if node.picks or node.templated or node.op == "count_values":
             return None
@@ -223,7 +226,7 @@ def _one_is_number(node: Binary) -> bool:
 
 
 def _ungrouped(query: str) -> str:
-    """Leave out the grouping clauses of a query's sums."""
+    """Remove the grouping clauses of a query's sums."""
     node = _node(query)
     if node is None:
         return query
@@ -253,20 +256,20 @@ def _text(query: str, node: Expr) -> str:
     return query[node.start : node.end]
 
 
-def _bare_text(query: str, text: str) -> str:
-    """Return a text, or the query as it was if nothing changed but parentheses."""
+def _text_without_parentheses(query: str, text: str) -> str:
+    """Return a text, or the original query if only parentheses changed."""
     node = _node(query)
     whole = bare(node) if isinstance(node, Paren) else None
     return query if whole and text == query[whole.start : whole.end] else text
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two queries are the same but for blanks, parentheses and the order of matchers."""
+    """Whether two queries differ only in blanks, parentheses and the order of matchers."""
     read = [query_of(text) for text in (one, other)]
-    texts = [
+    text_mapping = [
         _rendered(each) if each else text for each, text in zip(read, (one, other), strict=True)
     ]
-    return texts[0] == texts[1]
+    return text_mapping[0] == text_mapping[1]
 
 
 def _rendered(query: InstantQuery) -> str:

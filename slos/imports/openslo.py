@@ -1,7 +1,7 @@
-"""OpenSLO's SLOs: ``openslo/v1`` (``openslo.com/v1`` too), ``v1alpha`` and ``v2alpha``.
+"""Convert OpenSLO: ``openslo/v1`` (also ``openslo.com/v1``), ``v1alpha`` and ``v2alpha``.
 
-References are followed within the file.  Rules follow from the promise alone, so policies,
-conditions and targets of alerts are left out, and said to be.
+References are resolved within the file.  Alert policies, conditions and targets are left out, with
+a note: rules follow from the objective alone.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, TypeVar
 
 from slos.document import Document
 from slos.errors import BadValue, Problem, quoted
-from slos.imports.foreign import (
-    OF_TIERS,
-    At,
+from slos.imports.drafts import (
+    SET_BY_TIERS,
     Draft,
     Notes,
+    PlacedValue,
     anything,
-    has_all,
+    boolean,
+    check_required_keys,
     items,
     labels,
     name,
+    non_empty,
     number,
     one_line,
     percent,
+    read_optional_mapping,
     share,
-    taken,
     text,
-    truth,
-    unless_empty,
 )
 from slos.imports.openslo_indicators import METHODS, indicator, slice_target, slice_window
 from slos.imports.openslo_objects import ALERTS, File, Object, read_objects
@@ -47,43 +47,45 @@ _V1 = {
     "ratioMetrics": "ratioMetric",
     "targetPercent": "target",
 }
-"""What v1alpha and v2alpha call by other names."""
+"""Keys with other names in v1alpha and v2alpha."""
 _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True)
 class _Slo:
-    """What an SLO's objectives have in common."""
+    """The common parts of an SLO's objectives."""
 
     file: File
-    service: At
-    name: At
-    sli: At | None
+    service: PlacedValue
+    name: PlacedValue
+    sli: PlacedValue | None
     method: str
     common: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Promised:
-    """Objectives of one service over one window; ``called`` is what the file calls the service."""
+class _ObjectiveGroup:
+    """Objectives of one service over one window; ``called`` is the service's original name."""
 
     called: str
-    service: At
-    window: At
-    objectives: list[At]
+    service: PlacedValue
+    window: PlacedValue
+    objectives: list[PlacedValue]
 
 
 def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> Iterator[Draft]:
-    """Tell the services that the SLOs of a file are about, one for each of their windows."""
+    """Yield the services of a file, one for each of their windows."""
     file = read_objects(documents, problems, notes)
-    promised: dict[tuple[str, str], _Promised] = {}
+    groups: dict[tuple[str, str], _ObjectiveGroup] = {}
     for each in file.objects:
         notes.about()
-        _said_about(each, notes)
-        if each.kind == "SLO" and (told := _slo(each, file)):
-            first = promised.setdefault((str(told.service.value), str(told.window.value)), told)
-            if first is not told:
-                first.objectives.extend(told.objectives)
+        _note_metadata(each, notes)
+        if each.kind == "SLO" and (converted := _slo(each, file)):
+            first = groups.setdefault(
+                (str(converted.service.value), str(converted.window.value)), converted
+            )
+            if first is not converted:
+                first.objectives.extend(converted.objectives)
     notes.about()
     for each in file.unused("SLI"):
         notes.left_out(
@@ -92,7 +94,7 @@ def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> 
             "put the SLO that does into this file",
         )
     windows: dict[str, str] = {}
-    for (service_name, period), one in promised.items():
+    for (service_name, period), one in groups.items():
         service = one.service
         if windows.setdefault(service_name, period) != period:
             service = _apart(service, one.window, notes)
@@ -107,19 +109,19 @@ def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> 
             yield Draft(tree, service.place)
 
 
-def _apart(service: At, window: At, notes: Notes) -> At:
-    """Name a service of its own for the SLOs of another window."""
+def _apart(service: PlacedValue, window: PlacedValue, notes: Notes) -> PlacedValue:
+    """Name a separate service for the SLOs of another window."""
     other = f"{service.value}-{window.value}"
     notes.left_out(
         window.place,
         f"differs from that of the other SLOs of {service.value}, and a service has one window",
         f"expect these objectives under the service {other}",
     )
-    return At(other, service.place)
+    return PlacedValue(other, service.place)
 
 
-def _said_about(each: Object, notes: Notes) -> None:
-    """Note what is left out of an object whatever refers to it."""
+def _note_metadata(each: Object, notes: Notes) -> None:
+    """Note the parts of an object that are always left out."""
     if each.kind in ALERTS:
         notes.left_out(
             each.spec.place,
@@ -140,18 +142,22 @@ def _said_about(each: Object, notes: Notes) -> None:
 
 
 def _of_service(file: File, called: str) -> dict[str, object]:
-    """Return what the object of a service says about it, if there is one."""
+    """Return the keys from a service's own object, if there is one."""
     found = file.named("Service", called)
     if found is None:
         return {}
-    spec = taken(found.spec.value, found.spec.place, {"description": text}, file.notes)
+    spec = read_optional_mapping(
+        found.spec.value, found.spec.place, {"description": text}, file.notes
+    )
     return {
         **_described(found, spec, file.notes),
-        **unless_empty(labels=_kept_labels(found, file.notes)),
+        **non_empty(labels=_kept_labels(found, file.notes)),
     }
 
 
-def _described(found: Object, spec: Mapping[str, At], notes: Notes) -> Mapping[str, At]:
+def _described(
+    found: Object, spec: Mapping[str, PlacedValue], notes: Notes
+) -> Mapping[str, PlacedValue]:
     shown = found.metadata.get("displayName")
     if shown and "description" in spec:
         fix = "put it into the description if it says more"
@@ -159,20 +165,22 @@ def _described(found: Object, spec: Mapping[str, At], notes: Notes) -> Mapping[s
     return one_line(spec.get("description") or shown)
 
 
-def _kept_labels(found: Object, notes: Notes) -> dict[str, At]:
+def _kept_labels(found: Object, notes: Notes) -> dict[str, PlacedValue]:
     given = found.metadata.get("labels")
-    return labels(given.value, notes, OF_TIERS) if given else {}
+    return labels(given.value, notes, SET_BY_TIERS) if given else {}
 
 
 def _in_v1(parts: Mapping[str, _Part]) -> dict[str, _Part]:
-    """Return the same by the names of v1."""
+    """Rename keys to those of v1."""
     return {_V1.get(key, key): part for key, part in parts.items()}
 
 
-def _has_all(found: Mapping[str, At], value: object, place: Place, **wanted: str) -> bool:
-    """Do what :func:`has_all` does by the names of v1."""
+def _check_required_keys(
+    found: Mapping[str, PlacedValue], value: object, place: Place, **wanted: str
+) -> bool:
+    """Check required keys by their names in v1."""
     given = _in_v1(value) if isinstance(value, dict) else value
-    return has_all(found, given, place, **wanted)
+    return check_required_keys(found, given, place, **wanted)
 
 
 # SLOs
@@ -199,11 +207,11 @@ _SLO: dict[str, Reader] = {
 }
 
 
-def _slo(found: Object, file: File) -> _Promised | None:
+def _slo(found: Object, file: File) -> _ObjectiveGroup | None:
     notes = file.notes
     given, place = found.spec.value, found.spec.place
-    spec = _in_v1(taken(given, place, _SLO, notes))
-    if not _has_all(spec, given, place, service="", timeWindow="", objectives=""):
+    spec = _in_v1(read_optional_mapping(given, place, _SLO, notes))
+    if not _check_required_keys(spec, given, place, service="", timeWindow="", objectives=""):
         return None
     service = name(spec["service"], notes)
     notes.about(str(service.value))
@@ -212,7 +220,7 @@ def _slo(found: Object, file: File) -> _Promised | None:
     window = _window(spec["timeWindow"], notes)
     common = {
         **_described(found, spec, notes),
-        **unless_empty(labels=_kept_labels(found, notes)),
+        **non_empty(labels=_kept_labels(found, notes)),
     }
     if "alertPolicies" in spec and spec["alertPolicies"].value:
         notes.left_out(
@@ -226,26 +234,26 @@ def _slo(found: Object, file: File) -> _Promised | None:
     if not each:
         spec["objectives"].place.refuse("holds no objective", "add one")
     objectives = [
-        At(objective, where)
+        PlacedValue(objective, where)
         for item, where in each
         if (objective := _objective(item, where, slo, alone=len(each) == 1))
     ]
     if window is None:
         return None
-    return _Promised(str(spec["service"].value), service, window, objectives)
+    return _ObjectiveGroup(str(spec["service"].value), service, window, objectives)
 
 
-def _window(periods: At, notes: Notes) -> At | None:
-    """Return the rolling window; a calendar one becomes as long a rolling one, and is lost."""
+def _window(periods: PlacedValue, notes: Notes) -> PlacedValue | None:
+    """Return the rolling window; a calendar window becomes a rolling one, with a note."""
     given = list(items(periods.value, periods.place))
     if len(given) != 1:
         periods.place.refuse("must hold one window", "give one, such as [{duration: 28d}]")
         return None
     ((value, place),) = given
     readers: dict[str, Reader] = {
-        "duration": text, "count": text, "unit": text, "isRolling": truth, "calendar": anything,
+        "duration": text, "count": text, "unit": text, "isRolling": boolean, "calendar": anything,
     }  # fmt: skip
-    found = taken(value, place, readers, notes)
+    found = read_optional_mapping(value, place, readers, notes)
     if "duration" in found:
         at, written = found["duration"].place, str(found["duration"].value)
     elif "count" in found and "unit" in found:
@@ -256,7 +264,7 @@ def _window(periods: At, notes: Notes) -> At | None:
             return None
         written = f"{found['count'].value}{_UNITS[unit.lower().removesuffix('s')]}"
     else:
-        has_all(found, value, place, duration=": 28d")
+        check_required_keys(found, value, place, duration=": 28d")
         return None
     if "calendar" in found or ("isRolling" in found and not found["isRolling"].value):
         notes.lost(
@@ -264,7 +272,7 @@ def _window(periods: At, notes: Notes) -> At | None:
             "asks for a calendar window, and Prometheus only looks back a fixed time",
             "set isRolling: true, and delete calendar",
         )
-    return At(_days(written, at, notes), at)
+    return PlacedValue(_days(written, at, notes), at)
 
 
 def _days(written: str, place: Place, notes: Notes) -> str:
@@ -296,32 +304,32 @@ _OBJECTIVE: dict[str, Reader] = {
 
 def _objective(value: object, place: Place, slo: _Slo, *, alone: bool) -> dict[str, Any] | None:
     notes = slo.file.notes
-    found = taken(value, place, _OBJECTIVE, notes)
+    found = read_optional_mapping(value, place, _OBJECTIVE, notes)
     if found.keys() >= {"target", "targetPercent"}:
         found["targetPercent"].place.refuse("stands beside target", "delete one of them")
     found = _in_v1(found)
     own = slo.name if alone else _own_name(found, place, slo)
     notes.about(str(slo.service.value), str(own.value))
-    whole = _has_all(found, value, place, target=": 0.99")
+    whole = _check_required_keys(found, value, place, target=": 0.99")
     _said_about_composite(found, notes, alone=alone)
     if "displayName" in found and alone:
         fix = "put it into the description if it says more"
         notes.left_out(found["displayName"].place, "is left out: the SLO has one objective", fix)
     sli = _sli(found, slo.file) or slo.sli
     if "ratioMetric" in found:  # as v1alpha has it
-        sli = At({"ratioMetric": found["ratioMetric"]}, place)
+        sli = PlacedValue({"ratioMetric": found["ratioMetric"]}, place)
     if sli is None:
         place.refuse("has no indicator", "add indicator to the SLO", "indicator")
         return None
-    if sli.value is None:  # as has been said
+    if sli.value is None:  # reported already
         return None
-    told = indicator(sli, found, place, slo.file, slo.method)
-    if told is None or not whole:
+    converted = indicator(sli, found, place, slo.file, slo.method)
+    if converted is None or not whole:
         return None
-    return {"name": own, **told, "target": found["target"], **slo.common}
+    return {"name": own, **converted, "target": found["target"], **slo.common}
 
 
-def _said_about_composite(found: Mapping[str, At], notes: Notes, *, alone: bool) -> None:
+def _said_about_composite(found: Mapping[str, PlacedValue], notes: Notes, *, alone: bool) -> None:
     own = [found[key] for key in ("compositeWeight", "indicator", "indicatorRef") if key in found]
     if own and not (alone and "compositeWeight" not in found):
         notes.lost(
@@ -331,38 +339,40 @@ def _said_about_composite(found: Mapping[str, At], notes: Notes, *, alone: bool)
         )
 
 
-def _own_name(found: Mapping[str, At], place: Place, slo: _Slo) -> At:
-    """Name one of several objectives: after its own words, else its target."""
+def _own_name(found: Mapping[str, PlacedValue], place: Place, slo: _Slo) -> PlacedValue:
+    """Name one of several objectives by its display name, else by its target."""
     for word in (found[key] for key in ("displayName", "target") if key in found):
-        if said := re.sub(r"[^a-z0-9]+", "-", str(word.value).lower()).strip("-"):
-            return At(f"{slo.name.value}-{said}", word.place)
-    return At(slo.name.value, place)
+        if slug := re.sub(r"[^a-z0-9]+", "-", str(word.value).lower()).strip("-"):
+            return PlacedValue(f"{slo.name.value}-{slug}", word.place)
+    return PlacedValue(slo.name.value, place)
 
 
-def _sli(parts: Mapping[str, At], file: File) -> At | None:
-    """Return the metrics of the SLI that stands there, or is referred to; None if none is.
+def _sli(parts: Mapping[str, PlacedValue], file: File) -> PlacedValue | None:
+    """Return the metrics of an inline or referenced SLI, None without one.
 
-    Its value is a mapping of them, or None where that has been refused.
+    The value is a mapping of metrics, or None if it was refused.
     """
     if inline := parts.get("indicator"):
-        found = taken(inline.value, inline.place, _ANY_SLI, file.notes)
-        return _metrics(found["spec"], file) if "spec" in found else At(found, inline.place)
+        found = read_optional_mapping(inline.value, inline.place, _ANY_SLI, file.notes)
+        return (
+            _metrics(found["spec"], file) if "spec" in found else PlacedValue(found, inline.place)
+        )
     if ref := parts.get("indicatorRef"):
         other = file.named("SLI", str(ref.value))
         if other:
             return _metrics(other.spec, file)
         message = f"there is no SLI called {quoted(str(ref.value))} in this file"
         ref.place.refuse(message, "put it into this file, or write it inline")
-        return At(None, ref.place)
+        return PlacedValue(None, ref.place)
     return None
 
 
-def _metrics(spec: At, file: File) -> At:
-    found = taken(spec.value, spec.place, _SLI, file.notes)
+def _metrics(spec: PlacedValue, file: File) -> PlacedValue:
+    found = read_optional_mapping(spec.value, spec.place, _SLI, file.notes)
     if "description" in found:
         fix = "put it into the description of the SLO if it says more"
         file.notes.left_out(found["description"].place, "is left out: it is about the SLI", fix)
-    return At(found, spec.place)
+    return PlacedValue(found, spec.place)
 
 
 _SLI: dict[str, Reader] = {

@@ -1,7 +1,6 @@
-"""What OpenSLO's SLOs count: the metrics of an SLI, asked as their budgeting method wants.
+"""Convert OpenSLO's SLIs, by their budgeting method.
 
-Queries must be PromQL; ``{{.window}}``, which the specification's own examples use, is where a
-range goes.
+Queries must be PromQL; ``{{.window}}``, as in the specification's examples, marks a range.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from slos.durations import parse_duration
 from slos.errors import BadValue, quoted
 from slos.generic import WINDOW, is_counter
 from slos.imports import idioms
-from slos.imports.foreign import (
-    At,
+from slos.imports.drafts import (
     Notes,
+    PlacedValue,
     anything,
     as_rate,
+    boolean,
+    fill_window,
     histogram,
+    note_counts_per_window,
     number,
-    of_counter,
     query_of,
-    taken,
+    rate_of_counter,
+    read_optional_mapping,
     text,
-    truth,
-    warn_of_counts,
-    windowed,
 )
 from slos.imports.openslo_objects import File
 from slos.names import BASE_WINDOW
@@ -48,7 +47,7 @@ _Parts = Mapping[str, object]
 
 
 def slice_window(value: object, place: Place) -> str:
-    """Read how long time slices are; a bare number is of minutes, as it was at first."""
+    """Read the length of time slices; a bare number is in minutes, as in early versions."""
     written = text(value, place)
     length = f"{written}m" if written.isdecimal() else written
     if parse_duration(length) <= 0:
@@ -57,7 +56,7 @@ def slice_window(value: object, place: Place) -> str:
 
 
 def slice_target(value: object, place: Place) -> str:
-    """Read what each slice must reach: a ratio above 0, at most 1."""
+    """Read the target of a slice: a ratio above 0, at most 1."""
     written = number(value, place)
     if not 0 < Decimal(written) <= 1:
         raise BadValue(f"{written} is not above 0 and at most 1", "write a ratio such as 0.95")
@@ -65,11 +64,11 @@ def slice_target(value: object, place: Place) -> str:
 
 
 def indicator(
-    sli: At, objective: Mapping[str, At], place: Place, file: File, method: str
+    sli: PlacedValue, objective: Mapping[str, PlacedValue], place: Place, file: File, method: str
 ) -> _Parts | None:
-    """Tell what is counted; None after saying why that cannot be told.
+    """Convert an SLI; return None after reporting the reason.
 
-    ``sli`` holds a metric by its kind, and ``place`` is where ``objective`` stands.
+    ``sli`` holds a metric by its kind, and ``place`` is that of ``objective``.
     """
     slices = _Slices.of(objective, place, file.notes, method)
     if "ratioMetric" in sli.value:
@@ -80,15 +79,15 @@ def indicator(
     return None
 
 
-def _by(indicator: Mapping[str, object], metric: At) -> _Parts:
-    return {"indicator": At(indicator, metric.place)}
+def _by(indicator: Mapping[str, object], metric: PlacedValue) -> _Parts:
+    return {"indicator": PlacedValue(indicator, metric.place)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Slices:
-    """How an objective is budgeted in slices of time: how long they are, and what each must reach.
+    """Time slices of an objective: length and target of a slice.
 
-    ``window`` is "" where events are counted, and ``target`` "" where slices are averaged.
+    ``window`` is empty for counted events, and ``target`` for averaged slices.
     """
 
     window: str = ""
@@ -96,44 +95,50 @@ class _Slices:
 
     @property
     def share(self) -> Decimal:
-        """What each slice must reach."""
+        """The target of a slice."""
         return Decimal(self.target or 0)
 
     @property
     def are_ours(self) -> bool:
-        """Whether our language has slices like these."""
+        """Whether tokenslo has slices of this length and target."""
         return self.window in OUR_SLICES and 0 < self.share < 1
 
     @classmethod
-    def of(cls, objective: Mapping[str, At], place: Place, notes: Notes, method: str) -> _Slices:
+    def of(
+        cls, objective: Mapping[str, PlacedValue], place: Place, notes: Notes, method: str
+    ) -> _Slices:
         if method == "Occurrences":
             return cls()
 
-        def said(key: str, default: str) -> str:
+        def setting(key: str, default: str) -> str:
             if key not in objective:
                 message = f"does not say {key}, so {default} is taken"
                 notes.left_out(place, message, f"add {key}")
             return str(objective[key].value) if key in objective else default
 
-        window = said("timeSliceWindow", "1m")
-        return cls(window, "" if method == "RatioTimeslices" else said("timeSliceTarget", "1"))
+        window = setting("timeSliceWindow", "1m")
+        return cls(window, "" if method == "RatioTimeslices" else setting("timeSliceTarget", "1"))
 
 
-def _query(metric: At, file: File) -> At | None:
-    """Return the query of a metric; None after saying why there is none."""
+def _query(metric: PlacedValue, file: File) -> PlacedValue | None:
+    """Return the query of a metric, None after reporting the reason."""
     notes = file.notes
-    source = taken(metric.value, metric.place, _METRIC, notes)
-    inner: Mapping[str, At] = source
+    source = read_optional_mapping(metric.value, metric.place, _METRIC, notes)
+    inner: Mapping[str, PlacedValue] = source
     if outer := source.get("metricSource"):
-        inner = taken(outer.value, outer.place, _SOURCE, notes)
+        inner = read_optional_mapping(outer.value, outer.place, _SOURCE, notes)
     if not _is_prometheus(inner, file):
         return None
-    spec = taken(inner["spec"].value, inner["spec"].place, _SPEC, notes) if "spec" in inner else {}
+    spec = (
+        read_optional_mapping(inner["spec"].value, inner["spec"].place, _SPEC, notes)
+        if "spec" in inner
+        else {}
+    )
     query = spec.get("query") or spec.get("promql") or source.get("query")
     if query is None:
         metric.place.refuse("has no query", "add metricSource: {spec: {query: …}}", "query")
         return None
-    return windowed(query, notes)
+    return fill_window(query, notes)
 
 
 _METRIC: dict[str, Reader] = {
@@ -145,40 +150,44 @@ _SOURCE: dict[str, Reader] = {"metricSourceRef": text, "type": text, "spec": any
 _SPEC: dict[str, Reader] = dict.fromkeys(("query", "promql", "queryType", "dimensions"), text)
 
 
-def _is_prometheus(source: Mapping[str, At], file: File) -> bool:
-    """Whether a source is asked in PromQL; where nobody says, it is taken for one that is."""
-    said = source.get("type") or source.get("source")
+def _is_prometheus(source: Mapping[str, PlacedValue], file: File) -> bool:
+    """Whether a data source takes PromQL; the default is yes."""
+    declared = source.get("type") or source.get("source")
     ref = source.get("metricSourceRef") or source.get("dataSourceRef")
-    if said is None and ref is not None:
+    if declared is None and ref is not None:
         other = file.named("DataSource", str(ref.value))
         if other is None:
             return True
         readers = {"type": text, "description": text, "connectionDetails": anything}
-        said = taken(other.spec.value, other.spec.place, readers, file.notes).get("type")
-    if said is None and "dataSourceSpec" in source:
+        declared = read_optional_mapping(
+            other.spec.value, other.spec.place, readers, file.notes
+        ).get("type")
+    if declared is None and "dataSourceSpec" in source:
         inline = source["dataSourceSpec"]
         readers = {"type": text, "connectionDetails": anything, "description": text}
-        said = taken(inline.value, inline.place, readers, file.notes).get("type")
-    if said is None or str(said.value).lower() in _PROMETHEUS:
+        declared = read_optional_mapping(inline.value, inline.place, readers, file.notes).get(
+            "type"
+        )
+    if declared is None or str(declared.value).lower() in _PROMETHEUS:
         return True
     file.notes.lost(
-        said.place,
-        f"{quoted(str(said.value))} is not asked in PromQL",
+        declared.place,
+        f"{quoted(str(declared.value))} is not asked in PromQL",
         "give the same as a query of Prometheus",
     )
     return False
 
 
-def _as_rate(query: At, notes: Notes, *, counter: bool | None) -> At | None:
-    """Return events per second; None after saying why that is not to be had.
+def _as_rate(query: PlacedValue, notes: Notes, *, counter: bool | None) -> PlacedValue | None:
+    """Return events per second, None after reporting the reason.
 
-    ``counter`` is whether a query without a range selects counters, None if nobody says.
+    ``counter`` is whether a query without a range selects counters, None if unknown.
     """
     written = str(query.value)
     try:
         node = bare(parse(written.replace(WINDOW, BASE_WINDOW)))
     except InvalidPromQL:
-        return query  # which is refused later, where it stands
+        return query  # refused later, with its place
     if any(is_range(part) for part, _ in walk(node)):
         return query
     summed = isinstance(node, Aggregate) and node.op == "sum" and node.labels is None
@@ -186,8 +195,8 @@ def _as_rate(query: At, notes: Notes, *, counter: bool | None) -> At | None:
     selector = inner if isinstance(inner, Vector) else None
     if counter and selector:
         plain = written[selector.start : selector.end]
-        rate = f"sum(rate({plain}[{WINDOW}]))" if summed else of_counter(plain)
-        return At(rate, query.place)
+        rate = f"sum(rate({plain}[{WINDOW}]))" if summed else rate_of_counter(plain)
+        return PlacedValue(rate, query.place)
     if counter or (counter is None and selector and is_counter(vector(selector.name))):
         notes.lost(
             query.place,
@@ -195,26 +204,26 @@ def _as_rate(query: At, notes: Notes, *, counter: bool | None) -> At | None:
             "write rates, such as sum(rate(x[{{.window}}]))",
         )
         return None
-    return At(as_rate(written), query.place)
+    return PlacedValue(as_rate(written), query.place)
 
 
-def _ratio(metric: At, slices: _Slices, file: File) -> _Parts | None:
+def _ratio(metric: PlacedValue, slices: _Slices, file: File) -> _Parts | None:
     notes = file.notes
     readers: dict[str, Reader] = {
-        "counter": truth,
-        "incremental": truth,
+        "counter": boolean,
+        "incremental": boolean,
         **dict.fromkeys(("good", "bad", "total", "raw"), anything),
         "rawType": text,
     }
-    found = taken(metric.value, metric.place, readers, notes)
+    found = read_optional_mapping(metric.value, metric.place, readers, notes)
     if "raw" in found:
         return _raw(found["raw"], found.get("rawType"), metric, slices, file)
     roles = [role for role in ("good", "bad") if role in found]
     if len(roles) != 1 or "total" not in found:
         metric.place.refuse("is no ratio", "give good or bad, and total; or raw and rawType")
         return None
-    said = found.get("counter") or found.get("incremental")
-    counter = said.value if said else None
+    declared = found.get("counter") or found.get("incremental")
+    counter = declared.value if declared else None
     queries = {
         role: rate
         for role in (*roles, "total")
@@ -223,30 +232,38 @@ def _ratio(metric: At, slices: _Slices, file: File) -> _Parts | None:
     }
     if len(queries) < 2:
         return None
-    warn_of_counts(queries["total"], notes)
+    note_counts_per_window(queries["total"], notes)
     if not slices.window:
         some, total = queries[roles[0]], queries["total"]
-        told = idioms.events(roles[0], str(some.value), str(total.value), counters=True)
-        return idioms.said(told, roles[0], some, total, notes)
+        found_events = idioms.events(roles[0], str(some.value), str(total.value), counters=True)
+        return idioms.objective_keys(found_events, roles[0], some, total, notes)
     return _sliced(roles[0], queries, metric, slices, notes)
 
 
-def _of_histogram(queries: Mapping[str, At]) -> dict[str, At] | None:
-    """Tell a bucket of a histogram, and the number of all observations, as that histogram."""
+def _of_histogram(queries: Mapping[str, PlacedValue]) -> dict[str, PlacedValue] | None:
+    """Convert a bucket and the count of a histogram to a histogram indicator."""
     read = {role: query_of(str(query.value)) for role, query in queries.items()}
     good, total = (each and each.selector for each in (read.get("good"), read["total"]))
-    told = histogram(good, total) if good and total else None
-    return {key: At(part, queries["good"].place) for key, part in told.items()} if told else None
+    found_events = histogram(good, total) if good and total else None
+    return (
+        {key: PlacedValue(part, queries["good"].place) for key, part in found_events.items()}
+        if found_events
+        else None
+    )
 
 
 def _sliced(
-    role: str, queries: Mapping[str, At], metric: At, slices: _Slices, notes: Notes
+    role: str,
+    queries: Mapping[str, PlacedValue],
+    metric: PlacedValue,
+    slices: _Slices,
+    notes: Notes,
 ) -> _Parts | None:
-    """Tell a ratio in slices; where ours are not like them, an idle one is neither good nor bad."""
-    if slices.are_ours and all(_is_about_a_window(str(query.value)) for query in queries.values()):
+    """Convert a ratio in slices; note slices that tokenslo judges differently when idle."""
+    if slices.are_ours and all(_can_be_sliced(str(query.value)) for query in queries.values()):
         ours = {"window": slices.window, "target": f"{decimal_text(slices.share * 100)}%"}
-        told = _of_histogram(queries) or queries
-        return {**_by(told, metric), "time_slices": At(ours, metric.place)}
+        found_events = _of_histogram(queries) or queries
+        return {**_by(found_events, metric), "time_slices": PlacedValue(ours, metric.place)}
     some, total = (
         _rated(str(query.value)).replace(WINDOW, slices.window)
         for query in (queries[role], queries["total"])
@@ -256,19 +273,19 @@ def _sliced(
     _said_about_slices(metric.place, slices, notes)
     if slices.target:
         good = share_of if role == "good" else f"1 - {share_of}"
-        return _by({"gauge": At(f"{good} >= bool {slices.target}", place)}, metric)
+        return _by({"gauge": PlacedValue(f"{good} >= bool {slices.target}", place)}, metric)
     bad = share_of if role == "bad" else f"1 - {share_of}"
-    return _by({"ratio": At(bad, place)}, metric)
+    return _by({"ratio": PlacedValue(bad, place)}, metric)
 
 
-def _is_about_a_window(query: str) -> bool:
-    """Whether a query can be asked about one slice alone."""
+def _can_be_sliced(query: str) -> bool:
+    """Whether a query can be evaluated over one slice."""
     read = query_of(query)
     return WINDOW in query or bool(read and read.selector and is_counter(read.selector))
 
 
 def _rated(query: str) -> str:
-    """Write the rate of what may be a plain counter."""
+    """Write the rate of a possible plain counter."""
     read = query_of(query)
     if read and read.selector:
         return f"sum(rate({query}[{WINDOW}]))"
@@ -284,7 +301,9 @@ def _said_about_slices(place: Place, slices: _Slices, notes: Notes) -> None:
     )
 
 
-def _raw(raw: At, kind: At | None, metric: At, slices: _Slices, file: File) -> _Parts | None:
+def _raw(
+    raw: PlacedValue, kind: PlacedValue | None, metric: PlacedValue, slices: _Slices, file: File
+) -> _Parts | None:
     query = _query(raw, file)
     if query is None:
         return None
@@ -294,17 +313,19 @@ def _raw(raw: At, kind: At | None, metric: At, slices: _Slices, file: File) -> _
     success = kind.value == "success"
     if not slices.window:
         fix = "give good and total if there are any"
-        return idioms.of_quotient(query, file.notes, fix, success=success)
+        return idioms.quotient_keys(query, file.notes, fix, success=success)
     filled = str(query.value).replace(WINDOW, slices.window)
     _said_about_slices(metric.place, slices, file.notes)
     if slices.target:
         good = f"({filled})" if success else f"1 - ({filled})"
-        return _by({"gauge": At(f"{good} >= bool {slices.target}", query.place)}, metric)
-    return _by({"ratio": At(f"1 - ({filled})" if success else filled, query.place)}, metric)
+        return _by({"gauge": PlacedValue(f"{good} >= bool {slices.target}", query.place)}, metric)
+    return _by(
+        {"ratio": PlacedValue(f"1 - ({filled})" if success else filled, query.place)}, metric
+    )
 
 
 def _threshold(
-    metric: At, objective: Mapping[str, At], slices: _Slices, file: File
+    metric: PlacedValue, objective: Mapping[str, PlacedValue], slices: _Slices, file: File
 ) -> _Parts | None:
     query = _query(metric, file)
     op, value = objective.get("op"), objective.get("value")
@@ -318,14 +339,14 @@ def _threshold(
     written = str(query.value)
     gauge = _NOT_ZERO.fullmatch(written)
     if gauge and (op.value, value.value) == ("gt", "0") and query_of(gauge[1]):
-        return _by({"gauge": At(gauge[1], query.place)}, metric)  # as we export it
+        return _by({"gauge": PlacedValue(gauge[1], query.place)}, metric)  # as we export it
     file.notes.left_out(
         metric.place,
         "each series is asked every 30s, however often it is scraped",
         "expect a share of time",
     )
     limit = f"{OPERATORS[str(op.value)]} bool {value.value}"
-    asked = f"({written.replace(WINDOW, slices.window or WINDOW)}) {limit}"
+    expression = f"({written.replace(WINDOW, slices.window or WINDOW)}) {limit}"
     if slices.target:
-        asked = f"avg_over_time(({asked})[{slices.window}:30s]) >= bool {slices.target}"
-    return _by({"gauge": At(asked, query.place)}, metric)
+        expression = f"avg_over_time(({expression})[{slices.window}:30s]) >= bool {slices.target}"
+    return _by({"gauge": PlacedValue(expression, query.place)}, metric)

@@ -1,4 +1,4 @@
-"""OpenSLO's objects, taken apart, with those that others refer to."""
+"""Index the objects of an OpenSLO file for references."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 from slos.document import Document
 from slos.errors import BadValue, Problem, quoted
-from slos.imports.foreign import At, Notes, anything, has_all, taken, text
+from slos.imports.drafts import (
+    Notes,
+    PlacedValue,
+    anything,
+    check_required_keys,
+    read_optional_mapping,
+    text,
+)
 from slos.schema import Place, Reader
 
 ALERTS = ("AlertPolicy", "AlertCondition", "AlertNotificationTarget")
@@ -17,21 +24,21 @@ _REFERRED_TO = ("SLI", "Service", "DataSource")
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One object of a file, taken apart."""
+    """One object of a file with its parts."""
 
     kind: str
-    metadata: Mapping[str, At]
-    spec: At
+    metadata: Mapping[str, PlacedValue]
+    spec: PlacedValue
 
     @property
     def name(self) -> str:
-        """What others call it."""
+        """The name for references."""
         return str(self.metadata["name"].value)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """All objects of a file in its order, and where notes go."""
+    """All objects of a file in order, and the notes about them."""
 
     objects: list[Object]
     notes: Notes
@@ -39,19 +46,19 @@ class File:
     _used: set[tuple[str, str]] = field(default_factory=set)
 
     def named(self, kind: str, name: str) -> Object | None:
-        """Return the object that is referred to by its name."""
+        """Return a referenced object by its name."""
         self._used.add((kind, name))
         return self._named.get((kind, name))
 
     def unused(self, kind: str) -> Iterator[Object]:
-        """Yield what nobody has referred to."""
+        """Yield objects without a reference."""
         for each in self.objects:
             if each.kind == kind and (kind, each.name) not in self._used:
                 yield each
 
 
 def read_objects(documents: list[Document], problems: list[Problem], notes: Notes) -> File:
-    """Take the objects of a file apart; no two that can be referred to have the same name."""
+    """Read the objects of a file; referenced objects need distinct names."""
     objects = [
         found
         for document in documents
@@ -71,15 +78,17 @@ def read_objects(documents: list[Document], problems: list[Problem], notes: Note
 
 def _object(value: object, place: Place, notes: Notes) -> Object | None:
     readers: dict[str, Reader] = {"apiVersion": text, "kind": _kind}
-    found = taken(value, place, {**readers, "metadata": anything, "spec": anything}, notes)
-    if not has_all(found, value, place, kind="", metadata=""):
+    found = read_optional_mapping(
+        value, place, {**readers, "metadata": anything, "spec": anything}, notes
+    )
+    if not check_required_keys(found, value, place, kind="", metadata=""):
         return None
     about = found["metadata"]
     more = {"name": text, "displayName": text, "labels": _labels, "annotations": anything}
-    metadata = taken(about.value, about.place, more, notes)
-    if not has_all(metadata, about.value, about.place, name=""):
+    metadata = read_optional_mapping(about.value, about.place, more, notes)
+    if not check_required_keys(metadata, about.value, about.place, name=""):
         return None
-    return Object(str(found["kind"].value), metadata, found.get("spec") or At({}, place))
+    return Object(str(found["kind"].value), metadata, found.get("spec") or PlacedValue({}, place))
 
 
 def _kind(value: object, place: Place) -> str:
@@ -90,11 +99,13 @@ def _kind(value: object, place: Place) -> str:
     return kind
 
 
-def _labels(value: object, place: Place) -> dict[str, At]:
-    """Read labels, of which v1 allows several values each."""
+def _labels(value: object, place: Place) -> dict[str, PlacedValue]:
+    """Read labels, which may have several values each in v1."""
     if not isinstance(value, dict):
         raise BadValue("is no mapping", "write names with their values")
     return {
-        key: At(", ".join(map(str, part)) if isinstance(part, list) else str(part), place.at(key))
+        key: PlacedValue(
+            ", ".join(map(str, part)) if isinstance(part, list) else str(part), place.at(key)
+        )
         for key, part in value.items()
     }

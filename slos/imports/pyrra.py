@@ -1,8 +1,8 @@
-"""Pyrra's ``ServiceLevelObjective``, the same as a file or in Kubernetes.
+"""Convert Pyrra's ``ServiceLevelObjective``, from a file or from Kubernetes.
 
 The keys are those of ``pyrra.dev/v1alpha1`` (Pyrra v0.10,
-``kubernetes/api/v1alpha1/servicelevelobjective_types.go``).  One of them is one objective without a
-service, so each becomes a service of its own.
+``kubernetes/api/v1alpha1/servicelevelobjective_types.go``).  Each is one objective without a
+service, so each becomes a service.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from slos.durations import parse_duration
 from slos.errors import BadValue, Problem
 from slos.events import edge_matcher
 from slos.generic import WINDOW, parsed
-from slos.imports.foreign import (
+from slos.imports.drafts import (
     METADATA,
-    OF_TIERS,
-    At,
+    SET_BY_TIERS,
     Draft,
     Notes,
+    PlacedValue,
     anything,
+    boolean,
+    check_required_keys,
     disabled,
     edge_of,
-    has_all,
     histogram,
     items,
     labels,
     name,
-    of_counter,
+    non_empty,
+    note_object_metadata,
     one_line,
     percent,
-    said_about_object,
-    taken,
+    rate_of_counter,
+    read_optional_mapping,
     text,
-    truth,
-    unless_empty,
 )
 from slos.schema import Place, Reader, read_value
 
@@ -54,37 +54,39 @@ _KINDS = {
 
 
 def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> Iterator[Draft]:
-    """Tell every objective of a file."""
+    """Yield a draft for each objective of a file."""
     readers = dict.fromkeys(("apiVersion", "kind", "metadata", "spec", "status"), anything)
     for document in documents:
         place = Place(document, problems)
         notes.about()
-        found = taken(document.value, place, readers, notes)
-        whole = has_all(found, document.value, place, metadata="", spec="")
+        found = read_optional_mapping(document.value, place, readers, notes)
+        whole = check_required_keys(found, document.value, place, metadata="", spec="")
         if whole and (draft := _draft(found["metadata"], found["spec"], place, notes)):
             yield draft
 
 
-def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
-    about = taken(metadata.value, metadata.place, METADATA, notes)
+def _draft(metadata: PlacedValue, spec: PlacedValue, place: Place, notes: Notes) -> Draft | None:
+    about = read_optional_mapping(metadata.value, metadata.place, METADATA, notes)
     read = {
         "target": percent,
         "window": text,
         "description": text,
         "indicator": anything,
         "alerting": anything,
-        "performanceOverAccuracy": truth,
+        "performanceOverAccuracy": boolean,
     }
-    found = taken(spec.value, spec.place, read, notes)
-    whole = has_all(found, spec.value, spec.place, target=": '99.9'", window=": 4w", indicator="")
-    service = At("", metadata.place)
-    if has_all(about, metadata.value, metadata.place, name=""):
+    found = read_optional_mapping(spec.value, spec.place, read, notes)
+    whole = check_required_keys(
+        found, spec.value, spec.place, target=": '99.9'", window=": 4w", indicator=""
+    )
+    service = PlacedValue("", metadata.place)
+    if check_required_keys(about, metadata.value, metadata.place, name=""):
         service = name(about["name"], notes)
     kind, indicator = "", None
     if "indicator" in found:
         kind, indicator = _indicator(found["indicator"], str(service.value), notes)
     annotate = f"call it {_PREFIX}… if alerts are to have it"
-    said_about_object(about, notes, _PREFIX, annotate=annotate)
+    note_object_metadata(about, notes, _PREFIX, annotate=annotate)
     if "performanceOverAccuracy" in found and found["performanceOverAccuracy"].value:
         notes.left_out(
             found["performanceOverAccuracy"].place,
@@ -99,7 +101,7 @@ def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
         }
         for part in ("labels", "annotations")
     }
-    annotated = unless_empty(annotations=labels(own["annotations"], notes, ()))
+    annotated = non_empty(annotations=labels(own["annotations"], notes, ()))
     alerting = _alerting(found.get("alerting"), annotated, notes)
     if indicator is None or not service.value or not whole:
         return None
@@ -114,15 +116,15 @@ def _draft(metadata: At, spec: At, place: Place, notes: Notes) -> Draft | None:
         "apiVersion": "tokenslo/v1",
         "service": service,
         "window": found["window"],
-        **unless_empty(labels=labels(own["labels"], notes, OF_TIERS)),
-        "objectives": [At(objective, spec.place)],
+        **non_empty(labels=labels(own["labels"], notes, SET_BY_TIERS)),
+        "objectives": [PlacedValue(objective, spec.place)],
     }
     return Draft(tree, place)
 
 
-def _indicator(of: At, service: str, notes: Notes) -> tuple[str, dict[str, object] | None]:
-    """Return what the objective is called, and its indicator and groups; None after saying why."""
-    kinds = taken(of.value, of.place, dict.fromkeys(_KINDS, anything), notes)
+def _indicator(of: PlacedValue, service: str, notes: Notes) -> tuple[str, dict[str, object] | None]:
+    """Return name, indicator and groups of an objective, None after reporting the reason."""
+    kinds = read_optional_mapping(of.value, of.place, dict.fromkeys(_KINDS, anything), notes)
     if len(kinds) != 1:
         of.place.refuse("holds no indicator, or several", f"give one of {', '.join(_KINDS)}")
         return "", None
@@ -134,14 +136,14 @@ def _indicator(of: At, service: str, notes: Notes) -> tuple[str, dict[str, objec
     return _KINDS[kind], {"indicator": read, **_grouping(kind, given, notes)}
 
 
-def _grouping(kind: str, indicator: At, notes: Notes) -> dict[str, object]:
-    """Return the labels whose values have a budget each."""
+def _grouping(kind: str, indicator: PlacedValue, notes: Notes) -> dict[str, object]:
+    """Return the labels to group by."""
     place = indicator.place.at("grouping")
     given = list(items(indicator.value.get("grouping") or [], place))
-    named = [At(read, at) for label, at in given if (read := read_value(text, label, at))]
+    named = [PlacedValue(read, at) for label, at in given if (read := read_value(text, label, at))]
     if not named:
         return {}
-    ours = [str(label.value) for label in named if label.value in OF_TIERS]
+    ours = [str(label.value) for label in named if label.value in SET_BY_TIERS]
     why = f"our alerts set {' and '.join(ours)} themselves" if ours else ""
     if kind == "latencyNative":
         why = "nobody can tell by label what histogram_fraction gives"
@@ -149,7 +151,7 @@ def _grouping(kind: str, indicator: At, notes: Notes) -> dict[str, object]:
         fix = "write an objective for each of its values, or give the label another name"
         notes.lost(place, f"is left out: {why}", fix)
         return {}
-    return {"group_by": At(named, place)}
+    return {"group_by": PlacedValue(named, place)}
 
 
 def _selector(value: object, _: Place) -> Vector:
@@ -163,37 +165,42 @@ def _selector(value: object, _: Place) -> Vector:
     return selector
 
 
-def _parts(of: At, notes: Notes, *metrics: str, **more: Reader) -> dict[str, At] | None:
-    """Read the metrics and the other parts of an indicator; None after saying what is wrong."""
+def _parts(
+    of: PlacedValue, notes: Notes, *metrics: str, **more: Reader
+) -> dict[str, PlacedValue] | None:
+    """Read the metrics and other parts of an indicator, None after reporting problems."""
     readers = {**dict.fromkeys(metrics, _metric(notes)), "grouping": anything, **more}
-    found = taken(of.value, of.place, readers, notes)
+    found = read_optional_mapping(of.value, of.place, readers, notes)
     wanted = {**dict.fromkeys(metrics, ": {metric: …}"), **dict.fromkeys(more, ": 200ms")}
-    if not has_all(found, of.value, of.place, **wanted):
+    if not check_required_keys(found, of.value, of.place, **wanted):
         return None
     return {key: part.value if key in metrics else part for key, part in found.items()}
 
 
 def _metric(notes: Notes) -> Reader:
-    def read(value: object, place: Place) -> At | None:
-        found = taken(value, place, {"metric": _selector}, notes)
-        whole = has_all(found, value, place, metric=" with a selector")
+    def read(value: object, place: Place) -> PlacedValue | None:
+        found = read_optional_mapping(value, place, {"metric": _selector}, notes)
+        whole = check_required_keys(found, value, place, metric=" with a selector")
         return found["metric"] if whole else None
 
     return read
 
 
-def _ratio(of: At, notes: Notes) -> At | None:
+def _ratio(of: PlacedValue, notes: Notes) -> PlacedValue | None:
     found = _parts(of, notes, "errors", "total")
     if found is None:
         return None
     counted = {"bad": found["errors"], "total": found["total"]}
-    return At(
-        {role: At(of_counter(str(each.value)), each.place) for role, each in counted.items()},
+    return PlacedValue(
+        {
+            role: PlacedValue(rate_of_counter(str(each.value)), each.place)
+            for role, each in counted.items()
+        },
         of.place,
     )
 
 
-def _latency(of: At, notes: Notes) -> At | None:
+def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
     found = _parts(of, notes, "success", "total")
     if found is None:
         return None
@@ -202,21 +209,23 @@ def _latency(of: At, notes: Notes) -> At | None:
     if edge is None:
         success.place.refuse("has no bucket", 'add le="…" with a bucket edge of the histogram')
         return None
-    if told := histogram(success.value, total.value):
-        return At({key: At(part, success.place) for key, part in told.items()}, of.place)
+    if found_keys := histogram(success.value, total.value):
+        return PlacedValue(
+            {key: PlacedValue(part, success.place) for key, part in found_keys.items()}, of.place
+        )
     others = (matcher for matcher in success.value.matchers if matcher.label != "le")
     within = replace(success.value, matchers=(*others, edge_matcher(edge)))
-    return At(
+    return PlacedValue(
         {
-            "good": At(f"sum(rate({within}[{WINDOW}]))", success.place),
-            "total": At(f"sum(rate({total.value}[{WINDOW}]))", total.place),
+            "good": PlacedValue(f"sum(rate({within}[{WINDOW}]))", success.place),
+            "total": PlacedValue(f"sum(rate({total.value}[{WINDOW}]))", total.place),
         },
         of.place,
     )
 
 
-def _native(of: At, notes: Notes) -> At | None:
-    """Weigh what a native histogram says is above the latency by its observations."""
+def _native(of: PlacedValue, notes: Notes) -> PlacedValue | None:
+    """Weigh the share above the latency in a native histogram by its observations."""
     found = _parts(of, notes, "total", latency=_duration)
     if found is None:
         return None
@@ -224,35 +233,42 @@ def _native(of: At, notes: Notes) -> At | None:
     rate = f"sum(rate({total.value}[{WINDOW}]))"
     slow = f"1 - histogram_fraction(0, {decimal_text(found['latency'].value)}, {rate})"
     weight = f"histogram_count({rate})"
-    return At({"ratio": At(slow, total.place), "weight": At(weight, total.place)}, of.place)
+    return PlacedValue(
+        {"ratio": PlacedValue(slow, total.place), "weight": PlacedValue(weight, total.place)},
+        of.place,
+    )
 
 
 def _duration(value: object, place: Place) -> Decimal:
     return parse_duration(text(value, place))
 
 
-def _gauge(of: At, notes: Notes) -> At | None:
+def _gauge(of: PlacedValue, notes: Notes) -> PlacedValue | None:
     readers = {"metric": _selector, "grouping": anything}
-    found = taken(of.value, of.place, readers, notes)
-    if not has_all(found, of.value, of.place, metric=" with a selector"):
+    found = read_optional_mapping(of.value, of.place, readers, notes)
+    if not check_required_keys(found, of.value, of.place, metric=" with a selector"):
         return None
     metric = found["metric"]
-    return At({"gauge": At(str(metric.value), metric.place)}, of.place)
+    return PlacedValue({"gauge": PlacedValue(str(metric.value), metric.place)}, of.place)
 
 
 _READ = {"ratio": _ratio, "latency": _latency, "latencyNative": _native, "bool_gauge": _gauge}
 
 
-def _alerting(alerting: At | None, annotated: dict[str, object], notes: Notes) -> dict[str, object]:
+def _alerting(
+    alerting: PlacedValue | None, annotated: dict[str, object], notes: Notes
+) -> dict[str, object]:
     readers = {
-        "disabled": truth,
-        "burnrates": truth,
-        "absent": truth,
+        "disabled": boolean,
+        "burnrates": boolean,
+        "absent": boolean,
         "name": text,
         "absentName": text,
         "severities": anything,
     }
-    found = taken(alerting.value, alerting.place, readers, notes) if alerting else {}
+    found = (
+        read_optional_mapping(alerting.value, alerting.place, readers, notes) if alerting else {}
+    )
     for key, why in (
         ("name", "alerts are named after service and objective"),
         ("absentName", "alerts are named after service and objective"),
@@ -268,5 +284,5 @@ def _alerting(alerting: At | None, annotated: dict[str, object], notes: Notes) -
         kinds += ["page", "ticket", "exhausted"]
     if all_off or ("absent" in off and not found["absent"].value):
         kinds.append("absent")
-    told = {"page": annotated, "ticket": annotated} if annotated else {}
-    return unless_empty(alerting={**told, **unless_empty(disable=disabled(*kinds))})
+    found_keys = {"page": annotated, "ticket": annotated} if annotated else {}
+    return non_empty(alerting={**found_keys, **non_empty(disable=disabled(*kinds))})

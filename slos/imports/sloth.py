@@ -1,8 +1,8 @@
-"""Sloth's files: ``version: prometheus/v1``, and the same as a Kubernetes resource.
+"""Convert Sloth's files: ``version: prometheus/v1``, and the Kubernetes resource.
 
 The keys are those of Sloth v0.16 (``pkg/prometheus/api/v1/v1.go`` and
-``pkg/kubernetes/api/sloth/v1/types.go``).  A Sloth file does not say its period, which is an option
-of Sloth's command line; its default, 30 days, is taken.
+``pkg/kubernetes/api/sloth/v1/types.go``).  A Sloth file has no period, which is an option of
+Sloth's command line; the default of 30 days is used.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from slos.document import Document
 from slos.errors import Problem
 from slos.imports import idioms
-from slos.imports.foreign import (
+from slos.imports.drafts import (
     METADATA,
-    OF_TIERS,
-    At,
+    SET_BY_TIERS,
     Draft,
     Notes,
+    PlacedValue,
     anything,
+    boolean,
+    check_required_keys,
     disabled,
-    has_all,
+    fill_window,
     items,
     labels,
     name,
+    non_empty,
+    note_counts_per_window,
+    note_object_metadata,
     one_line,
     percent,
-    said_about_object,
-    take,
-    taken,
+    read_known_keys,
+    read_optional_mapping,
     text,
-    texts,
-    truth,
-    unless_empty,
-    warn_of_counts,
-    windowed,
+    text_mapping,
 )
 from slos.schema import Place, Reader
 
@@ -47,7 +47,7 @@ _PLUGINS = "they would change Sloth's rules, which are not used here"
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What the keys are called whose names the two forms spell differently."""
+    """Keys whose spelling differs between the two forms."""
 
     error: str
     total: str
@@ -66,7 +66,7 @@ _RESOURCE = _Keys(
 
 
 def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> Iterator[Draft]:
-    """Tell every service of a file."""
+    """Yield a draft for each service of a file."""
     for document in documents:
         place = Place(document, problems)
         value = document.value
@@ -89,27 +89,35 @@ def _said_about_windows(place: Place, notes: Notes) -> None:
 
 def _resource(value: object, place: Place, notes: Notes) -> Iterator[Draft]:
     readers = dict.fromkeys(("apiVersion", "kind", "metadata", "spec", "status"), anything)
-    found = taken(value, place, readers, notes)
+    found = read_optional_mapping(value, place, readers, notes)
     if "metadata" in found:
-        about = taken(found["metadata"].value, found["metadata"].place, METADATA, notes)
-        said_about_object(about, notes, annotate="put it into alerting.annotations")
-    if has_all(found, value, place, spec=": {service: …, slos: […]}"):
+        about = read_optional_mapping(
+            found["metadata"].value, found["metadata"].place, METADATA, notes
+        )
+        note_object_metadata(about, notes, annotate="put it into alerting.annotations")
+    if check_required_keys(found, value, place, spec=": {service: …, slos: […]}"):
         yield from _service(found["spec"].value, found["spec"].place, _RESOURCE, notes)
 
 
 def _service(
     value: object, place: Place, keys: _Keys, notes: Notes, **more: Reader
 ) -> Iterator[Draft]:
-    readers = {"service": text, "labels": texts, "slos": anything, keys.plugins: anything, **more}
-    found = taken(value, place, readers, notes)
-    if not has_all(found, value, place, service="", slos=""):
+    readers = {
+        "service": text,
+        "labels": text_mapping,
+        "slos": anything,
+        keys.plugins: anything,
+        **more,
+    }
+    found = read_optional_mapping(value, place, readers, notes)
+    if not check_required_keys(found, value, place, service="", slos=""):
         return
     service = name(found["service"], notes)
     notes.about(str(service.value))
     if keys.plugins in found:
         notes.left_out(found[keys.plugins].place, f"is left out: {_PLUGINS}", "delete it")
     objectives = [
-        At(objective, here)
+        PlacedValue(objective, here)
         for item, here in items(found["slos"].value, found["slos"].place)
         if (objective := _objective(item, here, str(service.value), keys, notes))
     ]
@@ -118,15 +126,15 @@ def _service(
             found["slos"].place.refuse("holds no SLO", "add one")
         return
     notes.about(str(service.value))
-    own = labels(found["labels"].value if "labels" in found else {}, notes, OF_TIERS)
+    own = labels(found["labels"].value if "labels" in found else {}, notes, SET_BY_TIERS)
     if own:
         _said_about_labels(found["labels"].place, notes)
     tree = {
         "apiVersion": "tokenslo/v1",
         "service": service,
         "window": PERIOD,
-        **unless_empty(labels=own),
-        "objectives": At(objectives, found["slos"].place),
+        **non_empty(labels=own),
+        "objectives": PlacedValue(objectives, found["slos"].place),
     }
     yield Draft(tree, place)
 
@@ -147,21 +155,23 @@ def _objective(
         "name": text,
         "description": text,
         "objective": percent,
-        "labels": texts,
+        "labels": text_mapping,
         "sli": anything,
         "alerting": anything,
         "plugins": anything,
     }
     notes.about(service)
-    found = taken(value, place, readers, notes)
-    whole = has_all(found, value, place, name=": requests", objective=": 99.9", sli=": {events: …}")
-    own_name = name(found["name"], notes) if "name" in found else At("", place)
+    found = read_optional_mapping(value, place, readers, notes)
+    whole = check_required_keys(
+        found, value, place, name=": requests", objective=": 99.9", sli=": {events: …}"
+    )
+    own_name = name(found["name"], notes) if "name" in found else PlacedValue("", place)
     notes.about(service, str(own_name.value))
     if "plugins" in found:
         notes.left_out(found["plugins"].place, f"are left out: {_PLUGINS}", "delete them")
     indicator = _indicator(found["sli"], keys, notes) if "sli" in found else None
     alerting = _alerting(found.get("alerting"), keys, notes)
-    own = labels(found["labels"].value if "labels" in found else {}, notes, OF_TIERS)
+    own = labels(found["labels"].value if "labels" in found else {}, notes, SET_BY_TIERS)
     if own:
         _said_about_labels(found["labels"].place, notes)
     if indicator is None or not whole:
@@ -171,14 +181,16 @@ def _objective(
         **indicator,
         "target": found["objective"],
         **one_line(found.get("description")),
-        **unless_empty(labels=own),
+        **non_empty(labels=own),
         **alerting,
     }
 
 
-def _indicator(sli: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
-    """Return indicator and grouping; None after saying why there is none."""
-    kinds = taken(sli.value, sli.place, dict.fromkeys(("events", "raw", "plugin"), anything), notes)
+def _indicator(sli: PlacedValue, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
+    """Return indicator and grouping, None after reporting the reason."""
+    kinds = read_optional_mapping(
+        sli.value, sli.place, dict.fromkeys(("events", "raw", "plugin"), anything), notes
+    )
     if "plugin" in kinds:
         notes.lost(
             kinds["plugin"].place,
@@ -194,44 +206,46 @@ def _indicator(sli: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | Non
     return None
 
 
-def _queries(of: At, wanted: tuple[str, ...], notes: Notes) -> list[At] | None:
-    found = taken(of.value, of.place, dict.fromkeys(wanted, text), notes)
-    if not has_all(found, of.value, of.place, **dict.fromkeys(wanted, " with a PromQL query")):
+def _queries(of: PlacedValue, wanted: tuple[str, ...], notes: Notes) -> list[PlacedValue] | None:
+    found = read_optional_mapping(of.value, of.place, dict.fromkeys(wanted, text), notes)
+    if not check_required_keys(
+        found, of.value, of.place, **dict.fromkeys(wanted, " with a PromQL query")
+    ):
         return None
-    queries = [query for key in wanted if (query := windowed(found[key], notes))]
+    queries = [query for key in wanted if (query := fill_window(found[key], notes))]
     return queries if len(queries) == len(wanted) else None
 
 
-def _events(of: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
+def _events(of: PlacedValue, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
     queries = _queries(of, (keys.error, keys.total), notes)
     if queries is None:
         return None
     bad, total = queries
-    warn_of_counts(total, notes)
+    note_counts_per_window(total, notes)
     found = idioms.events("bad", str(bad.value), str(total.value))
-    return idioms.said(found, "bad", bad, total, notes)
+    return idioms.objective_keys(found, "bad", bad, total, notes)
 
 
-def _raw(raw: At, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
+def _raw(raw: PlacedValue, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
     queries = _queries(raw, (keys.ratio,), notes)
     if queries is None:
         return None
     fix = "give events if there are any, or a weight beside ratio"
-    return idioms.of_quotient(queries[0], notes, fix)
+    return idioms.quotient_keys(queries[0], notes, fix)
 
 
-def _alerting(alerting: At | None, keys: _Keys, notes: Notes) -> dict[str, object]:
+def _alerting(alerting: PlacedValue | None, keys: _Keys, notes: Notes) -> dict[str, object]:
     if alerting is None:
         return {}
-    tier = {"labels": texts, "annotations": texts, "disable": truth}
+    tier = {"labels": text_mapping, "annotations": text_mapping, "disable": boolean}
     readers: dict[str, Reader] = {
         "name": text,
-        "labels": texts,
-        "annotations": texts,
-        keys.page: lambda value, place: take(value, place, tier, notes),
-        keys.ticket: lambda value, place: take(value, place, tier, notes),
+        "labels": text_mapping,
+        "annotations": text_mapping,
+        keys.page: lambda value, place: read_known_keys(value, place, tier, notes),
+        keys.ticket: lambda value, place: read_known_keys(value, place, tier, notes),
     }
-    found = taken(alerting.value, alerting.place, readers, notes)
+    found = read_optional_mapping(alerting.value, alerting.place, readers, notes)
     off = [key for key in (keys.page, keys.ticket) if _is_off(found.get(key))]
     if "name" in found and len(off) < 2:
         notes.left_out(
@@ -240,18 +254,18 @@ def _alerting(alerting: At | None, keys: _Keys, notes: Notes) -> dict[str, objec
             "and burn_rate in labels instead of sloth_severity",
             "change routes and silences that match the old name",
         )
-    told = {
-        tier_name: At(part, alerting.place)
+    tiers = {
+        tier_name: PlacedValue(part, alerting.place)
         for tier_name, key in (("page", keys.page), ("ticket", keys.ticket))
         if key not in off and (part := _tier(found, key, notes))
     }
     kinds = [kind for key in off for kind in ("page",) * (key == keys.page) or _NOT_A_TICKET]
     if len(off) == 2:
         kinds.append("absent")
-    return unless_empty(alerting={**told, **unless_empty(disable=disabled(*kinds))})
+    return non_empty(alerting={**tiers, **non_empty(disable=disabled(*kinds))})
 
 
-# Sloth has no alert on a spent budget; who wants no tickets does not want that one either.
+# Sloth has no alert on an exhausted budget; disabled tickets disable it as well.
 _NOT_A_TICKET = ("ticket", "exhausted")
 
 
@@ -259,11 +273,11 @@ _NOT_A_TICKET = ("ticket", "exhausted")
 _ABOUT_BURNING = {"summary", "description"}
 
 
-def _is_off(tier: At | None) -> bool:
+def _is_off(tier: PlacedValue | None) -> bool:
     return tier is not None and "disable" in tier.value and tier.value["disable"].value
 
 
-def _tier(found: Mapping[str, At], key: str, notes: Notes) -> dict[str, object]:
+def _tier(found: Mapping[str, PlacedValue], key: str, notes: Notes) -> dict[str, object]:
     """Return labels and annotations of a tier, the common ones first."""
     own = found[key].value if key in found else {}
     both = {
@@ -273,13 +287,13 @@ def _tier(found: Mapping[str, At], key: str, notes: Notes) -> dict[str, object]:
         }
         for part in ("labels", "annotations")
     }
-    for said in _ABOUT_BURNING & both["annotations"].keys():
+    for key in _ABOUT_BURNING & both["annotations"].keys():
         notes.left_out(
-            both["annotations"][said].place,
+            both["annotations"][key].place,
             "stands on every alert of its kind, on those about missing signals and spent budgets "
             "too",
             "word it for all of them, or delete it",
         )
-    return unless_empty(
+    return non_empty(
         labels=labels(both["labels"], notes), annotations=labels(both["annotations"], notes, ())
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from generic_example import generic_objective
-from promql_tree import selectors
+from promql_selectors import selectors
 from service_example import example, objective, service
 
 import alerts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slos import openslo_export, write
+from slos import openslo_export, writer
 from slos.load import load_file
 from tokenslo import output
 from tokenslo.files import input_name, libraries_option
@@ -44,7 +44,7 @@ def convert(
         notes += openslo_export.left_out(loaded.services)
         text = openslo_export.text(loaded.services, about=about)
     else:
-        text = write.text(loaded.services, notes, about=about)
+        text = writer.text(loaded.services, notes, about=about)
     for note in notes:
         click.echo(note, err=True)
     output.deliver(text, target)

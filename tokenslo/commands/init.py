@@ -10,7 +10,7 @@ import click
 
 from exporter.doctor.baseline import look
 from exporter.sources.fetch import public
-from slos.first_file import text
+from slos.initial_file import text
 from tokenslo import output
 from tokenslo.servers import asked_by, model_option, timeout_option
 

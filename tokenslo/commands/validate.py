@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from slos.errors import InvalidFile, Problem
-from slos.imports.foreign import Note
+from slos.imports.drafts import Note
 from slos.load import Loaded, load_file
 from tokenslo.files import files_argument, libraries_option
 from tokenslo.output import quiet_option

@@ -1,4 +1,4 @@
-"""What the readers of other tools' files share: drafts, notes, and readers for loose values."""
+"""Shared parts of the converters: drafts, notes, and lenient readers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from slos.schema import MAX_TEXT, Place, Reader, expect, nearest, read_value
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """A value of a draft and the place that it was taken from."""
+class PlacedValue:
+    """A value of a draft, and its place in the original file."""
 
     value: Any
     place: Place
@@ -32,10 +32,10 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that was not taken over; ``problem`` says what and what to do.
+    """A part of a file that was not converted.
 
-    ``lost`` means that the promise itself is another one without it: what counts as good, its
-    target or its window.  ``service`` and ``objective`` say whose it is, "" if it is nobody's.
+    ``lost`` marks a change of the objective itself: its good events, its target or its window.
+    ``service`` and ``objective`` name what the note is about, or are empty.
     """
 
     problem: Problem
@@ -50,18 +50,18 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A service in our own language, as plain values some of which are :class:`At`."""
+    """A service as plain values of tokenslo's language, some of them :class:`PlacedValue`."""
 
     tree: Mapping[str, object]
     place: Place
 
     def document(self) -> Document:
-        """Return it as a document whose lines and names are those of the file it comes from."""
+        """Return the draft as a document with the lines and names of the original file."""
         lines: dict[Keys, int] = {}
         names: dict[Keys, str] = {}
 
         def plain(value: Any, place: Place, path: Keys) -> Any:
-            while isinstance(value, At):
+            while isinstance(value, PlacedValue):
                 value, place = value.value, value.place
             lines[path], names[path] = place.line, place.name
             if isinstance(value, Mapping):
@@ -76,26 +76,26 @@ class Draft:
 
 @dataclass(slots=True)
 class Notes:
-    """Collects notes about one file, each once; :meth:`about` says whose the next ones are."""
+    """Collects notes about one file, each once; :meth:`about` sets the subject of the next ones."""
 
     _by_problem: dict[Problem, Note] = field(default_factory=dict)
     _whose: tuple[str, str] = ("", "")
 
     @property
     def found(self) -> tuple[Note, ...]:
-        """The notes in the order in which they were made."""
+        """The notes in the order of their creation."""
         return tuple(self._by_problem.values())
 
     def about(self, service: str = "", objective: str = "") -> None:
-        """Say whose the next notes are."""
+        """Set service and objective of the next notes."""
         self._whose = (service, objective)
 
     def left_out(self, place: Place, message: str, fix: str) -> None:
-        """Note something beside the promise."""
+        """Add a note about a part besides the objective."""
         self._add(place, message, fix, lost=False)
 
     def lost(self, place: Place, message: str, fix: str) -> None:
-        """Note a part of the promise."""
+        """Add a note about a part of the objective."""
         self._add(place, message, fix, lost=True)
 
     def _add(self, place: Place, message: str, fix: str, *, lost: bool) -> None:
@@ -103,15 +103,17 @@ class Notes:
         self._by_problem.setdefault(problem, Note(problem, lost, *self._whose))
 
 
-# Reading what may be anything
+# Lenient readers
 
 
-def take(value: object, place: Place, readers: Mapping[str, Reader], notes: Notes) -> dict[str, At]:
-    """Read the known keys of a mapping; others are noted, as the tools themselves ignore them.
+def read_known_keys(
+    value: object, place: Place, readers: Mapping[str, Reader], notes: Notes
+) -> dict[str, PlacedValue]:
+    """Read the known keys of a mapping; note the others, which the tools themselves ignore.
 
-    A key that is there without a value is as good as one that is not.
+    A key without a value is ignored.
     """
-    found: dict[str, At] = {}
+    found: dict[str, PlacedValue] = {}
     for key, part in expect(dict, f"a mapping with the keys {', '.join(readers)}", value).items():
         here = place.at(key)
         if key not in readers:
@@ -119,24 +121,26 @@ def take(value: object, place: Place, readers: Mapping[str, Reader], notes: Note
             fix = f"write {near}" if near else f"known keys are {', '.join(readers)}"
             notes.left_out(here, "is not a key of this format", fix)
         elif part is not None and (read := read_value(readers[key], part, here)) is not None:
-            found[key] = At(read, here)
+            found[key] = PlacedValue(read, here)
     return found
 
 
-def taken(
+def read_optional_mapping(
     value: object, place: Place, readers: Mapping[str, Reader], notes: Notes
-) -> dict[str, At]:
-    """Do the same, but refuse what is no mapping at all; nothing is found in it then."""
-    return read_value(lambda v, p: take(v, p, readers, notes), value, place) or {}
+) -> dict[str, PlacedValue]:
+    """Read known keys as :func:`read_known_keys`; return nothing for any other value."""
+    return read_value(lambda v, p: read_known_keys(v, p, readers, notes), value, place) or {}
 
 
-def has_all(found: Mapping[str, At], value: object, place: Place, **wanted: str) -> bool:
-    """Whether these keys of a mapping were found and could be read; refuse what it lacks.
+def check_required_keys(
+    found: Mapping[str, PlacedValue], value: object, place: Place, **wanted: str
+) -> bool:
+    """Whether these keys of a mapping were read; refuse the missing ones.
 
-    ``value`` is the mapping that ``found`` was read from; what is to be added is a key and its
-    text here, such as ``": 99.9"``.
+    ``value`` is the mapping that ``found`` was read from; ``wanted`` are keys with the text to add,
+    such as ``": 99.9"``.
     """
-    if isinstance(value, dict):  # or else that has been said
+    if isinstance(value, dict):  # other values are reported already
         for key, rest in wanted.items():
             if value.get(key) is None:
                 place.refuse("is missing", f"add {key}{rest}", key)
@@ -151,12 +155,12 @@ def items(value: object, place: Place) -> Iterator[tuple[object, Place]]:
 
 
 def anything(value: object, _: Place) -> object:
-    """Take any value."""
+    """Accept any value."""
     return value
 
 
 def text(value: object, _: Place) -> str:
-    """Read text; a number or a truth value is the text that it is written as."""
+    """Read text; write a number or a boolean as text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -165,18 +169,18 @@ def text(value: object, _: Place) -> str:
     return found
 
 
-def truth(value: object, _: Place) -> bool:
+def boolean(value: object, _: Place) -> bool:
     """Read ``true`` or ``false``."""
     if not isinstance(value, bool):
         raise BadValue("is neither true nor false", "write true or false")
     return value
 
 
-def texts(value: object, place: Place) -> dict[str, At]:
+def text_mapping(value: object, place: Place) -> dict[str, PlacedValue]:
     """Read a mapping of names to text."""
     given: dict[str, object] = expect(dict, "a mapping of names to text", value)
     read = {key: read_value(text, part, place.at(key)) for key, part in given.items()}
-    return {key: At(part, place.at(key)) for key, part in read.items() if part is not None}
+    return {key: PlacedValue(part, place.at(key)) for key, part in read.items() if part is not None}
 
 
 def percent(value: object, place: Place) -> str:
@@ -203,21 +207,21 @@ def _number(value: object, example: str) -> Decimal:
 
 METADATA: dict[str, Reader] = {
     **dict.fromkeys(("name", "namespace"), text),
-    **dict.fromkeys(("labels", "annotations"), texts),
+    **dict.fromkeys(("labels", "annotations"), text_mapping),
     **dict.fromkeys(
         ("uid", "generation", "resourceVersion", "creationTimestamp", "managedFields"), anything
     ),
 }
-"""What a Kubernetes object says about itself."""
+"""Readers of the metadata of a Kubernetes object."""
 
 
-def said_about_object(
-    found: Mapping[str, At], notes: Notes, kept: str = "", *, annotate: str
+def note_object_metadata(
+    found: Mapping[str, PlacedValue], notes: Notes, kept: str = "", *, annotate: str
 ) -> None:
-    """Note what of its :data:`METADATA` is about the Kubernetes object alone.
+    """Note the :data:`METADATA` that is about the Kubernetes object alone.
 
-    Not so are labels and annotations that begin with ``kept``; ``annotate`` says how alerts get
-    an annotation.
+    Labels and annotations that begin with ``kept`` are not noted; ``annotate`` is the fix for
+    annotations.
     """
     if "namespace" in found:
         notes.left_out(
@@ -225,50 +229,50 @@ def said_about_object(
             "is left out: it is where the rules were, not what they are about",
             "add labels: {namespace: …} if alerts are to tell it",
         )
-    said = {
+    reasons = {
         "labels": (
             "is left out: it only chose which Prometheus loads the rules",
             "put it on the PrometheusRule that holds the generated ones",
         ),
         "annotations": ("is left out: it is not about alerts", annotate),
     }
-    for part, (why, fix) in said.items():
+    for part, (why, fix) in reasons.items():
         for key, value in (found[part].value if part in found else {}).items():
             if not (kept and key.startswith(kept)):
                 notes.left_out(value.place, why, fix)
 
 
-# Telling it in our language
+# Conversion
 
 
-def name(value: At, notes: Notes) -> At:
-    """Write a name as ours are, in lower case with dashes."""
+def name(value: PlacedValue, notes: Notes) -> PlacedValue:
+    """Convert a name to lower case with dashes."""
     given = str(value.value)
     ours = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if ours == given or not ours:
         return value
     fix = f"expect {ours} in labels, alerts and file names"
     notes.left_out(value.place, f"{quoted(given)} is written {ours}", fix)
-    return At(ours, value.place)
+    return PlacedValue(ours, value.place)
 
 
-def one_line(value: At | None) -> Mapping[str, At]:
-    """Return a description as ours are, on one line; nothing if there is none."""
+def one_line(value: PlacedValue | None) -> Mapping[str, PlacedValue]:
+    """Return a description on one line; nothing without one."""
     words = " ".join(str(value.value).split())[:MAX_TEXT] if value else ""
-    return {"description": At(words, value.place)} if value and words else {}
+    return {"description": PlacedValue(words, value.place)} if value and words else {}
 
 
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-SET_BY_US = ("alertname", "service", "slo", "window", "burn_rate")
+SET_BY_ALERTS = ("alertname", "service", "slo", "window", "burn_rate")
 """Labels that our alerts set themselves."""
-OF_TIERS = (*SET_BY_US, "severity")
+SET_BY_TIERS = (*SET_BY_ALERTS, "severity")
 """Those that the labels of a service or an objective cannot set."""
 
 
 def labels(
-    given: Mapping[str, At], notes: Notes, ours: tuple[str, ...] = SET_BY_US
-) -> dict[str, At]:
-    """Leave out, with a note, labels or annotations that cannot be kept, as those of ``ours``."""
+    given: Mapping[str, PlacedValue], notes: Notes, ours: tuple[str, ...] = SET_BY_ALERTS
+) -> dict[str, PlacedValue]:
+    """Drop labels or annotations that alerts cannot have, with a note."""
     kept = {}
     for key, value in given.items():
         if key in ours:
@@ -282,8 +286,8 @@ def labels(
     return kept
 
 
-def unless_empty(**parts: object) -> dict[str, object]:
-    """Return the parts that hold something."""
+def non_empty(**parts: object) -> dict[str, object]:
+    """Return the parts that are not empty."""
     return {key: part for key, part in parts.items() if part}
 
 
@@ -292,17 +296,17 @@ def disabled(*kinds: str) -> list[str]:
     return [kind for kind in DISABLED if kind in kinds]
 
 
-def windowed(value: At, notes: Notes) -> At | None:
-    """Put our window where a template says theirs; None, with a note, for any other template."""
+def fill_window(value: PlacedValue, notes: Notes) -> PlacedValue | None:
+    """Replace a window template with ours; return None, with a note, for other templates."""
     query = re.sub(r"\{\{\s*\.?\s*window\s*\}\}", WINDOW, str(value.value))
     if "{{" in query:
         notes.lost(value.place, "holds a template other than {{.window}}", "fill it in")
         return None
-    return At(query, value.place)
+    return PlacedValue(query, value.place)
 
 
 def query_of(written: str) -> InstantQuery | None:
-    """Read a query; None if it is none, which is refused later, where it stands."""
+    """Parse a query; return None if it is invalid, which a later check reports."""
     try:
         return parsed(written)
     except InvalidQuery:
@@ -310,21 +314,21 @@ def query_of(written: str) -> InstantQuery | None:
 
 
 def as_rate(query: str) -> str:
-    """Write a query that is taken as it stands: a plain selector would be taken for a counter."""
+    """Wrap a plain selector of a rate, which would be read as a counter."""
     read = query_of(query)
     return f"sum({query})" if read and read.selector else query
 
 
-def of_counter(selector: str) -> str:
-    """Write the rate of a counter: the selector itself if its name says that it is one."""
+def rate_of_counter(selector: str) -> str:
+    """Write the rate of a counter: the selector alone if its name ends like a counter's."""
     found = parsed(selector).selector
     return selector if found and is_counter(found) else f"sum(rate({selector}[{WINDOW}]))"
 
 
 def histogram(within: Vector, total: Vector) -> dict[str, str | int | float] | None:
-    """Tell of a histogram whose bucket ``within`` counts the good ones of ``total``.
+    """Return the histogram indicator whose bucket ``within`` has the good events of ``total``.
 
-    None if they do not say so: another metric, other labels, or no single edge.
+    None for different metrics or labels, or without a single boundary.
     """
     base = within.metric.removesuffix("_bucket")
     edge = edge_of(within)
@@ -338,13 +342,13 @@ def histogram(within: Vector, total: Vector) -> dict[str, str | int | float] | N
 
 
 def edge_of(bucket: Vector) -> Decimal | None:
-    """Return the edge that a bucket is selected by; None if it is none, or not a single one."""
+    """Return the boundary that a bucket is selected by, None if it is not a single one."""
     edges = [matcher for matcher in bucket.matchers if matcher.label == "le"]
     return matched_edge(edges[0].op, edges[0].value) if len(edges) == 1 else None
 
 
-def warn_of_counts(total: At, notes: Notes) -> None:
-    """Say where events are counted in a window: the ratio is the same, their number is not."""
+def note_counts_per_window(total: PlacedValue, notes: Notes) -> None:
+    """Note queries that count events per window, not per second; the ratio is the same."""
     if any(f"{function}(" in str(total.value) for function in _PER_WINDOW):
         notes.left_out(
             total.place,
@@ -357,30 +361,34 @@ def warn_of_counts(total: At, notes: Notes) -> None:
 _PER_WINDOW = ("increase", "count_over_time", "sum_over_time")
 
 
-def of_ratio(ratio: At, notes: Notes, fix: str, *, success: bool = False) -> dict[str, At]:
-    """Tell an error ratio, or one of ``success``; ``fix`` is what to do where it says too little.
+def events_of_ratio(
+    ratio: PlacedValue, notes: Notes, fix: str, *, success: bool = False
+) -> dict[str, PlacedValue]:
+    """Convert an error ratio, or a ratio of ``success``; ``fix`` is the advice for other ratios.
 
-    A quotient is told as events, so that every window can weigh it by them.
+    A quotient becomes counts of events, so that every window weighs it by them.
     """
     if parts := _divided(str(ratio.value)):
         other = {"good": "bad", "bad": "good", "total": "total"} if success else {}
-        told = {other.get(role, role): At(query, ratio.place) for role, query in parts.items()}
-        warn_of_counts(told["total"], notes)
-        return told
+        events = {
+            other.get(role, role): PlacedValue(query, ratio.place) for role, query in parts.items()
+        }
+        note_counts_per_window(events["total"], notes)
+        return events
     notes.left_out(
         ratio.place,
         "is no quotient of two sums, so longer windows average it over time, whatever the traffic",
         fix,
     )
-    return {"ratio": At(f"1 - ({ratio.value})", ratio.place) if success else ratio}
+    return {"ratio": PlacedValue(f"1 - ({ratio.value})", ratio.place) if success else ratio}
 
 
 def _divided(ratio: str) -> dict[str, str] | None:
-    """Take an error ratio apart into events.
+    """Split an error ratio into events.
 
-    ``a / b`` is bad and all events, ``1 - a / b`` good and all; None where the query is neither.
+    ``a / b`` has bad and all events, ``1 - a / b`` good and all; None for other queries.
     """
-    # As long as the placeholder, so that places in one are places in the other.
+    # The length of the placeholder keeps positions.
     whole = ratio.replace(WINDOW, BASE_WINDOW.ljust(len(WINDOW)))
     try:
         node = bare(parse(whole))

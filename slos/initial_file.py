@@ -1,7 +1,7 @@
-"""A first SLO file for a server, with thresholds that what it showed so far would have met.
+"""Write a first SLO file for a server, with thresholds that it has met so far.
 
-It promises what is kept now, which is where a talk with a service's users begins; every number has
-its reason beside it.  Pure text: who reads servers gives the numbers.
+Each objective states current behaviour, as a start for talks with users, and has the reason in a
+comment.  The caller provides the measurements.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from slos.yaml_text import entry
 
 WIDTH = 96
 _FEW = 100
-"""Events of which a share says little."""
+"""Least events for a share."""
 _TARGETS = tuple(map(Decimal, ("0.999", "0.995", "0.99", "0.95", "0.9")))
 _WANTED = ("ttft", "itl", "availability", "kv_headroom", "sequence_headroom")
 _TAPPED = ("stream_completion", "disconnects", "goodput")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MeasuredSignal:
     """One signal of one model since its server started.
 
-    ``counts[i]`` observations were at most ``edges[i]`` seconds (histograms; the last edge is
-    ``inf``).  ``values`` are a counter's by outcome, or a gauge's under "".  A signal that cannot
-    be had has the quality ``unavailable``; ``note`` and ``fix`` say why and what would bring it.
+    ``counts[i]`` observations were at most ``edges[i]`` seconds (histograms; the last boundary is
+    ``inf``).  ``values`` are those of a counter by outcome, or of a gauge under "".  A missing
+    signal has the quality ``unavailable``; ``note`` and ``fix`` give reason and remedy.
     """
 
     quality: str
@@ -47,16 +47,16 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenModel:
-    """A model that is served, and its signals by key of :data:`slos.signals.SIGNALS`."""
+class MeasuredModel:
+    """A served model, and its signals by key of :data:`slos.signals.SIGNALS`."""
 
     name: str
-    signals: Mapping[str, Seen]
+    signals: Mapping[str, MeasuredSignal]
 
 
 @dataclass(frozen=True, slots=True)
 class _Latency:
-    """An objective about time: its usual threshold serves where nothing was seen yet."""
+    """A latency objective, with the threshold to use without measurements."""
 
     name: str
     indicator: str
@@ -95,10 +95,10 @@ _WHOLE_ANSWER = _Latency(
 )
 
 
-def text(models: Iterable[SeenModel], *, about: str) -> str:
-    """Return an SLO file with one service for each model; ``about`` says where it comes from.
+def text(models: Iterable[MeasuredModel], *, about: str) -> str:
+    """Return an SLO file with one service per model; ``about`` is its first comment.
 
-    Empty if nothing can be promised of any.
+    Empty if no objective can be measured.
     """
     taken: set[str] = set()
     documents = []
@@ -119,7 +119,7 @@ _ADVICE = (
 )
 
 
-def _service(model: SeenModel, name: str) -> Iterator[str]:
+def _service(model: MeasuredModel, name: str) -> Iterator[str]:
     yield from entry("apiVersion", API_VERSION)
     yield from entry("service", name)
     yield from entry("selector", {"model": model.name})
@@ -128,7 +128,7 @@ def _service(model: SeenModel, name: str) -> Iterator[str]:
 
 
 def _name(model: str, taken: set[str]) -> str:
-    """Return a name for a model's service that no other one has, not even in its alerts."""
+    """Return a unique name for a model's service, also in the names of its alerts."""
     near = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:50].strip("-")
     base = near if near[:1].isalpha() else f"model-{near}".strip("-")
     name, number = base, 2
@@ -141,7 +141,7 @@ def _name(model: str, taken: set[str]) -> str:
 # Objectives
 
 
-def _objectives(model: SeenModel) -> Iterator[list[str]]:
+def _objectives(model: MeasuredModel) -> Iterator[list[str]]:
     found: dict[str, Decimal] = {}
     for first, otherwise in ((_FIRST_TOKEN, _WHOLE_ANSWER), (_TOKEN_PACE, _MEAN_PACE)):
         for each in (first, otherwise):
@@ -157,13 +157,13 @@ def _objectives(model: SeenModel) -> Iterator[list[str]]:
     yield from _headroom(model)
 
 
-def _measured(model: SeenModel) -> frozenset[str]:
+def _measured(model: MeasuredModel) -> frozenset[str]:
     signals = model.signals.items()
     return frozenset(key for key, seen in signals if seen.quality != "unavailable")
 
 
-def _threshold(model: SeenModel, of: _Latency) -> Decimal | None:
-    """Return a bucket edge within which the target's share was, or the nearest there is."""
+def _threshold(model: MeasuredModel, of: _Latency) -> Decimal | None:
+    """Return the lowest bucket boundary that met the target, else the nearest one."""
     seen = model.signals.get(of.indicator)
     if seen is None or seen.quality == "unavailable":
         return None
@@ -180,23 +180,23 @@ def _threshold(model: SeenModel, of: _Latency) -> Decimal | None:
     return Decimal(repr(min(enough, default=max(edges)))).normalize()
 
 
-def _latency(model: SeenModel, of: _Latency, threshold: Decimal) -> list[str]:
+def _latency(model: MeasuredModel, of: _Latency, threshold: Decimal) -> list[str]:
     seen, events = model.signals[of.indicator], INDICATORS[of.indicator].events
     total = seen.counts[-1]
     if not total:
-        said = f"No {events} seen yet: a usual threshold, to be read again under load."
+        comment = f"No {events} seen yet: a usual threshold, to be read again under load."
     else:
         within = seen.counts[seen.edges.index(float(threshold))] / total
         share = decimal_text(of.target * 100)
         quantile = _quantile(float(of.target), seen.edges, seen.counts)
         now = f"about {quantile:.3g} s" if quantile < inf else "beyond the last bucket edge"
-        said = f"p{share} now {now}, {_count(total)} {events}{_little(total)}"
-        said += f": {within:.1%} were within {format_duration(threshold)}, the next bucket edge."
+        comment = f"p{share} now {now}, {_count(total)} {events}{_little(total)}"
+        comment += f": {within:.1%} were within {format_duration(threshold)}, the next bucket edge."
         if within < float(of.target):
-            said += " That is less than the target, and there is no higher edge."
+            comment += " That is less than the target, and there is no higher edge."
     estimate = f" An estimate: {seen.note}." if seen.quality == "estimate" and seen.note else ""
     about = {"threshold": format_duration(threshold), "target": of.target}
-    return _objective(f"{said} {of.why}{estimate}", of.name, of.indicator, about)
+    return _objective(f"{comment} {of.why}{estimate}", of.name, of.indicator, about)
 
 
 def _availability(requests: Mapping[str, float]) -> list[str]:
@@ -210,49 +210,53 @@ def _completion(streams: Mapping[str, float]) -> list[str]:
 
 
 def _shares(name: str, indicator: str, good: float, bad: float, what: str) -> list[str]:
-    """Promise the highest usual target that is kept; of few events, none that one would break."""
+    """Yield the highest usual target that was met, of few events the highest safe one."""
     total = good + bad
     if total < _FEW:
         target = Decimal("0.99")
         noun = what.partition(" ")[0]
-        said = f"{_count(total)} {noun} so far are too few to judge by: a usual target."
-        return _objective(said, name, indicator, {"target": target})
+        comment = f"{_count(total)} {noun} so far are too few to judge by: a usual target."
+        return _objective(comment, name, indicator, {"target": target})
     share = good / total
     target = next((one for one in _TARGETS if share >= one), _TARGETS[-1])
-    said = f"{share:.2%} of {_count(total)} {what}: the highest usual target that is kept."
+    comment = f"{share:.2%} of {_count(total)} {what}: the highest usual target that is kept."
     if share < target:
-        said = f"{share:.2%} of {_count(total)} {what}, which is less than this usual target."
-    return _objective(said, name, indicator, {"target": target})
+        comment = f"{share:.2%} of {_count(total)} {what}, which is less than this usual target."
+    return _objective(comment, name, indicator, {"target": target})
 
 
-def _goodput(model: SeenModel, found: Mapping[str, Decimal]) -> Iterator[list[str]]:
+def _goodput(model: MeasuredModel, found: Mapping[str, Decimal]) -> Iterator[list[str]]:
     clauses = {key: found[key] for key in ("ttft", "tpot") if key in found}
     if "tpot" not in clauses and (pace := _threshold(model, _MEAN_PACE)) is not None:
         clauses["tpot"] = pace
     if clauses:
         written = {key: format_duration(threshold) for key, threshold in clauses.items()}
-        said = "Requests that keep all of it at once; the clauses are as above, where there is one."
-        yield _objective(said, "goodput", "goodput", {"clauses": written, "target": _TARGETS[-1]})
+        comment = (
+            "Requests that keep all of it at once; the clauses are as above, where there is one."
+        )
+        yield _objective(
+            comment, "goodput", "goodput", {"clauses": written, "target": _TARGETS[-1]}
+        )
 
 
-def _headroom(model: SeenModel) -> Iterator[list[str]]:
+def _headroom(model: MeasuredModel) -> Iterator[list[str]]:
     measured = _measured(model)
     if "kv_utilization" in measured:
         used = max(model.signals["kv_utilization"].values.values(), default=None)
         now = "" if used is None else f"{used:.0%} of the KV cache is used now. "
-        said = f"{now}99%: bursts may fill it for a moment, a long prompt then waits."
+        comment = f"{now}99%: bursts may fill it for a moment, a long prompt then waits."
         about = {"threshold": "90%", "target": Decimal("0.99")}
-        yield _objective(said, "kv-headroom", "kv_headroom", about)
+        yield _objective(comment, "kv-headroom", "kv_headroom", about)
     if {"sequences_active", "sequences_max"} <= measured:
         active, most = (
             sum(model.signals[key].values.values()) for key in ("sequences_active", "sequences_max")
         )
-        said = f"{active:g} of {most:g} sequences are active now. 99%: as above."
+        comment = f"{active:g} of {most:g} sequences are active now. 99%: as above."
         about = {"threshold": "95%", "target": Decimal("0.99")}
-        yield _objective(said, "sequence-headroom", "sequence_headroom", about)
+        yield _objective(comment, "sequence-headroom", "sequence_headroom", about)
 
 
-def _objective(said: str, name: str, indicator: str, about: Mapping[str, object]) -> list[str]:
+def _objective(comment: str, name: str, indicator: str, about: Mapping[str, object]) -> list[str]:
     def written(value: object) -> str:
         if isinstance(value, Decimal):
             return f"{decimal_text(value * 100)}%"
@@ -262,14 +266,14 @@ def _objective(said: str, name: str, indicator: str, about: Mapping[str, object]
 
     parts = {"name": name, "indicator": indicator, **about}
     line = ", ".join(f"{key}: {written(value)}" for key, value in parts.items())
-    return [*(f"  {line}" for line in _comment(said)), f"  - {{{line}}}"]
+    return [*(f"  {line}" for line in _comment(comment)), f"  - {{{line}}}"]
 
 
-# What is not there
+# Missing signals
 
 
-def _rest(model: SeenModel) -> Iterator[str]:
-    """Say what cannot be promised, and what would change that."""
+def _rest(model: MeasuredModel) -> Iterator[str]:
+    """Yield comments on signals that are not measured, and their remedy."""
     gaps: dict[tuple[str, str], list[str]] = {}
     for indicator in _WANTED:
         seen = model.signals.get(INDICATORS[indicator].signals[0])
@@ -279,26 +283,26 @@ def _rest(model: SeenModel) -> Iterator[str]:
         yield ""
         yield "  # Not measured here:"
     for (note, fix), keys in gaps.items():
-        said = f"{', '.join(keys)}: {note}{f'; {fix}' if fix else ''}"
-        yield from _bullet(said)
+        comment = f"{', '.join(keys)}: {note}{f'; {fix}' if fix else ''}"
+        yield from _bullet(comment)
     if "streams" not in _measured(model):
-        said = (
+        comment = (
             "they are measured on the streams; run the sidecar with --tap "
             "(docs/how-to/proxy-tap.md)"
         )
         streams = model.signals.get("streams")
         if streams and streams.fix and "--tap" not in streams.fix:  # it has a tap
-            said = f"{streams.note}; {streams.fix}"
-        yield from _bullet(f"{', '.join(_TAPPED)}: {said}")
+            comment = f"{streams.note}; {streams.fix}"
+        yield from _bullet(f"{', '.join(_TAPPED)}: {comment}")
 
 
-def _bullet(said: str) -> list[str]:
-    first, *more = wrap(" ".join(said.split()), WIDTH - 6, break_on_hyphens=False)
+def _bullet(comment: str) -> list[str]:
+    first, *more = wrap(" ".join(comment.split()), WIDTH - 6, break_on_hyphens=False)
     return [f"  # - {first}", *(f"  #   {line}" for line in more)]
 
 
-def _comment(said: str) -> list[str]:
-    lines = wrap(" ".join(said.split()), WIDTH - 4, break_on_hyphens=False)
+def _comment(comment: str) -> list[str]:
+    lines = wrap(" ".join(comment.split()), WIDTH - 4, break_on_hyphens=False)
     return [f"# {line}" for line in lines]
 
 
@@ -311,7 +315,7 @@ def _little(total: float) -> str:
 
 
 def _quantile(q: float, edges: Sequence[float], counts: Sequence[float]) -> float:
-    """Return the interpolated quantile; ``inf`` where it lies beyond the last finite edge."""
+    """Return the interpolated quantile; ``inf`` beyond the last finite boundary."""
     rank = q * counts[-1]
     below = pairwise(zip((0.0, *edges), (0.0, *counts), strict=True))
     for (low, before), (high, upto) in below:

@@ -1,6 +1,6 @@
-"""Write services as SLO files of our own: :func:`slos.load.load_file` reads the same again.
+"""Write services as SLO files that :func:`slos.load.load_file` reads back.
 
-What a file does not say because it is the default is not written either.
+Defaults are not written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slos.durations import format_duration, parse_duration
 from slos.errors import BadValue
 from slos.fields.values import API_VERSION
 from slos.generic import edge_text, unit_of
-from slos.imports.foreign import Note
+from slos.imports.drafts import Note
 from slos.indicators import INDICATORS
 from slos.model import (
     HISTOGRAMS,
@@ -32,18 +32,18 @@ _DEFAULT = Alerting()
 
 
 def text(services: Iterable[Service], notes: Iterable[Note] = (), *, about: str = "") -> str:
-    """Return the YAML of a file, one document for each service; ``about`` is its first line.
+    """Return the YAML of a file, one document per service; ``about`` is its first comment.
 
-    Notes become comments, above what they are about.
+    Notes become comments above their subjects.
     """
-    said = list(notes)
-    head = [f"# {about}"] * bool(about) + _comments(said, "", "")
+    every = list(notes)
+    head = [f"# {about}"] * bool(about) + _comments(every, "", "")
     documents = [
-        "\n".join(_document(service, [note for note in said if note.service == service.service]))
+        "\n".join(_document(service, [note for note in every if note.service == service.service]))
         for service in services
     ]
     known = {service.service for service in services}
-    lost = [_comment(note) for note in said if note.service and note.service not in known]
+    lost = [_comment(note) for note in every if note.service and note.service not in known]
     return "\n".join([*head, *lost, "---\n".join(f"{each}\n" for each in documents)])
 
 
@@ -71,8 +71,8 @@ def _comment(note: Note) -> str:
     problem = note.problem
     line = f"line {problem.line}, " if problem.line else ""
     place = f"{'LOST, ' if note.lost else ''}{line}{problem.field}: "
-    said = f"{place[:1].upper()}{place[1:]}{problem.message}. Fix: {problem.fix}."
-    return f"# {' '.join(said.split())}"
+    every = f"{place[:1].upper()}{place[1:]}{problem.message}. Fix: {problem.fix}."
+    return f"# {' '.join(every.split())}"
 
 
 def _service(service: Service) -> dict[str, object]:
@@ -126,7 +126,7 @@ def _generic(objective: Objective) -> dict[str, object]:
 
 
 def _edge(objective: Objective) -> str | Decimal:
-    """Write a bucket edge as a duration if that says exactly the same."""
+    """Write a bucket boundary as a duration if that is exact."""
     edge, written = objective.threshold, edge_text(objective)
     unit = unit_of(objective.queries["histogram"].partition("{")[0])
     assert edge is not None  # noqa: S101  (histograms have one)
@@ -173,8 +173,8 @@ def _overrides(overrides: Overrides) -> dict[str, object]:
     )
 
 
-def _disable(told: Alerting | Overrides) -> list[str]:
-    return [kind for kind in SERVICE_DISABLED if kind in told.disable]
+def _disable(alerting: Alerting | Overrides) -> list[str]:
+    return [kind for kind in SERVICE_DISABLED if kind in alerting.disable]
 
 
 def _tier(tier: Tier, default: Tier) -> dict[str, object]:
@@ -187,5 +187,5 @@ def _percent(ratio: Decimal) -> str:
 
 
 def _some(**parts: object) -> dict[str, object]:
-    """Return the parts that say something; 0 does."""
+    """Return the parts that are not empty; 0 is kept."""
     return {key: part for key, part in parts.items() if part or part == 0}

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner
-from foreign import Folder
+from conversion_folder import Folder
 
 from tokenslo.commands.validate import validate
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from foreign import Folder
+from conversion_folder import Folder
 from generic_example import FORMS, generic_objective, generic_service
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service_example import CLAUSES
-from test_foreign_hostile import TEXTS
-from test_foreign_sloth import PLUGIN
+from test_import_hostile import TEXTS
+from test_import_sloth import PLUGIN
 
 import alerts
-from slos import openslo_export, write
+from slos import openslo_export, writer
 from slos.indicators import CLAUSES as CLAUSE_KEYS
 from slos.indicators import INDICATORS
 from slos.load import load_file
@@ -138,12 +138,12 @@ def bare(services: tuple[Service, ...]) -> tuple[Service, ...]:
 @given(st.lists(SERVICES, min_size=1, max_size=2, unique_by=lambda each: each.service).map(tuple))
 def test_what_is_written_is_read_as_the_same(tmp_path: Path, services) -> None:
     path = tmp_path / "slo.yaml"
-    text = write.text(services, about="A test.")
+    text = writer.text(services, about="A test.")
     path.write_text(text, encoding="utf-8")
     loaded = load_file(path)
     assert bare(loaded.services) == services
     assert loaded.notes == ()
-    assert write.text(loaded.services, about="A test.") == text
+    assert writer.text(loaded.services, about="A test.") == text
 
 
 def test_every_example_of_ours_converts_to_itself(folder: Folder) -> None:

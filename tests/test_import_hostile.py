@@ -14,9 +14,9 @@ import yaml
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_foreign_openslo import SEARCH, SLIS
-from test_foreign_pyrra import GATEWAY, HEAD
-from test_foreign_sloth import CHECKOUT, RESOURCE
+from test_import_openslo import SEARCH, SLIS
+from test_import_pyrra import GATEWAY, HEAD
+from test_import_sloth import CHECKOUT, RESOURCE
 
 from slos.errors import InvalidFile
 from slos.load import load_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from foreign import Folder
+from conversion_folder import Folder
 
 from slos.errors import InvalidFile
 from slos.load import load_file

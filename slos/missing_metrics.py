@@ -1,7 +1,7 @@
-"""Whether servers give what SLO files ask for: metrics, and a bucket edge at each threshold.
+"""Compare SLO files with served metrics: names, labels, and bucket boundaries at thresholds.
 
-A classic histogram answers "how many were within t" exactly only at a bucket edge.  Without one at
-the threshold, an objective has no result, and that shows only when somebody needs it.
+A classic histogram answers "how many were within t" exactly only at a bucket boundary.  Without one
+at the threshold, an objective has no result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Served = Mapping[str, Sequence[Labels]]
 
 
 def unserved(service: Service, served: Served) -> Iterator[Problem]:
-    """Yield what the objectives of a service ask for in vain, in file order."""
+    """Yield the needs of a service's objectives that no server meets, in file order."""
     for index, objective in enumerate(service.objectives):
         for field, message, fix in _missing(objective, service, served):
             where = f"objectives[{index}]" + (f".{field}" if field else "")
@@ -43,7 +43,7 @@ def _missing(objective: Objective, service: Service, served: Served) -> Iterator
         return
     every = _selected(histogram, served)
     if not every:
-        yield _not_there(histogram, served, own=bool(objective.queries))
+        yield _missing_series(histogram, served, own=bool(objective.queries))
         return
     assert objective.threshold is not None  # noqa: S101  (every histogram has one)
     without = [edges for edges in _edges(every) if objective.threshold not in edges]
@@ -52,7 +52,7 @@ def _missing(objective: Objective, service: Service, served: Served) -> Iterator
 
 
 def _histogram(objective: Objective, service: Service) -> Vector | None:
-    """Return the buckets that an objective is counted from."""
+    """Return the buckets that an objective reads."""
     if "histogram" in objective.queries:
         selector = parsed(objective.queries["histogram"]).selector
         assert selector is not None  # noqa: S101  (read_generic requires it)
@@ -75,13 +75,15 @@ def _absent(objective: Objective, service: Service, served: Served) -> Iterator[
         wanted = [vector(SIGNALS[key].metric, {**chosen, **SIGNALS[key].fixed}) for key in keys]
     for selector in wanted:
         if not _selected(selector, served):
-            yield _not_there(selector, served, own=bool(objective.queries))
+            yield _missing_series(selector, served, own=bool(objective.queries))
 
 
-def _not_there(selector: Vector, served: Served, *, own: bool) -> _Found:
+def _missing_series(selector: Vector, served: Served, *, own: bool) -> _Found:
     others = served.get(selector.metric, ())
     if others:
-        shown = ", ".join(sorted({_shown(labels, selector.matchers) for labels in others})[:3])
+        shown = ", ".join(
+            sorted({_selector_text(labels, selector.matchers) for labels in others})[:3]
+        )
         fix = "correct the selector" + ("" if own else ", which is the service's")
         return "", f"asks for {selector}, but there is only {shown}", fix
     fix = (
@@ -93,18 +95,18 @@ def _not_there(selector: Vector, served: Served, *, own: bool) -> _Found:
     return "", f"{selector.metric} is not served", fix
 
 
-def _shown(labels: Labels, matchers: Iterable[Matcher]) -> str:
-    """Write the labels that a selector asks for as they are."""
-    asked = dict.fromkeys(each.label for each in matchers if each.label in labels)
-    return "{" + ",".join(f'{label}="{labels[label]}"' for label in asked) + "}"
+def _selector_text(labels: Labels, matchers: Iterable[Matcher]) -> str:
+    """Write the served values of a selector's labels."""
+    selected = dict.fromkeys(each.label for each in matchers if each.label in labels)
+    return "{" + ",".join(f'{label}="{labels[label]}"' for label in selected) + "}"
 
 
 def _selected(selector: Vector, served: Served) -> list[Labels]:
-    return [labels for labels in served.get(selector.metric, ()) if _fits(labels, selector)]
+    return [labels for labels in served.get(selector.metric, ()) if _may_match(labels, selector)]
 
 
-def _fits(labels: Labels, selector: Vector) -> bool:
-    """Whether a series may be selected: labels it lacks may be those that Prometheus adds."""
+def _may_match(labels: Labels, selector: Vector) -> bool:
+    """Whether a series may match: Prometheus may add labels that it lacks."""
     return all(
         matcher.label not in labels or matcher.accepts(labels[matcher.label])
         for matcher in selector.matchers
@@ -112,7 +114,7 @@ def _fits(labels: Labels, selector: Vector) -> bool:
 
 
 def _edges(buckets: Iterable[Labels]) -> list[list[Decimal]]:
-    """Return the edges of each histogram, however they are spelled."""
+    """Return the boundaries of each histogram in any spelling."""
     found: dict[tuple[tuple[str, str], ...], list[Decimal]] = {}
     for labels in buckets:
         one = tuple(sorted((name, value) for name, value in labels.items() if name != "le"))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service_example import objective, service
 
-from slos.served import unserved
+from slos.missing_metrics import unserved
 from tokenslo.commands.generate import generate
 from tokenslo.commands.validate import validate
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slos.first_file import Seen, SeenModel, text
+from slos.initial_file import MeasuredModel, MeasuredSignal, text
 from slos.load import load_file
 
 EDGES = (0.1, 0.25, 0.5, 1.0, inf)
-TTFT = Seen("exact", edges=EDGES, counts=(100.0, 800.0, 960.0, 1000.0, 1000.0))
-GONE = Seen("unavailable", "no metric has it", "give the sidecar --tap")
+TTFT = MeasuredSignal("exact", edges=EDGES, counts=(100.0, 800.0, 960.0, 1000.0, 1000.0))
+GONE = MeasuredSignal("unavailable", "no metric has it", "give the sidecar --tap")
 
 
-def written(folder: Path, *models: SeenModel) -> tuple[str, dict[str, dict[str, object]]]:
+def written(folder: Path, *models: MeasuredModel) -> tuple[str, dict[str, dict[str, object]]]:
     made = text(models, about="A test.")
     path = folder / "slo.yaml"
     path.write_text(made, encoding="utf-8")
@@ -30,13 +30,15 @@ def written(folder: Path, *models: SeenModel) -> tuple[str, dict[str, dict[str, 
 
 
 def test_a_whole_file() -> None:
-    model = SeenModel(
+    model = MeasuredModel(
         "llama-3/70b",
         {
             "ttft": TTFT,
             "itl": GONE,
-            "requests": Seen("exact", values={"ok": 9980.0, "error": 15.0, "invalid": 400.0}),
-            "kv_utilization": Seen("exact", values={"": 0.34}),
+            "requests": MeasuredSignal(
+                "exact", values={"ok": 9980.0, "error": 15.0, "invalid": 400.0}
+            ),
+            "kv_utilization": MeasuredSignal("exact", values={"": 0.34}),
             "streams": GONE,
         },
     )
@@ -75,10 +77,14 @@ objectives:
 def test_streams_bring_goodput_and_completion(tmp_path: Path) -> None:
     signals = {
         "ttft": TTFT,
-        "tpot": Seen("exact", edges=EDGES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)),
-        "streams": Seen("exact", values={"ok": 940.0, "error": 60.0, "disconnected": 90.0}),
+        "tpot": MeasuredSignal(
+            "exact", edges=EDGES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)
+        ),
+        "streams": MeasuredSignal(
+            "exact", values={"ok": 940.0, "error": 60.0, "disconnected": 90.0}
+        ),
     }
-    made, found = written(tmp_path, SeenModel("m", signals))
+    made, found = written(tmp_path, MeasuredModel("m", signals))
     assert "--tap" not in made
     assert found["m"].keys() == {"first-token", "mean-pace", "completion", "goodput"}
     assert found["m"]["goodput"].clauses == {"ttft": Decimal("0.5"), "tpot": Decimal("0.1")}
@@ -86,21 +92,25 @@ def test_streams_bring_goodput_and_completion(tmp_path: Path) -> None:
 
 
 def test_nothing_is_promised_where_nothing_is_measured() -> None:
-    assert text([SeenModel("m", {"ttft": GONE, "requests": GONE})], about="x") == ""
+    assert text([MeasuredModel("m", {"ttft": GONE, "requests": GONE})], about="x") == ""
     assert text([], about="x") == ""
 
 
 def test_without_traffic_it_says_so(tmp_path: Path) -> None:
-    idle = Seen("exact", edges=EDGES, counts=(0.0,) * 5)
-    made, found = written(tmp_path, SeenModel("m", {"ttft": idle, "requests": Seen("exact")}))
+    idle = MeasuredSignal("exact", edges=EDGES, counts=(0.0,) * 5)
+    made, found = written(
+        tmp_path, MeasuredModel("m", {"ttft": idle, "requests": MeasuredSignal("exact")})
+    )
     assert "No requests seen yet: a usual threshold, to be read again under load." in made
     assert "0 requests so far are too few to judge by: a usual target." in made
     assert found["m"]["first-token"].threshold == 1
 
 
 def test_what_is_slower_than_every_edge_is_said(tmp_path: Path) -> None:
-    slow = Seen("estimate", "read late", edges=EDGES, counts=(0.0, 0.0, 0.0, 100.0, 1000.0))
-    made, found = written(tmp_path, SeenModel("m", {"ttft": slow}))
+    slow = MeasuredSignal(
+        "estimate", "read late", edges=EDGES, counts=(0.0, 0.0, 0.0, 100.0, 1000.0)
+    )
+    made, found = written(tmp_path, MeasuredModel("m", {"ttft": slow}))
     flat = " ".join(made.replace("#", "").split())
     assert "p95 now beyond the last bucket edge, 1,000 requests: 10.0% were within 1s" in flat
     assert "That is less than the target, and there is no higher edge." in flat
@@ -109,9 +119,9 @@ def test_what_is_slower_than_every_edge_is_said(tmp_path: Path) -> None:
 
 
 def test_a_histogram_without_edges_gives_way_to_another(tmp_path: Path) -> None:
-    bare = Seen("exact", edges=(inf,), counts=(5.0,))
-    whole = Seen("exact", edges=EDGES, counts=(0.0, 0.0, 0.0, 5.0, 5.0))
-    _, found = written(tmp_path, SeenModel("m", {"ttft": bare, "e2e": whole}))
+    bare = MeasuredSignal("exact", edges=(inf,), counts=(5.0,))
+    whole = MeasuredSignal("exact", edges=EDGES, counts=(0.0, 0.0, 0.0, 5.0, 5.0))
+    _, found = written(tmp_path, MeasuredModel("m", {"ttft": bare, "e2e": whole}))
     assert list(found["m"]) == ["whole-answer"]
 
 
@@ -121,15 +131,15 @@ names = st.text(
     max_size=70,
 ).filter(lambda name: "\ufeff" not in name)
 histograms = st.lists(st.integers(0, 500), min_size=5, max_size=5).map(
-    lambda rises: Seen(
+    lambda rises: MeasuredSignal(
         "exact", edges=EDGES, counts=tuple(float(count) for count in accumulate(rises))
     )
 )
 numbers = st.dictionaries(
     st.sampled_from(["ok", "error", "timeout", ""]), st.floats(0, 1e9), max_size=3
-).map(lambda values: Seen("exact", values=values))
+).map(lambda values: MeasuredSignal("exact", values=values))
 models = st.builds(
-    SeenModel,
+    MeasuredModel,
     names,
     st.fixed_dictionaries(
         {"ttft": histograms},
@@ -145,7 +155,7 @@ models = st.builds(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(models, min_size=1, max_size=3, unique_by=lambda model: model.name))
 def test_whatever_was_seen_the_file_is_valid_and_keeps_its_word(
-    tmp_path: Path, seen: list[SeenModel]
+    tmp_path: Path, seen: list[MeasuredModel]
 ) -> None:
     _, found = written(tmp_path, *seen)
     assert found.keys() == {model.name for model in seen}

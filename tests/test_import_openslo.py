@@ -6,7 +6,7 @@ from decimal import Decimal
 from textwrap import dedent
 
 import pytest
-from foreign import Folder
+from conversion_folder import Folder
 
 from slos.errors import InvalidFile
 from slos.load import load_file
