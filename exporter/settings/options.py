@@ -47,22 +47,22 @@ OPTIONS = (
     Option(
         "triton-metrics",
         "URL",
-        "Triton's metrics; without it, port 8002 of the same host.",
+        "Triton's metrics; default: port 8002 of the same host.",
         values.parse_url,
     ),
     Option("trtllm", "URL", "A trtllm-serve, such as http://127.0.0.1:8000.", values.parse_url),
     Option(
         "trtllm-requests",
         "GLOB",
-        "The files with the timing of its requests (perf_metrics_output_dir), such as "
+        "Files with per-request timing of trtllm-serve (perf_metrics_output_dir), such as "
         "'/var/perf/perf_metrics-*.jsonl'.",
         values.parse_text,
     ),
     Option(
         "trtllm-iterations",
         "FILE",
-        "A file to which iteration records are appended, one JSON object per line; it is named "
-        "after the model, such as llama-3-70b.jsonl.",
+        "A file with iteration records, one JSON object per line, named after the model, such as "
+        "llama-3-70b.jsonl.",
         values.parse_text,
     ),
     Option("vllm", "URL", "A vLLM server, such as http://127.0.0.1:8000.", values.parse_url),
@@ -70,32 +70,35 @@ OPTIONS = (
     Option(
         "slo",
         "FILE",
-        "SLO file whose objectives to check; repeatable.",
+        "SLO file: its thresholds become bucket boundaries and SLO events; repeatable.",
         values.parse_text,
         many=True,
     ),
     Option(
         "jpath",
         "DIR",
-        "Folder for imports of SLO files in Jsonnet, beside their own; repeatable.",
+        "Folder for Jsonnet imports, in addition to the file's own; repeatable.",
         values.parse_text,
         many=True,
     ),
-    Option("listen", "HOST:PORT", "Where to serve.", values.parse_listen, "127.0.0.1:9464"),
-    Option("interval", "TIME", "Time from one reading to the next.", values.parse_interval, "1s"),
-    Option("timeout", "TIME", "Time an answer may take.", values.parse_interval, "2s"),
+    Option("listen", "HOST:PORT", "Address to serve on.", values.parse_listen, "127.0.0.1:9464"),
+    Option("interval", "TIME", "Time between scrapes of the sources.", values.parse_interval, "1s"),
+    Option("timeout", "TIME", "Time limit of a scrape.", values.parse_interval, "2s"),
     Option(
-        "stale-after", "TIME", "Age at which readings are withdrawn.", values.parse_interval, "5s"
+        "stale-after",
+        "TIME",
+        "Age at which the series of a source are withdrawn.",
+        values.parse_interval,
+        "5s",
     ),
     Option(
         "model",
         "GLOB",
-        "Report on these models even if they neither stream nor publish engine metrics; "
-        "repeatable.",
+        "Include these models, even if they neither stream nor publish engine metrics; repeatable.",
         values.parse_text,
         many=True,
     ),
-    Option("max-bytes", "SIZE", "Largest answer to read.", values.parse_size, "8MiB"),
+    Option("max-bytes", "SIZE", "Size limit of a response.", values.parse_size, "8MiB"),
     Option(
         "expect-model",
         "NAME[:VERSION]",
@@ -106,7 +109,7 @@ OPTIONS = (
     Option(
         "unready-after",
         "TIME",
-        "Not ready when the server has not answered for this long; a busy one may take its time.",
+        "Not ready when a source has not responded for this long.",
         values.parse_interval,
         "30s",
     ),
@@ -121,48 +124,43 @@ OPTIONS = (
     Option(
         "probe",
         "MODEL",
-        "Send a request for one token to this model now and then, and be not ready if it fails; "
-        "needs a tap, because the server's own counters have it like any other request; "
-        "repeatable.",
+        "Probe this model with requests for one token; not ready if they fail. Needs a tap, "
+        "because the server's own counters include probes; repeatable.",
         values.parse_text,
         many=True,
     ),
-    Option(
-        "probe-interval", "TIME", "Time from one probe to the next.", values.parse_interval, "30s"
-    ),
+    Option("probe-interval", "TIME", "Time between probes.", values.parse_interval, "30s"),
     Option(
         "probe-timeout",
         "TIME",
-        "Time the answer to a probe may take.",
+        "Time limit of a probe.",
         values.parse_interval,
         "15s",
     ),
     Option(
         "otlp-traces",
         "HOST:PORT",
-        "Take Triton's traces here, by OTLP/HTTP at /v1/traces.",
+        "Receive Triton's traces on this address, by OTLP/HTTP at /v1/traces.",
         values.parse_listen,
         absent=None,
     ),
     Option(
         "otlp-traces-forward",
         "URL",
-        "Pass the traces on to this collector, such as http://127.0.0.1:4318/v1/traces.",
+        "Forward the traces to this collector, such as http://127.0.0.1:4318/v1/traces.",
         values.parse_url,
     ),
     Option(
         "otlp-endpoint",
         "URL",
-        "Push metrics to this OTLP/HTTP receiver as well; /v1/metrics is added.",
+        "Push metrics to this OTLP/HTTP receiver; /v1/metrics is added.",
         values.parse_url,
     ),
-    Option(
-        "otlp-interval", "TIME", "Time from one push to the next.", values.parse_interval, "15s"
-    ),
+    Option("otlp-interval", "TIME", "Time between pushes.", values.parse_interval, "15s"),
     Option(
         "otlp-genai",
         "VERSION",
-        f"Push gen_ai.server.* as well, as this version of OpenTelemetry's conventions has them: "
+        f"Also push gen_ai.server.*, as in this version of OpenTelemetry's conventions: "
         f"{', '.join(genai.PROFILES)} or {genai.NONE}.",
         values.parse_genai_version,
         genai.CURRENT,
@@ -178,9 +176,9 @@ OPTIONS = (
     Option(
         "tap",
         "SPEC",
-        "Watch every stream: proxy=LISTEN=UPSTREAM, such as proxy=:9000=127.0.0.1:8000, stands "
-        "between clients and a server; capture=INTERFACE:PORTS, such as capture=eth0:8000,8001, "
-        "only looks on and needs CAP_NET_RAW; repeatable.",
+        "Observe streams: proxy=LISTEN=UPSTREAM, such as proxy=:9000=127.0.0.1:8000, forwards "
+        "clients to a server; capture=INTERFACE:PORTS, such as capture=eth0:8000,8001, reads "
+        "packets and needs CAP_NET_RAW; repeatable.",
         parse_tap,
         many=True,
         between=r",(?=\s*[a-z]+=)",
@@ -188,53 +186,53 @@ OPTIONS = (
     Option(
         "tap-tenant-header",
         "NAME",
-        "The header of requests that names a tenant, to count by; set it where clients cannot.",
+        "Request header with the tenant, to count by; a gateway must set it.",
         values.parse_header,
     ),
     Option(
         "tap-drain",
         "TIME",
-        "Time that streams have to end when the sidecar is told to stop.",
+        "Time that streams have to end after SIGTERM.",
         values.parse_interval,
         "30s",
     ),
     Option(
         "tap-connections",
         "NUMBER",
-        "Most connections that a proxy lets through at a time.",
+        "Limit of connections through a proxy.",
         values.parse_count,
         "8000",
     ),
     Option(
         "tap-tls-certificate",
         "FILE",
-        "Speak TLS to clients of the proxy, with this certificate chain (PEM).",
+        "Certificate chain (PEM) for TLS between clients and the proxy.",
         values.parse_text,
     ),
-    Option("tap-tls-key", "FILE", "The key of that certificate (PEM).", values.parse_text),
+    Option("tap-tls-key", "FILE", "Private key (PEM) of that certificate.", values.parse_text),
     Option(
         "tap-upstream-server-name",
         "NAME",
-        "Speak TLS to the server behind the proxy, whose certificate has this name.",
+        "Name in the certificate of the server, for TLS between the proxy and the server.",
         values.parse_text,
     ),
     Option(
         "tap-upstream-ca",
         "FILE",
-        "Who vouches for that certificate (PEM); without it, the system's CAs.",
+        "Certificate authorities (PEM) of that server; default: the system's.",
         values.parse_text,
     ),
     Option(
         "inject",
         "WHAT",
-        "perf-metrics: have the proxy ask engines for their own timing of each request, and take "
-        "it out of the answers again.",
+        "perf-metrics: the proxy requests engine timing with each request, and removes it from "
+        "the responses.",
         values.parse_inject,
     ),
     Option(
         "log-level",
         "LEVEL",
-        f"How much to log: {', '.join(values.LOG_LEVELS)}.",
+        f"Log level: {', '.join(values.LOG_LEVELS)}.",
         values.parse_log_level,
         "info",
     ),

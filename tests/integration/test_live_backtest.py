@@ -387,7 +387,7 @@ def test_progress_is_shown_on_a_terminal_only(url: str, slo: str) -> None:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=True)
         os.close(theirs)
         shown = terminal.read(4096)
-    assert b"asking Prometheus" in shown
+    assert b"querying Prometheus" in shown
     assert len(json.loads(done.stdout)) == 7
 
 

@@ -142,8 +142,9 @@ def _type(shape: Mapping[str, object]) -> str:
     if "ms|" in pattern or "|ms" in pattern:
         return "duration"
     names = {"array": "list", "object": "mapping", "integer": "whole number", "string": "text"}
-    kind = shape.get("type")
-    return names.get(str(kind), "text or mapping" if "oneOf" in shape or "anyOf" in shape else "")
+    if "oneOf" in shape or "anyOf" in shape:
+        return "text or mapping"
+    return names.get(str(shape.get("type")), "mapping")
 
 
 def _indicators() -> str:
