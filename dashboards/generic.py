@@ -11,7 +11,7 @@ from dashboards.grafana import Level, PanelQuery
 from promql.expr import call, number
 from slos import names
 from slos.durations import parse_duration
-from slos.generic import bad_share
+from slos.generic_events import bad_share
 from slos.plan import PlannedObjective
 from slos.queries import INSTANCE, recorded
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number, on
 from slos import names
 from slos.causes import cause_labels
-from slos.generic import bad_share
+from slos.generic_events import bad_share
 from slos.indicators import FAILED, among, counters
 from slos.plan import Plan, PlannedCause, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded

@@ -9,7 +9,7 @@ from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
 from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.mitigations import Cause
-from slos.generic import bad_share
+from slos.generic_events import bad_share
 from slos.indicators import GENERIC
 from slos.plan import PlannedAlert, PlannedObjective
 

@@ -39,7 +39,8 @@ from slos.events import (
     in_slices,
     slices,
 )
-from slos.generic import edge_text, generic_events
+from slos.generic import edge_text
+from slos.generic_events import generic_events
 from slos.model import Objective, Service
 from slos.names import (
     TOTAL,

@@ -18,22 +18,24 @@ from slos.imports.drafts import (
     Draft,
     Notes,
     PlacedValue,
+    labels,
+    name,
+    non_empty,
+    one_line,
+)
+from slos.imports.openslo_indicators import METHODS, indicator, slice_target, slice_window
+from slos.imports.openslo_objects import ALERTS, File, Object, read_objects
+from slos.imports.readers import (
     anything,
     boolean,
     check_required_keys,
     items,
-    labels,
-    name,
-    non_empty,
     number,
-    one_line,
     percent,
     read_optional_mapping,
     share,
     text,
 )
-from slos.imports.openslo_indicators import METHODS, indicator, slice_target, slice_window
-from slos.imports.openslo_objects import ALERTS, File, Object, read_objects
 from slos.schema import Place, Reader, nearest
 
 _PERIODS = {"M": "30d", "Q": "90d", "Y": "365d"}

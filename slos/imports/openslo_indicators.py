@@ -21,19 +21,15 @@ from slos.imports import idioms
 from slos.imports.drafts import (
     Notes,
     PlacedValue,
-    anything,
     as_rate,
-    boolean,
     fill_window,
     histogram,
     note_counts_per_window,
-    number,
     query_of,
     rate_of_counter,
-    read_optional_mapping,
-    text,
 )
 from slos.imports.openslo_objects import File
+from slos.imports.readers import anything, boolean, number, read_optional_mapping, text
 from slos.names import BASE_WINDOW
 from slos.schema import Place, Reader
 

@@ -7,14 +7,8 @@ from dataclasses import dataclass, field
 
 from slos.document import Document
 from slos.errors import BadValue, Problem, quoted
-from slos.imports.drafts import (
-    Notes,
-    PlacedValue,
-    anything,
-    check_required_keys,
-    read_optional_mapping,
-    text,
-)
+from slos.imports.drafts import Notes, PlacedValue
+from slos.imports.readers import anything, check_required_keys, read_optional_mapping, text
 from slos.schema import Place, Reader
 
 ALERTS = ("AlertPolicy", "AlertCondition", "AlertNotificationTarget")

@@ -19,25 +19,27 @@ from slos.errors import BadValue, Problem
 from slos.events import edge_matcher
 from slos.generic import WINDOW, parsed
 from slos.imports.drafts import (
-    METADATA,
     SET_BY_TIERS,
     Draft,
     Notes,
     PlacedValue,
-    anything,
-    boolean,
-    check_required_keys,
     disabled,
     edge_of,
     histogram,
-    items,
     labels,
     name,
     non_empty,
-    note_object_metadata,
     one_line,
-    percent,
     rate_of_counter,
+)
+from slos.imports.readers import (
+    METADATA,
+    anything,
+    boolean,
+    check_required_keys,
+    items,
+    note_object_metadata,
+    percent,
     read_optional_mapping,
     text,
 )

@@ -14,23 +14,25 @@ from slos.document import Document
 from slos.errors import Problem
 from slos.imports import idioms
 from slos.imports.drafts import (
-    METADATA,
     SET_BY_TIERS,
     Draft,
     Notes,
     PlacedValue,
-    anything,
-    boolean,
-    check_required_keys,
     disabled,
     fill_window,
-    items,
     labels,
     name,
     non_empty,
     note_counts_per_window,
-    note_object_metadata,
     one_line,
+)
+from slos.imports.readers import (
+    METADATA,
+    anything,
+    boolean,
+    check_required_keys,
+    items,
+    note_object_metadata,
     percent,
     read_known_keys,
     read_optional_mapping,

@@ -20,7 +20,7 @@ import alerts
 import dashboards
 import runbooks
 from alerts.formats import Options
-from slos.generic import bad_share
+from slos.generic_events import bad_share
 from slos.model import Alerting, TimeSlices
 from slos.plan import Plan, plan
 from slos.signals import SIGNALS
