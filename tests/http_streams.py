@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
-from tests.wire_log import WireLog
+from tests.event_log import WireLog
 
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

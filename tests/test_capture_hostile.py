@@ -15,10 +15,10 @@ from exporter.protocol.events import SERVER, Observer, ObserverSettings
 from exporter.taps.capture import connection_table
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
-from tests.capturing import need_capture
-from tests.segments import ACK, RST, ipv4, tcp, with_checksums
+from tests.event_log import WireLog
+from tests.packet_capture import need_capture
+from tests.tcp_segments import ACK, RST, ipv4, tcp, with_checksums
 from tests.test_capture_tap import POST, capturing, connected, listening, port_of
-from tests.wire_log import WireLog
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,14 @@ import pytest
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
 from slos.errors import InvalidFile
-from tests.watching import Watcher
+from tests.recording_observer import RecordingObserver
 
 ROOT = Path(__file__).parent.parent
 
 
 async def test_too_many_ports() -> None:
     with pytest.raises(InvalidFile, match="names more than 256 ports"):
-        await CaptureTap(CaptureSpec("lo", tuple(range(1, 258))), Watcher, print).start()
+        await CaptureTap(CaptureSpec("lo", tuple(range(1, 258))), RecordingObserver, print).start()
 
 
 def test_without_the_privilege() -> None:

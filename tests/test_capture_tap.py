@@ -29,9 +29,9 @@ from exporter.taps.capture.packets import Segment, segment
 from exporter.taps.capture.reassembly import HOLE_SECONDS
 from exporter.taps.tap import CaptureSpec
 from slos.errors import InvalidFile
-from tests.capturing import need_capture
-from tests.segments import ACK, FIN, PSH, SYN
-from tests.watching import Watcher
+from tests.packet_capture import need_capture
+from tests.recording_observer import RecordingObserver
+from tests.tcp_segments import ACK, FIN, PSH, SYN
 
 ROOT = Path(__file__).parent.parent
 POST = b"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -61,12 +61,12 @@ def connected(server: socket.socket) -> Iterator[tuple[socket.socket, socket.soc
 
 class Captured:
     def __init__(self, interface: str, *ports: int) -> None:
-        self.watchers: list[Watcher] = []
+        self.watchers: list[RecordingObserver] = []
         self.passed: list[str] = []
         self.tap = CaptureTap(CaptureSpec(interface, ports), self._new, self.passed.append)
 
-    def _new(self) -> Watcher:
-        self.watchers.append(Watcher())
+    def _new(self) -> RecordingObserver:
+        self.watchers.append(RecordingObserver())
         return self.watchers[-1]
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -74,7 +74,7 @@ class Captured:
             while not condition():  # noqa: ASYNC110 - what is waited for sets no event
                 await asyncio.sleep(0.005)
 
-    async def answered(self, data: bytes, number: int = -1) -> Watcher:
+    async def answered(self, data: bytes, number: int = -1) -> RecordingObserver:
         """Wait for the last bytes of an answer; return who watched it."""
         await self.until(
             lambda: (
@@ -323,9 +323,9 @@ CAPTURING = """
     import asyncio, sys
     from exporter.taps.capture.capture_tap import CaptureTap
     from exporter.taps.tap import CaptureSpec
-    from tests.watching import Watcher
+    from tests.recording_observer import RecordingObserver
     async def main():
-        tap = CaptureTap(CaptureSpec("lo", (int(sys.argv[1]),)), Watcher, print)
+        tap = CaptureTap(CaptureSpec("lo", (int(sys.argv[1]),)), RecordingObserver, print)
         await tap.start()
         print("started", flush=True)
         while not tap.traffic().opened:
@@ -390,7 +390,7 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
         from exporter.log import set_up
         from exporter.taps.capture.capture_tap import CaptureTap
         from exporter.taps.tap import CaptureSpec
-        from tests.watching import Watcher
+        from tests.recording_observer import RecordingObserver
 
         assert ctypes.CDLL(None).unshare(0x40000000) == 0  # a network of its own
 
@@ -408,7 +408,7 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
 
         async def main():
             turn(1)
-            tap = CaptureTap(CaptureSpec("lo", (8000,)), Watcher, print)
+            tap = CaptureTap(CaptureSpec("lo", (8000,)), RecordingObserver, print)
             await tap.start()
             await seen(tap, 1)
             turn(0)
@@ -447,7 +447,7 @@ async def test_a_defect_in_a_sweep_does_not_end_the_capture(
 
     monkeypatch.setattr(ConnectionTable, "sweep", sweep)
     monkeypatch.setattr(capture_tap, "SWEEP_SECONDS", 0.01)
-    tap = CaptureTap(CaptureSpec("lo", (1,)), Watcher, lambda _: None)
+    tap = CaptureTap(CaptureSpec("lo", (1,)), RecordingObserver, lambda _: None)
     await tap.start()
     try:
         async with asyncio.timeout(10):

@@ -14,7 +14,7 @@ from promql.lint.catalogue import Metric
 from slos.catalogues.named import everything, named
 from slos.catalogues.stored import stored
 from slos.catalogues.triton import triton
-from tests.linting import dashboard, panel, run
+from tests.lint_files import dashboard, panel, run
 
 ROOT = Path(__file__).parent.parent
 

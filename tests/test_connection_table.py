@@ -11,10 +11,10 @@ from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http2 import PREFACE
 from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, ConnectionTable
 from exporter.taps.capture.packets import Segment, segment
-from tests.grpc_talk import Talk, answered, asked
-from tests.segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
-from tests.watching import Watcher
-from tests.wire_log import WireLog
+from tests.event_log import WireLog
+from tests.grpc_connection import GrpcConnection, answered, asked
+from tests.recording_observer import RecordingObserver
+from tests.tcp_segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
 
 Wrap = Callable[[bytes, str, str], bytes]
 POST = b"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -26,7 +26,7 @@ class Net:
     """A network on which a server at port 8000 is watched."""
 
     def __init__(self, wrap: Wrap = ipv4, most: int = 100) -> None:
-        self.watchers: list[Watcher] = []
+        self.watchers: list[RecordingObserver] = []
         self.passed: list[str] = []
         self.connections = ConnectionTable({8000, 8001}, self._new, self.passed.append, most)
         self._wrap = wrap
@@ -35,8 +35,8 @@ class Net:
             self._addresses = ("2001:db8::10", "2001:db8::20")
         self.time = 0.0
 
-    def _new(self) -> Watcher:
-        self.watchers.append(Watcher())
+    def _new(self) -> RecordingObserver:
+        self.watchers.append(RecordingObserver())
         return self.watchers[-1]
 
     def up(
@@ -228,7 +228,7 @@ def test_an_old_connection_is_forgotten() -> None:
 
 
 def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_gap() -> None:
-    talk, log = Talk(), WireLog()
+    talk, log = GrpcConnection(), WireLog()
     talk.call(asked())
     talk.respond(answered(final=True))
     talk.status()
@@ -329,7 +329,7 @@ def test_urgent_flags_do_not_matter() -> None:
 # --- observers with a defect -------------------------------------------------------------------
 
 
-class Defective(Watcher):
+class Defective(RecordingObserver):
     """Raises in one of its methods, with a prompt in the message."""
 
     def __init__(self, method: str) -> None:
@@ -345,7 +345,12 @@ def test_an_observer_error_costs_its_own_connection_only(
     method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     net = Net()
-    watchers: list[Watcher] = [Watcher(), Defective(method), Watcher(), Defective(method)]
+    watchers: list[RecordingObserver] = [
+        RecordingObserver(),
+        Defective(method),
+        RecordingObserver(),
+        Defective(method),
+    ]
     net.watchers = watchers
     made = iter(watchers)
     net.connections = ConnectionTable({8000}, lambda: next(made), net.passed.append, 100)
@@ -369,10 +374,10 @@ def test_an_observer_error_costs_its_own_connection_only(
 
 def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
     net = Net()
-    made = iter([Defective("expire"), Watcher()])
-    watchers: list[Watcher] = []
+    made = iter([Defective("expire"), RecordingObserver()])
+    watchers: list[RecordingObserver] = []
 
-    def new() -> Watcher:
+    def new() -> RecordingObserver:
         watchers.append(next(made))
         return watchers[-1]
 
@@ -387,10 +392,10 @@ def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
 
 def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> None:
     net = Net()
-    made = iter([Defective("gap"), Watcher()])
-    watchers: list[Watcher] = []
+    made = iter([Defective("gap"), RecordingObserver()])
+    watchers: list[RecordingObserver] = []
 
-    def new() -> Watcher:
+    def new() -> RecordingObserver:
         watchers.append(next(made))
         return watchers[-1]
 

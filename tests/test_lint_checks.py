@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from promql.lint.findings import CHECKS
-from tests.linting import alert, dashboard, ids, panel, record, rules, run
+from tests.lint_files import alert, dashboard, ids, panel, record, rules, run
 from tokenslo.commands.lint import lint
 
 TTFT = "vllm:time_to_first_token_seconds"

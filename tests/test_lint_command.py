@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from promql.lint.findings import CHECKS
 from tests.fake_server import fake_server
-from tests.linting import alert, dashboard, ids, panel, record, rules
+from tests.lint_files import alert, dashboard, ids, panel, record, rules
 from tokenslo.commands.generate import generate
 from tokenslo.commands.lint import lint
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.linting import dashboard, ids, panel, record, rules
+from tests.lint_files import dashboard, ids, panel, record, rules
 
 
 def show(query: str, **more: object) -> str:

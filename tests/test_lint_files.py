@@ -18,7 +18,7 @@ from promql.lint.linting import lint as lint_files
 from promql.lint.located_text import MAX_DEPTH, MAX_NODES, UnreadableFile, parse
 from promql.lint.queries import find_queries
 from slos.catalogues.named import everything
-from tests.linting import alert, dashboard, panel, record, rules, run
+from tests.lint_files import alert, dashboard, panel, record, rules, run
 from tokenslo.commands.lint import lint
 
 BAD = "rate(sum(x_total))"

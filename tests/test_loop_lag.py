@@ -19,8 +19,8 @@ from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.tap import CaptureSpec
 from tests.polling import until
-from tests.proxied import Scene, on_loop, proxied, receive
-from tests.watching import Watcher
+from tests.proxy_scene import Scene, on_loop, proxied, receive
+from tests.recording_observer import RecordingObserver
 
 BODY = b'{"model": "m", "prompt": "x", "stream": true}'
 REQUEST = (
@@ -133,7 +133,7 @@ async def test_a_tap_that_is_late_has_not_seen_everything() -> None:
 
 
 def test_the_times_of_a_capture_are_never_late() -> None:
-    tap = CaptureTap(CaptureSpec("lo", (8000,)), Watcher, print)
+    tap = CaptureTap(CaptureSpec("lo", (8000,)), RecordingObserver, print)
     assert tap.lag.fresh_until == float("inf")
     assert not tap.lag.late
 

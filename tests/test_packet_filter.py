@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exporter.taps.capture.packet_filter import MOST_PORTS, packet_filter
-from tests.segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
+from tests.tcp_segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
 
 SO_ATTACH_FILTER = 26
 NOTHING = bytes(6)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.taps.capture.packets import Segment, is_intact, ports, reverse, segment
-from tests.segments import ACK, PSH, ipv4, ipv6, tcp, with_checksums
+from tests.tcp_segments import ACK, PSH, ipv4, ipv6, tcp, with_checksums
 
 HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, AUTHENTICATION = 0, 43, 44, 60, 51
 NOTHING = bytes(6)

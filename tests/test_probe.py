@@ -34,7 +34,7 @@ from exporter.sources.tap_source import TapSource
 from exporter.web.collector import expose
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
-from tests.listening import listening
+from tests.tcp_server import listening
 from tests.views import view
 
 ROOT = Path(__file__).parent.parent

@@ -6,6 +6,7 @@ import pytest
 
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
+from tests.event_log import WireLog
 from tests.http_streams import (
     STREAM_HEAD,
     answered,
@@ -16,7 +17,6 @@ from tests.http_streams import (
     streamed,
     typed,
 )
-from tests.wire_log import WireLog
 
 PATH = "/v1/messages"
 STOP = typed("message_stop")

@@ -14,9 +14,9 @@ from exporter.protocol.http1 import Http1Observer
 from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
 from slos.signals import slo_events
+from tests.event_log import WireLog
 from tests.http_streams import STREAM_HEAD, chunk, chunks, event, passed, request
 from tests.test_stream_recorder import spread, value
-from tests.wire_log import WireLog
 
 PATH = "/v1/chat/completions"
 ASK = {"model": "m", "stream": True}

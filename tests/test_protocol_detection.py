@@ -11,7 +11,7 @@ from exporter.protocol.detection import EARLY_BYTES, observe
 from exporter.protocol.events import CLIENT, SERVER, Observer, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from exporter.protocol.http2 import PREFACE, Http2Observer
-from tests.wire_log import RECORDED, WireLog, cut, recorded, show
+from tests.event_log import RECORDED, WireLog, cut, recorded, show
 
 REQUEST = b"POST /v2/models/m/generate HTTP/1.1\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -8,8 +8,8 @@ from hpack import Encoder
 from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, ObserverSettings
 from exporter.protocol.http2 import PREFACE
+from tests.event_log import WireLog
 from tests.http_streams import passed, request
-from tests.wire_log import WireLog
 
 REASONS = {
     "/v1/embeddings": "embeddings",

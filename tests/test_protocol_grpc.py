@@ -26,11 +26,12 @@ from exporter.protocol.kserve_grpc import (
     scan_response,
 )
 from tests.captures.record_wire_grpc import SCENARIOS
-from tests.grpc_talk import (
+from tests.event_log import CAPTURES, Event, WireLog
+from tests.grpc_connection import (
     DATA,
     END_STREAM,
     INFER,
-    Talk,
+    GrpcConnection,
     answered,
     asked,
     capture,
@@ -39,7 +40,6 @@ from tests.grpc_talk import (
     frame,
     heard,
 )
-from tests.wire_log import CAPTURES, Event, WireLog
 
 SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
 
@@ -152,7 +152,7 @@ def test_times_are_those_of_the_last_byte_of_each_message() -> None:
 
 
 def test_requests_of_a_call_are_told_apart_by_id() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a", final=True), asked("b", final=True))
     talk.respond(answered("b"), answered("a"), answered("b"))
     talk.respond(answered("a", None, final=True), answered("b"), answered("b", None, final=True))
@@ -161,7 +161,7 @@ def test_requests_of_a_call_are_told_apart_by_id() -> None:
 
 
 def test_the_same_id_again_goes_to_the_oldest_first() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a", final=True), asked("a", final=True))
     talk.respond(answered("a"), answered("a", None, final=True), answered("a"), answered("a"))
     talk.respond(answered("a", None, final=True))
@@ -169,7 +169,7 @@ def test_the_same_id_again_goes_to_the_oldest_first() -> None:
 
 
 def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a", final=True), asked("b"))
     assert [stream.end_may_not_show for stream in talk.log.streams] == [False, True]
 
@@ -178,7 +178,7 @@ def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
 def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
     final: bool | None,
 ) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked())
     talk.respond(answered(final=final), answered(final=final))
     last = talk.now
@@ -193,7 +193,7 @@ def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
 
 
 def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked())
     talk.respond(answered())
     talk.say(CLIENT, frame(DATA, END_STREAM, 1))
@@ -203,7 +203,7 @@ def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call()
 
 
 def test_where_ends_show_a_request_waits_for_its_own() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked())
     talk.respond(answered(), answered(final=True))
     talk.ask(asked())
@@ -214,7 +214,7 @@ def test_where_ends_show_a_request_waits_for_its_own() -> None:
 
 
 def test_an_end_that_shows_because_it_was_asked_for_tells_nothing_of_others() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked(final=True))
     talk.respond(answered(), answered(text=None, final=True))
     talk.ask(asked())
@@ -225,7 +225,7 @@ def test_an_end_that_shows_because_it_was_asked_for_tells_nothing_of_others() ->
 
 
 def test_the_version_is_known_with_the_first_response() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a", final=True), asked("a", final=True))
     talk.respond(answered("a"), answered("a", None, final=True), answered("a"))
     assert [stream.version for stream in talk.log.at_start] == ["", ""]
@@ -233,7 +233,7 @@ def test_the_version_is_known_with_the_first_response() -> None:
 
 
 def test_a_text_that_looks_like_a_message_is_none() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("a"))
     inside = enveloped(answered("a", b""))
@@ -245,7 +245,7 @@ def test_a_text_that_looks_like_a_message_is_none() -> None:
 
 
 def test_an_end_that_does_not_show_is_found_by_silence() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), asked("b"), asked("c", final=True))
     talk.respond(answered("a"), answered("c"))
     heard_last = talk.now - 1
@@ -258,7 +258,7 @@ def test_an_end_that_does_not_show_is_found_by_silence() -> None:
 
 
 def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a", final=True), asked("a", final=True))
     talk.respond(answered("a"), answered("a"), answered("a", None, error="boom"))
     assert talk.log.of(0)[-1][2:4] == ("error", "in_band")
@@ -269,21 +269,21 @@ def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
 
 
 def test_an_error_without_a_known_id_is_the_oldest_request_s() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), asked("b"))
     talk.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
     assert told(talk.log) == ["m - a error in_band", "m - b"]
 
 
 def test_answers_to_nobody_are_passed_over_once_a_call() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("z"), answered("z"), answered("z", None, final=True), answered("a"))
     assert talk.log.events[1:] == [("passed_over", "unmatched"), ("chunk", 0, talk.now, 0)]
 
 
 def test_what_bears_no_text_is_no_chunk() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("a", b""), answered("a", b"x"), answered("a", b""), answered("a", b"y"))
     talk.respond(answered("a", b"", name="other"), *[answered("a", None)] * 3)
@@ -291,7 +291,7 @@ def test_what_bears_no_text_is_no_chunk() -> None:
 
 
 def test_a_tensor_of_several_texts_bears_text_if_one_does() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     for texts, chunks in (([b"", b""], 0), ([b"", b"x"], 1), ([b"x", b""], 2), ([b"", b""], 2)):
         message = kserve.ModelStreamInferResponse.FromString(answered("a"))
@@ -329,14 +329,14 @@ OUTCOMES = """
 @pytest.mark.parametrize("path", [INFER, "/inference.GRPCInferenceService/ModelStreamInfer"])
 def test_statuses(line: str, path: str) -> None:
     code, outcome = line.split(" ", 1)
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), path=path)
     talk.status(int(code))
     assert told(talk.log) == [f"m - a {outcome}"]
 
 
 def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), path=INFER)
     talk.status(14, "Request for unknown model: 'm' has no available versions")
     assert told(talk.log) == ["m - a invalid UNAVAILABLE"]
@@ -357,14 +357,14 @@ def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> Non
 )
 @pytest.mark.parametrize("end", [True, False])
 def test_http_statuses(status: str, outcome: str, end: bool) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), path=INFER)
     talk.headers(SERVER, 1, {":status": status}, end=end)
     assert told(talk.log) == [f"m - a {outcome}"]
 
 
 def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("a"))
     talk.say(SERVER, frame(DATA, END_STREAM, 1))
@@ -372,7 +372,7 @@ def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
 
 
 def test_a_status_before_the_request_is_whole_is_its_answer() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(path=INFER)
     talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", text=b"x" * 99))[:60]))
     assert talk.log.events == []
@@ -385,7 +385,7 @@ def test_a_status_before_the_request_is_whole_is_its_answer() -> None:
 
 
 def test_what_comes_after_a_reset_is_for_nobody_until_the_server_ends_it() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), asked("b"))
     talk.respond(answered("a"))
     talk.reset(CLIENT)
@@ -405,7 +405,7 @@ def test_what_comes_after_a_reset_is_for_nobody_until_the_server_ends_it() -> No
 
 @pytest.mark.parametrize("more", [0, 2])
 def test_after_a_reset_silence_is_the_end(more: int) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.reset(CLIENT)
     talk.respond(*[answered("a")] * more)
@@ -419,7 +419,7 @@ def test_after_a_reset_silence_is_the_end(more: int) -> None:
 
 
 def test_a_reset_after_the_end_is_nothing() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("a", final=True))
     talk.reset(CLIENT)
@@ -428,7 +428,7 @@ def test_a_reset_after_the_end_is_nothing() -> None:
 
 
 def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), asked("b"))
     talk.observer.half_closed(CLIENT, talk.now)
     talk.observer.half_closed(CLIENT, talk.now)
@@ -439,7 +439,7 @@ def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() ->
 
 def test_a_server_that_answers_the_end_of_a_connection_by_a_status_has_lost_its_client() -> None:
     # As gRPC's C core does when a client is killed: UNAVAILABLE, "Socket closed".
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("a"))
     talk.observer.half_closed(CLIENT, talk.now)
@@ -449,7 +449,7 @@ def test_a_server_that_answers_the_end_of_a_connection_by_a_status_has_lost_its_
 
 @pytest.mark.parametrize("closed_before", [True, False])
 def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("a"))
     if closed_before:
@@ -466,14 +466,14 @@ def test_a_server_that_goes_away() -> None:
         (lambda talk: talk.observer.server_lost(9.0), "reset"),
         (lambda talk: talk.reset(SERVER), "reset"),
     ):
-        talk = Talk()
+        talk = GrpcConnection()
         talk.call(asked("a"))
         end(talk)
         assert told(talk.log) == [f"m - a error {reason}"]
 
 
 def test_a_refused_stream_is_rejected() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.reset(SERVER, 7)
     assert told(talk.log) == ["m - a rejected reset"]
@@ -497,7 +497,7 @@ def test_the_prompt_is_told_by_all_but_the_id() -> None:
 
 
 def _prompt(message: bytes, salt: bytes) -> int:
-    talk = Talk(ObserverSettings(salt=salt))
+    talk = GrpcConnection(ObserverSettings(salt=salt))
     talk.call(message)
     return talk.log.streams[0].prompt
 
@@ -507,7 +507,7 @@ def _prompt(message: bytes, salt: bytes) -> int:
 )
 def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
     assert callable(compress)
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(grpc_encoding=encoding)
     talk.ask(compress(asked("a", text=b"hello " * 99)), compressed=1)
     talk.headers(SERVER, 1, {":status": "200", "grpc-encoding": encoding})
@@ -517,7 +517,7 @@ def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
 
 
 def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     bomb = gzip.compress(asked("a", text=b"\0" * 100_000_000), 1)
     talk.call(grpc_encoding="gzip")
     tracemalloc.start()
@@ -541,7 +541,7 @@ def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> N
 def test_messages_that_cannot_be_read_lose_the_call(
     encoding: str, body: bytes, compressed: int, reason: str
 ) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), grpc_encoding=encoding)
     talk.ask(body, compressed=compressed)
     assert talk.log.events[1:] == [("passed_over", reason), ("lost", 0)]
@@ -551,7 +551,7 @@ def test_messages_that_cannot_be_read_lose_the_call(
 
 
 def test_a_large_message_passes_without_being_kept() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     request = enveloped(asked("a", text=b"x" * 20_000_000))
     answer = enveloped(answered("a", b"y" * 20_000_000))
     talk.call()
@@ -570,7 +570,7 @@ def test_a_large_message_passes_without_being_kept() -> None:
 
 
 def test_no_text_is_kept() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a", text=b"a secret"))
     for index in range(9):
         talk.respond(answered("a", b"secret %d" % index))

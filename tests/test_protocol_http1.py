@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.http1 import HELD_BYTES, PIPELINED, Http1Observer
 from exporter.protocol.http1_framing import CHUNK_LINE_BYTES, HEAD_BYTES
-from tests.wire_log import RECORDED, Line, WireLog, cut, recorded, show
+from tests.event_log import RECORDED, Line, WireLog, cut, recorded, show
 
 HASHED = ObserverSettings(tenant_header="x-team", salt=b"salt")
 

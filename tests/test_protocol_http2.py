@@ -24,7 +24,8 @@ from exporter.protocol.http2 import (
     PREFACE,
     Http2Observer,
 )
-from tests.grpc_talk import (
+from tests.event_log import Line, WireLog, show
+from tests.grpc_connection import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -41,7 +42,7 @@ from tests.grpc_talk import (
     STREAM_INFER,
     WINDOW,
     WITH_PRIORITY,
-    Talk,
+    GrpcConnection,
     answered,
     asked,
     capture,
@@ -51,14 +52,13 @@ from tests.grpc_talk import (
     heard,
     split,
 )
-from tests.wire_log import Line, WireLog, show
 
 CALL = {":method": "POST", ":path": STREAM_INFER, "content-type": "application/grpc"}
 
 
-def conversation() -> Talk:
+def conversation() -> GrpcConnection:
     """Return a talk with every kind of frame in it, in every form that they may have."""
-    talk = Talk(ObserverSettings(tenant_header="x-team", salt=b"salt"))
+    talk = GrpcConnection(ObserverSettings(tenant_header="x-team", salt=b"salt"))
     talk.say(
         CLIENT,
         frame(SETTINGS, 0, 0, struct.pack(">HI", 1, 0)),
@@ -175,7 +175,7 @@ def test_data_that_end_a_stream_end_it_with_their_last_byte(padding: int | None)
         frame(DATA, 0, 1, message) + frame(DATA, PADDED | END_STREAM, 1, b"\0"),
         frame(DATA, 0, 1, message) + frame(DATA, END_STREAM, 1),
     ):
-        talk = Talk()
+        talk = GrpcConnection()
         talk.call(asked("a"))
         for at in range(len(data)):
             assert talk.observer.live == 1
@@ -209,7 +209,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("what", BREAKS)
 def test_a_connection_that_breaks_the_rules_is_left_alone(what: str) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), stream=5)
     talk.say(CLIENT, BREAKS[what])
     assert talk.log.events[1:] == [("passed_over", "malformed"), ("lost", 0)]
@@ -221,7 +221,7 @@ def test_a_connection_that_breaks_the_rules_is_left_alone(what: str) -> None:
 
 
 def test_a_short_goaway_breaks_the_rules() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.say(SERVER, frame(GOAWAY, 0, 0, bytes(7)))
     assert talk.log.events == [("passed_over", "malformed")]
 
@@ -236,7 +236,7 @@ def test_a_side_begins_with_its_settings(direction: int) -> None:
 
 
 def test_a_server_that_pushes_is_not_followed() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.say(SERVER, frame(PUSH, END_HEADERS, 1, bytes(4)))
     assert talk.log.events == [("passed_over", "push")]
 
@@ -251,7 +251,7 @@ def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
 
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
 def test_after_a_gap_all_is_lost(direction: int) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), asked("b"))
     talk.observer.gap(direction, 9.0)
     assert talk.log.events[2:] == [("passed_over", "gap"), ("lost", 0), ("lost", 1)]
@@ -270,7 +270,7 @@ def test_headers_beyond_the_bound() -> None:
         frame(HEADERS, 0, 1, b"") + b"".join(pieces),
         frame(HEADERS, 0, 1, bytes(MAX_HEADER_BYTES + 1))[:100],
     ):
-        talk = Talk()
+        talk = GrpcConnection()
         talk.say(CLIENT, what)
         assert (talk.log.events, talk.observer.blind) == ([("passed_over", "headers")], True)
 
@@ -283,7 +283,7 @@ def indexed(stream: int, fields: int) -> bytes:
 
 def test_fields_of_a_block_are_bounded() -> None:
     for fields, fits in ((MAX_FIELDS, True), (MAX_FIELDS + 1, False)):
-        talk = Talk()
+        talk = GrpcConnection()
         talk.say(CLIENT, indexed(1, fields))
         assert talk.observer.blind != fits
 
@@ -326,7 +326,7 @@ def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
 @given(st.lists(st.sampled_from(["blue", "red", "green"]), max_size=20))
 def test_the_same_block_means_something_else_once_the_table_has_changed(teams: list[str]) -> None:
     """The newest entry of the table has always the same index."""
-    talk, encoder = Talk(ObserverSettings(tenant_header="x-team")), Encoder()
+    talk, encoder = GrpcConnection(ObserverSettings(tenant_header="x-team")), Encoder()
     blocks = []
     for number, team in enumerate(teams):
         fields = [NeverIndexedHeaderTuple(name, value) for name, value in CALL.items()]
@@ -345,7 +345,7 @@ def test_the_second_block_of_two_tenants_is_the_same() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 3)), max_size=40))
 def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> None:
-    talk = Talk(ObserverSettings(tenant_header="x-team"))
+    talk = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     teams = [team * length for team, length in calls]
     for number, team in enumerate(teams):
         talk.call(asked("a"), stream=2 * number + 1, x_team=team)
@@ -357,7 +357,7 @@ def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> 
 
 def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
     for size, fits in ((0, True), (16384, True), (MAX_HEADER_BYTES, True), (1 << 20, False)):
-        talk, encoder = Talk(), Encoder()
+        talk, encoder = GrpcConnection(), Encoder()
         encoder.header_table_size = size
         for stream in (1, 3):
             block = encoder.encode([*CALL.items(), ("x", "y" * 5000)])
@@ -368,7 +368,7 @@ def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
 
 
 def test_more_calls_than_the_bound_are_passed_over() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     for number in range(MAX_CALLS + 1):
         talk.call(asked("a"), stream=2 * number + 1, path=INFER)
     assert talk.observer.live == MAX_CALLS
@@ -379,7 +379,7 @@ def test_more_calls_than_the_bound_are_passed_over() -> None:
 
 
 def test_calls_that_were_left_make_room_once_the_server_is_done() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     for number in range(MAX_CALLS + 1):
         stream = 2 * number + 1
         talk.call(asked("a"), stream=stream)
@@ -390,7 +390,7 @@ def test_calls_that_were_left_make_room_once_the_server_is_done() -> None:
 
 
 def test_more_requests_than_the_bound_are_passed_over() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call()
     talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", final=True)) * (MAX_REQUESTS + 1)))
     assert talk.observer.live == MAX_REQUESTS
@@ -415,7 +415,7 @@ def test_more_requests_than_the_bound_are_passed_over() -> None:
 def test_a_server_that_goes_away_says_which_calls_it_has_taken(
     last: int, code: int, ends: dict[int, tuple[str, str]]
 ) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), stream=1)
     talk.call(asked("b"), stream=3)
     talk.say(SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + b"why"))
@@ -425,7 +425,7 @@ def test_a_server_that_goes_away_says_which_calls_it_has_taken(
 
 
 def test_a_client_that_goes_away_is_still_there() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     talk.say(CLIENT, frame(GOAWAY, 0, 0, bytes(8)))
     talk.respond(answered("a", final=True))
@@ -433,7 +433,7 @@ def test_a_client_that_goes_away_is_still_there() -> None:
 
 
 def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     for stream, method, path, kind in (
         (1, "GET", "/v2/health/ready", ""),
         (3, "POST", "/inference.GRPCInferenceService/ServerLive", "application/grpc"),
@@ -452,7 +452,7 @@ def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
 
 
 def test_the_tenant_is_what_the_header_says_and_no_more_than_fits() -> None:
-    talk = Talk(ObserverSettings(tenant_header="x-team"))
+    talk = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     for stream, team in ((1, "blue"), (3, "é" * 500)):
         talk.call(asked("a"), stream=stream, x_team=team)
     talk.call(asked("a"), stream=5)
@@ -461,7 +461,7 @@ def test_the_tenant_is_what_the_header_says_and_no_more_than_fits() -> None:
 
 def test_a_repeated_status_is_nothing() -> None:
     """Triton sends the status of a call that timed out four times."""
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), path=INFER)
     for _ in range(4):
         talk.status(4)
@@ -472,7 +472,7 @@ def test_a_repeated_status_is_nothing() -> None:
 
 
 def test_backpressure_is_that_of_every_request() -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"), asked("b"), stream=1)
     talk.call(asked("c"), stream=3)
     talk.respond(answered("a", final=True))
@@ -509,7 +509,7 @@ def _whatever(observer: Http2Observer, log: WireLog) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from((CLIENT, SERVER)), st.binary(max_size=200)), max_size=9))
 def test_random_bytes(pieces: list[tuple[int, bytes]]) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     for direction, data in pieces:
         talk.observer.feed(direction, data, 1.0)
     _whatever(talk.observer, talk.log)
@@ -531,7 +531,7 @@ def test_random_bytes(pieces: list[tuple[int, bytes]]) -> None:
     )
 )
 def test_random_frames(frames: list[tuple[int, int, int, int, bytes]]) -> None:
-    talk = Talk()
+    talk = GrpcConnection()
     talk.call(asked("a"))
     for direction, kind, flags, stream, payload in frames:
         talk.observer.feed(direction, frame(kind, flags, stream, payload), 1.0)
@@ -567,7 +567,7 @@ def test_mutated_recordings(name: str, seed: int) -> None:
 
 def test_what_is_held_is_bounded() -> None:
     """A client that never finishes anything, on as many streams as it likes."""
-    talk = Talk()
+    talk = GrpcConnection()
     start = frame(DATA, 0, 1, enveloped(bytes(100_000))[:16000])
     heads = [
         frame(HEADERS, END_HEADERS, 2 * n + 1, talk.block(CLIENT, CALL))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings, Stages, Stream
 from exporter.protocol.http1 import Http1Observer
-from tests.wire_log import WireLog, recorded, show
+from tests.event_log import WireLog, recorded, show
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings, Stages, Stream
 from exporter.protocol.http1 import Http1Observer
 from exporter.protocol.sse import EVENT_BYTES
-from tests.wire_log import WireLog
+from tests.event_log import WireLog
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
+from tests.event_log import WireLog
 from tests.http_streams import (
     STREAM_HEAD,
     answered,
@@ -18,7 +19,6 @@ from tests.http_streams import (
     streamed,
     typed,
 )
-from tests.wire_log import WireLog
 
 PATH = "/v1/responses"
 

@@ -6,8 +6,8 @@ import pytest
 
 from exporter.protocol.events import CLIENT, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
+from tests.event_log import WireLog
 from tests.http_streams import answered, chunks, event, request, streamed
-from tests.wire_log import WireLog
 
 PATH = "/generate"
 DONE = b"data: [DONE]\n\n"

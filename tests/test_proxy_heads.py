@@ -18,9 +18,9 @@ from exporter.protocol.http2 import PREFACE
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.request_heads import FirstHead
+from tests.event_log import WireLog
 from tests.polling import until
-from tests.proxied import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all
-from tests.wire_log import WireLog
+from tests.proxy_scene import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)
 HEADERS = b"\x00\x00\x01\x01\x05\x00\x00\x00\x01\x82"

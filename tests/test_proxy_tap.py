@@ -20,7 +20,7 @@ import pytest
 
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from tests.polling import until
-from tests.proxied import (
+from tests.proxy_scene import (
     ANSWER,
     REQUEST,
     Notes,

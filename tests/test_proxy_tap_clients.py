@@ -24,7 +24,7 @@ from exporter.taps.proxy.tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
 from tests.polling import until
-from tests.proxied import Notes, on_loop
+from tests.proxy_scene import Notes, on_loop
 
 TOKENS = [f"data: {number}\n\n".encode() for number in range(20)]
 

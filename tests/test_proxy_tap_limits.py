@@ -27,7 +27,7 @@ from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
 from tests.polling import until
-from tests.proxied import (
+from tests.proxy_scene import (
     ANSWER,
     REQUEST,
     SOON,

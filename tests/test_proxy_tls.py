@@ -15,7 +15,7 @@ from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.tls import Certificate, Verification
 from tests.polling import until
-from tests.proxied import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all
+from tests.proxy_scene import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all
 
 
 @pytest.fixture(autouse=True)

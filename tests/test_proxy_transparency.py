@@ -12,10 +12,10 @@ import pytest
 from exporter.protocol.detection import observe
 from exporter.protocol.events import Observer, ObserverSettings
 from exporter.protocol.http2 import PREFACE
-from tests import proxied as proxied_module
-from tests.listening import listening
+from tests import proxy_scene as proxied_module
+from tests.event_log import WireLog
 from tests.polling import until
-from tests.proxied import (
+from tests.proxy_scene import (
     ANSWER,
     REQUEST,
     Scene,
@@ -25,7 +25,7 @@ from tests.proxied import (
     receive_all,
     reset,
 )
-from tests.wire_log import WireLog
+from tests.tcp_server import listening
 
 
 def _observer() -> Observer:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from exporter.taps.capture import reassembly
 from exporter.taps.capture.reassembly import Circumstances, TcpConnection
-from tests.segments import ACK, FIN, RST
-from tests.watching import Watcher
+from tests.recording_observer import RecordingObserver
+from tests.tcp_segments import ACK, FIN, RST
 
 MASK = 0xFFFFFFFF
 # Where sequence numbers wrap around in the midst of a test, and where they do not.
@@ -29,7 +29,7 @@ class Wire:
 
     client_start: int = 1000
     server_start: int = MASK - 20
-    watcher: Watcher = field(default_factory=Watcher)
+    watcher: RecordingObserver = field(default_factory=RecordingObserver)
     circumstances: Circumstances = field(default_factory=Circumstances)
     time: float = 0.0
 
@@ -178,7 +178,7 @@ def test_a_reset_at_the_end_of_what_is_held_is_exact() -> None:
 
 @pytest.mark.parametrize(("ack", "closes"), [(0, True), (1, False), (None, False)])
 def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> None:
-    watcher = Watcher()
+    watcher = RecordingObserver()
     connection = TcpConnection(watcher, Circumstances())
     connection.client.begin(1000, 0.0)
     flags = RST if ack is None else RST | ACK

@@ -19,7 +19,7 @@ from exporter.sources.fetch import (
     public,
     receive,
 )
-from tests.listening import listening
+from tests.tcp_server import listening
 
 LIMITS = FetchLimits(timeout=5.0, max_bytes=1000)
 IMPATIENT = FetchLimits(timeout=0.3, max_bytes=1000)

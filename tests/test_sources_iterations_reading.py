@@ -20,7 +20,7 @@ from exporter.sources.trtllm.iterations_source import (
     pause_for,
     served_model,
 )
-from tests.listening import listening
+from tests.tcp_server import listening
 from tests.test_sources_iterations import Json, cpp, pytorch
 
 MIB = 2**20

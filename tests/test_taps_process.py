@@ -41,7 +41,7 @@ from exporter.taps.process.messages import (
 )
 from slos.errors import InvalidFile
 from slos.signals import MAIN_SIGNALS, SIGNALS
-from tests.listening import listening
+from tests.tcp_server import listening
 
 ROOT = Path(__file__).parent.parent
 START = re.compile(r"tokenslo 0\.\S+: metrics (http://127\.0\.0\.1:\d+)/metrics, status \1/\n")

@@ -27,7 +27,7 @@ from prometheus_client.core import (
 
 from exporter.sources.exposition import text_parser
 from exporter.sources.exposition.text_parser import ExpositionError, Family, read
-from tests.agreement import in_their_terms, our_samples, their_samples, theirs
+from tests.parser_comparison import in_their_terms, our_samples, their_samples, theirs
 
 CAPTURES = sorted(
     path

@@ -22,7 +22,7 @@ from exporter.sources.traces import otlp_json, otlp_protobuf, spans
 from exporter.sources.traces.span_join import SpanJoiner, SpanJoinLimits, TracedRequest
 from exporter.sources.traces.spans import ExportTooLargeError, MalformedExportError, Span
 from exporter.sources.traces.timing import timing
-from tests.traced import RECORDED_PROBE
+from tests.traced_triton import RECORDED_PROBE
 
 CAPTURES = Path(__file__).parent / "captures"
 SCENARIOS = sorted(path.stem.removeprefix("traces_") for path in CAPTURES.glob("traces_*.jsonl"))

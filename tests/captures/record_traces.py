@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from lab import triton
-from tests import traced
+from tests import traced_triton
 
 WAIT_SECONDS = 10
 
@@ -47,13 +47,13 @@ def collecting() -> Iterator[str]:
 
 def main(folder: Path) -> None:
     with collecting() as url, tempfile.TemporaryDirectory() as scratch:
-        traced.write_models(Path(scratch, "models"))
+        traced_triton.write_models(Path(scratch, "models"))
         home = triton.install(print)
-        arguments = traced.arguments(url)
+        arguments = traced_triton.arguments(url)
         with triton.start(
             home, Path(scratch, "models"), Path(scratch), arguments=arguments
         ) as server:
-            for name, (ask, requests) in traced.SCENARIOS.items():
+            for name, (ask, requests) in traced_triton.SCENARIOS.items():
                 ask(server)
                 lines = []
                 while sum(line.count(b'"InferRequest"') for line in lines) < requests:

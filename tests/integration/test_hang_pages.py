@@ -19,8 +19,8 @@ from lab.process import get
 from lab.prometheus import Prometheus
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests.capturing import need_capture
 from tests.integration.test_live_readiness import LLM, _stub, ask, sidecar
+from tests.packet_capture import need_capture
 from tests.rule_values.replay import replaying
 from tests.rule_values.rule_files import firing, generated_rules, history, parsed
 

@@ -23,9 +23,9 @@ from lab.process import HOST, free_ports
 from lab.prometheus import Prometheus
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests.capturing import need_capture
 from tests.fake_server import fake_server
 from tests.fake_triton import config, core, fake_triton
+from tests.packet_capture import need_capture
 from tests.rule_values.replay import replaying
 from tests.rule_values.rule_files import Alert, firing, generated_rules, history, parsed
 from tests.rule_values.traffic import Samples

@@ -17,10 +17,10 @@ from lab.load import Load, Protocol
 from lab.process import Server
 from lab.serve import start
 from lab.triton import Triton
-from tests import traced
-from tests.capturing import need_capture
-from tests.client_side import agree, agree_with_load, chunk_times, load_of, outcomes
-from tests.wire_log import WireLog
+from tests import traced_triton
+from tests.client_times import agree, agree_with_load, chunk_times, load_of, outcomes
+from tests.event_log import WireLog
+from tests.packet_capture import need_capture
 
 pytestmark = pytest.mark.alone
 
@@ -61,7 +61,7 @@ def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 async def test_triton_over_http(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[0]) as log:
-        ask = partial(traced.by_http, test_triton, "streaming", max_tokens=WORDS)
+        ask = partial(traced_triton.by_http, test_triton, "streaming", max_tokens=WORDS)
         seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
         await ended(log, STREAMS)
     assert {stream.model for stream in log.streams} == {"streaming"}
@@ -71,7 +71,7 @@ async def test_triton_over_http(test_triton: Triton) -> None:
 
 async def test_triton_over_grpc(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[1]) as log:
-        ask = partial(traced.by_grpc, test_triton, "streaming", WORDS, requests=2)
+        ask = partial(traced_triton.by_grpc, test_triton, "streaming", WORDS, requests=2)
         seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
         await ended(log, 2 * STREAMS)
     assert {stream.endpoint for stream in log.streams} == {"model_stream_infer"}
@@ -82,7 +82,7 @@ async def test_triton_over_grpc(test_triton: Triton) -> None:
 async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[0]) as log:
         await asyncio.to_thread(
-            traced.leave_http, test_triton, "streaming", after=0.2, max_tokens=WORDS
+            traced_triton.leave_http, test_triton, "streaming", after=0.2, max_tokens=WORDS
         )
         await ended(log, 1)
     (end,) = [event for event in log.events if event[0] == "ended"]

@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 from exporter.sources.exposition.text_parser import read
 from lab.triton import Triton
-from tests.agreement import in_their_terms, theirs
+from tests.parser_comparison import in_their_terms, theirs
 
 
 def fetch(url: str, **body: object) -> bytes:

@@ -20,11 +20,11 @@ from lab.load import Load, Protocol
 from lab.process import Server
 from lab.serve import start
 from lab.triton import Triton
-from tests import traced
-from tests.client_side import agree, agree_with_load, chunk_times, load_of, outcomes
+from tests import traced_triton
+from tests.client_times import agree, agree_with_load, chunk_times, load_of, outcomes
+from tests.event_log import WireLog
 from tests.polling import until
-from tests.proxied import on_loop
-from tests.wire_log import WireLog
+from tests.proxy_scene import on_loop
 
 pytestmark = pytest.mark.alone
 
@@ -58,7 +58,7 @@ def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 async def test_triton_over_http(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
         ask = partial(
-            traced.by_http, replace(test_triton, ports=ports), "streaming", max_tokens=WORDS
+            traced_triton.by_http, replace(test_triton, ports=ports), "streaming", max_tokens=WORDS
         )
         seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
     assert outcomes(log) == {"ok": STREAMS}
@@ -69,7 +69,7 @@ async def test_triton_over_http(test_triton: Triton) -> None:
 async def test_triton_over_grpc(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
         ask = partial(
-            traced.by_grpc, replace(test_triton, ports=ports), "streaming", WORDS, requests=2
+            traced_triton.by_grpc, replace(test_triton, ports=ports), "streaming", WORDS, requests=2
         )
         seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
     assert outcomes(log) == {"ok": 2 * STREAMS}
@@ -80,7 +80,7 @@ async def test_triton_over_grpc(test_triton: Triton) -> None:
 async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
         through = replace(test_triton, ports=ports)
-        leave = partial(traced.leave_http, through, "streaming", after=0.2, max_tokens=WORDS)
+        leave = partial(traced_triton.leave_http, through, "streaming", after=0.2, max_tokens=WORDS)
         await asyncio.to_thread(leave)
     assert outcomes(log) == {"disconnected": 1}
 

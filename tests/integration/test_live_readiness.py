@@ -21,7 +21,7 @@ from lab.engine import EngineSettings
 from lab.process import HOST, Server, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests.capturing import need_capture
+from tests.packet_capture import need_capture
 from tests.polling import wait_until
 from tests.triton_models import ARGUMENTS, write_models
 

@@ -20,7 +20,7 @@ from exporter.sources.traces.traces_source import TracesSource
 from lab.engine import EngineSettings
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests import traced
+from tests import traced_triton
 
 pytestmark = pytest.mark.alone
 
@@ -47,10 +47,10 @@ async def collecting(bodies: list[bytes]) -> AsyncIterator[str]:
 async def serving(
     triton: Callable[..., Triton], folder: Path, url: str, rate: int = 1
 ) -> AsyncIterator[Triton]:
-    traced.write_models(folder / "models")
+    traced_triton.write_models(folder / "models")
     write_repository(folder / "models", engine=EngineSettings())
     context = await asyncio.to_thread(
-        triton, folder / "models", folder, arguments=traced.arguments(url, rate)
+        triton, folder / "models", folder, arguments=traced_triton.arguments(url, rate)
     )
     with context as running:
         yield running
@@ -100,7 +100,7 @@ async def test_what_clients_saw_is_what_the_traces_tell(
         http = await asyncio.gather(
             *(
                 asyncio.to_thread(
-                    traced.by_http,
+                    traced_triton.by_http,
                     server,
                     "tensorrt_llm",
                     "word " * 20,
@@ -120,7 +120,9 @@ async def test_what_clients_saw_is_what_the_traces_tell(
         nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.05)
 
         # Over one stream, so that a span stays open long after its request.
-        grpc = await asyncio.to_thread(traced.by_grpc, server, "streaming", WORDS, requests=4)
+        grpc = await asyncio.to_thread(
+            traced_triton.by_grpc, server, "streaming", WORDS, requests=4
+        )
         survey = await until(source, "streaming", 4)
         nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
         nearly(
@@ -131,10 +133,10 @@ async def test_what_clients_saw_is_what_the_traces_tell(
         nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
 
         # Requests of our own leave no trace of theirs.
-        await asyncio.to_thread(traced.by_http, server, "streaming", id=ID, max_tokens=WORDS)
-        await asyncio.to_thread(traced.by_http, server, "chained", max_tokens=3)
-        await asyncio.to_thread(traced.by_http, server, "calling", max_tokens=3)
-        await asyncio.to_thread(traced.by_http, server, "plain")
+        await asyncio.to_thread(traced_triton.by_http, server, "streaming", id=ID, max_tokens=WORDS)
+        await asyncio.to_thread(traced_triton.by_http, server, "chained", max_tokens=3)
+        await asyncio.to_thread(traced_triton.by_http, server, "calling", max_tokens=3)
+        await asyncio.to_thread(traced_triton.by_http, server, "plain")
         await until(source, "chained", 1)
         survey = await until(source, "calling", 1)
         # The model that both of them ask is not counted with them, and plain is not reported on.
@@ -161,10 +163,14 @@ async def test_a_sample_is_told_to_be_one(triton: Callable[..., Triton], tmp_pat
         await placeholder.__aexit__(None, None, None)
         async with TracesSource(Listen("127.0.0.1", port), triton=server.url) as source:
             for _ in range(9):
-                await asyncio.to_thread(traced.by_http, server, "streaming", max_tokens=2)
+                await asyncio.to_thread(traced_triton.by_http, server, "streaming", max_tokens=2)
             survey = await until(source, "streaming", 3)
             await asyncio.to_thread(
-                traced.by_http, server, "streaming", headers=traced.TRACE_CONTEXT, max_tokens=2
+                traced_triton.by_http,
+                server,
+                "streaming",
+                headers=traced_triton.TRACE_CONTEXT,
+                max_tokens=2,
             )
             survey = await until(source, "streaming", 4)
             assert count(survey, "streaming") == 4

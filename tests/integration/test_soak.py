@@ -23,7 +23,7 @@ import aiohttp
 import pytest
 
 from lab.process import free_ports
-from tests.soaking import END, MODEL, request
+from tests.soak_processes import END, MODEL, request
 
 pytestmark = pytest.mark.alone
 
@@ -69,14 +69,16 @@ class Scene:
             await process.communicate()
 
     async def serve(self) -> None:
-        await self.start("server", "-m", "tests.soaking", "serve", str(self.upstream), ready=True)
+        await self.start(
+            "server", "-m", "tests.soak_processes", "serve", str(self.upstream), ready=True
+        )
 
     async def crowd(self, name: str) -> None:
         """Start a process of many clients."""
         self.crowds += 1
         log = str(self.folder / "log")
         seed = str(self.crowds)
-        await self.start(name, "-m", "tests.soaking", "churn", str(self.port), log, seed)
+        await self.start(name, "-m", "tests.soak_processes", "churn", str(self.port), log, seed)
 
     async def child(self) -> int:
         """Return the process of the taps."""

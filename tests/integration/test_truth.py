@@ -36,7 +36,7 @@ from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
 from lab.trtllm_serve.settings import ServeSettings
 from tests import triton_models
-from tests.capturing import need_capture
+from tests.packet_capture import need_capture
 from tests.truth.crowd import UNKNOWN
 from tests.truth.seen import Sample, Seen, counts, first_tokens, gaps
 

@@ -1,4 +1,4 @@
-"""An observer that keeps what it is told of a connection, for tests of what tells it."""
+"""An observer that records the events of a connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from exporter.protocol.events import CLIENT, SERVER, Direction
 Event = tuple[object, ...]
 
 
-class Watcher:
+class RecordingObserver:
     """``events`` are (what, direction if it has one, …, time), with bytes as they were fed."""
 
     refusal = ""

@@ -1,4 +1,4 @@
-"""What taps told of streams against what their clients saw themselves."""
+"""Compare the times of a tap with those that clients measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median_low
 
 from lab.load import LoadSettings, LoadSummary, Protocol
-from tests.wire_log import WireLog
+from tests.event_log import WireLog
 
 TOLERANCE = 0.02
 """Seconds; clients share two cores with the servers. Millisecond bounds are in test_truth.py."""

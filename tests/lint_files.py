@@ -1,4 +1,4 @@
-"""Small dashboards and rule files, and what `tokenslo lint` says about them."""
+"""Small dashboards and rule files, and the output of `tokenslo lint` for them."""
 
 from __future__ import annotations
 

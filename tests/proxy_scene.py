@@ -1,4 +1,4 @@
-"""A proxy tap between raw sockets: what the tests of it have in common."""
+"""A proxy tap between raw sockets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A listener that keeps what observers tell, as tuples that compare and read well.
+"""A listener that keeps the events of observers as tuples, and recorded connections to replay.
 
-And what they are shown: recorded connections (tests/captures/record_wire.py says how), cut anew.
+tests/captures/record_wire.py records them.
 """
 
 from __future__ import annotations

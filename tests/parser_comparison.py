@@ -1,4 +1,4 @@
-"""What prometheus_client's text parser makes of an exposition, and what ours makes of it."""
+"""Compare our text parser with prometheus_client's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gRPC clients and servers say, frame by frame, and an observer that listens."""
+"""A gRPC connection frame by frame, and an observer of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.http2 import PREFACE, Http2Observer
-from tests.wire_log import CAPTURES, Line, WireLog, recorded, show
+from tests.event_log import CAPTURES, Line, WireLog, recorded, show
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x4, 0x8, 0x20
@@ -61,7 +61,7 @@ def answered(
 
 
 @dataclass
-class Talk:
+class GrpcConnection:
     """A connection from its beginning; every step takes a second of the observer's clock."""
 
     settings: ObserverSettings = field(default_factory=ObserverSettings)

@@ -1,8 +1,9 @@
-"""A server and clients without manners, as processes that can be killed at any time.
+"""A server and clients that misbehave, as processes that can be killed at any time.
 
-``python -m tests.soaking serve PORT`` streams what each request asks for and, if asked, breaks off.
-``python -m tests.soaking churn PORT LOG SEED`` asks for streams, many at a time, and ends them in
-every way there is.  It appends to LOG a ``b`` before each request and an ``a`` once it is answered.
+``python -m tests.soak_processes serve PORT`` streams what each request asks for, or breaks off.
+``python -m tests.soak_processes churn PORT LOG SEED`` requests streams, many at a time, and ends
+them in every possible way.  It appends to LOG a ``b`` before each request and an ``a`` after its
+answer began.
 """
 
 from __future__ import annotations

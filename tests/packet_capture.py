@@ -1,4 +1,4 @@
-"""What tests of packet capture need."""
+"""The privilege that packet capture needs."""
 
 from __future__ import annotations
 
