@@ -11,11 +11,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 
-from alerts import outcome_tests
+from alerts import hang_tests, outcome_tests
 from alerts.checks import Item, burning, firing, labelled, none, some
 from alerts.layout import document
 from alerts.rules import INCONSISTENT_FOR, INTERVAL, target_labels
-from alerts.traffic import GAUGES, STEP, Phase, apart, contradiction, groups, inputs, values
+from alerts.traffic import (
+    DELAY,
+    GAUGES,
+    STEP,
+    Phase,
+    apart,
+    busy_pace,
+    contradiction,
+    groups,
+    inputs,
+    values,
+)
 from promql.expr import (
     Expr,
     Matcher,
@@ -41,9 +52,6 @@ OTHER = "other"
 """The value of a label that nothing of a service selects."""
 _SETTLED = Decimal(600)
 _LONGEST_GAP = parse_duration(LONGEST_GAP)
-# What has just happened is seen by the next scrape, then by the next evaluation; and up to
-# Prometheus 3 a range holds one sample more than its share.
-_DELAY = 4 * STEP
 _SLOW = Decimal(120)
 _ALL = Decimal(1)
 _HALF = Decimal("0.5")
@@ -59,7 +67,7 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
         {
             "rule_files": rule_files,
             "evaluation_interval": INTERVAL,
-            "tests": [*_tests(plan), *outcome_tests.tests(plan)],
+            "tests": [*_tests(plan), *hang_tests.tests(plan), *outcome_tests.tests(plan)],
         },
         source=source,
         version=version,
@@ -89,19 +97,17 @@ def _outage(plan: Plan) -> Item:
     good = max(parse_duration(first.long) for first in firsts.values())
     # Plain rules read rates, which look back over the base window.
     smoothed = parse_duration(names.BASE_WINDOW) if plan.service.rules == "plain" else Decimal(0)
-    bad = max(waits.values()) + _DELAY + smoothed
+    bad = max(waits.values()) + DELAY + smoothed
     shorts = (parse_duration(first.short) for first in firsts.values())
     slices = (planned.indicator.slice or Decimal(0) for planned in firsts)
-    good_again = max(shorts) + max(slices) + _DELAY + smoothed
-    busy = _busy(plan)
+    good_again = max(shorts) + max(slices) + DELAY + smoothed
+    busy = busy_pace(plan)
     checks = [none(good, _alerted(plan, good))]
     quiet = _Quiet(plan, names.BURN)
     for planned, wait in waits.items():
         window = firsts[planned].long
         quiet.at(good + max(wait / 2 - STEP, Decimal(0)), planned, window=window)
-        checks.append(
-            some(good + wait + _DELAY + smoothed, burning(plan, planned, firsts[planned]))
-        )
+        checks.append(some(good + wait + DELAY + smoothed, burning(plan, planned, firsts[planned])))
         quiet.at(good + bad + good_again, planned, window=window)
         checks += [none(good + bad, other) for other in _healthy(plan, planned)]
     checks += quiet.checks()
@@ -139,7 +145,7 @@ def _idle(plan: Plan) -> Item:
             slices = vector(names.TOTAL, own)
             checks.append(some(lasting, slices.compare("==", number(1))))
     others = [
-        *_others(plan, [Phase(lasting, _busy(plan), bad=_ALL)]),
+        *_others(plan, [Phase(lasting, busy_pace(plan), bad=_ALL)]),
         *_other_signals(plan, int(lasting / STEP)),
     ]
     about = "No traffic. All of another selection's events are bad, and its signals unavailable."
@@ -148,7 +154,7 @@ def _idle(plan: Plan) -> Item:
 
 
 def _vanished(plan: Plan) -> Item:
-    busy, gone = _busy(plan), _DELAY + max(_longest_absence(plan), _LONGEST_GAP)
+    busy, gone = busy_pace(plan), DELAY + max(_longest_absence(plan), _LONGEST_GAP)
     checks = []
     quiet = _Quiet(plan, names.ABSENT)
     for planned in plan.objectives:
@@ -158,7 +164,7 @@ def _vanished(plan: Plan) -> Item:
         quiet.at(_SETTLED + planned.absent_seconds / 2, planned)
         checks.append(
             some(
-                _SETTLED + planned.absent_seconds + _DELAY,
+                _SETTLED + planned.absent_seconds + DELAY,
                 labelled(plan, planned, absent, planned.absent_tier),
             )
         )
@@ -188,7 +194,7 @@ def _unavailable(plan: Plan) -> Iterator[Item]:
     declared = _declared(plan)
     if not declared:
         return
-    lasting = _DELAY + max(planned.absent_seconds for planned in declared)
+    lasting = DELAY + max(planned.absent_seconds for planned in declared)
     checks = []
     for planned in declared:
         absent = firing(plan, planned, planned.absent)
@@ -269,7 +275,7 @@ def _contradictions(plan: Plan) -> Iterator[Item]:
         if planned.impossible in planned.alerts and bad is not None:
             stories.setdefault(bad, []).append(planned)
     lasting = parse_duration(INCONSISTENT_FOR)
-    told = lasting + parse_duration(names.BASE_WINDOW) + _DELAY
+    told = lasting + parse_duration(names.BASE_WINDOW) + DELAY
     for bad, objectives in stories.items():
         checks = []
         for planned in objectives:
@@ -280,7 +286,7 @@ def _contradictions(plan: Plan) -> Iterator[Item]:
                 some(_SETTLED + told, alert),
                 none(2 * _SETTLED + told, alert),
             ]
-        busy = _busy(plan)
+        busy = busy_pace(plan)
         phases = [Phase(_SETTLED, busy), Phase(told, busy, bad), Phase(_SETTLED, busy)]
         about = f"For a while the counters say that {decimal_text(bad * 100)} % of events are bad."
         name = f"an inconsistent SLI ({decimal_text(bad * 100)} % bad) opens a ticket"
@@ -292,17 +298,6 @@ def _outage_seconds(planned: PlannedObjective, first: Pair) -> Decimal:
     seconds = planned.seconds_to_fire(first, _ALL)
     assert seconds is not None  # noqa: S101  (every threshold is below 1)
     return _steps(seconds, ROUND_CEILING) * STEP
-
-
-def _busy(plan: Plan) -> Decimal:
-    """Return so many events for each step that no alert waits for its least number of bad ones."""
-    per_second = max(
-        planned.min_bad_events / (pair.threshold * _SETTLED)
-        for planned in plan.objectives
-        for pair in planned.pairs
-    )
-    # Twice that, as rates show the last minutes in part; and a round number.
-    return _ALL.scaleb((2 * STEP * max(per_second, _ALL)).adjusted() + 1)
 
 
 def _longest_absence(plan: Plan) -> Decimal:

@@ -21,6 +21,9 @@ from slos.signals import SIGNALS, metric_with, slo_events, threshold_label
 
 STEP = Decimal(30)
 """Seconds between two samples of every input series."""
+# What has just happened is seen by the next scrape, then by the next evaluation; and up to
+# Prometheus 3 a range holds one sample more than its share.
+DELAY = 4 * STEP
 
 GAUGES = ("kv_headroom", "sequence_headroom")
 """Indicators that are about the state of something, which is not counted."""
@@ -29,6 +32,9 @@ _SEATS = Decimal(1_000)
 _NEAR = Decimal("0.01")
 """How far from its threshold a gauge is, as a share of it."""
 _EXACT = Decimal("1e-9")
+_ONE = Decimal(1)
+_GUARDED = Decimal(600)
+"""Seconds in which there are as many bad events as any alert asks for."""
 _HALF = 0.5
 
 
@@ -350,3 +356,14 @@ def _rates(series: Input, phases: Iterable[Phase]) -> str:
         for rate, same in groupby(recorded):
             words.append(f"{decimal_text(rate)}+0x{len(list(same)) - 1}")
     return " ".join(words)
+
+
+def busy_pace(plan: Plan) -> Decimal:
+    """Return so many events for each step that no alert waits for its least number of bad ones."""
+    per_second = max(
+        planned.min_bad_events / (pair.threshold * _GUARDED)
+        for planned in plan.objectives
+        for pair in planned.pairs
+    )
+    # Twice that, as rates show the last minutes in part; and a round number.
+    return _ONE.scaleb((2 * STEP * max(per_second, _ONE)).adjusted() + 1)

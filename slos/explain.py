@@ -47,6 +47,7 @@ class Explanation:
     bad_events: Decimal
     total_events: Decimal
     alerts: tuple[AlertTimes, ...]
+    hang: Decimal | None
 
     def first(self, tier: str, ratio: Decimal) -> Decimal | None:
         """Return the seconds until the first alert of a tier fires, None for never."""
@@ -75,7 +76,15 @@ def _explained(
         bad_events=(budget * total).to_integral_value(ROUND_FLOOR),
         total_events=total.to_integral_value(ROUND_HALF_UP),
         alerts=tuple(_times(planned, pair, events_per_second) for pair in planned.alerting_pairs),
+        hang=_hang(planned, events_per_second),
     )
+
+
+def _hang(planned: PlannedObjective, events_per_second: Decimal | None) -> Decimal | None:
+    """Return how long a hang in which no request ends takes to page."""
+    pages = (pair for pair in planned.alerting_pairs if pair.tier == "page")
+    times = (planned.hang_seconds(pair, events_per_second) for pair in pages)
+    return min((time for time in times if time is not None), default=None)
 
 
 def _times(planned: PlannedObjective, pair: Pair, events_per_second: Decimal | None) -> AlertTimes:
@@ -140,6 +149,8 @@ def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
     rows = [_row(alert) for alert in explanation.alerts]
     yield from (f"  {line}".rstrip() for line in _table(heads, rows))
     yield f"  {_verdict(explanation)}"
+    if explanation.hang is not None:
+        yield f"  a hang in which no request ends pages after {_time(explanation.hang)}"
     trickle = planned.trickle
     if trickle is not None and planned.failing_trickle in planned.alerts:
         yield (
@@ -254,6 +265,7 @@ def _object(service: Service, explanation: Explanation) -> dict[str, Any]:
         ],
         "trickle": _trickle(planned),
         "absent_seconds": _number(planned.absent_seconds),
+        "hang_seconds": _number(explanation.hang),
     }
 
 

@@ -210,6 +210,9 @@ GENERIC: Mapping[str, Indicator] = {
 CLAUSES = ("ttft", "tpot", "max_gap", "e2e", "queue")
 """Indicators with one value per request, which goodput can have as clauses."""
 
+IN_FLIGHT = ("ttft", "max_gap", "e2e")
+"""Indicators whose threshold a request in flight crosses: the sidecar counts it as bad then."""
+
 
 def indicator_of(objective: Objective) -> Indicator:
     """Return the indicator of an objective; with time slices, the indicator of slices."""

@@ -17,6 +17,7 @@ from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions, scop
 from slos.durations import format_duration, parse_duration
 from slos.events import Events
 from slos.indicators import (
+    IN_FLIGHT,
     Indicator,
     events,
     good_sentence,
@@ -124,6 +125,25 @@ class PlannedObjective:
         if seconds is None or slices is None:
             return seconds
         return seconds + slices.window  # a slice is judged at its end
+
+    @property
+    def in_flight_seconds(self) -> Decimal | None:
+        """After how long a request in flight is counted as bad; None where only its end counts."""
+        objective = self.objective
+        if objective.queries or objective.slices:
+            return None
+        limits = {objective.indicator: objective.threshold, **objective.clauses}
+        found = [seconds for key, seconds in limits.items() if key in IN_FLIGHT and seconds]
+        return min(found, default=None)
+
+    def hang_seconds(self, pair: Pair, events_per_second: Decimal | None = None) -> Decimal | None:
+        """How long a hang in which no request ends lasts until the alert of ``pair`` fires.
+
+        Requests arrive at constant traffic; None: never, or only the end of a request counts.
+        """
+        crossing, all_ = self.in_flight_seconds, Decimal(1)
+        seconds = self.seconds_to_fire(pair, all_, events_per_second)
+        return None if crossing is None or seconds is None else crossing + seconds
 
 
 @dataclass(frozen=True, slots=True)

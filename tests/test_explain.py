@@ -140,6 +140,31 @@ def test_json_has_numbers_in_base_units(file: str, capsys: pytest.CaptureFixture
     assert service["objectives"][1]["trickle"] is None
 
 
+HANGS = {
+    "indicator: ttft, threshold: 800ms": 49 + 0.8,
+    "indicator: e2e, threshold: 30s": 49 + 30,
+    "indicator: max_gap, threshold: 2s": 49 + 2,
+    "indicator: goodput, clauses: {e2e: 30s, ttft: 2s}": 49 + 2,
+    "indicator: goodput, clauses: {tpot: 60ms}": None,
+    "indicator: tpot, threshold: 60ms": None,
+    "indicator: availability": None,
+}
+
+
+@pytest.mark.parametrize("indicator", HANGS)
+def test_a_hang_pages_after_requests_in_flight_cross_their_threshold(
+    file: str, capsys: pytest.CaptureFixture[str], indicator: str
+) -> None:
+    Path(file).write_text(SLO.replace("indicator: availability", indicator))
+    assert run(file, "--json") == 0
+    (service,) = json.loads(capsys.readouterr().out)
+    seconds = HANGS[indicator]
+    assert service["objectives"][0]["hang_seconds"] == seconds
+    assert run(file) == 0
+    said = "a hang in which no request ends pages after" in capsys.readouterr().out
+    assert said is (seconds is not None)
+
+
 def test_several_files_are_told_apart(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import yaml
+from service_example import example, objective
+
+import alerts
 from lab.engine import EngineSettings
 from lab.process import get
 from lab.prometheus import Prometheus
@@ -41,6 +47,29 @@ alerting:
 PACE = 5
 STUCK_AFTER = 60
 """The default of the sidecar, in seconds of the history."""
+
+
+LATE = 'llm_slo_events_total{model="llama",namespace="prod",signal="ttft"'
+ENDED = 'llm_requests_total{model="llama",namespace="prod",signal="ttft"'
+
+
+@pytest.mark.parametrize("counts_in_flight", [True, False])
+def test_the_generated_test_of_a_hang_notices_rules_without_requests_in_flight(
+    run: Callable[..., subprocess.CompletedProcess[str]], counts_in_flight: bool
+) -> None:
+    plan = example(objective("ttft", "0.99"), objective("availability", "0.99"))
+    files = alerts.files(plan, source="slo.yaml", version="0")
+    tests = yaml.safe_load(files["alerts/chat.test.yaml"])
+    tests["tests"] = [test for test in tests["tests"] if test["name"].startswith("a hang")]
+    assert len(tests["tests"]) == 1
+    rules = files["alerts/chat.rules.yaml"]
+    assert LATE in rules
+    given = {
+        "chat.rules.yaml": rules if counts_in_flight else rules.replace(LATE, ENDED),
+        "hang.yaml": yaml.safe_dump(tests),
+    }
+    done = run(plan, "test", "rules", "hang.yaml", **given)
+    assert (done.returncode == 0) is counts_in_flight, done.stdout + done.stderr
 
 
 def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
