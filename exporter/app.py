@@ -25,6 +25,7 @@ from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.time_slices import SliceJudge
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
+from exporter.render_gate import RENDER_GATE
 from exporter.samples import SourceError, Survey
 from exporter.settings import Settings
 from exporter.sources import Source
@@ -238,9 +239,11 @@ async def _keep_up(
 ) -> None:
     episodes = Episodes()
     while True:
+        await RENDER_GATE.opened()
         now = monotonic()
         view = store.view(now, in_words=False)
         progress.update(view, now)
+        await RENDER_GATE.opened()
         slices.update(view, time())
         _log_readiness(judged(view), episodes, now)
         await asyncio.sleep(pace)
@@ -278,6 +281,7 @@ async def _read(
     while True:
         began = monotonic()
         survey = await _read_once(source, store, episodes, events, warm_up, began, probed)
+        await RENDER_GATE.opened()
         try:
             objectives.look(survey, partial(store.view, in_words=False), monotonic())
         except Exception as error:
@@ -301,7 +305,9 @@ async def _read_once(
     if isinstance(source, TapSource):
         source.learn(store.models(began))
     try:
-        survey = events.added(without_probes(await source.survey(began), probed), began)
+        read = await source.survey(began)
+        await RENDER_GATE.opened()
+        survey = events.added(without_probes(read, probed), began)
         await asyncio.to_thread(warm_up.take, survey)
         now = await _store(store, survey, monotonic() - began)
     except SourceError as error:
@@ -327,11 +333,11 @@ async def _read_once(
 
 
 async def _store(store: Store, survey: Survey, took: float) -> float:
-    """Store a survey in steps, so that the event loop serves meanwhile; return its time."""
+    """Store a survey in steps, so that the sidecar serves meanwhile; return its time."""
     async with store.updates:
         now = monotonic()
         for _ in store.updating(survey, now, took):
-            await asyncio.sleep(0)
+            await RENDER_GATE.opened()
     return now
 
 

@@ -28,7 +28,16 @@ ALSO = {"tokenslo/commands/demo.py": {"lab"}}
 # The floors of the sidecar, lowest first.
 GROUND = {
     *("background", "connection_limit", "families", "gateway_names", "genai", "http_server"),
-    *("interpreter", "log", "methods", "process_metrics", "samples", "signal_catalogue", "sockets"),
+    *(
+        "interpreter",
+        "log",
+        "methods",
+        "process_metrics",
+        "render_gate",
+        "samples",
+        "signal_catalogue",
+        "sockets",
+    ),
 }
 FLOORS = (
     GROUND,

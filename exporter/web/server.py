@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from aiohttp import web
 
 from exporter.families import Family
 from exporter.http_server import add_headers
+from exporter.render_gate import RENDER_GATE
 from exporter.store.view import View
 from exporter.web.collector import Exposition, expose
 from exporter.web.readiness import Readiness
@@ -56,25 +58,33 @@ class Renderer:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "render")
-        self._running: dict[object, asyncio.Future[Any]] = {}
+        self._running: dict[object, tuple[asyncio.Future[Any], ExitStack]] = {}
 
     async def render(self, kind: object, prepare: Callable[[], Callable[[], T]]) -> T:
         """Return the result of the function that ``prepare`` returns.
 
         ``prepare`` is called only if no rendering of this ``kind`` is running.
         """
-        running = self._running.get(kind)
+        running, _ = self._running.get(kind, (None, None))
         if running is None:
-            running = asyncio.get_running_loop().run_in_executor(self._thread, prepare())
-            self._running[kind] = running
-            running.add_done_callback(lambda _: self._running.pop(kind))
+            with ExitStack() as stack:
+                stack.enter_context(RENDER_GATE.rendering())
+                running = asyncio.get_running_loop().run_in_executor(self._thread, prepare())
+                self._running[kind] = running, stack.pop_all()
+            running.add_done_callback(lambda _: self._ended(kind))
         # Shielded, because others may be waiting for the same.
         rendered: T = await asyncio.shield(running)
         return rendered
 
+    def _ended(self, kind: object) -> None:
+        if kind in self._running:
+            self._running.pop(kind)[1].close()
+
     def close(self) -> None:
-        """Let go of the thread."""
+        """End the thread, and what it has not rendered yet."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        for kind in tuple(self._running):
+            self._ended(kind)
 
 
 def application(facts: Facts) -> web.Application:

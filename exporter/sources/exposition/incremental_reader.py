@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
 
+from exporter.render_gate import RENDER_GATE
 from exporter.sources.exposition.text_parser import Family, Sample, check_lines, read
 
 PIECE = 128 * 1024
@@ -73,7 +74,7 @@ def _words(body: bytes) -> tuple[bytes, list[bytes]]:
     """Return the digest of all lines without their last words, and these words."""
     digest = blake2b(digest_size=16)
     words: list[bytes] = []
-    for piece in _pieces(body):
+    for piece in RENDER_GATE.paced(_pieces(body)):
         digest.update(_LAST_WORD.sub(b" \n", piece))
         words += _LAST_WORD.findall(piece)
     return digest.digest(), words
@@ -112,7 +113,7 @@ def _filled(layout: _Layout, words: list[bytes]) -> dict[str, Family] | None:
             family.duplicate,
             family.cache,
         )
-        for family, indices in layout.families
+        for family, indices in RENDER_GATE.paced(layout.families)
     }
 
 

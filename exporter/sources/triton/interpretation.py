@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from exporter.render_gate import RENDER_GATE
 from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError
 from exporter.sources import unavailable
 from exporter.sources.exposition.by_model import ByModel
@@ -45,7 +46,7 @@ def interpret(
     ``models`` are those to report on, ``engines`` what is remembered of their engines.
     """
     here = [info for info in models if info.ready or (info.model, info.version) in roster.counted]
-    found = list(_interpreted(seen, here, engines, now, frozen_after))
+    found = list(RENDER_GATE.paced(_interpreted(seen, here, engines, now, frozen_after)))
     readings = [item for item in found if isinstance(item, Reading)]
     given: dict[Model, set[str]] = {}
     for reading in readings:
@@ -57,7 +58,7 @@ def interpret(
     loaded = {(info.model, info.version) for info in here}
     reported = {roster.bare(info.model) for info in models}
     missing: list[Missing] = []
-    for info in models:
+    for info in RENDER_GATE.paced(models):
         model = (info.model, info.version)
         if model not in loaded:
             missing += [_not_loaded(signal, info, seen) for signal in MAIN_SIGNALS]
