@@ -254,7 +254,9 @@ def _just(planned: PlannedObjective, less: int, samples: int) -> _Spells:
     least = planned.min_bad_events
     bad = [least, least - less] if samples == 1 else [least, least - less - 1, 0, 1]
     counts = [1, 1] if samples == 1 else [1, 1, samples - 2, 1]
-    return [_Spell(count, Decimal(n), Decimal(n)) for count, n in zip(counts, bad, strict=True)]
+    total = [bad[0], bad[1] + less, *bad[2:]]  # as many events as asked for, if not all are bad
+    spells = zip(counts, total, bad, strict=True)
+    return [_Spell(count, Decimal(all_), Decimal(some)) for count, all_, some in spells]
 
 
 def _spends(plan: Plan, planned: PlannedObjective, *, does: bool) -> Iterator[Item]:
