@@ -45,11 +45,11 @@ AS_PROMETHEUS = {
 }
 
 
-def expositions(server: str, models: int, readings: int) -> list[bytes]:
+def expositions(server: str, models: int, measurements: int) -> list[bytes]:
     """Return the exposition of a server with a number of models at each of its readings."""
     capture, model = SERVERS[server]
     bodies = []
-    for scrape in range(1, readings + 1):
+    for scrape in range(1, measurements + 1):
         lines = []
         for line in (CAPTURES / capture).read_text().splitlines(keepends=True):
             if line.startswith("#"):

@@ -26,7 +26,7 @@ from exporter.objectives.time_slices import SliceJudge
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
 from exporter.render_gate import RENDER_GATE
-from exporter.samples import SourceError, Survey
+from exporter.samples import Snapshot, SourceError
 from exporter.settings import Settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
@@ -280,10 +280,10 @@ async def _read(
     warm_up = WarmUp()
     while True:
         began = monotonic()
-        survey = await _read_once(source, store, episodes, events, warm_up, began, probed)
+        snapshot = await _read_once(source, store, episodes, events, warm_up, began, probed)
         await RENDER_GATE.opened()
         try:
-            objectives.look(survey, partial(store.view, in_words=False), monotonic())
+            objectives.look(snapshot, partial(store.view, in_words=False), monotonic())
         except Exception as error:
             # What the log says of objectives must not stop the reading.
             what = "logging which objectives can be measured"
@@ -299,17 +299,17 @@ async def _read_once(
     warm_up: WarmUp,
     began: float,
     probed: Collection[str],
-) -> Survey | None:
+) -> Snapshot | None:
     """Read a source and store what came of it; return the survey if there is one."""
     what = f"reading {source.name}"
     if isinstance(source, TapSource):
         source.learn(store.models(began))
     try:
-        read = await source.survey(began)
+        read = await source.snapshot(began)
         await RENDER_GATE.opened()
-        survey = events.added(without_probes(read, probed), began)
-        await asyncio.to_thread(warm_up.take, survey)
-        now = await _store(store, survey, monotonic() - began)
+        snapshot = events.added(without_probes(read, probed), began)
+        await asyncio.to_thread(warm_up.take, snapshot)
+        now = await _store(store, snapshot, monotonic() - began)
     except SourceError as error:
         now = monotonic()
         store.fail(source.name, error, now, now - began)
@@ -324,19 +324,19 @@ async def _read_once(
         episodes.went_wrong(what, DEFECT, now, error)
         return None
     episodes.went_well(what, now)
-    for part, problem in survey.parts.items():
+    for part, problem in snapshot.parts.items():
         if problem:
             episodes.went_wrong(f"{what}/{part}", str(problem), now)
         else:
             episodes.went_well(f"{what}/{part}", now)
-    return survey
+    return snapshot
 
 
-async def _store(store: Store, survey: Survey, took: float) -> float:
+async def _store(store: Store, snapshot: Snapshot, took: float) -> float:
     """Store a survey in steps, so that the sidecar serves meanwhile; return its time."""
     async with store.updates:
         now = monotonic()
-        for _ in store.updating(survey, now, took):
+        for _ in store.updating(snapshot, now, took):
             await RENDER_GATE.opened()
     return now
 

@@ -1,6 +1,6 @@
 """What one look at one source found: the only currency between sources and the store.
 
-Sources interpret bytes and return a :class:`Survey`; the store chooses between methods, keeps
+Sources interpret bytes and return a :class:`Snapshot`; the store chooses between methods, keeps
 counters monotone and forgets what is stale.  Nothing here does I/O.
 """
 
@@ -48,7 +48,7 @@ def nothing_of(value: Value) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Measurement:
     """One signal of one model, as one method gives it.
 
     ``method`` is a key of :data:`exporter.methods.METHODS`.  Counters and distributions are as the
@@ -98,7 +98,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Snapshot:
     """Everything one reading of one source brought.
 
     ``parts`` are the things read one by one (endpoints, say) by name, each with its error or None.
@@ -108,7 +108,7 @@ class Survey:
     """
 
     source: str
-    readings: tuple[Reading, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
     missing: tuple[Missing, ...] = ()
     models: tuple[ModelInfo, ...] = ()
     engine_stats_age: Mapping[tuple[str, str], float] = field(default_factory=dict)

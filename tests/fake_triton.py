@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from exporter.samples import Missing, Reading, Survey
+from exporter.samples import Measurement, Missing, Snapshot
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton.triton_source import TritonSource
 from tests.fake_server import serving
@@ -96,33 +96,33 @@ async def fake_triton(**answers: object) -> AsyncIterator[FakeTriton]:
 
 
 async def look(now: float = 100.0, options: Mapping[str, object] | None = None,
-               **answers: object) -> Survey:  # fmt: skip
+               **answers: object) -> Snapshot:  # fmt: skip
     """Return one survey of a fake Triton with these answers."""
     async with fake_triton(**answers) as fake, fake.source(**(options or {})) as source:
-        return await source.survey(now)
+        return await source.snapshot(now)
 
 
-def found(survey: Survey, model: str, version: str = "1") -> dict[str, Reading | Missing]:
+def found(snapshot: Snapshot, model: str, version: str = "1") -> dict[str, Measurement | Missing]:
     """Return what a survey says of a model: by signal, the reading of the best rank or the gap."""
     from exporter.methods import METHODS
 
-    said: dict[str, Reading | Missing] = {}
-    for gap in survey.missing:
+    said: dict[str, Measurement | Missing] = {}
+    for gap in snapshot.missing:
         if (gap.model, gap.version) == (model, version):
             said[gap.signal] = gap
-    for reading in sorted(survey.readings, key=lambda one: -METHODS[one.method].rank):
-        if (reading.model, reading.version) == (model, version):
-            said[reading.signal] = reading
+    for measurement in sorted(snapshot.measurements, key=lambda one: -METHODS[one.method].rank):
+        if (measurement.model, measurement.version) == (model, version):
+            said[measurement.signal] = measurement
     return said
 
 
-def outcomes(reading: Reading | Missing) -> dict[str, object]:
+def outcomes(measurement: Measurement | Missing) -> dict[str, object]:
     """Return the samples as "outcome reason" to value; requests without outcomes at zero."""
-    assert isinstance(reading, Reading), reading
+    assert isinstance(measurement, Measurement), measurement
     return {
         " ".join(word for _, word in key).strip(): n
-        for key, n in reading.samples.items()
-        if n or reading.signal != "requests"
+        for key, n in measurement.samples.items()
+        if n or measurement.signal != "requests"
     }
 
 

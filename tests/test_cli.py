@@ -119,8 +119,8 @@ from tokenslo import cli
 cli.LazyGroup.get_command = lambda *_: click.Command("x", callback=lambda: click.echo("x" * 10**6))
 cli.main(["x"])
 """
-    reading, writing = os.pipe()
-    os.close(reading)
+    measurement, writing = os.pipe()
+    os.close(measurement)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=30
     )

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from exporter.objectives.objective_status import ObjectiveState, judge
-from exporter.samples import Distribution, Labels, ModelInfo, Reading, Survey, Value
+from exporter.samples import Distribution, Labels, Measurement, ModelInfo, Snapshot, Value
 from exporter.store.store import Store
 from exporter.web.readiness import readiness
 from exporter.web.status_page import Status, status_html
@@ -36,8 +36,8 @@ def _judge(
     store, now = Store(stale_after=5), 0.0
     for totals in minutes:
         now += 50.0
-        readings = tuple(
-            Reading(
+        measurements = tuple(
+            Measurement(
                 signal,
                 "llama",
                 "1",
@@ -46,7 +46,7 @@ def _judge(
             )
             for signal, samples in totals.items()
         )
-        store.update(Survey("taps", readings, models=(ModelInfo("llama", "1"),)), now, 0.1)
+        store.update(Snapshot("taps", measurements, models=(ModelInfo("llama", "1"),)), now, 0.1)
     view = store.view(now)
     states = judge([service(one, **fields)], view)
     page = status_html(Status("1", "now", view, readiness(view, 5), states))

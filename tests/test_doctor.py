@@ -18,7 +18,7 @@ from aiohttp import ClientSession, web
 from exporter.doctor import baseline, doctor
 from exporter.doctor.doctor import Diagnosis, as_text
 from exporter.doctor.server_config import FLAG
-from exporter.samples import Missing, ModelInfo, Survey
+from exporter.samples import Missing, ModelInfo, Snapshot
 from exporter.settings import Settings, load_settings
 from exporter.sources.unavailable import OBSERVE
 from exporter.store.store import Store
@@ -468,7 +468,7 @@ def test_the_fix_of_a_missing_signal_depends_on_whether_there_is_a_tap() -> None
     info = ModelInfo("chat", "1")
     for tapped, fix in ((False, OBSERVE), (True, "send the requests of this model through the")):
         store = Store(10.0, tapped=tapped)
-        store.update(Survey(source="triton", missing=(gap,), models=(info,)), 0.0, 0.0)
+        store.update(Snapshot(source="triton", missing=(gap,), models=(info,)), 0.0, 0.0)
         [state] = [one for one in store.view(1.0).signals if one.signal == "itl"]
         assert state.fix.startswith(fix)
         assert state.fix.endswith("; or wait")

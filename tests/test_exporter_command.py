@@ -25,7 +25,7 @@ from exporter import app as sidecar_module
 from exporter.app import watch
 from exporter.log import Episodes
 from exporter.methods import METHODS
-from exporter.samples import Distribution, ModelInfo, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, ModelInfo, Snapshot, SourceError
 from exporter.settings import Settings, load_settings
 from exporter.sources import Closing, Source
 from exporter.store.decode_progress import DecodeProgress
@@ -136,8 +136,11 @@ async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
         _, errors = await asyncio.wait_for(process.communicate(), 10)
         log = errors.decode()
     assert process.returncode == 0
-    reading, first_token = log.splitlines()
-    assert f'level=info msg="reading {triton.url} and {triton.url}/metrics every 0.05 s"' in reading
+    measurement, first_token = log.splitlines()
+    assert (
+        f'level=info msg="reading {triton.url} and {triton.url}/metrics every 0.05 s"'
+        in measurement
+    )
     assert "level=warning" in first_token
     assert "objective chat/first-token on chat cannot be measured: 800ms is not a" in first_token
     assert "secret" not in log + metrics + page + facts
@@ -225,20 +228,20 @@ class Scripted(Closing):
     name = "scripted"
     where = "a script"
 
-    def __init__(self, *readings: Survey | Exception) -> None:
-        self.left = list(readings)
+    def __init__(self, *measurements: Snapshot | Exception) -> None:
+        self.left = list(measurements)
 
-    async def survey(self, now: float) -> Survey:
-        reading = self.left.pop(0) if len(self.left) > 1 else self.left[0]
-        if isinstance(reading, Exception):
-            raise reading
-        return reading
+    async def snapshot(self, now: float) -> Snapshot:
+        measurement = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(measurement, Exception):
+            raise measurement
+        return measurement
 
 
-def good(value: float = 1.0, model: str = "llama", **parts: SourceError | None) -> Survey:
-    return Survey(
+def good(value: float = 1.0, model: str = "llama", **parts: SourceError | None) -> Snapshot:
+    return Snapshot(
         "scripted",
-        (Reading("kv_utilization", model, "1", "trtllm_iteration", {(): value}),),
+        (Measurement("kv_utilization", model, "1", "trtllm_iteration", {(): value}),),
         models=(ModelInfo(model, "1"),),
         parts=parts,
     )
@@ -338,13 +341,13 @@ async def test_a_defect_stops_nothing_and_is_logged_once_with_its_traceback(
 async def test_a_defect_in_judging_objectives_does_not_stop_the_reading(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def survey(value: float) -> Survey:
+    def snapshot(value: float) -> Snapshot:
         absurd = Distribution((-1.0, 0.5, inf), (0.0, 1.0, 2.0), 1.0)
-        ttft = Reading("ttft", "llama", "1", "vllm_histogram", {(): absurd})
-        return replace(good(value), readings=(*good(value).readings, ttft))
+        ttft = Measurement("ttft", "llama", "1", "vllm_histogram", {(): absurd})
+        return replace(good(value), measurements=(*good(value).measurements, ttft))
 
     chat = service(objective("ttft"))
-    source = Scripted(survey(1.0), survey(1.0), survey(2.0))
+    source = Scripted(snapshot(1.0), snapshot(1.0), snapshot(2.0))
     await watched(source, services=(chat,), until=lambda text: 'version="1"} 2.0' in text)
     [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert first.getMessage() == (
@@ -366,8 +369,8 @@ async def test_a_background_task_that_fails_is_restarted_counted_and_shown(
     monkeypatch.setattr(DecodeProgress, "update", failing)
     wanted = 'tokenslo_ready{layer="decode",model="llama",source="",version="1"} 1.0'
     shown = good()
-    idle = Reading("sequences_active", "llama", "1", "trtllm_iteration", {(): 0.0})
-    source = Scripted(replace(shown, readings=(*shown.readings, idle)))
+    idle = Measurement("sequences_active", "llama", "1", "trtllm_iteration", {(): 0.0})
+    source = Scripted(replace(shown, measurements=(*shown.measurements, idle)))
     async with watching(source) as url:
         text = await eventually(f"{url}/metrics", lambda _, text: wanted in text)
         page = (await get(f"{url}/"))[1]
@@ -386,7 +389,7 @@ async def test_a_layer_is_logged_when_it_becomes_unready_and_when_it_is_ready_ag
     caplog.set_level(logging.INFO, "tokenslo")
     monkeypatch.setattr(sidecar_module, "LOOK_EVERY", 0.02)
 
-    def loaded(ready: bool, value: float) -> Survey:
+    def loaded(ready: bool, value: float) -> Snapshot:
         info = ModelInfo("llama", "1", ready=ready, reason="" if ready else "UNLOADING")
         return replace(good(value), models=(info,))
 

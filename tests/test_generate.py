@@ -417,8 +417,8 @@ def test_one_file_that_cannot_be_written_leaves_all_as_they_were(monkeypatch, ca
 
 
 def test_a_reader_that_has_seen_enough_gets_all_files(folder):
-    reading, writing = os.pipe()
-    os.close(reading)
+    measurement, writing = os.pipe()
+    os.close(measurement)
     command = [sys.executable, "-m", "tokenslo", "generate", "chat.yaml", "-o", "out"]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path}

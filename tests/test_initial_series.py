@@ -14,7 +14,7 @@ from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.recording.goodput import goals
 from exporter.recording.model_metrics import GOES_ON_FROM
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
-from exporter.samples import Distribution, Labels, Missing, Reading, Survey
+from exporter.samples import Distribution, Labels, Measurement, Missing, Snapshot
 from exporter.settings import load_settings
 from exporter.sources.factory import configured
 from exporter.store.store import Store
@@ -23,13 +23,13 @@ from exporter.web.collector import expose
 from slos.model import Objective
 from slos.signals import OUTCOMES, SIGNALS, TENANT_SIGNALS, threshold_label
 from tests.service_example import service
-from tests.test_stream_recorder import chunks, ended, play, play_on, readings, stream, value
+from tests.test_stream_recorder import chunks, ended, measurements, play, play_on, stream, value
 
 TTFT = {"ttft": (0.25, 0.8)}
 
 
 def counter(recorder: StreamRecorder, signal: str) -> dict[frozenset[tuple[str, str]], float]:
-    [samples] = [one.samples for one in readings(recorder) if one.signal == signal]
+    [samples] = [one.samples for one in measurements(recorder) if one.signal == signal]
     return {frozenset(key): n for key, n in samples.items() if isinstance(n, float)}
 
 
@@ -59,7 +59,7 @@ def test_a_model_that_is_expected_has_every_known_series_before_its_first_reques
         assert counter(recorder, signal) == {frozenset(): 0.0}
     assert not any(
         value
-        for one in readings(recorder)
+        for one in measurements(recorder)
         for value in one.samples.values()
         if not isinstance(value, Distribution)
     )
@@ -71,37 +71,40 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
     goodput = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
     recorder = StreamRecorder({}, tuple(goals([service(goodput)])), expected=["llama"])
     store = Store(10)
-    server = Survey("triton", (), (Missing("kv_utilization", "llama", "1", "why", "fix"),))
+    server = Snapshot("triton", (), (Missing("kv_utilization", "llama", "1", "why", "fix"),))
 
-    kept: dict[tuple[str, str], tuple[Reading, ...]] = {}
+    kept: dict[tuple[str, str], tuple[Measurement, ...]] = {}
 
-    def survey() -> Survey:
+    def snapshot() -> Snapshot:
         # The source of the taps keeps what has not changed, and leaves out methods from which
         # another one goes on.
         kept.update(
-            {(one[0].model, one[0].version): one for one in recorder.readings(changed_only=True)}
+            {
+                (one[0].model, one[0].version): one
+                for one in recorder.measurements(changed_only=True)
+            }
         )
-        found = [one for readings in kept.values() for one in readings]
+        found = [one for measurements in kept.values() for one in measurements]
         older = {
             (one.signal, one.model, one.version, GOES_ON_FROM.get(one.method)) for one in found
         }
         told = [
             one for one in found if (one.signal, one.model, one.version, one.method) not in older
         ]
-        return Survey("taps", tuple(told))
+        return Snapshot("taps", tuple(told))
 
     store.update(server, 0, 0)
-    store.update(survey(), 0, 0)
+    store.update(snapshot(), 0, 0)
     for now in (1, 3, 5):
         streams = [stream(), stream()]
         for one in streams:
             recorder.started(one, 100.0)
             one.version = "1"
             play_on(recorder, one, *chunks(100.2, 100.21, 100.22))
-        store.update(survey(), now, 0)
+        store.update(snapshot(), now, 0)
         for one in streams:
             play_on(recorder, one, ended(100.3))
-        store.update(survey(), now + 1, 0)
+        store.update(snapshot(), now + 1, 0)
     [state] = [one for one in store.view(6).signals if one.signal == "goodput"]
     assert (state.version, state.method) == ("1", "wire_chunks")
     assert sum(n for n in state.samples.values() if isinstance(n, float)) == 4
@@ -143,7 +146,7 @@ def test_a_tenant_begins_at_zero_when_its_first_request_starts() -> None:
         frozenset({("outcome", outcome), ("tenant", "acme")}): 0.0 for outcome in OUTCOMES
     }
     assert {signal for signal in TENANT_SIGNALS.values() if signal != "tenant_goodput"} <= {
-        one.signal for one in readings(recorder)
+        one.signal for one in measurements(recorder)
     }
     recorder.ended(one, 104.0, "error", "500", None)
     assert value(recorder, "tenant_requests", tenant="acme", outcome="error") == 1
@@ -175,8 +178,8 @@ def test_the_taps_know_the_tenants_of_selectors_if_they_read_a_header(
     header: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[TapSettings] = []
-    monkeypatch.setattr("exporter.sources.factory.TapsProcess", given.append)
-    monkeypatch.setattr("exporter.sources.factory.TapsSource", lambda *_, **__: None)
+    monkeypatch.setattr("exporter.sources.factory.TapProcess", given.append)
+    monkeypatch.setattr("exporter.sources.factory.TapSource", lambda *_, **__: None)
     selected = replace(
         service(Objective("up", "availability", Decimal("0.99"))),
         selector={"model": "llama", "tenant": "acme"},
@@ -215,18 +218,18 @@ def histogram(*counts: float, edges: tuple[float, ...] = (0.25, 0.8, math.inf)) 
     return Distribution(edges, counts, 1.0)
 
 
-def look(events: SloEvents, now: float, ttft: Distribution, died: float | None = None) -> Survey:
-    found = [Reading("ttft", "llama", "1", "vllm_histogram", {(): ttft})]
+def look(events: SloEvents, now: float, ttft: Distribution, died: float | None = None) -> Snapshot:
+    found = [Measurement("ttft", "llama", "1", "vllm_histogram", {(): ttft})]
     if died is not None:
         samples = {(("outcome", "rejected"),): died, (("outcome", "invalid"),): 100.0}
         found.append(
-            Reading("requests_without_first_token", "llama", "1", "vllm_rejections", samples)
+            Measurement("requests_without_first_token", "llama", "1", "vllm_rejections", samples)
         )
-    return events.added(Survey("vllm", tuple(found)), now)
+    return events.added(Snapshot("vllm", tuple(found)), now)
 
 
-def judged(survey: Survey) -> Mapping[tuple[str, str], float]:
-    [one] = [each for each in survey.readings if each.signal == "ttft_slo_events"]
+def judged(snapshot: Snapshot) -> Mapping[tuple[str, str], float]:
+    [one] = [each for each in snapshot.measurements if each.signal == "ttft_slo_events"]
     assert one.method == "vllm_histogram"
     return {
         (dict(labels)["threshold"], dict(labels)["result"]): n
@@ -236,8 +239,8 @@ def judged(survey: Survey) -> Mapping[tuple[str, str], float]:
 
 
 def test_events_of_an_engine_come_from_exact_bucket_boundaries() -> None:
-    survey = look(SloEvents(TTFT), 0.0, histogram(1.0, 4.0, 10.0))
-    assert judged(survey) == {
+    snapshot = look(SloEvents(TTFT), 0.0, histogram(1.0, 4.0, 10.0))
+    assert judged(snapshot) == {
         ("0.25", "good"): 1,
         ("0.25", "bad"): 9,
         ("0.8", "good"): 4,
@@ -250,30 +253,30 @@ def test_a_reset_of_one_counter_counts_nothing_twice() -> None:
     look(events, 0.0, histogram(1.0, 4.0, 10.0), died=3.0)
     look(events, 1.0, histogram(1.0, 4.0, 10.0))  # its source did not answer
     look(events, 2.0, histogram(1.0, 4.0, 10.0), died=4.0)
-    survey = look(events, 3.0, histogram(0.0, 1.0, 1.0), died=4.0)
-    assert judged(survey) == {("0.8", "good"): 4 + 1, ("0.8", "bad"): 6 + 4}
+    snapshot = look(events, 3.0, histogram(0.0, 1.0, 1.0), died=4.0)
+    assert judged(snapshot) == {("0.8", "good"): 4 + 1, ("0.8", "bad"): 6 + 4}
 
 
 def test_deaths_that_are_first_seen_late_are_not_counted_whole() -> None:
     events = SloEvents({"ttft": (0.8,)})
     look(events, 0.0, histogram(1.0, 4.0, 10.0))
     look(events, 1.0, histogram(1.0, 4.0, 10.0), died=1000.0)
-    survey = look(events, 2.0, histogram(1.0, 4.0, 10.0), died=1001.0)
-    assert judged(survey)["0.8", "bad"] == 6 + 1
+    snapshot = look(events, 2.0, histogram(1.0, 4.0, 10.0), died=1001.0)
+    assert judged(snapshot)["0.8", "bad"] == 6 + 1
 
 
 def test_a_threshold_that_is_no_boundary_is_unavailable_and_says_why() -> None:
-    survey = look(SloEvents({"ttft": (0.5,)}), 0.0, histogram(1.0, 4.0, 10.0))
-    [gap] = survey.missing
+    snapshot = look(SloEvents({"ttft": (0.5,)}), 0.0, histogram(1.0, 4.0, 10.0))
+    [gap] = snapshot.missing
     assert (gap.signal, gap.model) == ("ttft_slo_events", "llama")
     assert gap.reason == "no threshold (500ms) is a bucket boundary of the server's histogram"
-    assert not [one for one in survey.readings if one.signal == "ttft_slo_events"]
+    assert not [one for one in snapshot.measurements if one.signal == "ttft_slo_events"]
 
 
 def test_what_a_source_lacks_its_events_lack_for_the_same_reason() -> None:
     gap = Missing("ttft", "llama", "1", "no histogram", "add a tap")
-    survey = SloEvents(TTFT).added(Survey("triton", missing=(gap,)), 0.0)
-    assert [(one.signal, one.reason) for one in survey.missing] == [
+    snapshot = SloEvents(TTFT).added(Snapshot("triton", missing=(gap,)), 0.0)
+    assert [(one.signal, one.reason) for one in snapshot.missing] == [
         ("ttft", "no histogram"),
         ("ttft_slo_events", "no histogram"),
     ]
@@ -311,9 +314,9 @@ def test_a_selected_model_that_was_never_seen_stands_at_zero() -> None:
 def test_a_model_that_a_source_sees_has_its_own_series_only() -> None:
     store = Store(60.0)
     samples: dict[Labels, float] = {(("outcome", "ok"),): 3.0}
-    seen = Reading("requests", "llama", "1", "triton_counters", {**samples})
+    seen = Measurement("requests", "llama", "1", "triton_counters", {**samples})
     gap = Missing("ttft_slo_events", "llama", "1", "no histogram", "add a tap")
-    store.update(Survey("triton", (seen,), (gap,)), 0.0, 0.1)
+    store.update(Snapshot("triton", (seen,), (gap,)), 0.0, 0.1)
     assert set(shown(store)) == {'llm_requests_total{model="llama",outcome="ok",version="1"}'}
 
 
@@ -321,8 +324,10 @@ def test_a_model_that_a_source_sees_has_its_own_series_only() -> None:
 def test_a_gauge_that_no_source_reports_is_declared_unavailable(seen: str) -> None:
     store = Store(60.0)
     if seen:
-        reading = Reading(seen, "llama", "1", "trtllm_iteration", {(("outcome", "ok"),): 0.5})
-        store.update(Survey("source", (reading,)), 0.0, 0.1)
+        measurement = Measurement(
+            seen, "llama", "1", "trtllm_iteration", {(("outcome", "ok"),): 0.5}
+        )
+        store.update(Snapshot("source", (measurement,)), 0.0, 0.1)
     headroom = Objective("kv", "kv_headroom", Decimal("0.99"), Decimal("0.9"))
     view = with_unseen(store.view(0.0), selected_models([service(headroom)]))
     states = [one for one in (*view.signals, *view.unseen) if one.signal == "kv_utilization"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from exporter.protocol.events import Stream
 from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import AT_ONCE, StreamRecorder
-from tests.test_stream_recorder import chunks, ended, play, play_on, readings, spread, stream
+from tests.test_stream_recorder import chunks, ended, measurements, play, play_on, spread, stream
 
 THRESHOLDS = {"ttft": (0.5, 2.0), "max_gap": (1.0,), "itl": (0.75,), "e2e": (3.0,)}
 GOAL = GoodputObjective("chat/good", "", {"max_gap": 1.0, "ttft": 0.5, "e2e": 3.0})
@@ -27,13 +27,13 @@ def scrape(recorder: StreamRecorder, now: float) -> None:
 def counts(recorder: StreamRecorder) -> Counter[tuple[str, str, str]]:
     """Return good and bad events by signal and threshold, and verdicts by clause."""
     found: Counter[tuple[str, str, str]] = Counter()
-    for reading in readings(recorder):
-        for pairs, number in reading.samples.items():
+    for measurement in measurements(recorder):
+        for pairs, number in measurement.samples.items():
             labels = dict(pairs)
-            if reading.signal.endswith("_slo_events"):
-                signal = reading.signal.removesuffix("_slo_events")
+            if measurement.signal.endswith("_slo_events"):
+                signal = measurement.signal.removesuffix("_slo_events")
                 found[signal, labels["threshold"], labels["result"]] += number  # type: ignore[assignment]
-            elif reading.signal == "goodput":
+            elif measurement.signal == "goodput":
                 found["goodput", labels["clause"], labels["result"]] += number  # type: ignore[assignment]
     return +found
 

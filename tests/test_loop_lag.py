@@ -38,10 +38,10 @@ def chunk(text: str) -> bytes:
 def found(recorder: StreamRecorder, signal: str) -> Distribution:
     (value,) = (
         value
-        for readings in recorder.readings()
-        for reading in readings
-        if reading.signal == signal and reading.model == "m"
-        for value in reading.samples.values()
+        for measurements in recorder.measurements()
+        for measurement in measurements
+        if measurement.signal == signal and measurement.model == "m"
+        for value in measurement.samples.values()
     )
     assert isinstance(value, Distribution)
     return value

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from exporter.objectives.objective_log import LOOK_EVERY, SETTLED, ObjectiveLog
-from exporter.samples import Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.samples import Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.store.store import Store
 from tests.service_example import objective, service
 
@@ -17,14 +17,14 @@ IDLE = "the engine has run no iteration yet"
 REFUSED = SourceError("refused", "nothing listens there")
 
 
-def measured(model: str = "llama", source: str = "triton") -> Survey:
-    reading = Reading("kv_utilization", model, "1", "trtllm_iteration", {(): 0.5})
-    return Survey(source, (reading,), models=(ModelInfo(model, "1"),))
+def measured(model: str = "llama", source: str = "triton") -> Snapshot:
+    measurement = Measurement("kv_utilization", model, "1", "trtllm_iteration", {(): 0.5})
+    return Snapshot(source, (measurement,), models=(ModelInfo(model, "1"),))
 
 
-def without(reason: str = IDLE) -> Survey:
+def without(reason: str = IDLE) -> Snapshot:
     gap = Missing("kv_utilization", "llama", "1", reason, "send a first request")
-    return Survey("triton", missing=(gap,), models=(ModelInfo("llama", "1"),))
+    return Snapshot("triton", missing=(gap,), models=(ModelInfo("llama", "1"),))
 
 
 @pytest.fixture(autouse=True)
@@ -46,18 +46,18 @@ class Sidecar:
         self.store, self.now = Store(5.0), 0.0
         self.log = ObjectiveLog((chat,), sources or ("triton",))
 
-    def read(self, *outcomes: Survey | SourceError) -> None:
+    def read(self, *outcomes: Snapshot | SourceError) -> None:
         for outcome in outcomes:
-            if isinstance(outcome, Survey):
+            if isinstance(outcome, Snapshot):
                 self.store.update(outcome, self.now, 0.01)
             else:
                 self.store.fail("triton", outcome, self.now, 0.01)
-            survey = outcome if isinstance(outcome, Survey) else None
-            self.log.look(survey, self.store.view, self.now)
+            snapshot = outcome if isinstance(outcome, Snapshot) else None
+            self.log.look(snapshot, self.store.view, self.now)
             self.now += 1.0
 
 
-def times(outcome: Survey | SourceError, count: float) -> Iterable[Survey | SourceError]:
+def times(outcome: Snapshot | SourceError, count: float) -> Iterable[Snapshot | SourceError]:
     return [outcome] * int(count)
 
 
@@ -123,14 +123,14 @@ def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None
 
 def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCaptureFixture) -> None:
     sidecar = Sidecar("triton", "traces")
-    sidecar.read(REFUSED, Survey("traces"))
+    sidecar.read(REFUSED, Snapshot("traces"))
     assert said(caplog) == [
         "objective chat/kv-headroom cannot be measured: no model is reported on. Fix: compare the "
         "selector with the models reported on: none."
     ]
     caplog.clear()
     sidecar = Sidecar("triton", "traces")
-    sidecar.read(Survey("traces"))
+    sidecar.read(Snapshot("traces"))
     assert said(caplog) == []
     sidecar.read(measured())
     assert said(caplog) == [MEASURED]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from exporter.samples import Reading, Survey
+from exporter.samples import Measurement, Snapshot
 from exporter.settings import load_settings
 from exporter.sources.factory import configured
 from exporter.sources.fetch import new_session
@@ -188,24 +188,24 @@ async def test_one_request_at_a_time_and_no_more_often_than_the_interval() -> No
     assert len(model.sent) == 3
 
 
-def reading(signal: str, model: str = "chat") -> Reading:
-    return Reading(signal, model, "1", "triton_counters", {(): 3.0})
+def measurement(signal: str, model: str = "chat") -> Measurement:
+    return Measurement(signal, model, "1", "triton_counters", {(): 3.0})
 
 
 def test_what_the_server_counts_of_a_probed_model_is_withheld_and_the_rest_is_not() -> None:
     """The request of the sidecar would count as a client's."""
-    kept = (reading("itl"), reading("kv_utilization"), reading("requests", "other"))
-    survey = Survey("triton", (reading("requests"), reading("ttft"), *kept))
-    told = without_probes(survey, ("chat",))
-    assert told.readings == kept
+    kept = (measurement("itl"), measurement("kv_utilization"), measurement("requests", "other"))
+    snapshot = Snapshot("triton", (measurement("requests"), measurement("ttft"), *kept))
+    told = without_probes(snapshot, ("chat",))
+    assert told.measurements == kept
     assert [(gap.signal, gap.model) for gap in told.missing] == [
         ("requests", "chat"),
         ("ttft", "chat"),
     ]
     for source in ("taps", "traces"):  # they see which request is ours
-        seen = replace(survey, source=source)
+        seen = replace(snapshot, source=source)
         assert without_probes(seen, ("chat",)) == seen
-    assert without_probes(survey, ()) == survey
+    assert without_probes(snapshot, ()) == snapshot
 
 
 def test_a_probe_needs_a_tap_that_tells_it_from_clients() -> None:
@@ -253,12 +253,12 @@ async def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
                 for user in (*counted, *([ID] if more else [])):
                     await asyncio.to_thread(_complete, int(tap), user)
                 for _ in range(2):  # series are told from zero
-                    survey = await taps.survey(0.0)
+                    snapshot = await taps.snapshot(0.0)
                     requests = sum(
                         value
-                        for reading in survey.readings
-                        if reading.signal == "requests"
-                        for value in reading.samples.values()
+                        for measurement in snapshot.measurements
+                        if measurement.signal == "requests"
+                        for value in measurement.samples.values()
                         if isinstance(value, float)
                     )
             assert requests == len(counted)

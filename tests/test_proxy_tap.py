@@ -236,22 +236,22 @@ async def _serve(
             seen.append(f"{len(data)} bytes")
         seen.append("end")
 
-    reading = asyncio.create_task(read())
+    measurement = asyncio.create_task(read())
     written_after_the_end = 0
     try:
         for number in range(chunks):
             await asyncio.sleep(0.01)
             if number == first and go_on:
                 await go_on.wait()
-            if reading.done():
-                reading.result()
+            if measurement.done():
+                measurement.result()
                 written_after_the_end += 1
             await loop.sock_sendall(server, CHUNK)
         seen.append("all written")
     except (ConnectionResetError, BrokenPipeError):
         seen.append("reset at once" if written_after_the_end <= 3 else "reset late")
-    reading.cancel()
-    await asyncio.wait([reading])
+    measurement.cancel()
+    await asyncio.wait([measurement])
     server.close()
     return seen
 

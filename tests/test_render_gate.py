@@ -75,12 +75,12 @@ def test_thread_that_reads_goes_on_when_the_rendering_ends(
             taken.set()
             yield item
 
-    reading = threading.Thread(target=lambda: read.extend(gate.paced(items())))
+    measurement = threading.Thread(target=lambda: read.extend(gate.paced(items())))
     with gate.rendering():
-        reading.start()
+        measurement.start()
         assert taken.wait(60)
         assert read == []
-    reading.join(60)
+    measurement.join(60)
     assert read == ["a", "b", "c"]
 
 

@@ -79,16 +79,16 @@ async def test_invented_names_are_other_where_the_server_echoes_them(tmp_path: P
                     async with session.post(url, json=body) as answer:
                         assert (await answer.json())["model"] == model
 
-                await one.survey(0.0)
+                await one.snapshot(0.0)
                 await asyncio.gather(
                     *(ask(f"invented-{n}") for n in range(40)), ask("tensorrt_llm")
                 )
 
             async def all_counted() -> bool:
-                return total(await one.survey(0.0), "requests") == 41
+                return total(await one.snapshot(0.0), "requests") == 41
 
             await eventually(all_counted)
-            survey = await one.survey(0.0)
+            snapshot = await one.snapshot(0.0)
             limited = {
                 labels["label"]: value
                 for family in one.families()
@@ -96,9 +96,11 @@ async def test_invented_names_are_other_where_the_server_echoes_them(tmp_path: P
                 for labels, value in family.series
             }
     counts = {
-        reading.model: sum(value for value in reading.samples.values() if isinstance(value, float))
-        for reading in survey.readings
-        if reading.signal == "requests"
+        measurement.model: sum(
+            value for value in measurement.samples.values() if isinstance(value, float)
+        )
+        for measurement in snapshot.measurements
+        if measurement.signal == "requests"
     }
     assert counts == {"tensorrt_llm": 1, "other": 40}
     assert limited == {"model": 40}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.samples import Missing, Reading, Survey
+from exporter.samples import Measurement, Missing, Snapshot
 from tests.fake_triton import found, look, outcomes
 
 CAPTURES = Path(__file__).parent / "captures"
 
 
-async def stage(name: str, **options: object) -> Survey:
+async def stage(name: str, **options: object) -> Snapshot:
     """Return the survey of a captured stage."""
 
     def recorded(file: str) -> object:
@@ -35,8 +35,8 @@ async def stage(name: str, **options: object) -> Survey:
 
 
 async def test_which_models_are_reported_on() -> None:
-    survey = await stage("idle")
-    assert {info.model for info in survey.models if not info.excluded} == {
+    snapshot = await stage("idle")
+    assert {info.model for info in snapshot.models if not info.excluded} == {
         "first_response",
         "pipeline",
         "streaming",
@@ -44,19 +44,19 @@ async def test_which_models_are_reported_on() -> None:
         "tensorrt_llm_python",
         "vllm_llm",
     }
-    excluded = {info.model: info.excluded for info in survey.models}
+    excluded = {info.model: info.excluded for info in snapshot.models}
     assert excluded["plain"] == (
         "a step of the ensemble pipeline, not decoupled and without engine metrics; name it in "
         "models to report on it"
     )
-    assert not any(survey.parts.values())
+    assert not any(snapshot.parts.values())
 
 
 async def test_idle_engines_have_gauges_or_a_reason() -> None:
-    survey = await stage("idle")
+    snapshot = await stage("idle")
     for model in ("tensorrt_llm", "tensorrt_llm_python"):
         for signal in ("sequences_active", "kv_utilization", "memory_gpu"):
-            said = found(survey, model)[signal]
+            said = found(snapshot, model)[signal]
             if isinstance(said, Missing):
                 assert said.reason.startswith("the engine has run no iteration yet")
             else:
@@ -64,12 +64,12 @@ async def test_idle_engines_have_gauges_or_a_reason() -> None:
 
 
 async def test_traffic_is_told_by_the_method_of_each_model() -> None:
-    survey = await stage("traffic")
+    snapshot = await stage("traffic")
     methods = {
         model: {
             signal: one.method
-            for signal, one in found(survey, model).items()
-            if isinstance(one, Reading) and not signal.startswith(("sequences", "kv", "memory"))
+            for signal, one in found(snapshot, model).items()
+            if isinstance(one, Measurement) and not signal.startswith(("sequences", "kv", "memory"))
         }
         for model in ("tensorrt_llm", "vllm_llm", "first_response", "streaming", "pipeline")
     }
@@ -108,30 +108,30 @@ async def test_traffic_is_told_by_the_method_of_each_model() -> None:
 
 
 async def test_every_engine_gauge_is_told() -> None:
-    survey = await stage("traffic")
+    snapshot = await stage("traffic")
     for model, without in (
         ("tensorrt_llm", {"kv_missed_blocks"}),
         ("tensorrt_llm_python", {"kv_missed_blocks", "kv_reused_blocks"}),
     ):
         missing = {
             signal
-            for signal, one in found(survey, model).items()
+            for signal, one in found(snapshot, model).items()
             if isinstance(one, Missing) and signal.startswith(("sequences", "kv", "memory"))
         }
         assert missing == without
 
 
 async def test_failures_of_an_ensemble_are_halved() -> None:
-    survey = await stage("failures")
-    told = outcomes(found(survey, "pipeline")["request_failures"])
+    snapshot = await stage("failures")
+    told = outcomes(found(snapshot, "pipeline")["request_failures"])
     written = (CAPTURES / "triton_failures.txt").read_text()
     line = 'nv_inference_request_failure{model="pipeline",reason="OTHER",version="1"} '
     assert told["error other"] == float(written.partition(line)[2].split()[0]) / 2 > 0
 
 
 async def test_rejected_requests_never_had_a_first_token() -> None:
-    survey = await stage("failures", models=["slow"])
-    said = found(survey, "slow")
+    snapshot = await stage("failures", models=["slow"])
+    said = found(snapshot, "slow")
     rejected = outcomes(said["requests_without_first_token"])["rejected"]
     assert rejected == outcomes(said["request_failures"])["rejected rejected"] == 3
 
@@ -149,24 +149,26 @@ async def test_a_reload_restarts_successes_and_keeps_failures() -> None:
 
 
 async def test_an_unloaded_model_is_missing_whole() -> None:
-    survey = await stage("unloaded", models=["pipeline"])
-    (info,) = [info for info in survey.models if info.model == "pipeline"]
+    snapshot = await stage("unloaded", models=["pipeline"])
+    (info,) = [info for info in snapshot.models if info.model == "pipeline"]
     assert not info.ready
     assert info.excluded == "it is not loaded (UNAVAILABLE: unloaded)"
-    assert found(survey, "pipeline") == {}
+    assert found(snapshot, "pipeline") == {}
 
 
 async def test_frozen_counters_are_refused_for_the_statistics() -> None:
-    survey = await stage("frozen_counters", models=["plain"])
-    requests = found(survey, "plain")["requests"]
-    assert isinstance(requests, Reading)
+    snapshot = await stage("frozen_counters", models=["plain"])
+    requests = found(snapshot, "plain")["requests"]
+    assert isinstance(requests, Measurement)
     assert requests.method == "statistics_requests"
     assert outcomes(requests) == {"ok": 20}
     assert "counter_latencies=false" in requests.note
-    assert not any(reading.method.startswith("triton_") for reading in survey.readings)
+    assert not any(
+        measurement.method.startswith("triton_") for measurement in snapshot.measurements
+    )
 
 
 @pytest.mark.parametrize("name", ["summaries", "traffic", "failures", "reloaded", "idle"])
 async def test_moving_counters_are_not_taken_for_frozen(name: str) -> None:
-    survey = await stage(name, models=["*"])
-    assert not any("counter_latencies" in reading.note for reading in survey.readings)
+    snapshot = await stage(name, models=["*"])
+    assert not any("counter_latencies" in measurement.note for measurement in snapshot.measurements)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Missing, Reading
+from exporter.samples import Distribution, Measurement, Missing
 from exporter.sources.trtllm.iterations.continuity import Continuity
 from exporter.sources.trtllm.iterations.engine import EngineState
 from exporter.sources.trtllm.iterations.json_splitter import MAX_OBJECT, JsonSplitter
@@ -111,24 +111,24 @@ def fed(*values: Json) -> EngineState:
 
 def said(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
     """Return the value or the reason of every signal."""
-    readings, missing = tell(engine, age, 5.0, "chat", "1")
-    assert sorted(one.signal for one in (*readings, *missing)) == sorted(MAIN_SIGNALS)
-    assert {(one.model, one.version) for one in (*readings, *missing)} == {("chat", "1")}
+    measurements, missing = tell(engine, age, 5.0, "chat", "1")
+    assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
+    assert {(one.model, one.version) for one in (*measurements, *missing)} == {("chat", "1")}
     values: dict[str, object] = {gap.signal: gap.reason for gap in missing}
-    return values | {one.signal: one.samples[()] for one in readings}
+    return values | {one.signal: one.samples[()] for one in measurements}
 
 
-def one(engine: EngineState, signal: str) -> Reading | Missing:
-    readings, missing = tell(engine, 0.0, 5.0, "chat", "1")
-    (found,) = [item for item in (*readings, *missing) if item.signal == signal]
+def one(engine: EngineState, signal: str) -> Measurement | Missing:
+    measurements, missing = tell(engine, 0.0, 5.0, "chat", "1")
+    (found,) = [item for item in (*measurements, *missing) if item.signal == signal]
     return found
 
 
 def gaps(engine: EngineState) -> list[tuple[float, float]]:
     """Return count and sum of the gaps so far as (number, mean in ms)."""
-    reading = one(engine, "itl")
-    assert isinstance(reading, Reading), reading
-    value = reading.samples[()]
+    measurement = one(engine, "itl")
+    assert isinstance(measurement, Measurement), measurement
+    value = measurement.samples[()]
     assert isinstance(value, Distribution)
     return [(value.count, round(value.sum / value.count * 1000, 3))] if value.count else []
 
@@ -251,8 +251,8 @@ class TestBlocks:
                 "allocTotalBlocks": 250, "reusedBlocks": 0}  # fmt: skip
         engine = fed(cpp(0, kvCacheStats=host))
         assert said(engine)["kv_utilization"] == 250 / 1995
-        reading = one(engine, "kv_utilization")
-        assert (reading.method, reading.note) == (  # type: ignore[union-attr]
+        measurement = one(engine, "kv_utilization")
+        assert (measurement.method, measurement.note) == (  # type: ignore[union-attr]
             "trtllm_without_host_pool",
             "5245 blocks are taken off",
         )
@@ -282,10 +282,10 @@ class TestBlocks:
     def cache(engine: EngineState) -> tuple[dict[str, object], str]:
         """Return the gauges of the cache and the quality of their method."""
         told = said(engine)
-        reading = one(engine, "kv_utilization")
-        assert isinstance(reading, Reading)
+        measurement = one(engine, "kv_utilization")
+        assert isinstance(measurement, Measurement)
         names = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
-        return {name: told[name] for name in names}, METHODS[reading.method].quality
+        return {name: told[name] for name in names}, METHODS[measurement.method].quality
 
     def test_the_second_manager_reports_pools_only(self) -> None:
         zero = dict.fromkeys(BLOCKS, 0)
@@ -634,16 +634,16 @@ def test_no_record_whatever_it_holds_breaks_anything(values: list[Any], age: flo
         record = read_record(value)
         if record:
             engine.take(record)
-        readings, missing = tell(engine, age, 5.0, "chat", "1")
-        assert sorted(one.signal for one in (*readings, *missing)) == sorted(MAIN_SIGNALS)
-        for reading in readings:
-            (sample,) = reading.samples.values()
+        measurements, missing = tell(engine, age, 5.0, "chat", "1")
+        assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
+        for measurement in measurements:
+            (sample,) = measurement.samples.values()
             number = sample.count if isinstance(sample, Distribution) else sample
             total = sample.sum if isinstance(sample, Distribution) else 0.0
             assert 0 <= number < math.inf
             assert 0 <= total < math.inf
-            if reading.signal in ("itl", "output_tokens", "input_tokens", "queue"):
-                key = (reading.signal, reading.method)
+            if measurement.signal in ("itl", "output_tokens", "input_tokens", "queue"):
+                key = (measurement.signal, measurement.method)
                 assert number >= counted.get(key, 0.0)
                 counted[key] = number
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from exporter.samples import Distribution, Reading
+from exporter.samples import Distribution, Measurement
 from exporter.sources.trtllm.iterations.engine import EngineState as Told
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import tell
@@ -147,18 +147,18 @@ def run(server: Server, arrivals: Arrivals) -> Run:
             return Run(written, sorted(gaps), tokens, prefilled)
 
 
-def told(written: list[Json]) -> tuple[Told, dict[str, Reading]]:
+def told(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
     engine = Told({"itl": EDGES})
     for value in written:
         record = read_record(value)
         assert record is not None
         engine.take(record)
-    readings, _ = tell(engine, 0.0, 5.0, "chat", "")
-    return engine, {reading.signal: reading for reading in readings}
+    measurements, _ = tell(engine, 0.0, 5.0, "chat", "")
+    return engine, {measurement.signal: measurement for measurement in measurements}
 
 
-def distribution(reading: Reading) -> Distribution:
-    value = reading.samples[()]
+def distribution(measurement: Measurement) -> Distribution:
+    value = measurement.samples[()]
     assert isinstance(value, Distribution)
     return value
 
@@ -190,8 +190,8 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
     name, by_load = runs
     table, wrong = [], []
     for load, one in by_load.items():
-        engine, readings = told(one.records)
-        estimate = distribution(readings["itl"])
+        engine, measurements = told(one.records)
+        estimate = distribution(measurements["itl"])
         table += rows(name, load, one.gaps, estimate)
         for q in QUANTILES:
             truth = at(one.gaps, q)
@@ -207,6 +207,6 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
 
 def test_tokens_are_all_counted(runs: tuple[str, dict[str, Run]]) -> None:
     for one in runs[1].values():
-        _, readings = told(one.records)
-        assert readings["output_tokens"].samples[()] == pytest.approx(one.tokens, rel=0.02)
-        assert readings["input_tokens"].samples[()] == pytest.approx(one.prefilled, rel=0.02)
+        _, measurements = told(one.records)
+        assert measurements["output_tokens"].samples[()] == pytest.approx(one.tokens, rel=0.02)
+        assert measurements["input_tokens"].samples[()] == pytest.approx(one.prefilled, rel=0.02)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.iterations_source import (
     IterationsFileSource,
@@ -77,38 +77,38 @@ def source(fake: FakeServe, **options: Any) -> IterationsSource:
     return IterationsSource(fake.url, **options)
 
 
-def value(survey: Survey, signal: str) -> Any:
+def value(snapshot: Snapshot, signal: str) -> Any:
     """Return the value of a signal, or the reason why there is none."""
-    said: dict[str, Reading | Missing] = {gap.signal: gap for gap in survey.missing}
-    said.update({one.signal: one for one in survey.readings})
+    said: dict[str, Measurement | Missing] = {gap.signal: gap for gap in snapshot.missing}
+    said.update({one.signal: one for one in snapshot.measurements})
     found = said[signal]
-    return found.samples[()] if isinstance(found, Reading) else found.reason
+    return found.samples[()] if isinstance(found, Measurement) else found.reason
 
 
-def problems(survey: Survey) -> dict[str, str]:
-    return {name: str(error) for name, error in survey.parts.items() if error}
+def problems(snapshot: Snapshot) -> dict[str, str]:
+    return {name: str(error) for name, error in snapshot.parts.items() if error}
 
 
 async def test_records_are_read_and_reported_under_the_served_name() -> None:
     async with fake_serve(cpp(1), cpp(2)) as fake, source(fake) as reader:
-        survey = await reader.survey(0.0)
-    assert {(one.model, one.version) for one in survey.readings} == {("llama", "")}
-    assert [(info.model, info.backend) for info in survey.models] == [("llama", "trtllm-serve")]
-    assert value(survey, "sequences_active") == 3
-    assert value(survey, "output_tokens") == 4
-    assert survey.engine_stats_age[("llama", "")] < 5.0
-    assert (survey.lost_records, problems(survey)) == (0, {})
+        snapshot = await reader.snapshot(0.0)
+    assert {(one.model, one.version) for one in snapshot.measurements} == {("llama", "")}
+    assert [(info.model, info.backend) for info in snapshot.models] == [("llama", "trtllm-serve")]
+    assert value(snapshot, "sequences_active") == 3
+    assert value(snapshot, "output_tokens") == 4
+    assert snapshot.engine_stats_age[("llama", "")] < 5.0
+    assert (snapshot.lost_records, problems(snapshot)) == (0, {})
 
 
 async def test_counts_go_on_from_one_reading_to_the_next() -> None:
     async with fake_serve(cpp(1), cpp(2)) as fake, source(fake, model="m", version="3") as reader:
-        await reader.survey(0.0)
+        await reader.snapshot(0.0)
         fake.records += [cpp(3), cpp(4)]
-        survey = await reader.survey(1.0)
-    itl = value(survey, "itl")
+        snapshot = await reader.snapshot(1.0)
+    itl = value(snapshot, "itl")
     assert isinstance(itl, Distribution)
     assert (itl.count, round(itl.sum, 6)) == (6, 0.12)
-    assert {(one.model, one.version) for one in survey.readings} == {("m", "3")}
+    assert {(one.model, one.version) for one in snapshot.measurements} == {("m", "3")}
 
 
 async def test_thresholds_are_exact_edges() -> None:
@@ -116,33 +116,35 @@ async def test_thresholds_are_exact_edges() -> None:
         fake_serve(*(cpp(n, 60.0) for n in range(5))) as fake,
         source(fake, thresholds={"itl": [0.06]}) as reader,
     ):
-        itl = value(await reader.survey(0.0), "itl")
+        itl = value(await reader.snapshot(0.0), "itl")
     assert itl.counts[itl.edges.index(0.06)] == itl.count == 8
 
 
 async def test_an_empty_server_says_how_to_get_records() -> None:
     async with fake_serve() as fake, source(fake) as reader:
-        survey = await reader.survey(0.0)
-    assert value(survey, "itl") == "no iteration record was read yet"
-    assert survey.engine_stats_age == {}
+        snapshot = await reader.snapshot(0.0)
+    assert value(snapshot, "itl") == "no iteration record was read yet"
+    assert snapshot.engine_stats_age == {}
 
 
 async def test_another_reader_shows_as_lost_records() -> None:
     async with fake_serve(cpp(1), cpp(2)) as fake, source(fake) as one, source(fake) as other:
-        await one.survey(0.0)
+        await one.snapshot(0.0)
         for first in range(3, 60, 6):
             fake.records = [cpp(n) for n in range(first, first + 3)]
-            await other.survey(1.0)
+            await other.snapshot(1.0)
             fake.records = [cpp(n) for n in range(first + 3, first + 6)]
-            survey = await one.survey(1.0)
-        assert survey.lost_records == 30
-        assert problems(survey)["records"].startswith(
+            snapshot = await one.snapshot(1.0)
+        assert snapshot.lost_records == 30
+        assert problems(snapshot)["records"].startswith(
             "3 iteration records are missing: each is handed out once, so another reader"
         )
         fake.records = [cpp(63), cpp(64)]
-        survey = await one.survey(2.0)
-        assert (survey.lost_records, problems(survey)) == (30, {})
-        assert "30 records are lost" in next(r.note for r in survey.readings if r.signal == "itl")
+        snapshot = await one.snapshot(2.0)
+        assert (snapshot.lost_records, problems(snapshot)) == (30, {})
+        assert "30 records are lost" in next(
+            r.note for r in snapshot.measurements if r.signal == "itl"
+        )
 
 
 class TestSlowServers:
@@ -155,14 +157,14 @@ class TestSlowServers:
 
         quick = FetchLimits(timeout=0.05)
         async with fake_serve(answer=held) as fake, source(fake, limits=quick) as reader:
-            survey = await reader.survey(0.0)
-            assert value(survey, "output_tokens") == "no iteration record was read yet"
-            await reader.survey(1.0)
+            snapshot = await reader.snapshot(0.0)
+            assert value(snapshot, "output_tokens") == "no iteration record was read yet"
+            await reader.snapshot(1.0)
             assert fake.asked == 1
             fake.answer = None
             release.set()
             await asyncio.sleep(0.1)
-            assert value(await reader.survey(2.0), "output_tokens") == 4
+            assert value(await reader.snapshot(2.0), "output_tokens") == 4
 
     async def test_a_long_hold_is_told_and_takes_the_gauges_but_not_the_counts(self) -> None:
         now = 100.0
@@ -175,18 +177,18 @@ class TestSlowServers:
             fake_serve(cpp(1), cpp(2)) as fake,
             source(fake, limits=quick, clock=lambda: now) as reader,
         ):
-            await reader.survey(0.0)
+            await reader.snapshot(0.0)
             fake.answer = held
-            survey = await reader.survey(1.0)
-            assert value(survey, "sequences_active") == 3
+            snapshot = await reader.snapshot(1.0)
+            assert value(snapshot, "sequences_active") == 3
             now = 104.0
-            survey = await reader.survey(2.0)
-        assert problems(survey)["metrics"].startswith(
+            snapshot = await reader.snapshot(2.0)
+        assert problems(snapshot)["metrics"].startswith(
             f"{fake.url}/metrics has not answered for 4 s"
         )
-        assert value(survey, "output_tokens") == 4
-        assert str(value(survey, "sequences_active")).startswith(fake.url)
-        assert next(gap for gap in survey.missing if gap.signal == "sequences_active").unread
+        assert value(snapshot, "output_tokens") == 4
+        assert str(value(snapshot, "sequences_active")).startswith(fake.url)
+        assert next(gap for gap in snapshot.missing if gap.signal == "sequences_active").unread
 
     async def test_what_dripped_in_before_the_end_of_patience_is_used(self) -> None:
         body = json.dumps([cpp(n) for n in range(4)]).encode()
@@ -201,20 +203,20 @@ class TestSlowServers:
 
         async with fake_serve(answer=drip) as fake, source(fake, hold=0.4) as reader:
             with pytest.raises(SourceError, match=r"did not answer completely within 0\.4 s"):
-                await reader.survey(0.0)
+                await reader.snapshot(0.0)
             fake.answer = None
-            assert value(await reader.survey(1.0), "output_tokens") == 6
+            assert value(await reader.snapshot(1.0), "output_tokens") == 6
 
 
 class TestBrokenAnswers:
-    async def told(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Survey:
+    async def told(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Snapshot:
         """Return the survey after a good one and then these answers."""
         async with fake_serve(cpp(1)) as fake, source(fake, limits=FetchLimits(5.0, MIB)) as reader:
-            survey = await reader.survey(0.0)
+            snapshot = await reader.snapshot(0.0)
             for answer in answers:
                 fake.answer = answer
-                survey = await reader.survey(1.0)
-            return survey
+                snapshot = await reader.snapshot(1.0)
+            return snapshot
 
     async def test_of_a_body_that_is_cut_complete_records_count(self) -> None:
         body = json.dumps([cpp(n) for n in range(2, 6)]).encode()
@@ -222,9 +224,9 @@ class TestBrokenAnswers:
         async def cut(writer: asyncio.StreamWriter) -> None:
             await reply(writer, body[: int(len(body) * 0.8)], len(body))
 
-        survey = await self.told(cut)
-        assert value(survey, "output_tokens") == 8
-        assert "closed the connection in mid-answer" in problems(survey)["metrics"]
+        snapshot = await self.told(cut)
+        assert value(snapshot, "output_tokens") == 8
+        assert "closed the connection in mid-answer" in problems(snapshot)["metrics"]
 
     async def test_the_records_that_a_cut_took_are_counted_as_lost(self) -> None:
         body = json.dumps([cpp(n) for n in range(2, 6)]).encode()
@@ -235,17 +237,17 @@ class TestBrokenAnswers:
         async def rest(writer: asyncio.StreamWriter) -> None:
             await reply(writer, json.dumps([cpp(n) for n in (6, 7)]).encode())
 
-        survey = await self.told(cut, rest)
-        assert survey.lost_records == 3
+        snapshot = await self.told(cut, rest)
+        assert snapshot.lost_records == 3
 
     async def test_a_reset_connection_is_one_failed_reading(self) -> None:
         async def reset(writer: asyncio.StreamWriter) -> None:
             writer.transport.abort()
 
-        survey = await self.told(reset)
-        assert "metrics" in problems(survey)
-        assert value(survey, "output_tokens") == 2
-        assert str(value(survey, "sequences_active")).startswith("http://127.0.0.1")
+        snapshot = await self.told(reset)
+        assert "metrics" in problems(snapshot)
+        assert value(snapshot, "output_tokens") == 2
+        assert str(value(snapshot, "sequences_active")).startswith("http://127.0.0.1")
 
     async def test_a_hundred_megabytes_are_not_read(self) -> None:
         sent = 0
@@ -258,9 +260,9 @@ class TestBrokenAnswers:
                 sent = number
                 await writer.drain()
 
-        survey = await self.told(flood)
-        assert problems(survey)["metrics"].endswith("answered more than 1048576 bytes")
-        assert 2 * MIB / len(json.dumps(cpp(2))) / 4 < value(survey, "output_tokens") / 2 < 2000
+        snapshot = await self.told(flood)
+        assert problems(snapshot)["metrics"].endswith("answered more than 1048576 bytes")
+        assert 2 * MIB / len(json.dumps(cpp(2))) / 4 < value(snapshot, "output_tokens") / 2 < 2000
         assert sent < 60_000
 
     @pytest.mark.parametrize(
@@ -280,9 +282,9 @@ class TestBrokenAnswers:
         async def odd(writer: asyncio.StreamWriter) -> None:
             await reply(writer, body)
 
-        survey = await self.told(odd)
-        assert value(survey, "output_tokens") == 2
-        assert set(problems(survey)) <= {"records"}
+        snapshot = await self.told(odd)
+        assert value(snapshot, "output_tokens") == 2
+        assert set(problems(snapshot)) <= {"records"}
 
     async def test_nan_and_infinity_leave_the_rest_of_a_record(self) -> None:
         odd = json.dumps([cpp(2, gpuMemUsage=float("nan"), iterLatencyMS=float("inf"))])
@@ -292,24 +294,24 @@ class TestBrokenAnswers:
         async def not_json(writer: asyncio.StreamWriter) -> None:
             await reply(writer, odd.encode())
 
-        survey = await self.told(not_json)
-        assert value(survey, "output_tokens") == 4
-        assert value(survey, "itl").count == 0
-        assert value(survey, "memory_gpu") == "the iteration records do not hold it"
+        snapshot = await self.told(not_json)
+        assert value(snapshot, "output_tokens") == 4
+        assert value(snapshot, "itl").count == 0
+        assert value(snapshot, "memory_gpu") == "the iteration records do not hold it"
 
     async def test_a_server_that_starts_again_is_followed(self) -> None:
         async def again(writer: asyncio.StreamWriter) -> None:
             await reply(writer, json.dumps([pytorch(0), pytorch(1), pytorch(2)]).encode())
 
-        survey = await self.told(again)
-        assert (survey.lost_records, value(survey, "output_tokens")) == (0, 8)
+        snapshot = await self.told(again)
+        assert (snapshot.lost_records, value(snapshot, "output_tokens")) == (0, 8)
 
     async def test_nothing_there_at_all(self) -> None:
         async with fake_serve() as fake:
             url = fake.url
         async with IterationsSource(url) as reader:
             with pytest.raises(SourceError, match="nothing listens there"):
-                await reader.survey(0.0)
+                await reader.snapshot(0.0)
 
     async def test_a_record_at_the_very_end_after_a_broken_one_counts(self) -> None:
         async def broken(writer: asyncio.StreamWriter) -> None:
@@ -324,14 +326,14 @@ class TestBrokenAnswers:
     async def test_a_server_without_a_name_needs_one(self, models: str) -> None:
         async with fake_serve(cpp(1), models=models) as fake, source(fake) as reader:
             with pytest.raises(SourceError, match="/v1/models"):
-                await reader.survey(0.0)
+                await reader.snapshot(0.0)
 
     async def test_the_address_is_told_without_credentials(self) -> None:
         async with fake_serve() as fake:
             url = fake.url.replace("//", "//user:hunter2@")
         async with IterationsSource(url) as reader:
             with pytest.raises(SourceError) as raised:
-                await reader.survey(0.0)
+                await reader.snapshot(0.0)
             assert "hunter2" not in f"{raised.value} {reader.where}"
 
 
@@ -357,16 +359,16 @@ class TestPace:
             await reply(writer, json.dumps([cpp(next(numbers)) for _ in range(900)]).encode())
 
         async with fake_serve(answer=fast) as fake, source(fake, clock=lambda: now) as reader:
-            await reader.survey(0.0)
+            await reader.snapshot(0.0)
             async with asyncio.timeout(PATIENCE):
                 await fourth.wait()
-            survey = await reader.survey(1.0)
-        assert survey.lost_records == 0
+            snapshot = await reader.snapshot(1.0)
+        assert snapshot.lost_records == 0
 
     async def test_a_closed_source_asks_no_more(self) -> None:
         async with fake_serve() as fake:
             async with source(fake) as reader:
-                await reader.survey(0.0)
+                await reader.snapshot(0.0)
             asked = fake.asked
             await asyncio.sleep(1.2)
             assert fake.asked == asked
@@ -391,31 +393,31 @@ class TestFiles:
         path = tmp_path / "llama.jsonl"
         self.append(path, cpp(1), cpp(2))
         async with IterationsFileSource(str(path)) as reader:
-            await reader.survey(0.0)
+            await reader.snapshot(0.0)
             self.append(path, cpp(3), json.dumps(cpp(4))[:50])
-            survey = await reader.survey(1.0)
-            assert value(survey, "output_tokens") == 2
+            snapshot = await reader.snapshot(1.0)
+            assert value(snapshot, "output_tokens") == 2
             self.append(path, json.dumps(cpp(4))[50:] + "\n", "no record\n", cpp(5))
-            survey = await reader.survey(2.0)
-        assert value(survey, "output_tokens") == 6
-        assert value(survey, "itl").count == 4
-        assert {one.model for one in survey.readings} == {"llama"}
-        assert list(problems(survey)) == ["records"]
+            snapshot = await reader.snapshot(2.0)
+        assert value(snapshot, "output_tokens") == 6
+        assert value(snapshot, "itl").count == 4
+        assert {one.model for one in snapshot.measurements} == {"llama"}
+        assert list(problems(snapshot)) == ["records"]
 
     async def test_a_file_that_is_truncated_is_read_from_its_start(self, tmp_path: Path) -> None:
         path = tmp_path / "records.log"
         self.append(path, *(cpp(n) for n in range(9)))
         async with IterationsFileSource(str(path), model="m") as reader:
-            await reader.survey(0.0)
+            await reader.snapshot(0.0)
             path.write_text("")
             self.append(path, cpp(0), cpp(1))
-            survey = await reader.survey(1.0)
-        assert (value(survey, "output_tokens"), survey.lost_records) == (4, 0)
+            snapshot = await reader.snapshot(1.0)
+        assert (value(snapshot, "output_tokens"), snapshot.lost_records) == (4, 0)
 
     async def test_no_file_is_an_error_until_there_is_one(self, tmp_path: Path) -> None:
         path = tmp_path / "records.jsonl"
         async with IterationsFileSource(str(path)) as reader:
             with pytest.raises(SourceError, match="there is no file"):
-                await reader.survey(0.0)
+                await reader.snapshot(0.0)
             self.append(path, cpp(1))
-            assert value(await reader.survey(1.0), "output_tokens") == 2
+            assert value(await reader.snapshot(1.0), "output_tokens") == 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.samples import Distribution, Missing, Reading
+from exporter.samples import Distribution, Measurement, Missing
 from exporter.sources.loss_counter import LossCounter
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.request_feed import LOSSY_FOR, RequestFeed
@@ -68,10 +68,10 @@ def changed(**times: object) -> Item:
 
 def told(timings: RequestTimings) -> dict[str, Distribution]:
     found = {}
-    for reading in timings.readings():
-        [distribution] = reading.samples.values()
+    for measurement in timings.measurements():
+        [distribution] = measurement.samples.values()
         assert isinstance(distribution, Distribution)
-        found[reading.signal] = distribution
+        found[measurement.signal] = distribution
     return found
 
 
@@ -131,7 +131,7 @@ class TestItems:
         assert token_gaps(one) == [0.02, 0.02, 0.2]
         timings = RequestTimings("chat", {"itl": [0.06]})
         timings.take([one])
-        timings.readings()
+        timings.measurements()
         found = told(timings)
         assert (found["itl"].count, found["itl"].sum) == (3, pytest.approx(0.24))
         assert found["itl"].counts[found["itl"].edges.index(0.06)] == 2
@@ -179,9 +179,9 @@ class TestItems:
 class TestHistograms:
     def test_a_threshold_is_an_edge(self) -> None:
         timings = RequestTimings("chat", {"ttft": [0.8]})
-        timings.readings()
+        timings.measurements()
         timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
-        timings.readings()
+        timings.measurements()
         ttft = told(timings)["ttft"]
         assert ttft.counts[ttft.edges.index(0.8)] == 2
         assert ttft.count == 3
@@ -198,7 +198,7 @@ class TestHistograms:
     def test_the_past_only_shows_what_there_is(self) -> None:
         timings = RequestTimings("chat", {})
         assert timings.take([item(), item()], past=True) == 2
-        timings.readings()
+        timings.measurements()
         assert told(timings)["ttft"].count == 0
 
 
@@ -285,13 +285,13 @@ class TestFeed:
             "chat", {}, place="there", patience=1, if_empty="turn it on", if_lost="share not"
         )
 
-    def said(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Reading | Missing]:
+    def said(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Measurement | Missing]:
         return {one.signal: one for one in feed.tell(now)}
 
     def count(self, feed: RequestFeed, now: float = 0.0) -> float:
-        reading = self.said(feed, now)["ttft"]
-        assert isinstance(reading, Reading)
-        [distribution] = reading.samples.values()
+        measurement = self.said(feed, now)["ttft"]
+        assert isinstance(measurement, Measurement)
+        [distribution] = measurement.samples.values()
         assert isinstance(distribution, Distribution)
         return distribution.count
 
@@ -366,9 +366,9 @@ values = st.recursive(
 def test_whatever_items_are_histograms_stay_whole(items: list[Item]) -> None:
     timings = RequestTimings("chat", {"ttft": (0.8,)})
     timings.take(items)
-    timings.readings()
+    timings.measurements()
     timings.take([item()])
-    timings.readings()
+    timings.measurements()
     for distribution in told(timings).values():
         assert list(distribution.counts) == sorted(distribution.counts)
         assert 0 <= distribution.sum < inf

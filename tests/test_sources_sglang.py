@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.sglang.sglang_source import SglangSource
 from slos.signals import MAIN_SIGNALS, SIGNALS
@@ -19,32 +19,32 @@ CAPTURE = (Path(__file__).parent / "captures" / "sglang_by_hand.txt").read_text(
 CHAT = "example/chat-8b"
 
 
-async def look(metrics: str) -> Survey:
+async def look(metrics: str) -> Snapshot:
     async with (
         fake_server({"/metrics": metrics}) as fake,
         SglangSource(fake.url, limits=FetchLimits(5.0)) as source,
     ):
-        return await source.survey(0.0)
+        return await source.snapshot(0.0)
 
 
-def said(survey: Survey) -> dict[str, Reading | Missing]:
-    found: tuple[Reading | Missing, ...] = (*survey.missing, *survey.readings)
+def said(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
+    found: tuple[Measurement | Missing, ...] = (*snapshot.missing, *snapshot.measurements)
     return {one.signal: one for one in found if one.model == CHAT}
 
 
-def value(one: Reading | Missing) -> object:
-    assert isinstance(one, Reading), one
+def value(one: Measurement | Missing) -> object:
+    assert isinstance(one, Measurement), one
     [sample] = one.samples.values()
     return sample
 
 
 async def test_every_signal_has_a_reading_or_a_reason() -> None:
-    survey = await look(CAPTURE)
-    found = said(survey)
+    snapshot = await look(CAPTURE)
+    found = said(snapshot)
     assert set(MAIN_SIGNALS) <= found.keys()
-    assert survey.models == (ModelInfo(CHAT, "", "sglang", decoupled=True),)
+    assert snapshot.models == (ModelInfo(CHAT, "", "sglang", decoupled=True),)
     for one in found.values():
-        assert isinstance(one, Reading) or (one.reason and one.fix)
+        assert isinstance(one, Measurement) or (one.reason and one.fix)
         assert isinstance(one, Missing) or one.method in METHODS
 
 
@@ -53,7 +53,7 @@ async def test_values() -> None:
     numbers = {
         signal: value(one)
         for signal, one in found.items()
-        if isinstance(one, Reading) and SIGNALS[signal].kind != "histogram"
+        if isinstance(one, Measurement) and SIGNALS[signal].kind != "histogram"
         if signal != "requests"
     }
     assert numbers == {
@@ -91,13 +91,13 @@ async def test_intervals_are_shared_out_over_their_tokens() -> None:
     intervals = Distribution((0.02, inf), (700, 900), 18.0)
     for signal, quality in (("itl_normalized", "exact"), ("itl", "estimate")):
         one = found[signal]
-        assert isinstance(one, Reading)
+        assert isinstance(one, Measurement)
         assert (value(one), METHODS[one.method].quality) == (intervals, quality)
 
 
 async def test_requests_that_were_aborted_are_no_good_ones() -> None:
     requests = said(await look(CAPTURE))["requests"]
-    assert isinstance(requests, Reading)
+    assert isinstance(requests, Measurement)
     assert requests.samples == {
         (("outcome", "ok"), ("reason", "finished")): 8,
         (("outcome", "disconnected"), ("reason", "abort")): 2,

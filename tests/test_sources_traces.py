@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from exporter.samples import Distribution, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Snapshot, SourceError
 from exporter.settings import load_settings
 from exporter.sockets import Listen
 from exporter.sources.factory import configured
@@ -50,18 +50,18 @@ async def post(
 
 async def counts(source: TracesSource) -> dict[tuple[str, str], float]:
     """Return what the second survey counts: a model's first only announces it."""
-    await source.survey(time.monotonic())
-    readings = (await source.survey(time.monotonic())).readings
+    await source.snapshot(time.monotonic())
+    measurements = (await source.snapshot(time.monotonic())).measurements
     found = {}
-    for reading in readings:
-        (value,) = reading.samples.values()
+    for measurement in measurements:
+        (value,) = measurement.samples.values()
         assert isinstance(value, Distribution)
-        found[reading.model, reading.signal] = value.count
+        found[measurement.model, measurement.signal] = value.count
     return found
 
 
 async def problem(source: TracesSource, part: str = "exports") -> SourceError | None:
-    return (await source.survey(time.monotonic())).parts[part]
+    return (await source.snapshot(time.monotonic())).parts[part]
 
 
 @asynccontextmanager
@@ -121,8 +121,8 @@ async def test_requests_of_our_own_are_in_no_signal() -> None:
     (probe,) = bodies("http_probe")
     async with TracesSource(ANY) as source:
         await post(source, probe)
-        survey = await source.survey(time.monotonic())
-        assert (survey.readings, survey.lost_records) == ((), 0)
+        snapshot = await source.snapshot(time.monotonic())
+        assert (snapshot.measurements, snapshot.lost_records) == ((), 0)
         await post(source, HTTP)
         await post(source, probe)
         assert (await counts(source))["streaming", "ttft"] == 1
@@ -299,15 +299,18 @@ async def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with TracesSource(ANY) as source:
         for scenario in ("http", "ensemble"):
             await post(source, bodies(scenario)[0])
-        survey = await source.survey(0.0)
-        assert {reading.model for reading in survey.readings} == {"streaming"}
-        assert survey.lost_records == 1
+        snapshot = await source.snapshot(0.0)
+        assert {measurement.model for measurement in snapshot.measurements} == {"streaming"}
+        assert snapshot.lost_records == 1
 
 
 async def test_thresholds_are_exact_edges() -> None:
     async with TracesSource(ANY, thresholds={"itl": [0.0123]}) as source:
         await post(source, HTTP)
-        by_signal = {reading.signal: reading for reading in (await source.survey(0.0)).readings}
+        by_signal = {
+            measurement.signal: measurement
+            for measurement in (await source.snapshot(0.0)).measurements
+        }
         (value,) = by_signal["itl"].samples.values()
         assert isinstance(value, Distribution)
         assert 0.0123 in value.edges
@@ -316,13 +319,13 @@ async def test_thresholds_are_exact_edges() -> None:
 async def test_the_first_observations_are_all_shown() -> None:
     """Neither a model's first requests nor its later gaps are taken for what was there before."""
     store = Store(5.0)
-    other = Reading(
+    other = Measurement(
         "ttft", "streaming", "1", "triton_first_response", {(): Distribution((1.0, inf), (5, 7), 9)}
     )
 
     async def shown(source: TracesSource, now: float) -> dict[str, float]:
-        store.update(Survey("triton", (other,)), now, 0.0)
-        store.update(await source.survey(now), now, 0.0)
+        store.update(Snapshot("triton", (other,)), now, 0.0)
+        store.update(await source.snapshot(now), now, 0.0)
         found = {}
         for state in store.view(now).signals:
             for value in state.samples.values():
@@ -355,13 +358,13 @@ async def test_alone_it_says_what_is_missing() -> None:
     async with TracesSource(ANY) as alone, TracesSource(ANY, alone=False) as beside:
         for one in (alone, beside):
             await post(one, HTTP)
-        survey = await alone.survey(0.0)
-        fixes = {gap.signal: gap.fix for gap in survey.missing}
+        snapshot = await alone.snapshot(0.0)
+        fixes = {gap.signal: gap.fix for gap in snapshot.missing}
         assert fixes["requests"] == fixes["kv_utilization"] == traces_source.ASK_TRITON
         assert "--tap" in fixes["disconnects"]
-        assert [info.model for info in survey.models] == ["streaming"]
-        survey = await beside.survey(0.0)
-        assert (survey.missing, survey.models) == ((), ())
+        assert [info.model for info in snapshot.models] == ["streaming"]
+        snapshot = await beside.snapshot(0.0)
+        assert (snapshot.missing, snapshot.models) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -394,18 +397,18 @@ async def test_the_share_of_traced_requests_is_told(rate: str, method: str, note
         TracesSource(ANY, triton=url) as source,
     ):
         await post(source, HTTP)
-        survey = await source.survey(0.0)
-        assert {(one.method, one.note) for one in survey.readings} == {(method, note)}
-        assert survey.parts["setting"] is None
+        snapshot = await source.snapshot(0.0)
+        assert {(one.method, one.note) for one in snapshot.measurements} == {(method, note)}
+        assert snapshot.parts["setting"] is None
 
 
 async def test_without_a_server_to_ask_the_traces_are_a_sample() -> None:
     async with TracesSource(ANY) as source, TracesSource(ANY, triton="http://127.0.0.1:1") as deaf:
         for one in (source, deaf):
             await post(one, HTTP)
-            methods = {reading.method for reading in (await one.survey(0.0)).readings}
+            methods = {measurement.method for measurement in (await one.snapshot(0.0)).measurements}
             assert methods == {"triton_trace_sampled"}
-        refused = (await deaf.survey(1.0)).parts["setting"]
+        refused = (await deaf.snapshot(1.0)).parts["setting"]
         assert refused is not None
         assert refused.kind == "refused"
 

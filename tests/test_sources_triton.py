@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import Family
 from exporter.sources.fetch import FetchLimits
@@ -65,47 +65,47 @@ async def hangs(_: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def broken(survey: Survey) -> dict[str, str]:
-    return {name: error.kind for name, error in survey.parts.items() if error}
+def broken(snapshot: Snapshot) -> dict[str, str]:
+    return {name: error.kind for name, error in snapshot.parts.items() if error}
 
 
 class TestParts:
     async def test_all_well(self) -> None:
-        survey = await look(metrics=core(ok=3) + GAUGES, configs=CHAT)
-        assert survey.ready is True
-        assert survey.parts == dict.fromkeys(
+        snapshot = await look(metrics=core(ok=3) + GAUGES, configs=CHAT)
+        assert snapshot.ready is True
+        assert snapshot.parts == dict.fromkeys(
             ("health", "repository", "statistics", "configurations", "metrics", "series")
         )
 
     async def test_not_ready(self) -> None:
-        survey = await look(instead={"/v2/health/ready": answers(400)}, metrics=core())
-        assert survey.ready is False
-        assert broken(survey) == {}
+        snapshot = await look(instead={"/v2/health/ready": answers(400)}, metrics=core())
+        assert snapshot.ready is False
+        assert broken(snapshot) == {}
 
     async def test_statistics_down_costs_only_their_methods(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core(ok=3) + GAUGES,
             configs=CHAT,
             instead={"/v2/models/stats": hangs},
             options=IMPATIENT,
         )
-        assert broken(survey) == {"statistics": "timeout"}
-        said = found(survey, "chat")
+        assert broken(snapshot) == {"statistics": "timeout"}
+        said = found(snapshot, "chat")
         assert outcomes(said["requests"])["ok"] == 3
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
     async def test_metrics_down_leaves_the_statistics_and_asks_for_patience(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core(),
             configs=CHAT,
             stats=[stats("chat", ok=4)],
             instead={"/metrics": hangs},
             options=IMPATIENT,
         )
-        assert broken(survey) == {"metrics": "timeout"}
-        said = found(survey, "chat")
+        assert broken(snapshot) == {"metrics": "timeout"}
+        said = found(snapshot, "chat")
         assert outcomes(said["requests"]) == {"ok": 4}
-        assert survey.engine_stats_age == {}
+        assert snapshot.engine_stats_age == {}
         gauge = said["sequences_active"]
         assert isinstance(gauge, Missing)
         assert gauge.unread
@@ -115,13 +115,13 @@ class TestParts:
         assert not never.unread
 
     async def test_without_the_configuration_counts_have_no_meaning_yet(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core(ok=3) + GAUGES,
             configs=CHAT,
             instead={"/v2/models/chat/config": answers(500)},
         )
-        assert broken(survey) == {"configurations": "status"}
-        said = found(survey, "chat")
+        assert broken(snapshot) == {"configurations": "status"}
+        said = found(snapshot, "chat")
         requests = said["requests"]
         assert isinstance(requests, Missing)
         assert requests.unread
@@ -130,19 +130,19 @@ class TestParts:
 
     async def test_a_known_configuration_outlives_an_outage_of_the_api(self) -> None:
         async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
-            await source.survey(0)
+            await source.snapshot(0)
             for path in ("/v2/repository/index", "/v2/models/chat/config", "/v2/models/stats"):
                 fake.instead[path] = answers(503)
-            survey = await source.survey(1000)
-        assert broken(survey) == {"repository": "status", "statistics": "status"}
-        assert outcomes(found(survey, "chat")["requests"])["ok"] == 3
+            snapshot = await source.snapshot(1000)
+        assert broken(snapshot) == {"repository": "status", "statistics": "status"}
+        assert outcomes(found(snapshot, "chat")["requests"])["ok"] == 3
 
     async def test_everything_down_is_an_error(self) -> None:
         async with fake_triton() as fake:
             url = fake.url
         async with TritonSource(url, f"{url}/metrics") as source:
             with pytest.raises(SourceError, match="refused the connection") as raised:
-                await source.survey(0)
+                await source.snapshot(0)
         assert raised.value.kind == "refused"
 
     async def test_a_wrong_path_of_the_metrics_port_names_the_right_one(self) -> None:
@@ -150,7 +150,7 @@ class TestParts:
         async with fake_triton(instead={"/metric": answers(200)}) as fake:
             async with TritonSource(None, f"{fake.url}/metric") as source:
                 with pytest.raises(SourceError) as raised:
-                    await source.survey(0)
+                    await source.snapshot(0)
             assert raised.value.kind == "empty"
             assert str(raised.value) == (
                 f"{fake.url}/metric answered with nothing: Triton's metrics are at "
@@ -163,7 +163,7 @@ class TestParts:
             TritonSource(None, f"{fake.url}/metrics") as source,
         ):
             with pytest.raises(SourceError) as raised:
-                await source.survey(0)
+                await source.snapshot(0)
         assert str(raised.value) == f"{fake.url}/metrics answered with nothing: this is no Triton"
 
     @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ class TestParts:
         ],
     )
     async def test_what_is_not_triton(self, body: str, words: str) -> None:
-        survey = await look(metrics=body)
-        assert broken(survey) == {"metrics": "malformed"}
-        assert words in str(survey.parts["metrics"])
+        snapshot = await look(metrics=body)
+        assert broken(snapshot) == {"metrics": "malformed"}
+        assert words in str(snapshot.parts["metrics"])
 
     @pytest.mark.parametrize("body", ["{}", "nonsense", '{"error": "no"}'])
     async def test_an_index_that_is_no_list(self, body: str) -> None:
-        survey = await look(instead={"/v2/repository/index": answers(200, body)})
-        assert broken(survey) == {"repository": "malformed"}
+        snapshot = await look(instead={"/v2/repository/index": answers(200, body)})
+        assert broken(snapshot) == {"repository": "malformed"}
 
 
 class TestAddresses:
@@ -203,10 +203,10 @@ class TestAddresses:
     async def test_without_the_api_only_engine_metrics_are_believed(self) -> None:
         async with fake_triton(metrics=core(ok=3) + core("plain", ok=5) + GAUGES) as fake:
             async with TritonSource(None, f"{fake.url}/metrics") as source:
-                survey = await source.survey(0)
+                snapshot = await source.snapshot(0)
             assert fake.asked == ["/metrics"]
-        assert survey.ready is None
-        said = found(survey, "chat")
+        assert snapshot.ready is None
+        said = found(snapshot, "chat")
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
         assert said["requests"] == Missing(
             "requests",
@@ -216,7 +216,7 @@ class TestAddresses:
             "is not known",
             "give the sidecar --triton URL, the address of Triton's HTTP API",
         )
-        assert {info.model: info.excluded for info in survey.models} == {
+        assert {info.model: info.excluded for info in snapshot.models} == {
             "chat": "",
             "plain": "it publishes no engine metrics, and without --triton its configuration is "
             "not known",
@@ -229,7 +229,7 @@ class TestModels:
 
             async def reads(now: float) -> int:
                 fake.asked.clear()
-                await source.survey(now)
+                await source.snapshot(now)
                 return fake.asked.count("/v2/models/chat/config")
 
             fake.stats = [stats("chat", ok=5)]
@@ -246,19 +246,19 @@ class TestModels:
             fake_triton(metrics=core(ok=3), configs=configs) as fake,
             fake.source() as source,
         ):
-            before = await source.survey(0)
+            before = await source.snapshot(0)
             fake.configs["chat"] = config("python")
             fake.index = ready("chat", version="2")
             fake.metrics = core(version="2")
-            after = await source.survey(1)
-        assert isinstance(found(before, "chat")["requests"], Reading)
+            after = await source.snapshot(1)
+        assert isinstance(found(before, "chat")["requests"], Measurement)
         assert isinstance(found(after, "chat", "2")["requests"], Missing)
 
     async def test_an_unloaded_model_says_so_although_its_failures_stay_behind(self) -> None:
         store = Store(10)
         configs, before = dict(CHAT), core(ok=30, backend=2)
         async with fake_triton(metrics=before, configs=configs) as fake, fake.source() as source:
-            store.update(await source.survey(0), 0, 0.01)
+            store.update(await source.snapshot(0), 0, 0.01)
             fake.metrics = (
                 "\n".join(
                     line
@@ -270,14 +270,14 @@ class TestModels:
             fake.index = [
                 {"name": "chat", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
             ]
-            survey = await source.survey(1)
-            store.update(survey, 1, 0.01)
-            assert survey.readings == ()
-            assert {gap.reason for gap in survey.missing} == {
+            snapshot = await source.snapshot(1)
+            store.update(snapshot, 1, 0.01)
+            assert snapshot.measurements == ()
+            assert {gap.reason for gap in snapshot.missing} == {
                 "the model is not loaded (UNAVAILABLE: unloaded)"
             }
             fake.index, fake.metrics = ready("chat"), core(ok=4, backend=2)
-            store.update(await source.survey(2), 2, 0.01)
+            store.update(await source.snapshot(2), 2, 0.01)
         (requests,) = [one for one in store.view(2).signals if one.signal == "requests"]
         assert requests.samples[(("outcome", "ok"),)] == 4
         assert requests.samples[(("outcome", "error"),)] == 0
@@ -286,62 +286,62 @@ class TestModels:
         configs: dict[str, object] = {"chat": config("python", decoupled=False)}
         metrics = core() + GAUGES
         async with fake_triton(metrics=metrics, configs=configs) as fake, fake.source() as source:
-            await source.survey(0)
+            await source.snapshot(0)
             fake.instead["/metrics"] = answers(500)
-            (silent,) = (await source.survey(1)).models
+            (silent,) = (await source.snapshot(1)).models
             del fake.instead["/metrics"]
             fake.metrics = core()
-            (changed,) = (await source.survey(2)).models
+            (changed,) = (await source.snapshot(2)).models
         assert silent.excluded == ""
         assert changed.excluded.startswith("not decoupled and without engine metrics")
 
     async def test_a_namespaced_model_keeps_its_name_while_the_metrics_are_silent(self) -> None:
         metrics = core(labels='namespace="blue",')
         async with fake_triton(metrics=metrics, configs=CHAT) as fake, fake.source() as source:
-            await source.survey(0)
+            await source.snapshot(0)
             fake.instead["/metrics"] = answers(500)
-            (info,) = (await source.survey(1)).models
+            (info,) = (await source.snapshot(1)).models
         assert info.model == "blue/chat"
 
     async def test_a_name_in_two_namespaces_is_two_models_and_no_third(self) -> None:
         metrics = "".join(core(labels=f'namespace="{color}",') for color in ("blue", "green"))
         index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
-        survey = await look(metrics=metrics, configs=CHAT, index=index)
-        assert [info.model for info in survey.models] == ["blue/chat", "green/chat"]
+        snapshot = await look(metrics=metrics, configs=CHAT, index=index)
+        assert [info.model for info in snapshot.models] == ["blue/chat", "green/chat"]
         # The index does not say which of the two it means.
-        assert [info.ready for info in survey.models] == [True, True]
+        assert [info.ready for info in snapshot.models] == [True, True]
 
     async def test_an_unloaded_model_may_still_count_while_the_metrics_are_silent(self) -> None:
         async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
-            await source.survey(0)
+            await source.snapshot(0)
             fake.index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
             fake.instead["/metrics"] = answers(500)
-            survey = await source.survey(1)
-        assert all(gap.unread for gap in survey.missing)
-        assert {gap.reason for gap in survey.missing} == {"the model is not loaded (UNLOADING)"}
+            snapshot = await source.snapshot(1)
+        assert all(gap.unread for gap in snapshot.missing)
+        assert {gap.reason for gap in snapshot.missing} == {"the model is not loaded (UNLOADING)"}
 
     async def test_a_model_on_its_way_out_is_read_to_its_last_series(self) -> None:
         index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
-        survey = await look(metrics=core(ok=3) + GAUGES, index=index, configs=CHAT)
-        assert found(survey, "chat")["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
-        (info,) = survey.models
+        snapshot = await look(metrics=core(ok=3) + GAUGES, index=index, configs=CHAT)
+        assert found(snapshot, "chat")["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+        (info,) = snapshot.models
         assert (info.ready, info.reason) == (False, "UNLOADING")
 
     async def test_models_never_loaded_are_excluded(self) -> None:
-        survey = await look(index=[{"name": "draft"}])
-        (info,) = survey.models
+        snapshot = await look(index=[{"name": "draft"}])
+        (info,) = snapshot.models
         assert (info.ready, info.excluded) == (False, "it is not loaded (not loaded)")
-        assert survey.missing == ()
+        assert snapshot.missing == ()
 
     async def test_names_are_quoted(self) -> None:
         name = "a/b c?"
-        survey = await look(metrics=core(name), configs={name: config("python")})
-        assert [info.backend for info in survey.models] == ["python"]
+        snapshot = await look(metrics=core(name), configs={name: config("python")})
+        assert [info.backend for info in snapshot.models] == ["python"]
 
     async def test_ensembles_that_contain_each_other_end(self) -> None:
         configs = {"a": ensemble("b"), "b": ensemble("a")}
-        survey = await look(metrics=core("a") + core("b"), configs=configs)
-        assert [info.decoupled for info in survey.models] == [False, False]
+        snapshot = await look(metrics=core("a") + core("b"), configs=configs)
+        assert [info.decoupled for info in snapshot.models] == [False, False]
 
 
 def many(
@@ -435,9 +435,9 @@ def test_what_only_the_streams_tell_is_brought_by_a_tap() -> None:
 )  # fmt: skip
 async def test_every_signal_is_given_or_explained_once(told: object) -> None:
     configs = {"chat": told} if told else {}
-    survey = await look(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
-    given = {one.signal for one in survey.readings}
-    explained = [one.signal for one in survey.missing]
+    snapshot = await look(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
+    given = {one.signal for one in snapshot.measurements}
+    explained = [one.signal for one in snapshot.missing]
     assert sorted({*given, *explained} - COMPANIONS) == sorted(MAIN_SIGNALS)
 
 
@@ -507,10 +507,10 @@ def test_nonsense_never_crashes_nor_leaks(
         models = [info for info in roster.models() if not info.excluded]
         engines = trtllm_backend.remember(metrics, models, engines, now)
         seen = Seen(metrics, None, tallies, None)
-        readings, missing = interpret(seen, roster, models, engines, now, 1.0)
-        for reading in readings:
-            assert reading.method in METHODS
-            for value in reading.samples.values():
+        measurements, missing = interpret(seen, roster, models, engines, now, 1.0)
+        for measurement in measurements:
+            assert measurement.method in METHODS
+            for value in measurement.samples.values():
                 if isinstance(value, Distribution):
                     assert list(value.counts) == sorted(value.counts)
                     assert value.edges[-1] == float("inf")
@@ -518,12 +518,12 @@ def test_nonsense_never_crashes_nor_leaks(
                 assert 0 <= value < float("inf")
         keys = {
             (one.model, one.version, one.signal)
-            for one in (*readings, *missing)
+            for one in (*measurements, *missing)
             if one.signal not in COMPANIONS
         }
         assert len(keys) == len(models) * len(MAIN_SIGNALS)
-        survey = Survey("triton", tuple(readings), tuple(missing), tuple(models))
-        store.update(survey, now, 0.0)
+        snapshot = Snapshot("triton", tuple(measurements), tuple(missing), tuple(models))
+        store.update(snapshot, now, 0.0)
         shown = {(one.model, one.version, one.signal) for one in store.view(now).signals}
         known |= {(info.model, info.version) for info in models}
         versions: dict[str, list[str]] = {}
@@ -557,10 +557,10 @@ async def test_the_work_for_a_model_does_not_grow_with_the_number_of_models() ->
             calls += 1
 
         async with fake_triton(metrics=metrics + "\n") as fake, fake.source() as source:
-            await source.survey(0)
+            await source.snapshot(0)
             sys.setprofile(count)
             try:
-                await source.survey(1)
+                await source.snapshot(1)
             finally:
                 sys.setprofile(None)
         return calls
@@ -571,17 +571,17 @@ async def test_the_work_for_a_model_does_not_grow_with_the_number_of_models() ->
 async def test_a_lone_surrogate_in_a_name_fails_one_configuration_at_most() -> None:
     bad = "chat\ud800"
     index = [*ready("chat"), *ready(bad)]
-    survey = await look(
+    snapshot = await look(
         metrics=core(ok=3),
         configs=CHAT,
         index=index,
         stats=[stats("chat", ok=3), stats(bad, ok=1)],
     )
-    assert isinstance(found(survey, "chat")["requests"], Reading)
-    problem = survey.parts["configurations"]
+    assert isinstance(found(snapshot, "chat")["requests"], Measurement)
+    problem = snapshot.parts["configurations"]
     assert problem is not None
     assert problem.kind == "status"
-    assert all(one.model.isascii() for one in survey.models)
+    assert all(one.model.isascii() for one in snapshot.models)
 
 
 async def test_of_too_many_models_some_are_shown() -> None:
@@ -591,8 +591,8 @@ async def test_of_too_many_models_some_are_shown() -> None:
         for line in lines[:2]
         for number in (range(1) if line.startswith("#") else range(20_000))
     )
-    survey = await look(metrics=many)
-    assert len(survey.models) == 1024
-    assert str(survey.parts["series"]) == (
+    snapshot = await look(metrics=many)
+    assert len(snapshot.models) == 1024
+    assert str(snapshot.parts["series"]) == (
         "the server has 20,000 models, and only 1,024 are looked at"
     )

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 from aiohttp import web
 
-from exporter.samples import Distribution, Missing, Reading
+from exporter.samples import Distribution, Measurement, Missing
 from tests.fake_triton import config, core, ensemble, found, look, outcomes, ready, stats
 
 FIRST_RESPONSE = """\
@@ -53,7 +53,7 @@ async def test_decoupled_models_are_counted_before_their_first_token(backend: st
     assert "when execute() returns, before its first token" in requests.reason
     assert "failures alone would read as 100 % bad" in requests.reason
     assert "when execute() returns" in e2e.reason
-    assert isinstance(said["queue"], Reading)
+    assert isinstance(said["queue"], Measurement)
 
 
 async def test_an_engine_that_counts_finished_requests_makes_up_for_it() -> None:
@@ -69,15 +69,15 @@ async def test_a_model_that_answers_once_is_counted_but_only_if_asked_for() -> N
         "metrics": core(ok=7, backend=2),
         "configs": {"chat": config("onnx", decoupled=False)},
     }
-    survey = await look(**answers)  # type: ignore[arg-type]
-    assert survey.readings == ()
-    (info,) = survey.models
+    snapshot = await look(**answers)  # type: ignore[arg-type]
+    assert snapshot.measurements == ()
+    (info,) = snapshot.models
     assert info.excluded == (
         "not decoupled and without engine metrics; name it in models to report on it"
     )
     said = found(await look(options={"models": ["ch*"]}, **answers), "chat")  # type: ignore[arg-type]
     assert said["requests"].method == "triton_unary_counters"  # type: ignore[union-attr]
-    assert isinstance(said["e2e"], Reading)
+    assert isinstance(said["e2e"], Measurement)
 
 
 class TestEnsembles:
@@ -89,14 +89,14 @@ class TestEnsembles:
 
     async def test_failures_are_halved_and_steps_pointed_at(self) -> None:
         metrics = core(ok=6, other=4, seconds=12.0) + core("pre", ok=8) + core("llm", ok=8)
-        survey = await look(metrics=metrics, configs=self.CONFIGS)
-        said = found(survey, "chat")
+        snapshot = await look(metrics=metrics, configs=self.CONFIGS)
+        said = found(snapshot, "chat")
         assert outcomes(said["request_failures"])["error other"] == 2
         assert outcomes(said["requests"])["ok"] == 6
         assert said["e2e"].samples == {(): Distribution((inf,), (6,), 12.0)}  # type: ignore[union-attr]
         assert said["queue"].fix == "look at the steps of the ensemble: llm"  # type: ignore[union-attr]
         assert isinstance(said["requests_without_first_token"], Missing)
-        excluded = {info.model: info.excluded for info in survey.models}
+        excluded = {info.model: info.excluded for info in snapshot.models}
         assert excluded["pre"].startswith("a step of the ensemble chat, not decoupled")
         assert excluded["llm"] == ""
 
@@ -104,28 +104,28 @@ class TestEnsembles:
         """Version 3 is counted under 1, its failures once under each."""
         metrics = core(ok=6, other=2) + core(version="3", other=2)
         index = [*ready("chat", version="3"), *ready("pre", "llm")]
-        survey = await look(metrics=metrics, configs=self.CONFIGS, index=index,
+        snapshot = await look(metrics=metrics, configs=self.CONFIGS, index=index,
                             stats=[stats("chat", ok=6, fail=4, version="3")])  # fmt: skip
-        assert ("chat", "1") not in {(info.model, info.version) for info in survey.models}
-        said = found(survey, "chat", "3")
+        assert ("chat", "1") not in {(info.model, info.version) for info in snapshot.models}
+        said = found(snapshot, "chat", "3")
         assert outcomes(said["requests"])["ok"] == 6
         assert outcomes(said["request_failures"])["error other"] == 2
 
     async def test_an_ensemble_streams_if_one_of_its_steps_does(self) -> None:
-        survey = await look(metrics=core() + FIRST_RESPONSE, configs=self.CONFIGS)
-        assert {info.model: info.decoupled for info in survey.models} == {
+        snapshot = await look(metrics=core() + FIRST_RESPONSE, configs=self.CONFIGS)
+        assert {info.model: info.decoupled for info in snapshot.models} == {
             "chat": True,
             "pre": False,
             "llm": True,
         }
-        assert isinstance(found(survey, "chat")["ttft"], Reading)
+        assert isinstance(found(snapshot, "chat")["ttft"], Measurement)
 
 
 class TestFirstResponse:
     async def test_milliseconds_become_seconds(self) -> None:
         answers = {"metrics": core() + FIRST_RESPONSE, "configs": {"chat": config("tensorrtllm")}}
         ttft = found(await look(**answers), "chat")["ttft"]  # type: ignore[arg-type]
-        assert isinstance(ttft, Reading)
+        assert isinstance(ttft, Measurement)
         edges = (0.1, 0.5, 2.0, 5.0, inf)
         assert ttft.samples == {(): Distribution(edges, (2, 3, 4, 4, 4), 1.162)}
 
@@ -160,8 +160,8 @@ class TestFirstResponse:
         text = FIRST_RESPONSE.replace(there, instead)
         if "_sums" in text:
             text = "\n".join(line for line in text.splitlines() if "_sums" not in line) + "\n"
-        survey = await look(metrics=core() + text, configs={"chat": config("tensorrtllm")})
-        assert isinstance(found(survey, "chat")["ttft"], Missing)
+        snapshot = await look(metrics=core() + text, configs={"chat": config("tensorrtllm")})
+        assert isinstance(found(snapshot, "chat")["ttft"], Missing)
 
 
 class TestLabels:
@@ -180,34 +180,34 @@ class TestLabels:
     async def test_namespaces_keep_models_of_one_name_apart(self) -> None:
         metrics = core(ok=4, labels='namespace="blue",') + core(ok=9, labels='namespace="red",')
         metrics += OUTPUT_LENGTH
-        survey = await look(
+        snapshot = await look(
             metrics=metrics,
             index=[*ready("chat"), *ready("chat")],
             options={"models": ["*"]},
         )
-        assert {info.model for info in survey.models if not info.excluded} == {
+        assert {info.model for info in snapshot.models if not info.excluded} == {
             "blue/chat",
             "red/chat",
         }
-        tokens = found(survey, "red/chat")["output_tokens"]
+        tokens = found(snapshot, "red/chat")["output_tokens"]
         assert isinstance(tokens, Missing)
         assert tokens.reason == (
             "another namespace has a model of this name, and engine metrics carry no namespace"
         )
 
     async def test_a_namespaced_model_keeps_its_engine_metrics_and_configuration(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core(ok=4, labels='namespace="blue",') + OUTPUT_LENGTH,
             configs={"chat": config("tensorrtllm")},
             stats=[stats("chat", ok=4, queue=2.0)],
         )
-        said = found(survey, "blue/chat")
+        said = found(snapshot, "blue/chat")
         assert said["requests"].method == "triton_counters"  # type: ignore[union-attr]
         assert said["output_tokens"].samples == {(): 900}  # type: ignore[union-attr]
-        assert [(info.model, info.backend) for info in survey.models] == [
+        assert [(info.model, info.backend) for info in snapshot.models] == [
             ("blue/chat", "tensorrtllm")
         ]
-        assert {one.method for one in survey.readings if one.signal == "queue"} == {
+        assert {one.method for one in snapshot.measurements if one.signal == "queue"} == {
             "triton_queue",
             "statistics_queue",
         }
@@ -245,18 +245,18 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
 """
 
     async def test_the_statistics_take_over_and_say_why(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core() + core("other"),
             configs={"chat": config("tensorrtllm"), "other": config("tensorrtllm")},
             stats=[stats("chat", ok=5, fail=2, seconds=10.0, queue=0.5), stats("other", ok=0)],
         )
-        said = found(survey, "chat")
+        said = found(snapshot, "chat")
         assert outcomes(said["requests"]) == {"ok": 5, "error": 2}
         assert said["e2e"].samples == {(): Distribution((inf,), (5,), 10.0)}  # type: ignore[union-attr]
         assert said["queue"].samples == {(): Distribution((inf,), (5,), 0.5)}  # type: ignore[union-attr]
         for model in ("chat", "other"):
-            requests = found(survey, model)["requests"]
-            assert isinstance(requests, Reading)
+            requests = found(snapshot, model)["requests"]
+            assert isinstance(requests, Measurement)
             assert requests.method == "statistics_requests"
             assert "counter_latencies=false stops all of them" in requests.note
         deaths = said["requests_without_first_token"]
@@ -269,13 +269,13 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         async def busy(_: web.Request) -> web.Response:
             return web.Response(status=503)
 
-        survey = await look(
+        snapshot = await look(
             metrics=core() + self.SUMMARY,
             configs={"chat": config("tensorrtllm")},
             instead={"/v2/models/stats": busy},
         )
-        assert survey.readings == ()
-        frozen = [gap for gap in survey.missing if "counter_latencies=false" in gap.reason]
+        assert snapshot.measurements == ()
+        frozen = [gap for gap in snapshot.missing if "counter_latencies=false" in gap.reason]
         assert {gap.signal for gap in frozen} == {
             "requests",
             "e2e",
@@ -285,28 +285,28 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         assert all(gap.unread for gap in frozen)
 
     async def test_finished_requests_go_with_the_failures_of_the_statistics(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core() + OUTPUT_LENGTH,
             configs={"chat": config("python")},
             stats=[stats("chat", ok=5, fail=2)],
         )
-        said = found(survey, "chat")
+        said = found(snapshot, "chat")
         assert outcomes(said["requests"]) == {"ok": 9, "error": 2}
         assert said["requests"].method == "trtllm_finished_statistics"  # type: ignore[union-attr]
         assert "when execute() returns" in said["e2e"].reason  # type: ignore[union-attr]
 
     async def test_ensemble_versions_do_not_look_frozen(self) -> None:
-        survey = await look(
+        snapshot = await look(
             metrics=core(ok=6) + core(version="3"),
             configs={"chat": ensemble("llm")},
             index=ready("chat", version="3"),
             stats=[stats("chat", ok=6, version="3")],
         )
-        assert found(survey, "chat", "3")["requests"].method == "triton_ensemble_counters"  # type: ignore[union-attr]
+        assert found(snapshot, "chat", "3")["requests"].method == "triton_ensemble_counters"  # type: ignore[union-attr]
 
 
 async def test_an_ensembles_failures_are_doubled_in_the_statistics_too() -> None:
-    survey = await look(
+    snapshot = await look(
         metrics=core(), configs={"chat": ensemble("llm")}, stats=[stats("chat", ok=1, fail=4)]
     )
-    assert outcomes(found(survey, "chat")["requests"]) == {"ok": 1, "error": 2}
+    assert outcomes(found(snapshot, "chat")["requests"]) == {"ok": 1, "error": 2}

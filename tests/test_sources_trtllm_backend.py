@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Missing, ModelInfo, Reading, Survey
+from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot
 from exporter.sources.triton.trtllm_backend import AT_REST, GAUGES
 from tests.fake_triton import FakeTriton, config, core, fake_triton, found, look
 
@@ -62,18 +62,18 @@ def published(**changes: dict[str, float] | None) -> str:
     return core() + "\n".join(lines) + "\n"
 
 
-def values(survey: Survey) -> dict[str, object]:
+def values(snapshot: Snapshot) -> dict[str, object]:
     """Return what is told of each gauge: its value, or the reason why there is none."""
     return {
-        signal: one.samples[()] if isinstance(one, Reading) else one.reason
-        for signal, one in found(survey, "chat").items()
+        signal: one.samples[()] if isinstance(one, Measurement) else one.reason
+        for signal, one in found(snapshot, "chat").items()
         if signal in GAUGES or signal == "kv_reused_blocks"
     }
 
 
 async def test_every_gauge_of_the_cpp_backend() -> None:
-    survey = await look(metrics=published(), configs=CPP)
-    assert values(survey) == {
+    snapshot = await look(metrics=published(), configs=CPP)
+    assert values(snapshot) == {
         "sequences_active": 14,
         "sequences_decoding": 11,
         "sequences_waiting": 2,
@@ -89,13 +89,13 @@ async def test_every_gauge_of_the_cpp_backend() -> None:
         "memory_cpu": 68172,
         "memory_pinned": 0,
     }
-    assert survey.engine_stats_age == {("chat", "1"): 0.0}
+    assert snapshot.engine_stats_age == {("chat", "1"): 0.0}
 
 
 async def test_paused_are_only_those_of_the_last_iteration() -> None:
     """The engine counts what it pauses, not what is paused (TensorRT-LLM, fillIterationStats)."""
     told = found(await look(metrics=published(), configs=CPP), "chat")["sequences_paused"]
-    assert isinstance(told, Reading)
+    assert isinstance(told, Measurement)
     method = METHODS[told.method]
     assert (told.method, method.quality) == ("trtllm_just_paused", "estimate")
     assert method.note.startswith("a lower bound")
@@ -115,7 +115,7 @@ async def test_python_models_and_old_backends_lack_some_series() -> None:
 
 async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
     zeros = {family: dict.fromkeys(series, 0.0) for family, series in BUSY.items()}
-    survey = await look(
+    snapshot = await look(
         metrics=published(
             request=zeros["nv_trt_llm_request_metrics"],
             memory=zeros["nv_trt_llm_runtime_memory_metrics"],
@@ -124,12 +124,12 @@ async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
         ),
         configs=CPP,
     )
-    told = values(survey)
+    told = values(snapshot)
     assert {told[signal] for signal in GAUGES if signal not in AT_REST} == {
         "the engine has run no iteration yet, so all of its gauges are 0"
     }
     assert [told[signal] for signal in AT_REST] == [0.0, 0.0]
-    assert survey.engine_stats_age == {}
+    assert snapshot.engine_stats_age == {}
 
 
 async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> None:
@@ -185,16 +185,16 @@ class TestFreshness:
         "does not report idle"
     )
 
-    async def surveys(self, *looks: tuple[float, str]) -> list[Survey]:
+    async def snapshots(self, *looks: tuple[float, str]) -> list[Snapshot]:
         async with fake_triton(configs=CPP) as fake, fake.source() as source:
             return [await self.one(fake, source, now, text) for now, text in looks]
 
-    async def one(self, fake: FakeTriton, source: object, now: float, text: str) -> Survey:
+    async def one(self, fake: FakeTriton, source: object, now: float, text: str) -> Snapshot:
         fake.metrics = text
-        return await source.survey(now)  # type: ignore[attr-defined,no-any-return]
+        return await source.snapshot(now)  # type: ignore[attr-defined,no-any-return]
 
     async def test_gauges_that_stand_still_while_active_are_withdrawn(self) -> None:
-        looks = await self.surveys((100, published()), (105, published()), (106, published()))
+        looks = await self.snapshots((100, published()), (105, published()), (106, published()))
         assert values(looks[1])["sequences_active"] == 14
         told = values(looks[2])
         assert {told[signal] for signal in GAUGES} == {self.STUCK}
@@ -205,7 +205,7 @@ class TestFreshness:
         "moved", [{"timestamp": 1795204800123457.0}, {"iteration_counter": 48212.0}]
     )
     async def test_any_movement_brings_them_back(self, moved: dict[str, float]) -> None:
-        looks = await self.surveys(
+        looks = await self.snapshots(
             (100, published()), (106, published()), (107, published(general=moved))
         )
         assert values(looks[2])["sequences_active"] == 14
@@ -214,13 +214,13 @@ class TestFreshness:
     async def test_an_idle_engine_may_stand_still(self) -> None:
         idle = published(request={"active": 0, "scheduled": 0, "waiting": 0},
                          kv_cache={"used": 0, "free": 6239, "fraction": 0})  # fmt: skip
-        looks = await self.surveys((100, idle), (400, idle))
+        looks = await self.snapshots((100, idle), (400, idle))
         assert values(looks[1])["sequences_active"] == 0
         assert looks[1].engine_stats_age == {("chat", "1"): 300.0}
 
     async def test_without_timestamps_nothing_is_said_about_age(self) -> None:
         text = published(general=None)
-        looks = await self.surveys((100, text), (400, text))
+        looks = await self.snapshots((100, text), (400, text))
         assert values(looks[1])["sequences_active"] == 14
         assert looks[1].engine_stats_age == {}
 
@@ -241,22 +241,22 @@ class TestHostPool:
     )
 
     async def test_what_stays_used_at_rest_is_taken_off(self) -> None:
-        looks = await TestFreshness().surveys((1, self.IDLE), (2, self.IDLE), (3, self.LIVE))
+        looks = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, self.LIVE))
         utilization = found(looks[2], "chat")["kv_utilization"]
-        assert isinstance(utilization, Reading)
+        assert isinstance(utilization, Measurement)
         assert utilization.samples == {(): 620 / 1239}
         assert utilization.method == "trtllm_without_host_pool"
         assert utilization.note == "5000 blocks are taken off"
         assert values(looks[2])["kv_blocks_max"] == 1239
 
     async def test_one_look_at_an_iteration_being_written_proves_nothing(self) -> None:
-        looks = await TestFreshness().surveys((0, published()), (1, self.ENDING), (3, self.LIVE))
+        looks = await TestFreshness().snapshots((0, published()), (1, self.ENDING), (3, self.LIVE))
         assert values(looks[2])["kv_utilization"] == 5620 / 6239
 
     async def test_a_cache_of_another_size_is_learnt_anew(self) -> None:
         other = published(kv_cache={"max": 9000, "used": 6000, "free": 3000, "fraction": 0.7},
                           general={"iteration_counter": 5})  # fmt: skip
-        looks = await TestFreshness().surveys((1, self.IDLE), (2, self.IDLE), (3, other))
+        looks = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, other))
         assert values(looks[2])["kv_utilization"] == 6000 / 9000
 
 
@@ -273,18 +273,18 @@ nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens
 """
     )
     said = found(await look(metrics=metrics, configs=CPP), "chat")
-    assert said["output_tokens"] == Reading(
+    assert said["output_tokens"] == Measurement(
         "output_tokens", "chat", "1", "trtllm_output_length", {(): 900}
     )
-    assert said["input_tokens"] == Reading(
+    assert said["input_tokens"] == Measurement(
         "input_tokens", "chat", "1", "trtllm_input_length", {(): 70}
     )
 
 
 async def test_publishing_engine_metrics_is_enough_to_be_reported_on() -> None:
-    survey = await look(metrics=published(), configs={"chat": config("python", decoupled=False)})
-    assert survey.models == (ModelInfo("chat", "1", "python"),)
-    assert isinstance(found(survey, "chat")["ttft"], Missing)
+    snapshot = await look(metrics=published(), configs={"chat": config("python", decoupled=False)})
+    assert snapshot.models == (ModelInfo("chat", "1", "python"),)
+    assert isinstance(found(snapshot, "chat")["ttft"], Missing)
 
 
 class TestPace:
@@ -302,12 +302,12 @@ nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
 
     @staticmethod
     async def gaps(*looks: tuple[float, str]) -> tuple[float, float]:
-        last = (await TestFreshness().surveys(*looks))[-1]
-        reading = found(last, "chat")["itl"]
-        assert isinstance(reading, Reading), reading
-        value = reading.samples[()]
+        last = (await TestFreshness().snapshots(*looks))[-1]
+        measurement = found(last, "chat")["itl"]
+        assert isinstance(measurement, Measurement), measurement
+        value = measurement.samples[()]
         assert isinstance(value, Distribution)
-        assert (reading.method, value.edges) == ("trtllm_iteration_rate", (float("inf"),))
+        assert (measurement.method, value.edges) == ("trtllm_iteration_rate", (float("inf"),))
         return value.count, round(value.sum, 6)
 
     async def test_each_iteration_is_a_gap_of_every_sequence_that_decodes(self) -> None:
@@ -335,20 +335,20 @@ nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
         first = self.at(0, 1000)
         then = self.at(**{"seconds": 1.0, "iteration": 1050, **second})
         if "inflight" in second and "micro_batch_id" in second["inflight"]:
-            survey = (await TestFreshness().surveys((100, first), (101, then)))[-1]
-            assert isinstance(found(survey, "chat")["itl"], Missing)
+            snapshot = (await TestFreshness().snapshots((100, first), (101, then)))[-1]
+            assert isinstance(found(snapshot, "chat")["itl"], Missing)
         else:
             assert await self.gaps((100, first), (101, then)) == (0, 0)
 
     async def test_without_finished_requests_it_is_refused(self) -> None:
-        survey = (await TestFreshness().surveys((100, published())))[-1]
-        gap = found(survey, "chat")["itl"]
+        snapshot = (await TestFreshness().snapshots((100, published())))[-1]
+        gap = found(snapshot, "chat")["itl"]
         assert isinstance(gap, Missing)
         assert gap.reason.startswith("without nv_llm_output_token_len nothing shows")
 
     async def test_seconds_of_the_python_model_are_too_coarse(self) -> None:
         text = self.at(0, 5).replace("1795204800000000", "1795204800")
-        survey = (await TestFreshness().surveys((100, text)))[-1]
-        gap = found(survey, "chat")["itl"]
+        snapshot = (await TestFreshness().snapshots((100, text)))[-1]
+        gap = found(snapshot, "chat")["itl"]
         assert isinstance(gap, Missing)
         assert gap.reason == "Triton has no metric of single tokens"

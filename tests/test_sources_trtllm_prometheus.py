@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.samples import Distribution, Missing, Reading
+from exporter.samples import Distribution, Measurement, Missing
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import ExpositionError, Family, read
 from exporter.sources.trtllm import prometheus_metrics
@@ -22,7 +22,7 @@ CAPTURES = Path(__file__).parent / "captures"
 OUTCOMES = {"ok": 9.0, "cancelled": 1.0}
 TTFT = Distribution((0.1, 1.0, inf), (7.0, 10.0, 10.0), 1.5)
 
-Said = dict[str, Reading | Missing]
+Said = dict[str, Measurement | Missing]
 
 
 def capture(release: str) -> str:
@@ -51,8 +51,8 @@ class Watcher:
         return {one.signal: one for one in found}
 
 
-def value(one: Reading | Missing) -> object:
-    assert isinstance(one, Reading), one
+def value(one: Measurement | Missing) -> object:
+    assert isinstance(one, Measurement), one
     [sample] = one.samples.values()
     return sample
 
@@ -75,7 +75,7 @@ class TestGenerations:
         assert value(said["tpot"]) == Distribution((0.01, 0.05, inf), (1.0, 9.0, 9.0), 0.18)
         assert value(said["queue"]) == Distribution((0.3, inf), (8.0, 8.0), 0.4)
         requests = said["requests"]
-        assert isinstance(requests, Reading)
+        assert isinstance(requests, Measurement)
         assert outcomes(requests) == OUTCOMES
         assert {one.model for one in said.values()} == {"chat"}
 
@@ -85,7 +85,7 @@ class TestGenerations:
 
     def test_the_first_one_says_that_waits_of_zero_are_missing(self) -> None:
         notes = {r: Watcher().look(capture(r))["queue"] for r in ("1.1", "1.4")}
-        assert [one.note != "" for one in notes.values() if isinstance(one, Reading)] == [
+        assert [one.note != "" for one in notes.values() if isinstance(one, Measurement)] == [
             True,
             False,
         ]
@@ -100,7 +100,7 @@ class TestGenerations:
         numbers = {
             signal: value(one)
             for signal, one in said.items()
-            if isinstance(one, Reading) and SIGNALS[signal].kind != "histogram"
+            if isinstance(one, Measurement) and SIGNALS[signal].kind != "histogram"
             if signal not in ("requests", "request_failures")
         }
         assert numbers == {
@@ -135,7 +135,7 @@ class TestGenerations:
 
     def test_requests_that_nobody_made_yet_are_zero(self) -> None:
         requests = Watcher().look("")["requests"]
-        assert isinstance(requests, Reading)
+        assert isinstance(requests, Measurement)
         assert requests.samples == {(("outcome", outcome),): 0.0 for outcome in ALL_OUTCOMES}
 
     @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
         if prometheus_metrics.owner(families, "chat") is None:
             continue
         for one in watcher.see(families, float(now)).values():
-            if isinstance(one, Reading):
+            if isinstance(one, Measurement):
                 for number in one.samples.values():
                     values = (
                         [*number.counts, number.sum]
@@ -334,5 +334,5 @@ def test_a_cut_exposition_is_refused_or_says_less(data: st.DataObject) -> None:
         return
     whole = Watcher().look(body.decode())
     for signal, one in Watcher().see(families, 0.0).items():
-        if isinstance(one, Reading) and SIGNALS[signal].kind == "histogram":
+        if isinstance(one, Measurement) and SIGNALS[signal].kind == "histogram":
             assert one == whole[signal]

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Missing, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
@@ -38,40 +38,40 @@ def without(*paths: str, metrics: Said = "") -> dict[str, Said]:
     return {path: said for path, said in answers(metrics).items() if path not in paths}
 
 
-def said(survey: Survey) -> dict[str, Reading | Missing]:
+def said(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
     """Return what a survey says: by signal, the reading of the best rank or the gap."""
-    found: dict[str, Reading | Missing] = {gap.signal: gap for gap in survey.missing}
-    for reading in sorted(survey.readings, key=lambda one: -METHODS[one.method].rank):
-        found[reading.signal] = reading
+    found: dict[str, Measurement | Missing] = {gap.signal: gap for gap in snapshot.missing}
+    for measurement in sorted(snapshot.measurements, key=lambda one: -METHODS[one.method].rank):
+        found[measurement.signal] = measurement
     return found
 
 
-def methods(survey: Survey) -> dict[str, str]:
-    return {k: one.method for k, one in said(survey).items() if isinstance(one, Reading)}
+def methods(snapshot: Snapshot) -> dict[str, str]:
+    return {k: one.method for k, one in said(snapshot).items() if isinstance(one, Measurement)}
 
 
-def gap(survey: Survey, signal: str) -> Missing:
-    one = said(survey)[signal]
+def gap(snapshot: Snapshot, signal: str) -> Missing:
+    one = said(snapshot)[signal]
     assert isinstance(one, Missing), one
     return one
 
 
-def counts(survey: Survey, signal: str, method: str) -> float:
-    for reading in survey.readings:
-        if (reading.signal, reading.method) == (signal, method):
-            [distribution] = reading.samples.values()
+def counts(snapshot: Snapshot, signal: str, method: str) -> float:
+    for measurement in snapshot.measurements:
+        if (measurement.signal, measurement.method) == (signal, method):
+            [distribution] = measurement.samples.values()
             assert isinstance(distribution, Distribution)
             return distribution.count
     raise AssertionError(f"{signal} is not told by {method}")
 
 
-def broken(survey: Survey) -> dict[str, str]:
-    return {name: error.kind for name, error in survey.parts.items() if error}
+def broken(snapshot: Snapshot) -> dict[str, str]:
+    return {name: error.kind for name, error in snapshot.parts.items() if error}
 
 
-async def look(server: dict[str, Said], **options: object) -> Survey:
+async def look(server: dict[str, Said], **options: object) -> Snapshot:
     async with fake_server(server) as fake, source(fake, **options) as one:
-        return await one.survey(0.0)
+        return await one.snapshot(0.0)
 
 
 def source(fake: FakeServer, **options: object) -> TrtllmServeSource:
@@ -87,54 +87,54 @@ class TestReleases:
             answers(),
             without("/prometheus/metrics", "/perf_metrics"),
         ):
-            survey = await look(server)
-            assert said(survey).keys() - COMPANIONS == set(MAIN_SIGNALS)
-            for one in said(survey).values():
-                assert isinstance(one, Reading) or (one.reason and one.fix)
-            assert broken(survey) == {}
+            snapshot = await look(server)
+            assert said(snapshot).keys() - COMPANIONS == set(MAIN_SIGNALS)
+            for one in said(snapshot).values():
+                assert isinstance(one, Measurement) or (one.reason and one.fix)
+            assert broken(snapshot) == {}
 
     async def test_the_model_is_the_served_one_and_the_release_is_shown(self) -> None:
         [info] = (await look(answers(capture("1.1")))).models
         assert (info.model, info.version, info.backend) == ("chat", "", "trtllm-serve 1.2.1")
 
     async def test_without_metrics_the_option_is_named(self) -> None:
-        survey = await look(without("/prometheus/metrics", "/perf_metrics"))
-        ttft = gap(survey, "ttft")
+        snapshot = await look(without("/prometheus/metrics", "/perf_metrics"))
+        ttft = gap(snapshot, "ttft")
         assert ttft.reason == "/prometheus/metrics answers 404: the server publishes no metrics"
         assert ttft.fix == "set return_perf_metrics: true (TensorRT-LLM 1.1 or newer)"
-        assert "enable_iter_perf_stats: true" in gap(survey, "sequences_active").fix
-        assert survey.lost_records is None
+        assert "enable_iter_perf_stats: true" in gap(snapshot, "sequences_active").fix
+        assert snapshot.lost_records is None
 
     async def test_before_the_first_request(self) -> None:
-        survey = await look(answers())
-        assert gap(survey, "ttft").reason == "no request has completed yet"
-        assert methods(survey) == dict.fromkeys(
+        snapshot = await look(answers())
+        assert gap(snapshot, "ttft").reason == "no request has completed yet"
+        assert methods(snapshot) == dict.fromkeys(
             ("requests", "request_failures"), "trtllm_serve_finish_reason"
         )
 
     async def test_timing_that_was_removed(self) -> None:
-        survey = await look(without("/perf_metrics", metrics=capture("1.1")))
-        assert gap(survey, "prefill").fix.endswith("(TensorRT-LLM 1.2.1 has no /perf_metrics)")
-        assert "perf_metrics_output_dir" in gap(survey, "prefill").fix
-        assert methods(survey)["ttft"] == "trtllm_serve_histogram"
+        snapshot = await look(without("/perf_metrics", metrics=capture("1.1")))
+        assert gap(snapshot, "prefill").fix.endswith("(TensorRT-LLM 1.2.1 has no /perf_metrics)")
+        assert "perf_metrics_output_dir" in gap(snapshot, "prefill").fix
+        assert methods(snapshot)["ttft"] == "trtllm_serve_histogram"
 
     async def test_health(self) -> None:
         assert (await look(answers())).ready is True
-        survey = await look(answers(health=status(503)))
-        assert survey.ready is False
-        assert not survey.models[0].ready
+        snapshot = await look(answers(health=status(503)))
+        assert snapshot.ready is False
+        assert not snapshot.models[0].ready
 
 
 class TestTiming:
     async def test_it_beats_the_histogram_once_requests_come(self) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
-            assert methods(await one.survey(0))["ttft"] == "trtllm_serve_histogram"
+            assert methods(await one.snapshot(0))["ttft"] == "trtllm_serve_histogram"
             fake.answers["/perf_metrics"] = [item(), item()]
-            survey = await one.survey(1)
-            assert methods(survey)["ttft"] == "trtllm_request_timing"
-            assert methods(survey)["tpot"] == "trtllm_serve_histogram"
-            assert counts(survey, "ttft", "trtllm_request_timing") == 0
-            assert counts(await one.survey(2), "ttft", "trtllm_request_timing") == 2
+            snapshot = await one.snapshot(1)
+            assert methods(snapshot)["ttft"] == "trtllm_request_timing"
+            assert methods(snapshot)["tpot"] == "trtllm_serve_histogram"
+            assert counts(snapshot, "ttft", "trtllm_request_timing") == 0
+            assert counts(await one.snapshot(2), "ttft", "trtllm_request_timing") == 2
 
     async def test_each_request_is_counted_once_by_the_store_with_exact_edges(self) -> None:
         store = Store(5.0)
@@ -144,7 +144,7 @@ class TestTiming:
                 if 1 <= now <= 3:
                     fake.answers["/prometheus/metrics"] = finished(now * 2)
                     fake.answers["/perf_metrics"] = [item(), item(prefill=0.4)]
-                store.update(await one.survey(now), now, 0.1)
+                store.update(await one.snapshot(now), now, 0.1)
         [ttft] = [state for state in store.view(5).signals if state.signal == "ttft"]
         [distribution] = ttft.samples.values()
         assert isinstance(distribution, Distribution)
@@ -155,12 +155,12 @@ class TestTiming:
         async with fake_server(answers()) as fake, source(fake) as one:
             for now in range(3):
                 fake.answers["/prometheus/metrics"] = finished(now)
-                survey = await one.survey(now)
-        assert gap(survey, "e2e").fix == (
+                snapshot = await one.snapshot(now)
+        assert gap(snapshot, "e2e").fix == (
             "set return_perf_metrics: true and perf_metrics_max_requests: 1000"
         )
-        assert gap(survey, "e2e").reason.endswith("/perf_metrics stays empty")
-        assert survey.lost_records == 1
+        assert gap(snapshot, "e2e").reason.endswith("/perf_metrics stays empty")
+        assert snapshot.lost_records == 1
 
     async def test_another_reader_is_noticed_and_the_histogram_told_instead(self) -> None:
         text = capture("1.1")
@@ -168,24 +168,24 @@ class TestTiming:
             for now in range(4):
                 fake.answers["/prometheus/metrics"] = text.replace("} 6.0", f"}} {6 + 4 * now}")
                 fake.answers["/perf_metrics"] = [item(), item()]
-                survey = await one.survey(now)
+                snapshot = await one.snapshot(now)
                 if now == 1:
-                    assert methods(survey)["ttft"] == "trtllm_request_timing"
-        assert methods(survey)["ttft"] == "trtllm_serve_histogram"
-        assert survey.lost_records == 2
-        assert broken(survey) == {"requests": "lost"}
+                    assert methods(snapshot)["ttft"] == "trtllm_request_timing"
+        assert methods(snapshot)["ttft"] == "trtllm_serve_histogram"
+        assert snapshot.lost_records == 2
+        assert broken(snapshot) == {"requests": "lost"}
 
     async def test_complete_items_of_a_cut_body_are_used(self) -> None:
         async with fake_server(answers(finished(0))) as fake, source(fake) as one:
-            await one.survey(0)
+            await one.snapshot(0)
             body = json.dumps([item(), item(), item()]).encode()
             fake.answers["/perf_metrics"] = cut(body[:-30])
-            survey = await one.survey(1)
-            assert broken(survey) == {"requests": "truncated"}
+            snapshot = await one.snapshot(1)
+            assert broken(snapshot) == {"requests": "truncated"}
             fake.answers["/perf_metrics"] = [item()]
-            await one.survey(2)
-            survey = await one.survey(3)
-        assert counts(survey, "ttft", "trtllm_request_timing") == 3
+            await one.snapshot(2)
+            snapshot = await one.snapshot(3)
+        assert counts(snapshot, "ttft", "trtllm_request_timing") == 3
 
     async def test_what_came_before_a_timeout_is_used(self) -> None:
         async def slow(request: web.Request) -> web.StreamResponse:
@@ -197,25 +197,25 @@ class TestTiming:
 
         server = answers(finished(0))
         async with fake_server(server) as fake, source(fake, limits=IMPATIENT) as one:
-            await one.survey(0)
+            await one.snapshot(0)
             fake.answers["/perf_metrics"] = slow
-            assert broken(await one.survey(1)) == {"requests": "timeout"}
+            assert broken(await one.snapshot(1)) == {"requests": "timeout"}
             fake.answers["/perf_metrics"] = []
-            survey = await one.survey(2)
-        assert counts(survey, "ttft", "trtllm_request_timing") == 2
+            snapshot = await one.snapshot(2)
+        assert counts(snapshot, "ttft", "trtllm_request_timing") == 2
 
     async def test_what_is_there_at_the_first_answer_belongs_to_the_past(self) -> None:
         server = answers(finished(3), perf_metrics=status(500))
         async with fake_server(server) as fake, source(fake) as one:
-            assert broken(await one.survey(0)) == {"requests": "status"}
+            assert broken(await one.snapshot(0)) == {"requests": "status"}
             fake.answers["/perf_metrics"] = [item(), item(), item()]
-            await one.survey(1)
-            survey = await one.survey(2)
-        assert counts(survey, "ttft", "trtllm_request_timing") == 0
+            await one.snapshot(1)
+            snapshot = await one.snapshot(2)
+        assert counts(snapshot, "ttft", "trtllm_request_timing") == 0
 
     async def test_a_body_that_ends_too_soon_is_told(self) -> None:
-        survey = await look(answers(perf_metrics='[{"perf_metrics": {'))
-        assert broken(survey) == {"requests": "malformed"}
+        snapshot = await look(answers(perf_metrics='[{"perf_metrics": {'))
+        assert broken(snapshot) == {"requests": "malformed"}
 
     async def test_files_where_the_endpoint_was_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "perf_metrics-server-host-1-x.jsonl"
@@ -224,23 +224,23 @@ class TestTiming:
         files = str(tmp_path / "*.jsonl")
         async with fake_server(server) as fake, source(fake, requests=files) as one:
             assert one.where == f"{fake.url} and {tmp_path}/*.jsonl"
-            await one.survey(0)
+            await one.snapshot(0)
             for now in (1, 2):
                 with path.open("a") as out:
                     out.write(json.dumps(item(status="complete")) + "\n")
                 fake.answers["/prometheus/metrics"] = finished(1 + now)
-                survey = await one.survey(now)
-        assert counts(survey, "ttft", "trtllm_request_timing") == 2
-        assert survey.lost_records == 0
+                snapshot = await one.snapshot(now)
+        assert counts(snapshot, "ttft", "trtllm_request_timing") == 2
+        assert snapshot.lost_records == 0
 
     async def test_files_that_never_come(self, tmp_path: Path) -> None:
         server, files = without("/perf_metrics"), str(tmp_path / "*.jsonl")
         async with fake_server(server) as fake, source(fake, requests=files) as one:
             for now in range(13):
                 fake.answers["/prometheus/metrics"] = finished(now)
-                survey = await one.survey(now)
-        assert survey.lost_records == 2
-        assert "perf_metrics_output_dir" in gap(survey, "ttft").fix
+                snapshot = await one.snapshot(now)
+        assert snapshot.lost_records == 2
+        assert "perf_metrics_output_dir" in gap(snapshot, "ttft").fix
 
 
 class TestFaults:
@@ -249,39 +249,39 @@ class TestFaults:
             url = fake.url
         async with TrtllmServeSource(url) as one:
             with pytest.raises(SourceError, match="refused the connection") as raised:
-                await one.survey(0)
+                await one.snapshot(0)
         assert raised.value.kind == "refused"
 
     async def test_metrics_down_asks_for_patience(self) -> None:
-        survey = await look(answers(status(500)))
-        assert broken(survey) == {"metrics": "status"}
-        assert gap(survey, "ttft").unread
-        assert not gap(survey, "itl").unread
+        snapshot = await look(answers(status(500)))
+        assert broken(snapshot) == {"metrics": "status"}
+        assert gap(snapshot, "ttft").unread
+        assert not gap(snapshot, "itl").unread
 
     async def test_a_name_outlives_an_outage_of_the_models(self) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
-            await one.survey(0)
+            await one.snapshot(0)
             fake.answers["/v1/models"] = status(500)
-            survey = await one.survey(1)
-        assert {reading.model for reading in survey.readings} == {"chat"}
+            snapshot = await one.snapshot(1)
+        assert {measurement.model for measurement in snapshot.measurements} == {"chat"}
 
     async def test_nothing_is_drained_before_the_model_has_a_name(self) -> None:
         async with fake_server(answers(models=[], **{"v1/models": "x"})) as fake:
             fake.answers["/perf_metrics"] = [item()]
             async with source(fake) as one:
-                survey = await one.survey(0)
+                snapshot = await one.snapshot(0)
             assert fake.answers["/perf_metrics"] == [item()]
-        assert survey.readings == ()
-        assert broken(survey) == {"models": "malformed"}
+        assert snapshot.measurements == ()
+        assert broken(snapshot) == {"models": "malformed"}
 
     async def test_another_model_begins_anew(self) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
             fake.answers["/perf_metrics"] = [item()]
-            await one.survey(0)
+            await one.snapshot(0)
             fake.answers["/v1/models"] = {"data": [{"id": "other"}]}
-            survey = await one.survey(1)
-        assert {reading.model for reading in survey.readings} == {"other"}
-        assert methods(survey)["ttft"] == "trtllm_serve_histogram"
+            snapshot = await one.snapshot(1)
+        assert {measurement.model for measurement in snapshot.measurements} == {"other"}
+        assert methods(snapshot)["ttft"] == "trtllm_serve_histogram"
 
     @pytest.mark.parametrize(
         "body",
@@ -302,16 +302,16 @@ class TestFaults:
     @pytest.mark.parametrize("path", ["v1/models", "perf_metrics", "version", "prometheus/metrics"])
     async def test_nonsense_costs_only_its_part(self, path: str, body: str) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
-            await one.survey(0)
+            await one.snapshot(0)
             fake.answers[f"/{path}"] = body
-            survey = await one.survey(1)
-        assert broken(survey).keys() <= {
+            snapshot = await one.snapshot(1)
+        assert broken(snapshot).keys() <= {
             {"v1/models": "models", "perf_metrics": "requests", "version": "version"}.get(
                 path, "metrics"
             )
         }
-        assert said(survey).keys() - COMPANIONS == set(MAIN_SIGNALS)
-        assert "trtllm_request_timing" not in methods(survey).values()
+        assert said(snapshot).keys() - COMPANIONS == set(MAIN_SIGNALS)
+        assert "trtllm_request_timing" not in methods(snapshot).values()
 
     @pytest.mark.parametrize("path", ["/prometheus/metrics", "/perf_metrics"])
     async def test_a_flood_is_bounded(self, path: str) -> None:
@@ -329,15 +329,15 @@ class TestFaults:
 
         limits = FetchLimits(timeout=5.0, max_bytes=2**20)
         async with fake_server(answers()) as fake, source(fake, limits=limits) as one:
-            await one.survey(0)
+            await one.snapshot(0)
             fake.answers[path] = flood
             tracemalloc.start()
             try:
-                survey = await one.survey(1)
+                snapshot = await one.snapshot(1)
                 _, peak = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-        assert set(broken(survey).values()) == {"too_large"}
+        assert set(broken(snapshot).values()) == {"too_large"}
         assert peak < 16 * 2**20
         assert sent < 100 * 2**20
 
@@ -353,17 +353,17 @@ class TestFaults:
 
         server = answers(capture("1.1"))
         async with fake_server(server) as fake, source(fake, limits=IMPATIENT) as one:
-            await one.survey(0)
+            await one.snapshot(0)
             fake.answers[path] = drip
-            survey = await one.survey(1)
-        assert list(broken(survey).values()) == ["timeout"]
+            snapshot = await one.snapshot(1)
+        assert list(broken(snapshot).values()) == ["timeout"]
 
     async def test_counters_that_fall_are_a_restart(self) -> None:
         store = Store(5.0)
         async with fake_server(answers(finished(0))) as fake, source(fake) as one:
             for now, count in enumerate((0, 10, 3, 5)):
                 fake.answers["/prometheus/metrics"] = finished(count)
-                store.update(await one.survey(now), now, 0.1)
+                store.update(await one.snapshot(now), now, 0.1)
         [requests] = [state for state in store.view(3).signals if state.signal == "requests"]
         assert sum(map(float, requests.samples.values())) == 15
 

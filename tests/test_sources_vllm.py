@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from exporter.samples import Distribution, Missing, Reading
+from exporter.samples import Distribution, Measurement, Missing
 from tests.fake_triton import config, core, found, look, outcomes
 
 VLLM = {"chat": config("vllm")}
@@ -42,7 +42,7 @@ def plain(kind: str, *samples: str) -> str:
 async def test_histograms(name: str, signal: str) -> None:
     said = found(await look(metrics=core() + histogram(name), configs=VLLM), "chat")
     expected = {(): Distribution((0.25, inf), (2, 5), 2.5)}
-    assert said[signal] == Reading(signal, "chat", "1", "vllm_histogram", expected)
+    assert said[signal] == Measurement(signal, "chat", "1", "vllm_histogram", expected)
 
 
 async def test_the_newest_name_wins() -> None:
@@ -132,7 +132,7 @@ async def test_lora_adapters_are_read_from_triton_where_the_model_publishes_them
     running = plain("gauge", 'vllm:num_requests_running{model="chat",version="1"} 1')
     said = found(await look(metrics=core() + running + plain("gauge", LORA), configs=VLLM), "chat")
     labels = ("max_lora", "2"), ("running_lora_adapters", "sql"), ("waiting_lora_adapters", "")
-    assert said["lora_adapters"] == Reading(
+    assert said["lora_adapters"] == Measurement(
         "lora_adapters", "chat", "1", "vllm_lora", {labels: 1795213791.418207}
     )
 

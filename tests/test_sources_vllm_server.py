@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import Family
 from exporter.sources.fetch import FetchLimits
@@ -34,18 +34,18 @@ def answers(metrics: Said = CAPTURE, **more: Said) -> dict[str, Said]:
     return found | {f"/{name}": said for name, said in more.items()}
 
 
-async def look(server: dict[str, Said]) -> Survey:
+async def look(server: dict[str, Said]) -> Snapshot:
     async with fake_server(server) as fake, VllmSource(fake.url, limits=FetchLimits(5.0)) as source:
-        return await source.survey(0.0)
+        return await source.snapshot(0.0)
 
 
-def said(survey: Survey, model: str = CHAT) -> dict[str, Reading | Missing]:
-    found: tuple[Reading | Missing, ...] = (*survey.missing, *survey.readings)
+def said(snapshot: Snapshot, model: str = CHAT) -> dict[str, Measurement | Missing]:
+    found: tuple[Measurement | Missing, ...] = (*snapshot.missing, *snapshot.measurements)
     return {one.signal: one for one in found if one.model == model}
 
 
-def value(one: Reading | Missing) -> object:
-    assert isinstance(one, Reading), one
+def value(one: Measurement | Missing) -> object:
+    assert isinstance(one, Measurement), one
     [sample] = one.samples.values()
     return sample
 
@@ -71,15 +71,15 @@ def rejections(**counts: int) -> str:
 
 
 async def test_every_signal_is_told_or_explained() -> None:
-    survey = await look(answers())
-    found = said(survey)
+    snapshot = await look(answers())
+    found = said(snapshot)
     assert found.keys() - COMPANIONS == set(MAIN_SIGNALS)
-    assert survey.models == (ModelInfo(CHAT, "", "vllm 0.33.0", decoupled=True),)
-    assert survey.ready is True
-    told = {signal for signal, one in found.items() if isinstance(one, Reading)}
+    assert snapshot.models == (ModelInfo(CHAT, "", "vllm 0.33.0", decoupled=True),)
+    assert snapshot.ready is True
+    told = {signal for signal, one in found.items() if isinstance(one, Measurement)}
     assert {"ttft", "requests", "kv_utilization", "sequences_active", "preemptions"} <= told
     for one in found.values():
-        assert isinstance(one, Reading) or (one.reason and one.fix)
+        assert isinstance(one, Measurement) or (one.reason and one.fix)
 
 
 async def test_engines_are_added_but_never_their_utilization() -> None:
@@ -108,14 +108,14 @@ async def test_the_client_that_left_and_the_full_queue() -> None:
     found = said(await look(answers(metrics)), "chat")
     assert outcomes(found["requests"]) == {"disconnected": 2, "rejected": 7}
     failures = found["request_failures"]
-    assert isinstance(failures, Reading)
+    assert isinstance(failures, Measurement)
     assert failures.samples == {
         (("outcome", "disconnected"), ("reason", "abort")): 2,
         (("outcome", "rejected"), ("reason", "max_num_queued_reqs")): 3,
         (("outcome", "rejected"), ("reason", "unknown")): 4,
     }
     died = found["requests_without_first_token"]
-    assert isinstance(died, Reading)
+    assert isinstance(died, Measurement)
     assert died.samples == {(("outcome", "rejected"),): 7}
 
 
@@ -126,26 +126,26 @@ async def test_rejections_alone_are_not_all_requests() -> None:
 
 async def test_several_models() -> None:
     metrics = engines("gauge", "num_requests_running", 5)
-    survey = await look(answers(metrics + metrics.replace("chat", "other").partition("\n")[2]))
-    assert [info.model for info in survey.models] == ["chat", "other"]
-    assert value(said(survey, "other")["sequences_active"]) == 5
+    snapshot = await look(answers(metrics + metrics.replace("chat", "other").partition("\n")[2]))
+    assert [info.model for info in snapshot.models] == ["chat", "other"]
+    assert value(said(snapshot, "other")["sequences_active"]) == 5
 
 
 async def test_an_outage_keeps_the_models_and_asks_for_patience() -> None:
     async with fake_server(answers()) as fake, VllmSource(fake.url) as source:
-        await source.survey(0)
+        await source.snapshot(0)
         fake.answers["/metrics"] = status(500)
-        survey = await source.survey(1)
-    ttft = said(survey)["ttft"]
+        snapshot = await source.snapshot(1)
+    ttft = said(snapshot)["ttft"]
     assert isinstance(ttft, Missing)
     assert ttft.unread
 
 
 @pytest.mark.parametrize("body", ["", "hello", "\x00", '{"a": 1}', "# TYPE up gauge\nup 1\n"])
 async def test_what_is_not_vllm(body: str) -> None:
-    survey = await look(answers(body))
-    assert [error.kind for error in survey.parts.values() if error] == ["malformed"]
-    assert survey.models == ()
+    snapshot = await look(answers(body))
+    assert [error.kind for error in snapshot.parts.values() if error] == ["malformed"]
+    assert snapshot.models == ()
 
 
 async def test_nothing_there() -> None:
@@ -153,13 +153,13 @@ async def test_nothing_there() -> None:
         url = fake.url
     async with VllmSource(url) as source:
         with pytest.raises(SourceError, match="refused the connection"):
-            await source.survey(0)
+            await source.snapshot(0)
 
 
 async def test_not_healthy() -> None:
-    survey = await look(answers(health=status(503)))
-    assert survey.ready is False
-    assert survey.models[0].reason == "/health answers 503"
+    snapshot = await look(answers(health=status(503)))
+    assert snapshot.ready is False
+    assert snapshot.models[0].reason == "/health answers 503"
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-5, 5).map(float)
@@ -205,10 +205,10 @@ async def test_a_histogram_with_a_negative_edge_is_left_out() -> None:
     text = f"# TYPE vllm:{name} histogram\n" + buckets
     text += series(f"{name}_sum", 1.0) + series(f"{name}_count", 1.0)
     running = engines("gauge", "num_requests_running", 1.0)
-    survey = await look(answers(running + text))
-    assert isinstance(said(survey, "chat")["ttft"], Missing)
+    snapshot = await look(answers(running + text))
+    assert isinstance(said(snapshot, "chat")["ttft"], Missing)
     good = await look(answers(running + text.replace("-1.0", "0.1")))
-    assert isinstance(said(good, "chat")["ttft"], Reading)
+    assert isinstance(said(good, "chat")["ttft"], Measurement)
 
 
 def histogram(name: str, edges: dict[str, float], total: float, engine: int = 0) -> str:
@@ -243,14 +243,14 @@ class TestTimePerOutputToken:
         assert isinstance(distribution, Distribution)
         assert distribution == Distribution((0.01, 0.025, inf), (0, 44, 44), 0.88)
         assert distribution.sum / distribution.count == 0.02
-        assert isinstance(told, Reading)
+        assert isinstance(told, Measurement)
         assert (told.method, METHODS[told.method].quality) == ("vllm_tpot", "exact")
 
     @pytest.mark.parametrize("other", ["", finished(44, 10).replace("1.0", "8.0")])
     async def test_without_their_number_it_is_an_estimate(self, other: str) -> None:
         tpot = declared(TPOT, histogram(TPOT, {"0.01": 10, "+Inf": 54}, 0.88))
         told = said(await look(answers(other or tpot)), "chat")["tpot"]
-        assert isinstance(told, Reading)
+        assert isinstance(told, Measurement)
         assert METHODS[told.method].quality == "estimate"
         assert "0 s" in METHODS[told.method].description
 
@@ -262,7 +262,7 @@ class TestTimePerOutputToken:
             counts = []
             for metrics in (ahead, finished(slow=44, single=11), finished(slow=3, single=1)):
                 server["/metrics"] = metrics
-                told = value(said(await source.survey(0.0), "chat")["tpot"])
+                told = value(said(await source.snapshot(0.0), "chat")["tpot"])
                 assert isinstance(told, Distribution)
                 counts.append(told.count)
         assert counts == [45, 45, 3]
@@ -286,7 +286,7 @@ class TestEngines:
         async with fake_server(server) as fake, VllmSource(fake.url) as source:
             for first, second in ((4000, 300), (4000, 100), (4050, 150), (20, 200)):
                 server["/metrics"] = metrics(first, second)
-                found = said(await source.survey(0.0), "chat")
+                found = said(await source.snapshot(0.0), "chat")
                 tokens.append(value(found["output_tokens"]))
                 ttft = value(found["ttft"])
                 assert isinstance(ttft, Distribution)
@@ -301,7 +301,7 @@ class TestEngines:
         async with fake_server(server) as fake, VllmSource(fake.url) as source:
             for counts in ((40, 30), (41,), (42, 1)):
                 server["/metrics"] = engines("counter", "generation_tokens_total", *counts)
-                told.append(value(said(await source.survey(0.0), "chat")["output_tokens"]))
+                told.append(value(said(await source.snapshot(0.0), "chat")["output_tokens"]))
         assert told == [70, 71, 73]
 
 
@@ -346,9 +346,9 @@ class TestCache:
 
 async def test_a_series_that_stands_there_twice_is_reported_and_counts_once() -> None:
     twice = engines("counter", "generation_tokens_total", 5) + series("generation_tokens_total", 7)
-    survey = await look(answers(twice))
-    assert value(said(survey, "chat")["output_tokens"]) == 5
-    problem = survey.parts["series"]
+    snapshot = await look(answers(twice))
+    assert value(said(snapshot, "chat")["output_tokens"]) == 5
+    problem = snapshot.parts["series"]
     assert problem is not None
     assert problem.kind == "duplicate"
     assert 'vllm:generation_tokens_total{engine="0",model_name="chat"}' in str(problem)
@@ -358,10 +358,10 @@ async def test_of_too_many_models_the_first_are_looked_at() -> None:
     many = "# TYPE vllm:num_requests_running gauge\n" + "".join(
         f'vllm:num_requests_running{{model_name="m{number:05}"}} 1\n' for number in range(40_000)
     )
-    survey = await look(answers(many))
-    assert len(survey.models) == 256
-    assert len({one.model for one in survey.readings}) == 256
-    assert str(survey.parts["series"]) == (
+    snapshot = await look(answers(many))
+    assert len(snapshot.models) == 256
+    assert len({one.model for one in snapshot.measurements}) == 256
+    assert str(snapshot.parts["series"]) == (
         "the server has 40,000 models, and only 256 are looked at"
     )
 
@@ -376,8 +376,8 @@ def lora(running: str, waiting: str = "", updated: float = 1795213791.5, more: s
     )
 
 
-def adapters(one: Reading | Missing) -> list[str]:
-    assert isinstance(one, Reading), one
+def adapters(one: Measurement | Missing) -> list[str]:
+    assert isinstance(one, Measurement), one
     [labels] = one.samples
     assert [name for name, _ in labels] == [*LORA_LABELS]
     return [text for _, text in labels]
@@ -388,7 +388,7 @@ class TestLoraAdapters:
         one = said(await look(answers(LORA)))["lora_adapters"]
         assert adapters(one) == ["2", "law,sql", "chat"]
         assert value(one) == 1795213791.418207
-        assert isinstance(one, Reading)
+        assert isinstance(one, Measurement)
         assert (one.method, one.note) == ("vllm_lora", "")
 
     async def test_without_the_gauge_there_is_a_reason(self) -> None:
@@ -403,9 +403,9 @@ class TestLoraAdapters:
         found = said(await look(answers(metrics)), "chat")
         assert isinstance(found["lora_adapters"], Missing)
         named = lora("sql", more='model_name="other",') + other.partition("\n")[2]
-        survey = await look(answers(named))
-        assert adapters(said(survey, "other")["lora_adapters"]) == ["2", "sql", ""]
-        assert isinstance(said(survey, "chat")["lora_adapters"], Missing)
+        snapshot = await look(answers(named))
+        assert adapters(said(snapshot, "other")["lora_adapters"]) == ["2", "sql", ""]
+        assert isinstance(said(snapshot, "chat")["lora_adapters"], Missing)
 
     async def test_summed_times_of_update_are_refused(self) -> None:
         one = said(await look(answers(lora("sql", updated=2 * 1795213791.5))), "chat")
@@ -426,7 +426,7 @@ class TestLoraAdapters:
         assert most == "2"
         assert run.split(",") == [f"adapter-{number:03}" for number in range(64)]
         assert waiting == "y" * 128
-        assert isinstance(read, Reading)
+        assert isinstance(read, Measurement)
         assert read.note == (
             "left out: 7 adapters, beyond 64 in a list or with a name of more than 128 characters"
         )

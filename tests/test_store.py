@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from exporter.samples import (
     Distribution,
     Labels,
+    Measurement,
     Missing,
     ModelInfo,
-    Reading,
+    Snapshot,
     SourceError,
-    Survey,
     Value,
 )
 from exporter.store.store import SLICE, Store
@@ -31,38 +31,40 @@ CHAT = ModelInfo("chat", "1", "tensorrtllm", decoupled=True)
 REFUSED = SourceError("refused", "http://t:8000 refused the connection")
 
 
-def survey(*readings: Reading, missing: tuple[Missing, ...] = (), **rest: object) -> Survey:
+def snapshot(
+    *measurements: Measurement, missing: tuple[Missing, ...] = (), **rest: object
+) -> Snapshot:
     rest.setdefault("models", (CHAT,))
-    return Survey("triton", readings, missing, **rest)  # type: ignore[arg-type]
+    return Snapshot("triton", measurements, missing, **rest)  # type: ignore[arg-type]
 
 
-def requests(method: str = "triton_counters", **by_outcome: float) -> Reading:
+def requests(method: str = "triton_counters", **by_outcome: float) -> Measurement:
     labels = {"ok": OK, "error": ERROR}
     samples: dict[Labels, Value] = {labels[name]: n for name, n in by_outcome.items()}
-    return Reading("requests", "chat", "1", method, samples)
+    return Measurement("requests", "chat", "1", method, samples)
 
 
-def ttft(*counts: float, total: float = 0.0, method: str = "triton_first_response") -> Reading:
+def ttft(*counts: float, total: float = 0.0, method: str = "triton_first_response") -> Measurement:
     edges = (0.1, 0.5, 2.0, 5.0, inf)[-len(counts) :]
-    return Reading("ttft", "chat", "1", method, {(): Distribution(edges, counts, total)})
+    return Measurement("ttft", "chat", "1", method, {(): Distribution(edges, counts, total)})
 
 
-def gauge(value: float, signal: str = "sequences_active", model: str = "chat") -> Reading:
-    return Reading(signal, model, "1", "trtllm_iteration", {(): value})
+def gauge(value: float, signal: str = "sequences_active", model: str = "chat") -> Measurement:
+    return Measurement(signal, model, "1", "trtllm_iteration", {(): value})
 
 
-def lora(running: str) -> Reading:
+def lora(running: str) -> Measurement:
     labels = ("max_lora", "2"), ("running_lora_adapters", running), ("waiting_lora_adapters", "")
-    return Reading("lora_adapters", "chat", "1", "vllm_lora", {labels: 1795213791.0})
+    return Measurement("lora_adapters", "chat", "1", "vllm_lora", {labels: 1795213791.0})
 
 
 def gap(signal: str, reason: str = "why not", *, unread: bool = False) -> Missing:
     return Missing(signal, "chat", "1", reason, "do this", unread=unread)
 
 
-def of(*names: str, source: str = "triton") -> Survey:
-    readings = tuple(gauge(1, model=name) for name in names)
-    return Survey(source, readings, models=tuple(ModelInfo(name, "1") for name in names))
+def of(*names: str, source: str = "triton") -> Snapshot:
+    measurements = tuple(gauge(1, model=name) for name in names)
+    return Snapshot(source, measurements, models=tuple(ModelInfo(name, "1") for name in names))
 
 
 def shown(store: Store, now: float) -> list[str]:
@@ -81,68 +83,68 @@ def told(store: Store, now: float, signal: str = "requests", labels: Labels = OK
 class TestCounters:
     def test_start_at_zero_and_add_what_comes_in(self) -> None:
         store = Store(10)
-        store.update(survey(requests(ok=1000, error=3)), 0, 0.01)
+        store.update(snapshot(requests(ok=1000, error=3)), 0, 0.01)
         assert state(store, "requests", 0).samples == {OK: 0, ERROR: 0}
-        store.update(survey(requests(ok=1007, error=3)), 1, 0.01)
+        store.update(snapshot(requests(ok=1007, error=3)), 1, 0.01)
         assert state(store, "requests", 1).samples == {OK: 7, ERROR: 0}
 
     def test_a_lower_value_is_a_reload_and_counts_whole(self) -> None:
         store = Store(10)
         for now, ok in enumerate((50, 60, 4, 9)):
-            store.update(survey(requests(ok=ok)), now, 0.01)
+            store.update(snapshot(requests(ok=ok)), now, 0.01)
         assert told(store, 3) == 10 + 4 + 5
 
     def test_a_series_born_between_two_readings_counts_from_zero(self) -> None:
         store = Store(10)
-        store.update(survey(requests(ok=50)), 0, 0.01)
-        store.update(survey(requests(ok=50, error=2)), 1, 0.01)
+        store.update(snapshot(requests(ok=50)), 0, 0.01)
+        store.update(snapshot(requests(ok=50, error=2)), 1, 0.01)
         assert told(store, 1, labels=ERROR) == 2
 
     def test_a_series_missing_from_one_reading_is_not_born_again(self) -> None:
         store = Store(10)
-        store.update(survey(requests(ok=50, error=8)), 0, 0.01)
-        store.update(survey(requests(ok=51)), 1, 0.01)
-        store.update(survey(requests(ok=52, error=9)), 2, 0.01)
+        store.update(snapshot(requests(ok=50, error=8)), 0, 0.01)
+        store.update(snapshot(requests(ok=51)), 1, 0.01)
+        store.update(snapshot(requests(ok=52, error=9)), 2, 0.01)
         assert state(store, "requests", 2).samples == {OK: 2, ERROR: 1}
 
     def test_a_model_loaded_between_two_readings_counts_from_zero(self) -> None:
         store = Store(10)
-        store.update(survey(models=()), 0, 0.01)
-        store.update(survey(requests(ok=3)), 1, 0.01)
+        store.update(snapshot(models=()), 0, 0.01)
+        store.update(snapshot(requests(ok=3)), 1, 0.01)
         assert told(store, 1) == 3
 
     def test_a_model_that_was_there_before_brings_no_past(self) -> None:
         """Its configuration was read later, say: all that it counted is not from this second."""
         store = Store(10)
-        store.update(survey(), 0, 0.01)
-        store.update(survey(requests(ok=5000)), 1, 0.01)
-        store.update(survey(requests(ok=5002)), 2, 0.01)
+        store.update(snapshot(), 0, 0.01)
+        store.update(snapshot(requests(ok=5000)), 1, 0.01)
+        store.update(snapshot(requests(ok=5002)), 2, 0.01)
         assert told(store, 2) == 2
 
     def test_a_reload_restarts_only_what_fell(self) -> None:
         """Triton keeps a model's failures over unload and load, and forgets its successes."""
         store = Store(10)
-        store.update(survey(requests(ok=5, error=2)), 0, 0.01)
-        store.update(survey(requests(ok=6, error=3)), 1, 0.01)
+        store.update(snapshot(requests(ok=5, error=2)), 0, 0.01)
+        store.update(snapshot(requests(ok=6, error=3)), 1, 0.01)
         unloaded = ModelInfo("chat", "1", ready=False, reason="UNAVAILABLE")
-        store.update(survey(missing=(gap("requests"),), models=(unloaded,)), 2, 0.01)
-        store.update(survey(requests(ok=4, error=3)), 3, 0.01)
+        store.update(snapshot(missing=(gap("requests"),), models=(unloaded,)), 2, 0.01)
+        store.update(snapshot(requests(ok=4, error=3)), 3, 0.01)
         assert state(store, "requests", 3).samples == {OK: 1 + 4, ERROR: 1}
 
     def test_failures_from_before_a_model_was_first_seen_loaded_are_not_told(self) -> None:
         store = Store(10)
         unloaded = ModelInfo("chat", "1", ready=False, reason="UNAVAILABLE")
-        store.update(survey(models=(unloaded,)), 0, 0.01)
-        store.update(survey(requests(ok=0, error=7)), 1, 0.01)
+        store.update(snapshot(models=(unloaded,)), 0, 0.01)
+        store.update(snapshot(requests(ok=0, error=7)), 1, 0.01)
         assert state(store, "requests", 1).samples == {OK: 0, ERROR: 0}
 
     def test_an_outage_loses_nothing_that_the_server_still_counts(self) -> None:
         store = Store(10)
-        store.update(survey(requests(ok=5)), 0, 0.01)
+        store.update(snapshot(requests(ok=5)), 0, 0.01)
         for now in range(1, 100):
             store.fail("triton", REFUSED, now, 2.0)
         assert state(store, "requests", 99).samples == {}
-        store.update(survey(requests(ok=25)), 100, 0.01)
+        store.update(snapshot(requests(ok=25)), 100, 0.01)
         assert told(store, 100) == 20
 
 
@@ -150,10 +152,10 @@ class TestMethods:
     def test_the_best_one_wins_and_names_its_quality(self) -> None:
         store = Store(10)
         both = (ttft(1, 2, 3), ttft(4, 5, method="vllm_histogram"))
-        store.update(survey(*both), 0, 0.01)
+        store.update(snapshot(*both), 0, 0.01)
         found = state(store, "ttft", 0)
         assert (found.method, found.quality) == ("vllm_histogram", "exact")
-        store.update(survey(ttft(1, 2, 3)), 1, 0.01)
+        store.update(snapshot(ttft(1, 2, 3)), 1, 0.01)
         found = state(store, "ttft", 1)
         assert (found.method, found.quality) == ("triton_first_response", "estimate")
         assert "rounded down" in found.note
@@ -167,7 +169,7 @@ class TestMethods:
                 found.append(requests("triton_counters", ok=counters))
             if statistics is not None:
                 found.append(requests("statistics_requests", ok=statistics))
-            store.update(survey(*found), now, 0.01)
+            store.update(snapshot(*found), now, 0.01)
 
         read(0, 100, 90)
         read(1, 110, 100)
@@ -180,8 +182,10 @@ class TestMethods:
 
     def test_a_note_of_the_reading_follows_that_of_the_method(self) -> None:
         store = Store(10)
-        reading = Reading("sequences_active", "chat", "1", "vllm_gauge", {(): 1.0}, "two engines")
-        store.update(survey(reading), 0, 0.01)
+        measurement = Measurement(
+            "sequences_active", "chat", "1", "vllm_gauge", {(): 1.0}, "two engines"
+        )
+        store.update(snapshot(measurement), 0, 0.01)
         assert (
             state(store, "sequences_active", 0).note == "as of the engine's last step; two engines"
         )
@@ -196,7 +200,7 @@ class TestGauges:
         names = [Name(f"adapter-{number}") for number in range(3)]
         references = [weakref.ref(name) for name in names]
         for at in range(3):
-            store.update(survey(lora(names.pop(0))), at, 0.01)
+            store.update(snapshot(lora(names.pop(0))), at, 0.01)
         gc.collect()
         assert [reference() for reference in references] == [None, None, "adapter-2"]
         [labels] = state(store, "lora_adapters", 2).samples
@@ -206,8 +210,8 @@ class TestGauges:
 class TestHistograms:
     def test_start_empty_and_add_up(self) -> None:
         store = Store(10)
-        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
-        store.update(survey(ttft(1, 7, 12, total=9.5)), 1, 0.01)
+        store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(snapshot(ttft(1, 7, 12, total=9.5)), 1, 0.01)
         assert told(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 2, 3), 2.5)
 
     @pytest.mark.parametrize(
@@ -219,36 +223,36 @@ class TestHistograms:
             pytest.param(ttft(4, 6, 10, total=60.0), id="more in a bucket than in the next"),
         ],
     )
-    def test_buckets_count_and_sum_reset_together(self, reloaded: Reading) -> None:
+    def test_buckets_count_and_sum_reset_together(self, reloaded: Measurement) -> None:
         store = Store(10)
-        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
-        store.update(survey(reloaded), 1, 0.01)
+        store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(snapshot(reloaded), 1, 0.01)
         assert told(store, 1, "ttft", ()) == reloaded.samples[()]
 
     def test_a_count_that_fell_is_a_reset_even_if_the_sum_grew(self) -> None:
         store = Store(10)
-        store.update(survey(ttft(9, total=7.0)), 0, 0.01)
-        store.update(survey(ttft(4, total=11.0)), 1, 0.01)
+        store.update(snapshot(ttft(9, total=7.0)), 0, 0.01)
+        store.update(snapshot(ttft(4, total=11.0)), 1, 0.01)
         assert told(store, 1, "ttft", ()) == Distribution((inf,), (4,), 11.0)
 
     def test_other_edges_start_a_new_histogram(self) -> None:
         store = Store(10)
-        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
-        store.update(survey(ttft(1, 6, 10, total=7.0)), 1, 0.01)
-        store.update(survey(ttft(2, 3, total=4.0)), 2, 0.01)
+        store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(snapshot(ttft(1, 6, 10, total=7.0)), 1, 0.01)
+        store.update(snapshot(ttft(2, 3, total=4.0)), 2, 0.01)
         assert told(store, 2, "ttft", ()) == Distribution((5.0, inf), (2, 3), 4.0)
 
     def test_a_sum_that_wobbles_in_its_last_digit_is_no_reset(self) -> None:
         store = Store(10)
-        store.update(survey(ttft(1, 5, 9, total=7.0)), 0, 0.01)
-        store.update(survey(ttft(1, 5, 9, total=7.0 - 1e-12)), 1, 0.01)
+        store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
+        store.update(snapshot(ttft(1, 5, 9, total=7.0 - 1e-12)), 1, 0.01)
         assert told(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
 
 
 class TestLapsing:
     def test_a_stale_reading_has_no_series_and_says_why(self) -> None:
         store = Store(10)
-        store.update(survey(gauge(4)), 0, 0.01)
+        store.update(snapshot(gauge(4)), 0, 0.01)
         store.fail("triton", REFUSED, 10, 2.0)
         assert told(store, 10, "sequences_active", ()) == 4
         store.fail("triton", REFUSED, 11, 2.0)
@@ -258,26 +262,26 @@ class TestLapsing:
 
     def test_what_never_was_keeps_its_own_reason_through_an_outage(self) -> None:
         store = Store(10)
-        store.update(survey(missing=(gap("itl", "no metric of single tokens"),)), 0, 0.01)
+        store.update(snapshot(missing=(gap("itl", "no metric of single tokens"),)), 0, 0.01)
         store.fail("triton", REFUSED, 60, 2.0)
         found = state(store, "itl", 60)
         assert (found.note, found.fix) == ("no metric of single tokens", "do this")
 
     def test_a_refused_signal_is_withdrawn_at_once(self) -> None:
         store = Store(10)
-        store.update(survey(gauge(4)), 0, 0.01)
-        store.update(survey(missing=(gap("sequences_active", "stuck"),)), 1, 0.01)
+        store.update(snapshot(gauge(4)), 0, 0.01)
+        store.update(snapshot(missing=(gap("sequences_active", "stuck"),)), 1, 0.01)
         found = state(store, "sequences_active", 1)
         assert (found.quality, found.note) == ("unavailable", "stuck")
-        store.update(survey(gauge(5)), 2, 0.01)
+        store.update(snapshot(gauge(5)), 2, 0.01)
         assert told(store, 2, "sequences_active", ()) == 5
 
     def test_a_part_that_did_not_answer_leaves_the_last_reading_until_it_is_stale(self) -> None:
         store = Store(10)
-        store.update(survey(gauge(4)), 0, 0.01)
+        store.update(snapshot(gauge(4)), 0, 0.01)
         unread = gap("sequences_active", "metrics: timeout", unread=True)
         for now in range(1, 12):
-            store.update(survey(missing=(unread,)), now, 0.01)
+            store.update(snapshot(missing=(unread,)), now, 0.01)
         assert told(store, 10, "sequences_active", ()) == 4
         found = state(store, "sequences_active", 11)
         assert found.note == "no good reading for 11 s: metrics: timeout"
@@ -285,23 +289,23 @@ class TestLapsing:
 
     def test_a_model_that_vanished_is_forgotten_after_a_while(self) -> None:
         store = Store(10, forget_after=60)
-        store.update(survey(gauge(4)), 0, 0.01)
-        store.update(survey(models=()), 1, 0.01)
+        store.update(snapshot(gauge(4)), 0, 0.01)
+        store.update(snapshot(models=()), 1, 0.01)
         assert state(store, "sequences_active", 1).quality == "unavailable"
-        store.update(survey(models=()), 61, 0.01)
+        store.update(snapshot(models=()), 61, 0.01)
         assert store.view(61).signals == ()
 
     def test_a_model_without_version_becomes_its_only_version_at_once(self) -> None:
         store = Store(stale_after=5)
 
-        def taps(count: float) -> Survey:
+        def taps(count: float) -> Snapshot:
             live = replace(gauge(1.0, "live_streams"), version="")
             asked = replace(requests("wire", ok=count), version="")
-            return Survey("taps", (live, asked), models=(ModelInfo("chat", ""),))
+            return Snapshot("taps", (live, asked), models=(ModelInfo("chat", ""),))
 
         store.update(taps(0), 0, 0.01)
         assert {(one.model, one.version) for one in store.view(0).signals} == {("chat", "")}
-        store.update(survey(gauge(2.0), models=(ModelInfo("chat", "1"),)), 1, 0.01)
+        store.update(snapshot(gauge(2.0), models=(ModelInfo("chat", "1"),)), 1, 0.01)
         for now, count in ((1, 0), (2, 5), (3, 7)):
             if count:
                 store.update(taps(count), now, 0.01)
@@ -315,11 +319,11 @@ class TestLapsing:
             assert told(store, now) == count
 
     def test_a_tap_gives_the_reason_whichever_source_was_read_first(self) -> None:
-        tap = Survey("taps", (), (replace(gap("itl_normalized", "no counts"), version=""),))
-        server = survey(missing=(gap("itl_normalized", "no server metric"),))
-        for surveys in ((tap, server), (server, tap), (tap, server, tap)):
+        tap = Snapshot("taps", (), (replace(gap("itl_normalized", "no counts"), version=""),))
+        server = snapshot(missing=(gap("itl_normalized", "no server metric"),))
+        for snapshots in ((tap, server), (server, tap), (tap, server, tap)):
             store = Store(10, tapped=True)
-            for one in surveys:
+            for one in snapshots:
                 store.update(one, 0, 0)
             assert state(store, "itl_normalized", 0).note == "no counts"
 
@@ -327,11 +331,11 @@ class TestLapsing:
         store = Store(10)
         versioned = ModelInfo("chat", "1")
 
-        def taps(bare: float, named: float | None = None) -> Survey:
-            readings = [replace(requests("wire", ok=bare), version="")]
-            readings += [] if named is None else [requests("wire", ok=named)]
+        def taps(bare: float, named: float | None = None) -> Snapshot:
+            measurements = [replace(requests("wire", ok=bare), version="")]
+            measurements += [] if named is None else [requests("wire", ok=named)]
             infos = (ModelInfo("chat", ""), *([] if named is None else [versioned]))
-            return Survey("taps", tuple(readings), models=infos)
+            return Snapshot("taps", tuple(measurements), models=infos)
 
         store.update(taps(0), 0, 0.01)
         for now, bare, named in ((1, 100, None), (2, 103, 5), (3, 103, 6), (4, 110, 6)):
@@ -343,15 +347,18 @@ class TestLapsing:
         store = Store(10)
         for now, more in ((0, 0), (1, 7)):
             bare = replace(requests("wire", ok=100 + more), version="")
-            store.update(Survey("taps", (bare, requests("wire", ok=5)), models=(CHAT,)), now, 0)
+            store.update(Snapshot("taps", (bare, requests("wire", ok=5)), models=(CHAT,)), now, 0)
             assert told(store, now) == more
 
     def test_a_second_version_counts_nothing_again(self) -> None:
         store = Store(10)
 
-        def taps(bare: float, first: float) -> Survey:
-            readings = (replace(requests("wire", ok=bare), version=""), requests("wire", ok=first))
-            return Survey("taps", readings, models=(ModelInfo("chat", ""), CHAT))
+        def taps(bare: float, first: float) -> Snapshot:
+            measurements = (
+                replace(requests("wire", ok=bare), version=""),
+                requests("wire", ok=first),
+            )
+            return Snapshot("taps", measurements, models=(ModelInfo("chat", ""), CHAT))
 
         def counts() -> dict[str, Value]:
             states = store.view(0).signals
@@ -362,7 +369,7 @@ class TestLapsing:
         assert counts() == {"1": 105}
         store.update(of("chat"), 0, 0)
         second = replace(gauge(1), version="2")
-        store.update(survey(gauge(1), second, models=(CHAT, ModelInfo("chat", "2"))), 0, 0)
+        store.update(snapshot(gauge(1), second, models=(CHAT, ModelInfo("chat", "2"))), 0, 0)
         store.update(taps(101, 6), 0, 0)
         assert counts() == {"1": 105, "": 0}
         store.update(taps(103, 7), 0, 0)
@@ -371,13 +378,13 @@ class TestLapsing:
     def test_a_version_that_is_left_alone_takes_over_the_model_without_one(self) -> None:
         store = Store(10, forget_after=60)
 
-        def taps(bare: float, *named: float) -> Survey:
-            readings = [replace(requests("wire", ok=bare), version="")]
-            readings += [
+        def taps(bare: float, *named: float) -> Snapshot:
+            measurements = [replace(requests("wire", ok=bare), version="")]
+            measurements += [
                 replace(requests("wire", ok=count), version=str(version))
                 for version, count in enumerate(named, 1)
             ]
-            return Survey("taps", tuple(readings))
+            return Snapshot("taps", tuple(measurements))
 
         def counts(now: float) -> dict[str, Value]:
             return {one.version: one.samples[OK] for one in store.view(now).signals}
@@ -395,23 +402,23 @@ class TestLapsing:
         bare = replace(requests("wire", ok=1), version="")
         refused = replace(bare, version=long.version)
         for now in (0, 1):
-            store.update(Survey("taps", (bare, refused), models=(long,)), now, 0)
+            store.update(Snapshot("taps", (bare, refused), models=(long,)), now, 0)
             assert {(one.model, one.version) for one in store.view(now).signals} == {("chat", "")}
 
     def test_an_outage_however_long_forgets_nothing(self) -> None:
         store = Store(10, forget_after=60)
-        store.update(survey(requests(ok=4)), 0, 0.01)
-        store.update(survey(requests(ok=5)), 1, 0.01)
+        store.update(snapshot(requests(ok=4)), 0, 0.01)
+        store.update(snapshot(requests(ok=5)), 1, 0.01)
         store.fail("triton", REFUSED, 30_000, 2.0)
         assert state(store, "requests", 30_000).note.startswith("no good reading for 29999 s: ")
-        store.update(survey(requests(ok=7)), 30_001, 0.01)
+        store.update(snapshot(requests(ok=7)), 30_001, 0.01)
         assert told(store, 30_001) == 3
 
     def test_models_beyond_the_limit_are_refused_and_said(self) -> None:
         store = Store(10, max_models=2)
         names = ("a", "b", "c")
         infos = tuple(ModelInfo(name, "1") for name in names)
-        store.update(survey(*(gauge(1, model=name) for name in names), models=infos), 0, 0.01)
+        store.update(snapshot(*(gauge(1, model=name) for name in names), models=infos), 0, 0.01)
         view = store.view(0)
         assert [one.model for one in view.signals] == ["a", "b"]
         assert [one.excluded for one in view.models] == [
@@ -455,11 +462,11 @@ class TestLapsing:
     ) -> None:
         store, longest = Store(10, max_models=2), "m" * 256
         infos = (ModelInfo(name, version), ModelInfo(longest, "1"), ModelInfo("a", "1"))
-        readings = [
-            Reading("sequences_active", one.model, one.version, "trtllm_iteration", {(): 1.0})
+        measurements = [
+            Measurement("sequences_active", one.model, one.version, "trtllm_iteration", {(): 1.0})
             for one in infos
         ]
-        store.update(survey(*readings, models=infos), 0, 0.01)
+        store.update(snapshot(*measurements, models=infos), 0, 0.01)
         assert shown(store, 0) == ["a", longest]
         assert {(one.model, one.version): one.excluded for one in store.view(0).models} == {
             cut: "its name or version is longer than 256 characters",
@@ -474,7 +481,7 @@ class TestSources:
         store.fail("triton", REFUSED, 0, 2.0)
         (before,) = store.view(0).sources
         assert (before.up, before.age, before.read_seconds) == (False, None, 2.0)
-        store.update(survey(ready=True), 5, 0.01)
+        store.update(snapshot(ready=True), 5, 0.01)
         store.fail("triton", SourceError("timeout", "slow"), 7, 2.0)
         store.fail("triton", REFUSED, 8, 0.1)
         (source,) = store.view(9).sources
@@ -486,8 +493,8 @@ class TestSources:
     def test_parts_are_sources_of_their_own(self) -> None:
         store = Store(10)
         down = SourceError("timeout", "statistics: slow")
-        store.update(survey(parts={"metrics": None, "statistics": None}), 0, 0.01)
-        store.update(survey(parts={"metrics": None, "statistics": down}, ready=False), 3, 0.01)
+        store.update(snapshot(parts={"metrics": None, "statistics": None}), 0, 0.01)
+        store.update(snapshot(parts={"metrics": None, "statistics": down}, ready=False), 3, 0.01)
         shown = {one.source: (one.up, one.age, one.error) for one in store.view(4).sources}
         assert shown == {
             "triton": (True, 1, ""),
@@ -499,20 +506,20 @@ class TestSources:
 
     def test_a_total_failure_takes_the_parts_with_it(self) -> None:
         store = Store(10)
-        store.update(survey(parts={"metrics": None}), 0, 0.01)
+        store.update(snapshot(parts={"metrics": None}), 0, 0.01)
         store.fail("triton", REFUSED, 1, 0.01)
         assert [one.up for one in store.view(1).sources] == [False, False]
 
     def test_engine_age_goes_on_between_readings_and_lapses_with_them(self) -> None:
         store = Store(10)
-        store.update(survey(gauge(1), engine_stats_age={("chat", "1"): 2.0}), 0, 0.01)
+        store.update(snapshot(gauge(1), engine_stats_age={("chat", "1"): 2.0}), 0, 0.01)
         assert store.view(3).engine_stats_age == {("chat", "1"): 5.0}
         assert store.view(11).engine_stats_age == {}
 
     def test_signals_come_by_model_then_in_catalogue_order(self) -> None:
         store = Store(10)
         store.update(
-            survey(gauge(1), requests(ok=1), gauge(1, model="a"), missing=(gap("ttft"),)), 0, 0.01
+            snapshot(gauge(1), requests(ok=1), gauge(1, model="a"), missing=(gap("ttft"),)), 0, 0.01
         )
         assert [(one.model, one.signal) for one in store.view(0).signals] == [
             ("a", "sequences_active"),
@@ -527,29 +534,29 @@ class TestRecent:
         store = Store(10)
         for now in range(0, 241, 20):
             busy, calm = min(now, 180), max(0, now - 180)
-            store.update(survey(requests(ok=busy * 30 + calm * 3, error=now // 200)), now, 0.01)
+            store.update(snapshot(requests(ok=busy * 30 + calm * 3, error=now // 200)), now, 0.01)
         assert state(store, "requests", 240).recent == "error backend 0.0167/s, ok success 3/s"
 
     def test_percentiles_are_interpolated_and_marked(self) -> None:
         store = Store(10)
-        store.update(survey(ttft(0, 0, 0, 0, 0)), 0, 0.01)
-        store.update(survey(ttft(0, 100, 100, 100, 100, total=30)), 5, 0.01)
+        store.update(snapshot(ttft(0, 0, 0, 0, 0)), 0, 0.01)
+        store.update(snapshot(ttft(0, 100, 100, 100, 100, total=30)), 5, 0.01)
         assert state(store, "ttft", 5).recent == "p50 ≈300 ms, p95 ≈480 ms"
-        store.update(survey(ttft(0, 100, 100, 100, 900, total=9000)), 10, 0.01)
+        store.update(snapshot(ttft(0, 100, 100, 100, 900, total=9000)), 10, 0.01)
         assert state(store, "ttft", 10).recent == "p50 >5 s, p95 >5 s"
 
     def test_count_and_sum_alone_give_a_mean(self) -> None:
         store = Store(10)
         for now, count in enumerate((10, 14)):
             waits = {(): Distribution((inf,), (count,), count * 0.25)}
-            reading = Reading("queue", "chat", "1", "triton_queue", waits)
-            store.update(survey(reading), now * 5, 0.01)
+            measurement = Measurement("queue", "chat", "1", "triton_queue", waits)
+            store.update(snapshot(measurement), now * 5, 0.01)
         assert state(store, "queue", 5).recent == "mean 250 ms"
 
     def test_silence_is_said(self) -> None:
         store = Store(10)
         for now in (0, 5):
-            store.update(survey(requests(ok=7), ttft(1, 2, 3)), now, 0.01)
+            store.update(snapshot(requests(ok=7), ttft(1, 2, 3)), now, 0.01)
         assert state(store, "requests", 5).recent == "none in 5 s"
         assert state(store, "ttft", 5).recent == "none in 5 s"
 
@@ -582,7 +589,7 @@ def test_what_is_told_never_falls_and_never_exceeds_the_truth(
         else:
             methods = {"counters": "triton_counters", "statistics": "statistics_requests"}
             chosen = methods if how == "both" else [str(how)]
-            store.update(survey(*(requests(methods[one], ok=count) for one in chosen)), now, 0.01)
+            store.update(snapshot(*(requests(methods[one], ok=count) for one in chosen)), now, 0.01)
             first = truth if first is None else first
             value = told(store, now)
             assert isinstance(value, float)
@@ -595,14 +602,14 @@ def test_what_is_told_never_falls_and_never_exceeds_the_truth(
 def test_equals_the_truth_where_every_reload_can_be_seen(steps: list[tuple[int, bool]]) -> None:
     """Between two readings there is either traffic or a reload."""
     store, count, truth = Store(5), 7, 0
-    store.update(survey(requests(ok=count)), 0, 0.01)
+    store.update(snapshot(requests(ok=count)), 0, 0.01)
     for now, (served, reload) in enumerate(steps, 1):
         if reload:
             count = 0
         else:
             count += served
             truth += served
-        store.update(survey(requests(ok=count)), now, 0.01)
+        store.update(snapshot(requests(ok=count)), now, 0.01)
     assert told(store, len(steps)) == truth
 
 
@@ -612,14 +619,14 @@ def test_histograms_stay_cumulative_and_equal_the_truth(steps: list[int | None])
     """Observations by bucket, and None for a reload; a reading after each."""
     store, counts = Store(5), [3.0, 3.0, 4.0, 4.0, 9.0]
     truth = [0.0] * 5
-    store.update(survey(ttft(*counts, total=sum(counts))), 0, 0.01)
+    store.update(snapshot(ttft(*counts, total=sum(counts))), 0, 0.01)
     for now, bucket in enumerate(steps, 1):
         if bucket is None:
             counts = [0.0] * 5
         else:
             counts = [n + (i >= bucket) for i, n in enumerate(counts)]
             truth = [n + (i >= bucket) for i, n in enumerate(truth)]
-        store.update(survey(ttft(*counts, total=sum(counts))), now, 0.01)
+        store.update(snapshot(ttft(*counts, total=sum(counts))), now, 0.01)
     found = told(store, len(steps), "ttft", ())
     assert isinstance(found, Distribution)
     assert list(found.counts) == truth
@@ -628,7 +635,7 @@ def test_histograms_stay_cumulative_and_equal_the_truth(steps: list[int | None])
 
 def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> None:
     store = Store(stale_after=5.0)
-    store.update(Survey("triton", readings=(ttft(1, 2, 3),)), 0.0, 0.1)
+    store.update(Snapshot("triton", measurements=(ttft(1, 2, 3),)), 0.0, 0.1)
 
     def state(now: float) -> SignalState:
         [found] = store.view(now, in_words=False).signals
@@ -638,18 +645,18 @@ def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> No
     assert state(5.1).quality == "unavailable"
     assert state(5.1).note.startswith("no good reading for 5 s")
     assert state(9.0).note.startswith("no good reading for 9 s")
-    store.update(Survey("triton", readings=(ttft(2, 3, 4),)), 10.0, 0.1)
+    store.update(Snapshot("triton", measurements=(ttft(2, 3, 4),)), 10.0, 0.1)
     assert state(10.0).quality != "unavailable"
     gap = Missing("ttft", "chat", "1", "it is gone", "load it")
-    store.update(Survey("triton", missing=(gap,)), 11.0, 0.1)
+    store.update(Snapshot("triton", missing=(gap,)), 11.0, 0.1)
     assert state(11.0).note == "it is gone"
 
 
 class TestSteps:
     MODELS = tuple(f"chat-{number}" for number in range(250))
 
-    def survey(self, value: float, *signals: str) -> Survey:
-        return survey(
+    def snapshot(self, value: float, *signals: str) -> Snapshot:
+        return snapshot(
             *(gauge(value, signal, model) for signal in signals for model in self.MODELS),
             models=tuple(ModelInfo(model, "1") for model in self.MODELS),
         )
@@ -657,9 +664,9 @@ class TestSteps:
     def test_each_step_updates_a_bounded_number_of_whole_models(self) -> None:
         signals = ("sequences_active", "sequences_waiting", "kv_utilization", "sequences_max")
         store = Store(10)
-        store.update(self.survey(0.0, *signals), 0, 0.01)
+        store.update(self.snapshot(0.0, *signals), 0, 0.01)
         done = [0]
-        for _ in store.updating(self.survey(1.0, *signals), 1, 0.01):
+        for _ in store.updating(self.snapshot(1.0, *signals), 1, 0.01):
             values: dict[str, set[object]] = {}
             for one in store.view(1, in_words=False).signals:
                 values.setdefault(one.model, set()).update(one.samples.values())
@@ -673,7 +680,7 @@ class TestSteps:
     def test_view_takes_states_that_the_update_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
         store = Store(10)
         for now in (0, 1):
-            store.update(self.survey(1.0, "sequences_active"), now, 0.01)
+            store.update(self.snapshot(1.0, "sequences_active"), now, 0.01)
         made: list[object] = []
         monkeypatch.setattr(Store, "_signal_state", lambda *_, **__: made.append(1))
         assert len(store.view(1.5, in_words=False).signals) == len(self.MODELS)

@@ -20,7 +20,7 @@ from exporter.recording.model_metrics import GOES_ON_FROM, MAX_REASONS
 from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
 from exporter.recording.retries import MOST, WITHIN
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
-from exporter.samples import Distribution, Reading
+from exporter.samples import Distribution, Measurement
 from exporter.store.view import SignalState, View
 from exporter.taps.process.messages import read_genai
 from exporter.web.collector import expose
@@ -57,22 +57,22 @@ def ended(time: float, outcome: str = "ok", reason: str = OK, stopped: float | N
     return ("ended", time, outcome, reason, stopped)
 
 
-def readings(recorder: StreamRecorder) -> list[Reading]:
-    return [reading for model in recorder.readings() for reading in model]
+def measurements(recorder: StreamRecorder) -> list[Measurement]:
+    return [measurement for model in recorder.measurements() for measurement in model]
 
 
 def text(recorder: StreamRecorder, *, buckets: bool = False) -> str:
     """Return the exposition of everything that is not 0."""
     states = tuple(
         SignalState(
-            reading.signal,
-            reading.model,
-            reading.version,
-            reading.method,
-            METHODS[reading.method].quality,
-            reading.samples,
+            measurement.signal,
+            measurement.model,
+            measurement.version,
+            measurement.method,
+            METHODS[measurement.method].quality,
+            measurement.samples,
         )
-        for reading in readings(recorder)
+        for measurement in measurements(recorder)
     )
     lines = expose(View(states, (), (), {}), "1.2.3").body.decode().splitlines(keepends=True)
     return "".join(
@@ -87,9 +87,9 @@ def value(recorder: StreamRecorder, signal: str, **labels: str) -> float:
     """Add up a counter, by whatever method, over the samples that have ``labels``."""
     return sum(
         value
-        for reading in readings(recorder)
-        if reading.signal == signal
-        for pairs, value in reading.samples.items()
+        for measurement in measurements(recorder)
+        if measurement.signal == signal
+        for pairs, value in measurement.samples.items()
         if labels.items() <= dict(pairs).items() and not isinstance(value, Distribution)
     )
 
@@ -98,16 +98,18 @@ def spread(recorder: StreamRecorder, signal: str) -> tuple[float, float]:
     """Return count and sum of a histogram, over all methods and models."""
     found = [
         value
-        for reading in readings(recorder)
-        if reading.signal == signal
-        for value in reading.samples.values()
+        for measurement in measurements(recorder)
+        if measurement.signal == signal
+        for value in measurement.samples.values()
         if isinstance(value, Distribution)
     ]
     return sum(one.count for one in found), round(sum(one.sum for one in found), 6)
 
 
 def methods(recorder: StreamRecorder, signal: str) -> set[str]:
-    return {reading.method for reading in readings(recorder) if reading.signal == signal}
+    return {
+        measurement.method for measurement in measurements(recorder) if measurement.signal == signal
+    }
 
 
 def test_a_stream_that_tells_its_tokens() -> None:
@@ -145,7 +147,7 @@ llm_streams_total{model="llama",outcome="ok",phase="complete",version="1"} 1.0
 llm_tenant_streams_total{model="llama",outcome="ok",phase="complete",tenant="acme",version="1"} 1.0
 """
     )
-    assert {reading.method for reading in readings(recorder)} == {
+    assert {measurement.method for measurement in measurements(recorder)} == {
         "wire",
         "wire_released",
         "wire_retries",
@@ -266,7 +268,7 @@ def test_outcomes_and_phases(outcome: str) -> None:
 def test_counters_of_what_may_go_wrong_are_there_before_it_does() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(), *chunks(101.0), ended(102.0))
-    told = {reading.signal: reading.samples for reading in readings(recorder)}
+    told = {measurement.signal: measurement.samples for measurement in measurements(recorder)}
     assert told["disconnects"] == {(("phase", phase),): 0.0 for phase in PHASES[:2]}
     assert told["requests_without_first_token"] == {
         (("outcome", outcome),): 0.0 for outcome in OUTCOMES if outcome != "ok"
@@ -376,7 +378,7 @@ def test_our_own_probe_is_in_nothing() -> None:
 def test_a_request_without_a_model_is_for_the_only_one(expected: list[str], model: str) -> None:
     recorder = StreamRecorder({}, expected=expected)
     play(recorder, stream(model="", endpoint="sglang_generate"), *chunks(101.0), ended(102.0))
-    requests = [one for one in readings(recorder) if one.signal == "requests"]
+    requests = [one for one in measurements(recorder) if one.signal == "requests"]
     counted = {one.model for one in requests if 1.0 in one.samples.values()}
     assert counted == {model}
 
@@ -402,9 +404,9 @@ def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_the
     assert spread(recorder, "tpot") == (2, round(1 / 11 + 2 / 2, 6))
 
     play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
-    last = {r.signal: r for r in readings(recorder) if r.method == "wire_chunks"}
+    last = {r.signal: r for r in measurements(recorder) if r.method == "wire_chunks"}
     assert last["output_tokens"].samples == {(): 3.0 + 12.0}
-    [by_wire] = [r for r in readings(recorder) if (r.signal, r.method) == ("tpot", "wire")]
+    [by_wire] = [r for r in measurements(recorder) if (r.signal, r.method) == ("tpot", "wire")]
     [spread_by_wire] = by_wire.samples.values()
     assert isinstance(spread_by_wire, Distribution)
     assert spread_by_wire.count == 1
@@ -432,7 +434,7 @@ def test_time_per_token_is_exact_where_the_tokens_of_the_first_chunk_are_known(
 
     assert spread(recorder, "tpot") == (1, pytest.approx(tpot, abs=1e-6))
     for signal in ("tpot", "goodput"):
-        observed = {r.method for r in readings(recorder) if r.signal == signal
+        observed = {r.method for r in measurements(recorder) if r.signal == signal
                     if any(getattr(v, "count", v) for v in r.samples.values())}  # fmt: skip
         assert observed == {method}
     assert METHODS[method].quality == ("exact" if method == "wire" else "estimate")
@@ -475,7 +477,7 @@ def test_only_answers_that_are_whole_are_asked_for_their_tokens(outcome: str) ->
 def test_what_no_answer_tells_is_not_there() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(streaming=False), ended(104.0))
-    signals = {reading.signal for reading in readings(recorder)}
+    signals = {measurement.signal for measurement in measurements(recorder)}
     assert signals.isdisjoint({"input_tokens", "cached_input_tokens", "output_tokens"})
     assert methods(recorder, "tpot") == {"wire_unused"}
 
@@ -579,9 +581,9 @@ def judged(one: Stream, *events: tuple[Any, ...], **clauses: float) -> dict[tupl
         {}, [mine, GoodputObjective("other/good", "x", CLAUSES)], expected=["llama"]
     )
     play(recorder, one, *events)
-    [reading] = [one for one in readings(recorder) if one.signal == "goodput"]
+    [measurement] = [one for one in measurements(recorder) if one.signal == "goodput"]
     found = {}
-    for labels, count in reading.samples.items():
+    for labels, count in measurement.samples.items():
         (_, clause), (_, objective), (_, result) = labels
         assert objective == "chat/good"
         if count:
@@ -683,7 +685,7 @@ def test_goals_are_read_from_slo_files_in_their_order() -> None:
 
 
 def names(recorder: StreamRecorder) -> set[tuple[str, str]]:
-    return {(reading.model, reading.version) for reading in readings(recorder)}
+    return {(measurement.model, measurement.version) for measurement in measurements(recorder)}
 
 
 def test_only_the_server_can_make_a_model_known() -> None:
@@ -755,9 +757,9 @@ def test_models_that_are_expected_have_room_whatever_a_server_lets_pass() -> Non
 def requests_of(recorder: StreamRecorder, model: str) -> float:
     return sum(
         count
-        for reading in readings(recorder)
-        if (reading.signal, reading.model) == ("requests", model)
-        for count in reading.samples.values()
+        for measurement in measurements(recorder)
+        if (measurement.signal, measurement.model) == ("requests", model)
+        for count in measurement.samples.values()
         if isinstance(count, float)
     )
 
@@ -804,8 +806,8 @@ def test_models_tenants_and_reasons_share_one_budget_of_series() -> None:
 def series_of(recorder: StreamRecorder) -> int:
     return sum(
         len(value.edges) + 2 if isinstance(value, Distribution) else 1
-        for reading in readings(recorder)
-        for value in reading.samples.values()
+        for measurement in measurements(recorder)
+        for value in measurement.samples.values()
     )
 
 
@@ -813,7 +815,7 @@ def test_a_survey_has_only_the_models_that_changed() -> None:
     recorder = StreamRecorder({}, expected=["a", "b"])
 
     def changed() -> list[str]:
-        return [model[0].model for model in recorder.readings(changed_only=True)]
+        return [model[0].model for model in recorder.measurements(changed_only=True)]
 
     assert changed() == ["a", "b"]
     assert changed() == []
@@ -851,10 +853,10 @@ def test_an_answer_says_which_version_a_request_was_for() -> None:
     play(recorder, stream(), ended(101.0, "rejected", "503"))
     play(recorder, stream(version="1"), ended(101.0, "invalid", "400"))
     requests = {
-        (reading.version, dict(labels)["outcome"]): count
-        for reading in readings(recorder)
-        if reading.signal == "requests"
-        for labels, count in reading.samples.items()
+        (measurement.version, dict(labels)["outcome"]): count
+        for measurement in measurements(recorder)
+        if measurement.signal == "requests"
+        for labels, count in measurement.samples.items()
         if count
     }
     assert requests == {
@@ -872,10 +874,10 @@ def test_an_answer_says_which_version_a_request_was_for() -> None:
     newest.version = "3"
     play_on(recorder, newest, *chunks(101.0, 102.0, 103.0), ended(104.0))
     gaps = {
-        reading.version: value.count
-        for reading in readings(recorder)
-        if reading.signal == "itl"
-        for value in reading.samples.values()
+        measurement.version: value.count
+        for measurement in measurements(recorder)
+        if measurement.signal == "itl"
+        for value in measurement.samples.values()
         if isinstance(value, Distribution)
     }
     assert gaps == {"1": 1.0, "2": 1.0, "3": 2.0}
@@ -901,8 +903,8 @@ def test_reasons_are_few_and_plain() -> None:
         play(recorder, stream(), ended(102.0, "error", f"made_up_{number}"))
     assert value(recorder, "request_failures", reason="deadline_exceeded") == 1
     assert value(recorder, "request_failures", reason="other") == 2 + 6
-    [reading] = [one for one in readings(recorder) if one.signal == "request_failures"]
-    assert len(reading.samples) == MAX_REASONS + 1
+    [measurement] = [one for one in measurements(recorder) if one.signal == "request_failures"]
+    assert len(measurement.samples) == MAX_REASONS + 1
 
 
 def test_tenants_are_few_and_an_invalid_request_takes_no_lasting_place() -> None:
@@ -992,9 +994,9 @@ def test_whatever_happens_nothing_is_lost_or_counted_twice(
     assert value(recorder, "partial_tokens") + value(recorder, "wasted_tokens") == left
     assert value(recorder, "live_streams") == recorder.live == 0
     assert value(recorder, "goodput") <= 6
-    for reading in readings(recorder):
-        assert METHODS[reading.method]
-        for sample in reading.samples.values():
+    for measurement in measurements(recorder):
+        assert METHODS[measurement.method]
+        for sample in measurement.samples.values():
             if isinstance(sample, Distribution):
                 assert list(sample.counts) == sorted(sample.counts)
     assert GOES_ON_FROM.keys() | set(GOES_ON_FROM.values()) <= METHODS.keys()

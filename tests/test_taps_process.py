@@ -27,7 +27,7 @@ from exporter.families import Family
 from exporter.protocol.events import Stream
 from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
-from exporter.samples import Distribution, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Snapshot, SourceError
 from exporter.sources.tap_source import TapSource
 from exporter.store.store import Store
 from exporter.taps.process import child_process as taps_process
@@ -132,7 +132,7 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
 async def tells(one: TapSource, anything: bool) -> bool:
     """Say whether a source tells anything now, or whether it does not."""
     with suppress(SourceError):
-        await one.survey(0.0)
+        await one.snapshot(0.0)
         return anything
     return not anything
 
@@ -183,23 +183,23 @@ async def source(upstream: Upstream, **more: object) -> AsyncIterator[tuple[TapS
         yield one, port_of(one.where)
 
 
-def total(survey: Survey, signal: str) -> float:
+def total(snapshot: Snapshot, signal: str) -> float:
     values = [
         value.count if isinstance(value, Distribution) else value
-        for reading in survey.readings
-        if reading.signal == signal
-        for value in reading.samples.values()
+        for measurement in snapshot.measurements
+        if measurement.signal == signal
+        for value in measurement.samples.values()
     ]
     return sum(values)
 
 
-async def until_streams(one: TapSource, count: int) -> Survey:
+async def until_streams(one: TapSource, count: int) -> Snapshot:
     """Read until the taps have told of so many streams."""
     async with asyncio.timeout(10):
         while True:
-            survey = await one.survey(0.0)
-            if total(survey, "streams") >= count:
-                return survey
+            snapshot = await one.snapshot(0.0)
+            if total(snapshot, "streams") >= count:
+                return snapshot
             await asyncio.sleep(0.02)
 
 
@@ -217,7 +217,7 @@ async def settled(one: TapSource, tap: str) -> None:
     """Wait until no connection is open."""
 
     async def is_so() -> bool:
-        await one.survey(0.0)
+        await one.snapshot(0.0)
         return shown(one.families(), tap)["connections"] == 0
 
     await eventually(is_so)
@@ -225,17 +225,17 @@ async def settled(one: TapSource, tap: str) -> None:
 
 async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstream) -> None:
     async with source(upstream, tenant_header="x-tenant") as (one, port):
-        born = await one.survey(0.0)
-        assert {(one.model, one.version) for one in born.readings} == {("chat", "")}
+        born = await one.snapshot(0.0)
+        assert {(one.model, one.version) for one in born.measurements} == {("chat", "")}
         assert total(born, "requests") == total(born, "itl") == 0
         await stream(port)
         await stream(port)
         await until_streams(one, 2)
-        second = await one.survey(0.0)
+        second = await one.snapshot(0.0)
         assert total(second, "output_tokens") == 6
         [info] = second.models
         assert (info.model, info.version, info.decoupled) == ("chat", "", True)
-        assert {reading.signal for reading in second.readings} | {
+        assert {measurement.signal for measurement in second.measurements} | {
             gap.signal for gap in second.missing
         } >= set(MAIN_SIGNALS)
         gaps = {gap.signal: (gap.reason, gap.fix) for gap in second.missing}
@@ -244,7 +244,7 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
             "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglang URL as well",
         )
         assert second.lost_records == 0
-        tenants = next(r for r in second.readings if r.signal == "tenant_requests")
+        tenants = next(r for r in second.measurements if r.signal == "tenant_requests")
         assert {dict(labels)["tenant"] for labels in tenants.samples} == {"acme"}
         assert total(second, "tenant_requests") == 2
         name = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
@@ -268,12 +268,12 @@ async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upst
     async with source(upstream, thresholds={"max_gap": [0.1]}, goals=[goal]) as (one, port):
 
         async def bad(signal: str) -> float:
-            survey = await one.survey(0.0)
+            snapshot = await one.snapshot(0.0)
             return sum(
                 value
-                for reading in survey.readings
-                if reading.signal == signal
-                for labels, value in reading.samples.items()
+                for measurement in snapshot.measurements
+                if measurement.signal == signal
+                for labels, value in measurement.samples.items()
                 if ("result", "bad") in labels and isinstance(value, float)
             )
 
@@ -282,7 +282,7 @@ async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upst
 
         async with streaming(port) as answer:
             await eventually(is_counted)
-            assert total(await one.survey(0.0), "requests") == 0, "it has not ended"
+            assert total(await one.snapshot(0.0), "requests") == 0, "it has not ended"
             upstream.go.set()
             await answer.read()
         await until_streams(one, 1)
@@ -294,21 +294,21 @@ async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: U
         TapProcess(TapSettings([tap(upstream)], expected=["chat"])), alone=False
     ) as one:
         await stream(port_of(one.where))
-        survey = await one.survey(0.0)
-    assert survey.models == ()
-    assert {gap.signal for gap in survey.missing} == {
+        snapshot = await one.snapshot(0.0)
+    assert snapshot.models == ()
+    assert {gap.signal for gap in snapshot.missing} == {
         *("itl_normalized", "tpot", "queue", "prefill", "goodput"),
         *("input_tokens", "cached_input_tokens"),
-    } - {reading.signal for reading in survey.readings}
+    } - {measurement.signal for measurement in snapshot.measurements}
 
 
 async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
     goals = (GoodputObjective("chat/fast", "chat", {"e2e": 60.0}),)
     async with source(upstream, goals=goals, thresholds={"ttft": (0.123,)}) as (one, port):
         await stream(port)
-        survey = await until_streams(one, 0)
-        survey = await until_streams(one, 1)
-    told = {reading.signal: reading.samples for reading in survey.readings}
+        snapshot = await until_streams(one, 0)
+        snapshot = await until_streams(one, 1)
+    told = {measurement.signal: measurement.samples for measurement in snapshot.measurements}
     labels = (("clause", ""), ("objective", "chat/fast"), ("result", "good"))
     assert {key: n for key, n in told["goodput"].items() if n} == {labels: 1.0}
     [ttft] = told["ttft"].values()
@@ -344,14 +344,14 @@ async def test_a_process_that_is_killed_is_started_again(
         async with streaming(port):
 
             async def is_live() -> bool:
-                return total(await one.survey(0.0), "live_streams") == 1
+                return total(await one.snapshot(0.0), "live_streams") == 1
 
             await eventually(is_live)
             os.kill(await child_of(os.getpid()), signal.SIGKILL)
 
             await eventually(lambda: tells(one, False))
             with pytest.raises(SourceError) as down:
-                await one.survey(0.0)
+                await one.snapshot(0.0)
             assert down.value.kind == "ended"
             assert "the process of the taps was ended by SIGKILL" in str(down.value)
             upstream.go.set()
@@ -359,8 +359,8 @@ async def test_a_process_that_is_killed_is_started_again(
         await eventually(lambda: tells(one, True))
         await stream(port)
         await until_streams(one, 0)
-        survey = await until_streams(one, 1)
-        assert survey.lost_records == 1
+        snapshot = await until_streams(one, 1)
+        assert snapshot.lost_records == 1
         await settled(one, fixed)
         of_tap = shown(one.families(), fixed)
         assert {name: of_tap[name] for name in of_tap if not name.startswith("late_")} == {
@@ -380,16 +380,18 @@ async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Up
         TapProcess(TapSettings([tap(upstream)], expected=["chat"])), timeout=0.2
     ) as one:
         await stream(port_of(one.where))
-        await one.survey(0.0)
+        await one.snapshot(0.0)
         child = await child_of(os.getpid())
         os.kill(child, signal.SIGSTOP)
         for _ in range(2):
             with pytest.raises(SourceError, match=r"the taps did not answer within 0\.2 s"):
-                await one.survey(0.0)
+                await one.snapshot(0.0)
         os.kill(child, signal.SIGCONT)
-        survey = await one.survey(0.0)
-        assert total(survey, "streams") == 1
-        assert len(survey.readings) == len({reading.signal for reading in survey.readings})
+        snapshot = await one.snapshot(0.0)
+        assert total(snapshot, "streams") == 1
+        assert len(snapshot.measurements) == len(
+            {measurement.signal for measurement in snapshot.measurements}
+        )
 
 
 async def test_signals_of_a_terminal_are_for_the_sidecar(upstream: Upstream) -> None:
@@ -398,7 +400,7 @@ async def test_signals_of_a_terminal_are_for_the_sidecar(upstream: Upstream) -> 
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(child, number)
         await stream(port)
-        await one.survey(0.0)
+        await one.snapshot(0.0)
         await one.drain()
         assert gone(child)
 
@@ -601,10 +603,12 @@ class Recorded:
     def __init__(self) -> None:
         self.recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
 
-    async def survey(self, *_: object) -> TapReply:
-        lines = [readings_line(model) for model in self.recorder.readings()]
-        readings = tuple(reading for line in lines for reading in read_readings(json.loads(line)))
-        return TapReply(readings, (), self.recorder.live)
+    async def snapshot(self, *_: object) -> TapReply:
+        lines = [readings_line(model) for model in self.recorder.measurements()]
+        measurements = tuple(
+            measurement for line in lines for measurement in read_readings(json.loads(line))
+        )
+        return TapReply(measurements, (), self.recorder.live)
 
 
 KINDS = ("told", "untold", "left", "survey", "restart")
@@ -621,18 +625,18 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
     one = TapSource(process)  # type: ignore[arg-type]
     sent, now = 0, 0.0
 
-    def survey() -> None:
+    def snapshot() -> None:
         nonlocal now
         now += 1.0
-        store.update(asyncio.run(one.survey(now)), now, 0.0)
+        store.update(asyncio.run(one.snapshot(now)), now, 0.0)
 
-    survey()
+    snapshot()
     for happening in (*happenings, *ENOUGH):
         if happening == "survey":
-            survey()
+            snapshot()
         elif happening == "restart":
             for _ in ENOUGH:
-                survey()
+                snapshot()
             process.recorder = StreamRecorder(
                 {}, [GoodputObjective("chat/good", "", {"tpot": 1.0})]
             )
@@ -675,19 +679,21 @@ async def test_what_has_no_version_on_the_wire_is_the_only_one_that_triton_has()
     process.recorder.ended(seen, 4.0, "ok", "stop", None)
     ok = (("outcome", "ok"), ("reason", ""))
 
-    def by_triton(*versions: str, count: float) -> Survey:
-        told = (Reading("requests", "chat", v, "triton_counters", {ok: count}) for v in versions)
-        return Survey("triton", tuple(told))
+    def by_triton(*versions: str, count: float) -> Snapshot:
+        told = (
+            Measurement("requests", "chat", v, "triton_counters", {ok: count}) for v in versions
+        )
+        return Snapshot("triton", tuple(told))
 
     for now, count in ((1.0, 5.0), (2.0, 6.0)):
         store.update(by_triton("3", count=count), now, 0.0)
-        store.update(await one.survey(now), now, 0.0)
+        store.update(await one.snapshot(now), now, 0.0)
     [state] = [state for state in store.view(2.0).signals if state.signal == "requests"]
     assert (state.version, state.method) == ("3", "wire")
     assert sum(value for value in state.samples.values() if isinstance(value, float)) == 1.0
 
     store.update(by_triton("3", "4", count=6.0), 3.0, 0.0)
-    store.update(await one.survey(3.0), 3.0, 0.0)
+    store.update(await one.snapshot(3.0), 3.0, 0.0)
     told = {
         (state.version, state.method)
         for state in store.view(3.0).signals
@@ -700,7 +706,7 @@ async def test_what_has_no_version_on_the_wire_is_the_only_one_that_triton_has()
 
 SECONDS = st.floats(0, 1e6)
 READING = st.builds(
-    Reading,
+    Measurement,
     st.sampled_from(sorted(SIGNALS)),
     st.just("a\n\ud800 model"),
     st.just("1"),
@@ -718,10 +724,10 @@ READING = st.builds(
 
 
 @given(st.lists(READING, min_size=1))
-def test_readings_arrive_as_they_were_sent(readings: list[Reading]) -> None:
-    line = readings_line(readings)
+def test_readings_arrive_as_they_were_sent(measurements: list[Measurement]) -> None:
+    line = readings_line(measurements)
     assert line.index(b"\n") == len(line) - 1
-    assert read_readings(json.loads(line)) == tuple(readings)
+    assert read_readings(json.loads(line)) == tuple(measurements)
 
 
 def test_settings_arrive_as_they_were_sent() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.families import Family, LabelSet
-from exporter.samples import Distribution, Labels, Missing, ModelInfo, Reading, Survey, Value
+from exporter.samples import Distribution, Labels, Measurement, Missing, ModelInfo, Snapshot, Value
 from exporter.store.store import Store
 from exporter.store.view import View
 from exporter.web import text_format, view_families
@@ -58,17 +58,17 @@ SAMPLES: Mapping[str, st.SearchStrategy[dict[Labels, Value]]] = {
 
 
 @st.composite
-def surveys(draw: st.DrawFn) -> Survey:
+def snapshots(draw: st.DrawFn) -> Snapshot:
     models = draw(st.lists(st.sampled_from(MODELS), unique=True))
-    found: list[Reading | Missing] = []
+    found: list[Measurement | Missing] = []
     for model in models:
         for signal in draw(st.lists(st.sampled_from(sorted(SAMPLES)), unique=True)):
             method = draw(st.sampled_from(METHODS[signal]))
-            reading = Reading(signal, *model, method, draw(SAMPLES[signal]))
-            found.append(draw(st.sampled_from([reading, Missing(signal, *model, "off", "on")])))
-    return Survey(
+            measurement = Measurement(signal, *model, method, draw(SAMPLES[signal]))
+            found.append(draw(st.sampled_from([measurement, Missing(signal, *model, "off", "on")])))
+    return Snapshot(
         "triton",
-        readings=tuple(one for one in found if isinstance(one, Reading)),
+        measurements=tuple(one for one in found if isinstance(one, Measurement)),
         missing=tuple(one for one in found if isinstance(one, Missing)),
         models=tuple(ModelInfo(*model, draw(st.sampled_from(["vllm", ""]))) for model in models),
     )
@@ -82,22 +82,22 @@ def rendered_afresh(view: View) -> bytes:
         return TextWriter().render(view_families.families(view, "1.2.3"), openmetrics=True)
 
 
-@given(st.lists(st.tuples(surveys(), st.booleans()), max_size=8))
-def test_text_from_caches_is_the_text_without_them(updates: list[tuple[Survey, bool]]) -> None:
+@given(st.lists(st.tuples(snapshots(), st.booleans()), max_size=8))
+def test_text_from_caches_is_the_text_without_them(updates: list[tuple[Snapshot, bool]]) -> None:
     store, warm_up = Store(1.5), WarmUp()
-    for now, (survey, stored) in enumerate(updates):
-        warm_up.take(survey)
+    for now, (snapshot, stored) in enumerate(updates):
+        warm_up.take(snapshot)
         if stored:
-            store.update(survey, now, 0.1)
+            store.update(snapshot, now, 0.1)
         view = store.view(now, in_words=False)
         assert expose(view, "1.2.3", OPENMETRICS).body == rendered_afresh(view)
 
 
-def survey_of(*models: str) -> Survey:
-    return Survey(
+def survey_of(*models: str) -> Snapshot:
+    return Snapshot(
         "scripted",
-        readings=tuple(
-            Reading(signal, model, "1", methods[0], {(): value})
+        measurements=tuple(
+            Measurement(signal, model, "1", methods[0], {(): value})
             for model in models
             for signal, methods in METHODS.items()
             for value in [Distribution((0.1, inf), (1.0, 2.0), 3.0) if signal == "ttft" else 1.0]
@@ -126,12 +126,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def test_first_scrape_renders_nothing_of_models_after_the_warm_up(
     made: list[tuple[str, str]],
 ) -> None:
-    survey, store, warm_up = survey_of("warm-a", "warm-b"), Store(5.0), WarmUp()
-    warm_up.take(survey)
+    snapshot, store, warm_up = survey_of("warm-a", "warm-b"), Store(5.0), WarmUp()
+    warm_up.take(snapshot)
     assert {text for _, text in made if "warm-a" in text}
-    store.update(survey, 0.0, 0.1)
+    store.update(snapshot, 0.0, 0.1)
     made.clear()
-    warm_up.take(survey)
+    warm_up.take(snapshot)
     assert not made
     body = expose(store.view(0.0, in_words=False), "1.2.3", OPENMETRICS).body
     assert body.count(b'llm_time_to_first_token_seconds_bucket{le="0.1",model="warm-') == 2

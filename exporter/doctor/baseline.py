@@ -11,7 +11,7 @@ from dataclasses import replace
 from exporter.doctor.doctor import diagnose
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.recording.label_limiter import OTHER
-from exporter.samples import Distribution, Labels, Reading, Value
+from exporter.samples import Distribution, Labels, Measurement, Value
 from exporter.settings import load_settings
 from exporter.sources.fetch import FetchLimits
 from exporter.store.view import View
@@ -33,12 +33,16 @@ async def look(
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "init")):
         return _models(_counted(sidecar[1]))
     diagnosis = await diagnose(urls, (), version, options)
-    counted = {(one.model, one.version, one.signal, one.method): one for one in diagnosis.readings}
+    counted = {
+        (one.model, one.version, one.signal, one.method): one for one in diagnosis.measurements
+    }
     found: dict[Key, list[MeasuredSignal]] = {}
     for state in diagnosis.view.signals:
-        reading = counted.get((state.model, state.version, state.signal, state.method))
+        measurement = counted.get((state.model, state.version, state.signal, state.method))
         about = MeasuredSignal(state.quality, state.note, state.fix)
-        found.setdefault((state.model, state.signal), []).append(_seen(about, _samples(reading)))
+        found.setdefault((state.model, state.signal), []).append(
+            _seen(about, _samples(measurement))
+        )
     return _models(found)
 
 
@@ -56,8 +60,8 @@ def _counted(view: View) -> Mapping[Key, Sequence[MeasuredSignal]]:
     return found
 
 
-def _samples(reading: Reading | None) -> Mapping[Labels, Value]:
-    return {} if reading is None else reading.samples
+def _samples(measurement: Measurement | None) -> Mapping[Labels, Value]:
+    return {} if measurement is None else measurement.samples
 
 
 def _models(found: Mapping[Key, Sequence[MeasuredSignal]]) -> tuple[MeasuredModel, ...]:

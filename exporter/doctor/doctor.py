@@ -21,7 +21,7 @@ from exporter.doctor.sidecar_client import read_sidecar
 from exporter.methods import METHODS
 from exporter.objectives.objective_status import ObjectiveState, judge
 from exporter.recording.model_metrics import METHODS as TAP_METHODS
-from exporter.samples import ModelInfo, Reading, SourceError
+from exporter.samples import Measurement, ModelInfo, SourceError
 from exporter.settings import Settings, load_settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
@@ -48,7 +48,7 @@ COMPRESSED = (
 class Diagnosis:
     """What was found; ``settings`` are those that the sidecar needs, by name.
 
-    ``readings`` are as the servers count, since they started; the view is since the first look.
+    ``measurements`` are as the servers count, since they started; the view is since the first look.
     """
 
     version: str
@@ -57,7 +57,7 @@ class Diagnosis:
     view: View
     objectives: tuple[ObjectiveState, ...]
     first_response: Mapping[str, str]
-    readings: tuple[Reading, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -87,9 +87,9 @@ async def diagnose(
     servers = await recognised(urls, limits)
     settings = _settings(servers, urls)
     given = {name: [url] for name, url in settings.items() if name != TAP}
-    view, readings = View((), (), (), {}), tuple[Reading, ...]()
+    view, measurements = View((), (), (), {}), tuple[Measurement, ...]()
     if given:
-        view, readings = await _view(load_settings({**options, **given}, {}), services)
+        view, measurements = await _view(load_settings({**options, **given}, {}), services)
     objectives = judge(services, view)
     if TAP in settings and not given:
         objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)
@@ -100,7 +100,7 @@ async def diagnose(
         view,
         objectives,
         _first_response(view, services),
-        readings,
+        measurements,
     )
 
 
@@ -151,7 +151,9 @@ def _problem(server: DetectedServer, message: str, fix: str) -> Problem:
     return Problem("tokenslo doctor", 0, server.url, f"{message} ({server.what})", fix)
 
 
-async def _view(config: Settings, services: Sequence[Service]) -> tuple[View, tuple[Reading, ...]]:
+async def _view(
+    config: Settings, services: Sequence[Service]
+) -> tuple[View, tuple[Measurement, ...]]:
     store = Store(stale_after=60.0)
     async with AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(one) for one in configured(config, services)]
@@ -161,15 +163,15 @@ async def _view(config: Settings, services: Sequence[Service]) -> tuple[View, tu
     return store.view(monotonic(), in_words=False), tuple(chain.from_iterable(read))
 
 
-async def _read(source: Source, store: Store) -> tuple[Reading, ...]:
+async def _read(source: Source, store: Store) -> tuple[Measurement, ...]:
     began = monotonic()
     try:
-        survey = await source.survey(began)
+        snapshot = await source.snapshot(began)
     except SourceError as error:
         store.fail(source.name, error, monotonic(), monotonic() - began)
         return ()
-    store.update(survey, monotonic(), monotonic() - began)
-    return survey.readings
+    store.update(snapshot, monotonic(), monotonic() - began)
+    return snapshot.measurements
 
 
 def _first_response(view: View, services: Sequence[Service]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from math import inf
 
 from exporter.log import LOG
 from exporter.objectives.objective_status import ObjectiveState, judge
-from exporter.samples import ModelInfo, Survey
+from exporter.samples import ModelInfo, Snapshot
 from exporter.store.view import View
 from slos.model import Service
 
@@ -47,21 +47,21 @@ class ObjectiveLog:
         self._words: dict[Key, _Word] = {}
         self._due = -inf
 
-    def look(self, survey: Survey | None, view: Callable[[float], View], now: float) -> None:
+    def look(self, snapshot: Snapshot | None, view: Callable[[float], View], now: float) -> None:
         """Tell what there is to tell after an attempt to read a source, at ``now`` (seconds).
 
-        ``survey`` is what came of it, if anything, and ``view`` returns what is known at a time;
+        ``snapshot`` is what came of it, if anything, and ``view`` returns what is known at a time;
         it is asked only when it is time to look.
         """
-        changed = survey is not None and self._models.get(survey.source) != survey.models
+        changed = snapshot is not None and self._models.get(snapshot.source) != snapshot.models
         if not self._services or (now < self._due and not changed):
             return
         shown = view(now)
         tried = {source.source for source in shown.sources}
         if not (self._sources <= tried and any(one.age is not None for one in shown.sources)):
             return
-        if survey:
-            self._models[survey.source] = survey.models
+        if snapshot:
+            self._models[snapshot.source] = snapshot.models
         self._due = now + LOOK_EVERY
         for state in judge(self._services, shown):
             self._hear(state, now)

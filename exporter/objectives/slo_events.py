@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from exporter.recording.metric_recorder import Series
-from exporter.samples import UNLABELLED, Distribution, Labels, Missing, Reading, Survey, Value
+from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Missing, Snapshot, Value
 from exporter.store.increase import since
 from slos.durations import format_duration
 from slos.signals import RESULTS, slo_events, threshold_label
@@ -44,22 +44,26 @@ class SloEvents:
         self._thresholds = {signal: edges for signal, edges in thresholds.items() if edges}
         self._counted: dict[Series, _Counted] = {}
 
-    def added(self, survey: Survey, now: float) -> Survey:
+    def added(self, snapshot: Snapshot, now: float) -> Snapshot:
         """Return the survey with the events of its latency signals, or why they are missing."""
         if not self._thresholds:
-            return survey
-        judged = {(reading.signal, reading.model, reading.version) for reading in survey.readings}
-        died = _died(survey)
+            return snapshot
+        judged = {
+            (measurement.signal, measurement.model, measurement.version)
+            for measurement in snapshot.measurements
+        }
+        died = _died(snapshot)
         more = [
             found
-            for reading in survey.readings
-            if reading.signal in self._thresholds
-            and (slo_events(reading.signal), reading.model, reading.version) not in judged
-            for found in self._events(reading, died, now)
+            for measurement in snapshot.measurements
+            if measurement.signal in self._thresholds
+            and (slo_events(measurement.signal), measurement.model, measurement.version)
+            not in judged
+            for found in self._events(measurement, died, now)
         ]
         missing = [
             replace(each, signal=slo_events(each.signal))
-            for each in survey.missing
+            for each in snapshot.missing
             if each.signal in self._thresholds
         ]
         self._counted = {
@@ -68,27 +72,30 @@ class SloEvents:
             if now - counted.seen < FORGET_AFTER
         }
         return replace(
-            survey,
-            readings=(*survey.readings, *(one for one in more if isinstance(one, Reading))),
+            snapshot,
+            measurements=(
+                *snapshot.measurements,
+                *(one for one in more if isinstance(one, Measurement)),
+            ),
             missing=(
-                *survey.missing,
+                *snapshot.missing,
                 *missing,
                 *(one for one in more if isinstance(one, Missing)),
             ),
         )
 
     def _events(
-        self, reading: Reading, died: Mapping[tuple[str, str], float], now: float
-    ) -> Iterator[Reading | Missing]:
-        histogram = reading.samples.get(UNLABELLED)
+        self, measurement: Measurement, died: Mapping[tuple[str, str], float], now: float
+    ) -> Iterator[Measurement | Missing]:
+        histogram = measurement.samples.get(UNLABELLED)
         if not isinstance(histogram, Distribution):
             return
-        signal, model = reading.signal, (reading.model, reading.version)
+        signal, model = measurement.signal, (measurement.model, measurement.version)
         judged = [each for each in self._thresholds[signal] if each in histogram.edges]
         if not judged:
             yield Missing(slo_events(signal), *model, *self._why_not(signal))
             return
-        counted = self._counted.setdefault((signal, *model, reading.method), _Counted())
+        counted = self._counted.setdefault((signal, *model, measurement.method), _Counted())
         counted.seen = now
         dead = died.get(model) if signal == "ttft" else None
         deaths = 0.0
@@ -106,7 +113,7 @@ class SloEvents:
                 labels = (("result", result), ("threshold", threshold_label(threshold)))
                 counted.events[labels] = counted.events.get(labels, 0.0) + count
         samples: dict[Labels, Value] = {**counted.events}
-        yield replace(reading, signal=slo_events(signal), samples=samples)
+        yield replace(measurement, signal=slo_events(signal), samples=samples)
 
     def _why_not(self, signal: str) -> tuple[str, str]:
         thresholds = ", ".join(
@@ -118,14 +125,14 @@ class SloEvents:
         )
 
 
-def _died(survey: Survey) -> dict[tuple[str, str], float]:
+def _died(snapshot: Snapshot) -> dict[tuple[str, str], float]:
     """Return how many requests ended before their first token, by model."""
     found: dict[tuple[str, str], float] = {}
-    for reading in survey.readings:
-        if reading.signal == DIED:
-            found[reading.model, reading.version] = sum(
+    for measurement in snapshot.measurements:
+        if measurement.signal == DIED:
+            found[measurement.model, measurement.version] = sum(
                 value
-                for labels, value in reading.samples.items()
+                for labels, value in measurement.samples.items()
                 if not isinstance(value, Distribution)
                 and dict(labels).get("outcome") not in NO_EVENT
             )

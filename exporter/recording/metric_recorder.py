@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
-from exporter.samples import Distribution, Labels, Reading, Value
+from exporter.samples import Distribution, Labels, Measurement, Value
 from slos.signals import SIGNALS, bucket_edges
 
 LONGEST_REQUEST = 7 * 86400.0
@@ -85,7 +85,7 @@ class MetricRecorder:
     def __contains__(self, series: Series) -> bool:
         return series in self._histograms or series in self._counters
 
-    def readings(self) -> tuple[Reading, ...]:
+    def measurements(self) -> tuple[Measurement, ...]:
         """Return everything so far."""
         values: dict[Series, Mapping[Labels, Value]] = {
             series: {(): Distribution(h.edges, tuple(accumulate(h.counts)), h.sum)}
@@ -93,6 +93,6 @@ class MetricRecorder:
         }
         values.update((series, dict(counter)) for series, counter in self._counters.items())
         return tuple(
-            Reading(signal, model, version, method, samples)
+            Measurement(signal, model, version, method, samples)
             for (signal, model, version, method), samples in values.items()
         )

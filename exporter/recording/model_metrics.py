@@ -12,7 +12,7 @@ from exporter.recording.goodput import GoodputObjective, GoodputVerdict
 from exporter.recording.initial_series import known_labels
 from exporter.recording.label_limiter import OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.metric_recorder import Histogram, MetricRecorder, Series
-from exporter.samples import UNLABELLED, Distribution, Labels, Reading, Value
+from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Value
 from slos.signals import (
     LATENCIES,
     OUTCOMES,
@@ -257,34 +257,36 @@ class ModelMetrics:
         self._known_reasons.add(reason)
         return reason
 
-    def readings(self) -> Iterator[Reading]:
+    def measurements(self) -> Iterator[Measurement]:
         """Yield everything so far."""
-        yield self._named(Reading("live_streams", "", "", "wire", {UNLABELLED: float(self.live)}))
+        yield self._named(
+            Measurement("live_streams", "", "", "wire", {UNLABELLED: float(self.live)})
+        )
         shown = set()
-        for reading in self._recorder.readings():
-            if reading.signal != "itl_normalized" or _observed(reading):
-                shown.add(reading.signal)
-                yield self._named(reading)
-                if reading.signal in _PER_TOKEN and reading.signal in self.thresholds:
-                    shown.add(slo_events(reading.signal))
-                    yield self._named(self._per_token(reading))
+        for measurement in self._recorder.measurements():
+            if measurement.signal != "itl_normalized" or _observed(measurement):
+                shown.add(measurement.signal)
+                yield self._named(measurement)
+                if measurement.signal in _PER_TOKEN and measurement.signal in self.thresholds:
+                    shown.add(slo_events(measurement.signal))
+                    yield self._named(self._per_token(measurement))
         for signal in sorted(self._unused - shown):
             samples = self._zero(signal)
             if samples:
-                yield self._named(Reading(signal, "", "", UNUSED, samples))
+                yield self._named(Measurement(signal, "", "", UNUSED, samples))
 
-    def _per_token(self, reading: Reading) -> Reading:
-        distribution = reading.samples[UNLABELLED]
+    def _per_token(self, measurement: Measurement) -> Measurement:
+        distribution = measurement.samples[UNLABELLED]
         assert isinstance(distribution, Distribution)  # noqa: S101  (the recorder's histogram)
         samples: dict[Labels, Value] = {}
-        for threshold in self.thresholds[reading.signal]:
+        for threshold in self.thresholds[measurement.signal]:
             good = distribution.counts[distribution.edges.index(threshold)]
             bad = distribution.count - good
-            if reading.signal == "itl":
+            if measurement.signal == "itl":
                 bad += self.late_gaps[threshold]
             for result, count in zip(RESULTS, (good, bad), strict=True):
                 samples[_event(threshold, result)] = count
-        return replace(reading, signal=slo_events(reading.signal), samples=samples)
+        return replace(measurement, signal=slo_events(measurement.signal), samples=samples)
 
     def _begin(self, series: Series) -> None:
         """Begin a histogram, or every label set that a counter is known to have, at zero."""
@@ -320,8 +322,8 @@ class ModelMetrics:
                 result = RESULTS[seconds > threshold]
                 self._recorder.count(events, _event(threshold, result))
 
-    def _named(self, reading: Reading) -> Reading:
-        return replace(reading, model=self.name, version=self.version)
+    def _named(self, measurement: Measurement) -> Measurement:
+        return replace(measurement, model=self.name, version=self.version)
 
     def _series(self, signal: str) -> Series:
         if signal in self._estimated:
@@ -343,6 +345,6 @@ def _where_not_all_is_told(signal: str) -> str:
     return WHERE_NOT_ALL_IS_TOLD[_MAIN.get(signal, signal)]
 
 
-def _observed(reading: Reading) -> bool:
-    value = reading.samples[UNLABELLED]
+def _observed(measurement: Measurement) -> bool:
+    value = measurement.samples[UNLABELLED]
     return isinstance(value, Distribution) and value.count > 0

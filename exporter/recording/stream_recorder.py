@@ -29,7 +29,7 @@ from exporter.recording.label_limiter import MAX_SERIES, OTHER, LabelLimiter, Se
 from exporter.recording.model_metrics import ModelMetrics, TokenHistograms
 from exporter.recording.model_registry import ModelRegistry
 from exporter.recording.retries import RetryDetector
-from exporter.samples import Reading
+from exporter.samples import Measurement
 
 MAX_TENANTS = 100
 MAX_PROVISIONAL_TENANTS = 20
@@ -187,7 +187,7 @@ class StreamRecorder:
         """Take the models that the server lists; ``reported`` ones begin at zero now."""
         self._models.learn(known, reported)
 
-    def readings(self, *, changed_only: bool = False) -> Iterator[tuple[Reading, ...]]:
+    def measurements(self, *, changed_only: bool = False) -> Iterator[tuple[Measurement, ...]]:
         """Yield everything so far, model by model; events may come in between.
 
         With ``changed_only`` models are left out to which nothing happened since they were last
@@ -197,7 +197,7 @@ class StreamRecorder:
             if model.touched or model.live or not changed_only:
                 # One that has live requests may yet change, and so may it when they are gone.
                 model.touched = model.live > 0
-                yield tuple(model.readings())
+                yield tuple(model.measurements())
 
     # Events
 

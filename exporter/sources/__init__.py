@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from exporter.background import TaskState
-from exporter.samples import Survey
+from exporter.samples import Snapshot
 
 
 class Source(Protocol):
@@ -24,7 +24,7 @@ class Source(Protocol):
         """Return the background tasks of the source."""
         ...
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Read everything once; ``now`` in seconds.  Raises SourceError."""
         ...
 

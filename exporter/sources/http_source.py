@@ -81,10 +81,10 @@ class HttpSource(Closing):
         return self._session
 
 
-async def attempt(parts: Parts, name: str, reading: Awaitable[T]) -> T | None:
+async def attempt(parts: Parts, name: str, measurement: Awaitable[T]) -> T | None:
     """Await one part of a survey and note how it went."""
     try:
-        result = await reading
+        result = await measurement
     except SourceError as error:
         parts[name] = error
         return None

@@ -24,7 +24,7 @@ import aiohttp
 
 from exporter.families import Family, own_family
 from exporter.log import Episodes
-from exporter.samples import Missing, Reading, SourceError, Survey
+from exporter.samples import Measurement, Missing, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
 
 ID = f"tokenslo-probe-{secrets.token_hex(8)}"
@@ -159,18 +159,18 @@ class Probe:
         self.probed = Probed(self._failures < FAILURES, reason + times)
 
 
-def without_probes(survey: Survey, probed: Collection[str]) -> Survey:
+def without_probes(snapshot: Snapshot, probed: Collection[str]) -> Snapshot:
     """Withhold what a server counts of requests to models that are probed."""
-    if survey.source in SEE_REQUESTS or not probed:
-        return survey
-    told: list[Reading] = []
-    missing = list(survey.missing)
-    for one in survey.readings:
+    if snapshot.source in SEE_REQUESTS or not probed:
+        return snapshot
+    told: list[Measurement] = []
+    missing = list(snapshot.missing)
+    for one in snapshot.measurements:
         if one.model in probed and one.signal in COUNTED:
             missing.append(Missing(one.signal, one.model, one.version, _WITHHELD, _GET_TAPPED))
         else:
             told.append(one)
-    return replace(survey, readings=tuple(told), missing=tuple(missing))
+    return replace(snapshot, measurements=tuple(told), missing=tuple(missing))
 
 
 def families(probes: Sequence[Probe]) -> tuple[Family, ...]:

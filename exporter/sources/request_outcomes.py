@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from exporter.recording.initial_series import known_labels
-from exporter.samples import Labels, Model, Reading, Value
+from exporter.samples import Labels, Measurement, Model, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class FinishedCount:
 
 def request_readings(
     model: Model, method: str, samples: Mapping[tuple[str, str], float], note: str = ""
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     """Yield both readings of a model; ``samples`` are counts by outcome and reason."""
     outcomes: dict[Labels, Value] = dict.fromkeys(known_labels("requests"), 0.0)
     failures: dict[Labels, Value] = {}
@@ -30,5 +30,5 @@ def request_readings(
         if outcome != "ok":
             failures[("outcome", outcome), ("reason", reason)] = count
     outcomes.update(((("outcome", outcome),), total) for outcome, total in totals.items())
-    yield Reading("requests", *model, method, outcomes, note)
-    yield Reading("request_failures", *model, method, failures, note)
+    yield Measurement("requests", *model, method, outcomes, note)
+    yield Measurement("request_failures", *model, method, failures, note)

@@ -12,7 +12,7 @@ from exporter.families import Family, own_family
 from exporter.genai import GenAiSeries
 from exporter.recording.metric_recorder import Series
 from exporter.recording.model_metrics import GOES_ON_FROM, UNUSED
-from exporter.samples import Labels, Missing, ModelInfo, Reading, Survey, Value, nothing_of
+from exporter.samples import Labels, Measurement, Missing, ModelInfo, Snapshot, Value, nothing_of
 from exporter.sources import Closing
 from exporter.sources.served_models import ServedModels
 from exporter.taps.process.child_process import TapProcess
@@ -141,27 +141,28 @@ class TapSource(Closing):
         """Return the task that restarts the process, and those in the process."""
         return (*self._supervisor.states, *self._process.tasks, *self._tasks)
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Return what the taps have counted so far; raises SourceError."""
         if self._process.restarts != self._restarts:
             self._begin_again()
         if self._served:
             self._listed = self._served.names(), self._served.generative()
-        answer = await self._process.survey(self._timeout, *self._listed)
+        answer = await self._process.snapshot(self._timeout, *self._listed)
         self._limited = answer.limited
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         self._genai = answer.genai
-        readings = tuple(self._from_0(answer.readings))
-        return Survey(
+        measurements = tuple(self._from_0(answer.measurements))
+        return Snapshot(
             source=self.name,
-            readings=tuple(
-                replace(reading, note=_NOTES.get(reading.signal, "")) for reading in readings
+            measurements=tuple(
+                replace(measurement, note=_NOTES.get(measurement.signal, ""))
+                for measurement in measurements
             ),
-            missing=tuple(self._missing(readings)),
-            models=tuple(_models(readings)) if self._alone else (),
+            missing=tuple(self._missing(measurements)),
+            models=tuple(_models(measurements)) if self._alone else (),
             lost_records=self._lost + sum(state.lossy for state in self._states),
             waiting_streams={
-                **{(reading.model, reading.version): 0 for reading in readings},
+                **{(measurement.model, measurement.version): 0 for measurement in measurements},
                 **answer.waiting,
             },
         )
@@ -197,39 +198,41 @@ class TapSource(Closing):
         self._states, self._live = (), 0
         self._told = set()
 
-    def _from_0(self, readings: Sequence[Reading]) -> Iterator[Reading]:
+    def _from_0(self, measurements: Sequence[Measurement]) -> Iterator[Measurement]:
         """Yield readings, those that are told for the first time without what they have counted.
 
         What a method counted before it takes over from another one is not counted by the store.
         So the other one is told in full before, and once more beside the new one, which is empty
         then; from there on the new one is told alone.
         """
-        before, there = frozenset(self._told), set(map(_series, readings))
+        before, there = frozenset(self._told), set(map(_series, measurements))
         ended = set(map(_older, before))
-        for reading in readings:
-            series = _series(reading)
+        for measurement in measurements:
+            series = _series(measurement)
             older = _older(series)
             if series in ended or (older in there and older not in before):
                 continue
             self._told.add(series)
-            if series in before or SIGNALS[reading.signal].kind == "gauge":
+            if series in before or SIGNALS[measurement.signal].kind == "gauge":
                 had = self._samples.get(series, {})
-                self._samples[series] = {**had, **reading.samples}
+                self._samples[series] = {**had, **measurement.samples}
                 samples = {
                     labels: value if labels in had or not had else nothing_of(value)
-                    for labels, value in reading.samples.items()
+                    for labels, value in measurement.samples.items()
                 }
-                yield replace(reading, samples=samples)
+                yield replace(measurement, samples=samples)
             else:
                 # With those of a process that ended, which begin anew as well.
-                every = {**self._samples.get(series, {}), **reading.samples}
+                every = {**self._samples.get(series, {}), **measurement.samples}
                 samples = {labels: nothing_of(value) for labels, value in every.items()}
-                yield replace(reading, samples=samples)
+                yield replace(measurement, samples=samples)
 
-    def _missing(self, readings: Iterable[Reading]) -> Iterator[Missing]:
+    def _missing(self, measurements: Iterable[Measurement]) -> Iterator[Missing]:
         given: dict[tuple[str, str], set[str]] = {}
-        for reading in readings:
-            given.setdefault((reading.model, reading.version), set()).add(reading.signal)
+        for measurement in measurements:
+            given.setdefault((measurement.model, measurement.version), set()).add(
+                measurement.signal
+            )
         for model, had in given.items():
             for signal in MAIN_SIGNALS:
                 if signal not in had and (self._alone or signal in _GAPS):
@@ -266,19 +269,19 @@ def _counted(state: TapState) -> Mapping[Counted, int]:
     return found
 
 
-def _models(readings: Iterable[Reading]) -> Iterator[ModelInfo]:
+def _models(measurements: Iterable[Measurement]) -> Iterator[ModelInfo]:
     """Yield the models that there are readings of; all that is known is whether they stream."""
     streams: dict[tuple[str, str], bool] = {}
-    for reading in readings:
-        model = reading.model, reading.version
-        of_a_stream = reading.signal == "itl" and reading.method != UNUSED
+    for measurement in measurements:
+        model = measurement.model, measurement.version
+        of_a_stream = measurement.signal == "itl" and measurement.method != UNUSED
         streams[model] = streams.get(model, False) or of_a_stream
     for model, decoupled in streams.items():
         yield ModelInfo(*model, decoupled=decoupled)
 
 
-def _series(reading: Reading) -> Series:
-    return reading.signal, reading.model, reading.version, reading.method
+def _series(measurement: Measurement) -> Series:
+    return measurement.signal, measurement.model, measurement.version, measurement.method
 
 
 def _older(series: Series) -> Series | None:

@@ -16,10 +16,10 @@ SPAN = 60.0
 SHORTEST = 1.0
 QUANTILES = (0.5, 0.95)
 
-Snapshot = tuple[float, Mapping[Labels, Value]]
+TimedSamples = tuple[float, Mapping[Labels, Value]]
 
 
-def in_words(signal: Signal, history: Iterable[Snapshot], latest: Snapshot) -> str:
+def in_words(signal: Signal, history: Iterable[TimedSamples], latest: TimedSamples) -> str:
     """Say what happened between the oldest snapshot of the last minute and ``latest``.
 
     Percentiles are interpolated inside a bucket, as PromQL does, and marked "≈".  Empty while
@@ -35,7 +35,7 @@ def in_words(signal: Signal, history: Iterable[Snapshot], latest: Snapshot) -> s
     return _rates(of_all_tenants(earlier), of_all_tenants(values), seconds)
 
 
-def increase(history: Iterable[Snapshot], latest: Snapshot) -> Mapping[Labels, Value]:
+def increase(history: Iterable[TimedSamples], latest: TimedSamples) -> Mapping[Labels, Value]:
     """Return the increase of every series since the oldest snapshot of the last minute."""
     at, values = latest
     _, earlier = next((one for one in history if at - one[0] <= SPAN), latest)

@@ -34,12 +34,12 @@ from exporter.methods import METHODS
 from exporter.samples import (
     Distribution,
     Labels,
+    Measurement,
     Missing,
     Model,
     ModelInfo,
-    Reading,
+    Snapshot,
     SourceError,
-    Survey,
     Value,
     nothing_of,
 )
@@ -50,7 +50,7 @@ from exporter.store.last_minute import SPAN
 from exporter.store.view import SignalState, SourceState, View, WaitingStreams
 from slos.signals import SIGNALS
 
-Item = TypeVar("Item", Reading, Missing, ModelInfo)
+Item = TypeVar("Item", Measurement, Missing, ModelInfo)
 
 MAX_NAME = 256
 """Characters that the name of a model and its version may have: they are labels of every series."""
@@ -142,7 +142,7 @@ class Store:
         self._max_models = max_models
         self._sources: dict[str, _Source] = {}
         self._parts: dict[str, dict[str, _Source]] = {}
-        self._surveys: dict[str, tuple[float, Survey]] = {}
+        self._surveys: dict[str, tuple[float, Snapshot]] = {}
         self.updates = asyncio.Lock()
         """Held while a survey is stored in steps."""
         self._tracks: dict[Model, dict[str, _Track]] = {}  # signals in catalogue order
@@ -150,36 +150,36 @@ class Store:
         self._refused: dict[str, Mapping[Model, str]] = {}
         self._joined: dict[str, Mapping[Model, Model]] = {}
 
-    def update(self, survey: Survey, now: float, took: float) -> None:
+    def update(self, snapshot: Snapshot, now: float, took: float) -> None:
         """Store the survey that a source returned at ``now`` after ``took`` seconds.
 
         Readings of a model without a version belong to its version if the model has exactly one.
         """
-        for _ in self.updating(survey, now, took):
+        for _ in self.updating(snapshot, now, took):
             pass
 
-    def updating(self, survey: Survey, now: float, took: float) -> Iterator[None]:
+    def updating(self, snapshot: Snapshot, now: float, took: float) -> Iterator[None]:
         """Store a survey as :meth:`update` does, in steps of a few milliseconds.
 
         A step contains whole models.  Views may be taken between steps; hold :attr:`updates`, so
         that no other survey is stored between them.
         """
-        source = self._sources.setdefault(survey.source, _Source())
-        before = self._surveys.get(survey.source)
+        source = self._sources.setdefault(snapshot.source, _Source())
+        before = self._surveys.get(snapshot.source)
         known_before = None if before is None else self._known(before[1])
-        survey = self._join_versions(survey)
+        snapshot = self._join_versions(snapshot)
         source.succeed(now, took)
-        self._update_parts(survey, now, took)
-        self._surveys[survey.source] = (now, survey)
-        refused = self._admit(survey, now)
+        self._update_parts(snapshot, now, took)
+        self._surveys[snapshot.source] = (now, snapshot)
+        refused = self._admit(snapshot, now)
         yield
 
-        items = _by_model(survey, refused)
+        items = _by_model(snapshot, refused)
         done = 0
         for model in [*items, *(self._tracks.keys() - items)]:
-            readings, missing = items.get(model, ((), ()))
+            measurements, missing = items.get(model, ((), ()))
             born = known_before is not None and model not in known_before
-            self._update_model(model, survey.source, readings, missing, now, born=born)
+            self._update_model(model, snapshot.source, measurements, missing, now, born=born)
             done += len(self._tracks[model])
             if done >= SLICE:
                 done = 0
@@ -209,14 +209,14 @@ class Store:
             models=tuple(self._model_infos(now)),
             engine_stats_age={
                 model: age + now - at
-                for at, survey in self._fresh_surveys(now)
-                for model, age in sorted(survey.engine_stats_age.items())
+                for at, snapshot in self._fresh_surveys(now)
+                for model, age in sorted(snapshot.engine_stats_age.items())
                 if model in self._models
             },
             waiting_streams={
                 model: WaitingStreams(at, count)
-                for at, survey in self._fresh_surveys(now)
-                for model, count in survey.waiting_streams.items()
+                for at, snapshot in self._fresh_surveys(now)
+                for model, count in snapshot.waiting_streams.items()
             },
         )
 
@@ -226,19 +226,19 @@ class Store:
 
     # Taking in
 
-    def _update_parts(self, survey: Survey, now: float, took: float) -> None:
-        parts = self._parts.setdefault(survey.source, {})
-        for name, error in survey.parts.items():
+    def _update_parts(self, snapshot: Snapshot, now: float, took: float) -> None:
+        parts = self._parts.setdefault(snapshot.source, {})
+        for name, error in snapshot.parts.items():
             part = parts.setdefault(name, _Source())
             if error is None:
                 part.succeed(now, took)
             else:
                 part.fail(error, took)
-                self._sources[survey.source].errors[error.kind] += 1
+                self._sources[snapshot.source].errors[error.kind] += 1
 
-    def _admit(self, survey: Survey, now: float) -> Mapping[Model, str]:
+    def _admit(self, snapshot: Snapshot, now: float) -> Mapping[Model, str]:
         """Note the survey's models; return those that are refused, with the reason."""
-        mentioned = _mentioned(survey)
+        mentioned = _mentioned(snapshot)
         refused = {model: why for model in mentioned if (why := _misfit(model))}
         fit = [model for model in mentioned if model not in refused]
         self._make_room(len(self._models.keys() | fit) - self._max_models, now)
@@ -247,14 +247,14 @@ class Store:
                 self._models[model] = now
             else:
                 refused[model] = f"more than {self._max_models} models are reported on already"
-        self._refused[survey.source] = refused
+        self._refused[snapshot.source] = refused
         return refused
 
     def _make_room(self, places: int, now: float) -> None:
         """Forget up to ``places`` models that no source mentions now, the longest gone first."""
         if places <= 0:
             return
-        here = {model for _, survey in self._fresh_surveys(now) for model in _mentioned(survey)}
+        here = {model for _, snapshot in self._fresh_surveys(now) for model in _mentioned(snapshot)}
         gone = sorted(self._models.keys() - here, key=lambda model: (self._models[model], model))
         self._drop(frozenset(gone[:places]))
 
@@ -262,7 +262,7 @@ class Store:
         self,
         model: Model,
         source: str,
-        readings: Iterable[Reading],
+        measurements: Iterable[Measurement],
         missing: Iterable[Missing],
         now: float,
         *,
@@ -271,7 +271,7 @@ class Store:
         """Store what a survey has about one model, and withdraw what it no longer has."""
         tracks = self._tracks.setdefault(model, {})
         known = len(tracks)
-        read = _by_signal(readings)
+        read = _by_signal(measurements)
         gaps = {item.signal: item for item in missing}
         for signal, by_method in read.items():
             track = tracks.setdefault(signal, _Track())
@@ -300,7 +300,7 @@ class Store:
         track: _Track,
         signal: str,
         source: str,
-        readings: Mapping[str, Reading],
+        measurements: Mapping[str, Measurement],
         now: float,
         *,
         born: bool,
@@ -309,23 +309,25 @@ class Store:
         previous = dict(track.raws)
         counts = SIGNALS[signal].kind != "gauge"
         for method, raw in track.raws.items():
-            if raw.source == source and method not in readings:
+            if raw.source == source and method not in measurements:
                 raw.current = False
-        for method, reading in readings.items():
+        for method, measurement in measurements.items():
             before = previous.get(method)
-            last = {**before.last, **reading.samples} if before and counts else reading.samples
-            track.raws[method] = _Raw(source, now, reading.samples, last, reading.note)
+            last = (
+                {**before.last, **measurement.samples} if before and counts else measurement.samples
+            )
+            track.raws[method] = _Raw(source, now, measurement.samples, last, measurement.note)
         best = self._best(track, now)
-        if best in readings and counts:
+        if best in measurements and counts:
             _account(track, track.raws[best].samples, previous.get(best), now, born=born)
 
-    def _join_versions(self, survey: Survey) -> Survey:
+    def _join_versions(self, snapshot: Snapshot) -> Snapshot:
         """Give models without a version their only version, in the survey and in the store.
 
         A tap may see a model before its server is read.  Join before counting: each increase is
         then that of the sum, and is counted once.
         """
-        mentioned = _mentioned(survey)
+        mentioned = _mentioned(snapshot)
         known = self._models.keys() | (model for model in mentioned if not _misfit(model))
         for bare, named in _only_versions(self._models, known).items():
             self._models[named] = max(self._models.pop(bare), self._models.get(named, -inf))
@@ -336,10 +338,10 @@ class Store:
                 tracks[signal] = track = _merged(tracks.get(signal), other)
                 track.shown = None
             self._tracks[named] = _in_order(tracks)
-        joined = _only_versions((*mentioned, *survey.waiting_streams), known)
-        self._split_versions(survey.source, self._joined.get(survey.source, {}), joined)
-        self._joined[survey.source] = joined
-        return _with_versions(survey, joined)
+        joined = _only_versions((*mentioned, *snapshot.waiting_streams), known)
+        self._split_versions(snapshot.source, self._joined.get(snapshot.source, {}), joined)
+        self._joined[snapshot.source] = joined
+        return _with_versions(snapshot, joined)
 
     def _split_versions(
         self, source: str, before: Mapping[Model, Model], joined: Mapping[Model, Model]
@@ -356,10 +358,12 @@ class Store:
                 }
                 track.shown = None
 
-    def _known(self, survey: Survey) -> frozenset[Model]:
+    def _known(self, snapshot: Snapshot) -> frozenset[Model]:
         """Return the models that a survey names, loaded or not: others are new in the next one."""
-        named = frozenset(map(_model, survey.models)) | frozenset(map(_model, survey.readings))
-        return named | self._joined.get(survey.source, {}).keys()
+        named = frozenset(map(_model, snapshot.models)) | frozenset(
+            map(_model, snapshot.measurements)
+        )
+        return named | self._joined.get(snapshot.source, {}).keys()
 
     def _drop(self, models: Container[Model]) -> None:
         self._models = {model: at for model, at in self._models.items() if model not in models}
@@ -440,23 +444,23 @@ class Store:
 
     def _source_states(self, now: float) -> Iterator[SourceState]:
         for name, source in sorted(self._sources.items()):
-            survey = self._surveys.get(name)
-            ready = survey[1].ready if survey and source.up else None
-            lost = survey[1].lost_records if survey else None
+            snapshot = self._surveys.get(name)
+            ready = snapshot[1].ready if snapshot and source.up else None
+            lost = snapshot[1].lost_records if snapshot else None
             yield replace(_source_state(name, source, now, ready), lost_records=lost)
             for part_name, part in sorted(self._parts.get(name, {}).items()):
                 yield _source_state(f"{name}/{part_name}", part, now, None)
 
-    def _fresh_surveys(self, now: float) -> Iterator[tuple[float, Survey]]:
-        for _, (at, survey) in sorted(self._surveys.items()):
+    def _fresh_surveys(self, now: float) -> Iterator[tuple[float, Snapshot]]:
+        for _, (at, snapshot) in sorted(self._surveys.items()):
             if now - at <= self._stale_after:
-                yield at, survey
+                yield at, snapshot
 
     def _model_infos(self, now: float) -> Iterator[ModelInfo]:
         infos: dict[Model, ModelInfo] = {}
-        for _, survey in self._fresh_surveys(now):
-            refused = self._refused.get(survey.source, {})
-            for info in survey.models:
+        for _, snapshot in self._fresh_surveys(now):
+            refused = self._refused.get(snapshot.source, {})
+            for info in snapshot.models:
                 model = _model(info)
                 if why := refused.get(model) or _misfit(model):
                     name, version = map(_cut, model)
@@ -465,7 +469,7 @@ class Store:
         yield from (info for _, info in sorted(infos.items()))
 
 
-def _model(item: Reading | Missing | ModelInfo) -> Model:
+def _model(item: Measurement | Missing | ModelInfo) -> Model:
     return (item.model, item.version)
 
 
@@ -503,29 +507,29 @@ def _both(one: _Raw, other: _Raw) -> _Raw:
     )
 
 
-def _with_versions(survey: Survey, joined: Mapping[Model, Model]) -> Survey:
+def _with_versions(snapshot: Snapshot, joined: Mapping[Model, Model]) -> Snapshot:
     if not joined:
-        return survey
+        return snapshot
 
     def versioned(item: Item) -> Item:
         model = joined.get(_model(item))
         return replace(item, version=model[1]) if model else item
 
     streams: Counter[Model] = Counter()
-    for model, count in survey.waiting_streams.items():
+    for model, count in snapshot.waiting_streams.items():
         streams[joined.get(model, model)] += count
     return replace(
-        survey,
-        readings=tuple(map(versioned, survey.readings)),
-        missing=tuple(map(versioned, survey.missing)),
-        models=tuple(map(versioned, survey.models)),
+        snapshot,
+        measurements=tuple(map(versioned, snapshot.measurements)),
+        missing=tuple(map(versioned, snapshot.missing)),
+        models=tuple(map(versioned, snapshot.models)),
         waiting_streams=streams,
     )
 
 
-def _mentioned(survey: Survey) -> dict[Model, None]:
+def _mentioned(snapshot: Snapshot) -> dict[Model, None]:
     """Return the models that a survey reports on, in its order."""
-    return dict.fromkeys([*map(_model, survey.readings), *map(_model, survey.missing)])
+    return dict.fromkeys([*map(_model, snapshot.measurements), *map(_model, snapshot.missing)])
 
 
 def _misfit(model: Model) -> str:
@@ -540,25 +544,25 @@ def _cut(name: str) -> str:
 
 
 def _by_model(
-    survey: Survey, refused: Container[Model]
-) -> dict[Model, tuple[list[Reading], list[Missing]]]:
-    found: dict[Model, tuple[list[Reading], list[Missing]]] = {}
-    for reading in survey.readings:
-        if (model := _model(reading)) not in refused:
-            found.setdefault(model, ([], []))[0].append(reading)
-    for gap in survey.missing:
+    snapshot: Snapshot, refused: Container[Model]
+) -> dict[Model, tuple[list[Measurement], list[Missing]]]:
+    found: dict[Model, tuple[list[Measurement], list[Missing]]] = {}
+    for measurement in snapshot.measurements:
+        if (model := _model(measurement)) not in refused:
+            found.setdefault(model, ([], []))[0].append(measurement)
+    for gap in snapshot.missing:
         if (model := _model(gap)) not in refused:
             found.setdefault(model, ([], []))[1].append(gap)
     return found
 
 
-def _by_signal(readings: Iterable[Reading]) -> dict[str, dict[str, Reading]]:
+def _by_signal(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measurement]]:
     """Return readings by signal and method."""
-    found: dict[str, dict[str, Reading]] = {}
-    for reading in readings:
-        methods = found.setdefault(reading.signal, {})
-        twin = methods.get(reading.method)
-        methods[reading.method] = _added_up(twin, reading) if twin else reading
+    found: dict[str, dict[str, Measurement]] = {}
+    for measurement in measurements:
+        methods = found.setdefault(measurement.signal, {})
+        twin = methods.get(measurement.method)
+        methods[measurement.method] = _added_up(twin, measurement) if twin else measurement
     return found
 
 
@@ -576,7 +580,7 @@ def _withdraw(track: _Track, source: str, gap: Missing | None) -> None:
             raw.current, track.shown = False, None
 
 
-def _added_up(one: Reading, other: Reading) -> Reading:
+def _added_up(one: Measurement, other: Measurement) -> Measurement:
     """Add readings of one model, of which one has the version that the other lacks."""
     return replace(other, samples=_sums(one.samples, other.samples))
 

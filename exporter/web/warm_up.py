@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from exporter.samples import Missing, ModelInfo, Reading, Survey
+from exporter.samples import Measurement, Missing, ModelInfo, Snapshot
 from exporter.store.store import Store
 from exporter.web.collector import expose
 
@@ -19,22 +19,22 @@ class WarmUp:
     def __init__(self) -> None:
         self._known: frozenset[ModelInfo] = frozenset()
 
-    def take(self, survey: Survey) -> None:
+    def take(self, snapshot: Snapshot) -> None:
         """Render the models that are new or changed since the last survey; discard the text."""
-        models = frozenset(survey.models)
+        models = frozenset(snapshot.models)
         new = {(info.model, info.version) for info in models - self._known}
         self._known = models
         if not new:
             return
 
-        def is_new(item: Reading | Missing) -> bool:
+        def is_new(item: Measurement | Missing) -> bool:
             return (item.model, item.version) in new
 
         preview = Store(inf)
         part = replace(
-            survey,
-            readings=tuple(filter(is_new, survey.readings)),
-            missing=tuple(filter(is_new, survey.missing)),
+            snapshot,
+            measurements=tuple(filter(is_new, snapshot.measurements)),
+            missing=tuple(filter(is_new, snapshot.missing)),
         )
         preview.update(part, 0.0, 0.0)
         expose(preview.view(0.0, in_words=False), "")

@@ -18,10 +18,10 @@ from aiohttp import web
 from lab.driver import Driver
 from lab.engine import Engine, EngineSettings, Event, Request, Step
 from lab.trtllm_serve import iteration_json, openai, perf_metrics, typed_events
+from lab.trtllm_serve.iteration_readers import BodyReader, Buffer, OneFetch, Tee, UntilIdle
 from lab.trtllm_serve.openai import Api, BadRequest, CompletionWriter
 from lab.trtllm_serve.perf_metrics import FinishedRequest
 from lab.trtllm_serve.prometheus import Exposition, leave_worker_behind
-from lab.trtllm_serve.reading import BodyReader, Buffer, OneFetch, Tee, UntilIdle
 from lab.trtllm_serve.settings import ServeSettings
 from lab.trtllm_serve.truth import RequestLog
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from exporter.samples import Distribution, Reading, SourceError, Survey
+from exporter.samples import Distribution, Measurement, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
 from exporter.store.last_minute import quantile
@@ -56,25 +56,25 @@ async def load(session: aiohttp.ClientSession, url: str, seconds: float) -> None
 
 async def watch(
     source: IterationsSource | IterationsFileSource, busy: asyncio.Task[Any], later: float = 0.0
-) -> Survey:
+) -> Snapshot:
     """Read once a second while there is load, and until what it left behind has come.
 
     Under load the first servers do not answer at all, which is an error until they do.
     """
     await asyncio.sleep(later)
-    left, survey = 3, None
+    left, snapshot = 3, None
     while left:
         with suppress(SourceError):
-            survey = await source.survey(time.monotonic())
+            snapshot = await source.snapshot(time.monotonic())
         await asyncio.sleep(1.0)
         left -= busy.done()
-    return survey or await source.survey(time.monotonic())
+    return snapshot or await source.snapshot(time.monotonic())
 
 
-def itl(survey: Survey) -> Distribution:
-    (reading,) = [one for one in survey.readings if one.signal == "itl"]
-    assert isinstance(reading, Reading)
-    value = reading.samples[()]
+def itl(snapshot: Snapshot) -> Distribution:
+    (measurement,) = [one for one in snapshot.measurements if one.signal == "itl"]
+    assert isinstance(measurement, Measurement)
+    value = measurement.samples[()]
     assert isinstance(value, Distribution)
     return value
 
@@ -91,10 +91,10 @@ async def test_every_form_of_the_endpoint_gives_the_true_itl(
                 url, thresholds={"itl": EDGES}, limits=FetchLimits(timeout=2.0)
             ) as source,
         ):
-            survey = await watch(source, asyncio.create_task(load(session, url, SECONDS)))
+            snapshot = await watch(source, asyncio.create_task(load(session, url, SECONDS)))
             async with session.get(f"{url}/lab/truth") as response:
                 truth = await response.json()
-    estimate = itl(survey)
+    estimate = itl(snapshot)
     lines = []
     for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
         true, guess = truth["gap_quantiles"][name], quantile(q, estimate)
@@ -104,7 +104,7 @@ async def test_every_form_of_the_endpoint_gives_the_true_itl(
         assert guess == pytest.approx(true, rel=0.1)
     with capsys.disabled():
         print("\n" + "\n".join(lines))
-    assert survey.lost_records == 0
+    assert snapshot.lost_records == 0
     assert 0.9 * len(truth["gaps"]) <= estimate.count <= len(truth["gaps"])
 
 
@@ -118,12 +118,12 @@ async def test_a_file_of_records_gives_the_same(tmp_path: Path) -> None:
             aiohttp.ClientSession() as session,
             IterationsFileSource(str(records), thresholds={"itl": EDGES}) as source,
         ):
-            survey = await watch(source, asyncio.create_task(load(session, url, 2.0)))
+            snapshot = await watch(source, asyncio.create_task(load(session, url, 2.0)))
             async with session.get(f"{url}/lab/truth") as response:
                 truth = await response.json()
     for name, q in (("p50", 0.5), ("p90", 0.9)):
-        assert quantile(q, itl(survey)) == pytest.approx(truth["gap_quantiles"][name], rel=0.1)
-    assert survey.lost_records == 0
+        assert quantile(q, itl(snapshot)) == pytest.approx(truth["gap_quantiles"][name], rel=0.1)
+    assert snapshot.lost_records == 0
 
 
 async def test_a_second_reader_takes_records_and_both_say_so(tmp_path: Path) -> None:
@@ -135,6 +135,6 @@ async def test_a_second_reader_takes_records_and_both_say_so(tmp_path: Path) -> 
             IterationsSource(url) as other,
         ):
             busy = asyncio.create_task(load(session, url, 2.5))
-            surveys = await asyncio.gather(watch(one, busy), watch(other, busy, 0.5))
-    lost = [survey.lost_records for survey in surveys]
+            snapshots = await asyncio.gather(watch(one, busy), watch(other, busy, 0.5))
+    lost = [snapshot.lost_records for snapshot in snapshots]
     assert all(count and count > 20 for count in lost), lost

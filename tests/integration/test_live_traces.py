@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from exporter.samples import Distribution, Survey
+from exporter.samples import Distribution, Snapshot
 from exporter.sockets import Listen
 from exporter.sources.probe import ID
 from exporter.sources.traces.traces_source import TracesSource
@@ -56,30 +56,32 @@ async def serving(
         yield running
 
 
-def told(survey: Survey, signal: str, model: str) -> Distribution:
-    (reading,) = [one for one in survey.readings if (one.signal, one.model) == (signal, model)]
-    (value,) = reading.samples.values()
+def told(snapshot: Snapshot, signal: str, model: str) -> Distribution:
+    (measurement,) = [
+        one for one in snapshot.measurements if (one.signal, one.model) == (signal, model)
+    ]
+    (value,) = measurement.samples.values()
     assert isinstance(value, Distribution)
     return value
 
 
-def count(survey: Survey, model: str) -> float:
+def count(snapshot: Snapshot, model: str) -> float:
     return sum(
         value.count
-        for reading in survey.readings
-        if (reading.signal, reading.model) == ("ttft", model)
-        for value in reading.samples.values()
+        for measurement in snapshot.measurements
+        if (measurement.signal, measurement.model) == ("ttft", model)
+        for value in measurement.samples.values()
         if isinstance(value, Distribution)
     )
 
 
-async def until(source: TracesSource, model: str, requests: int) -> Survey:
+async def until(source: TracesSource, model: str, requests: int) -> Snapshot:
     for _ in range(100):
-        survey = await source.survey(time.monotonic())
-        if count(survey, model) >= requests:
+        snapshot = await source.snapshot(time.monotonic())
+        if count(snapshot, model) >= requests:
             break
         await asyncio.sleep(0.1)
-    return survey
+    return snapshot
 
 
 def nearly(told: Distribution, seen: list[float], tolerance: float) -> None:
@@ -110,27 +112,27 @@ async def test_what_clients_saw_is_what_the_traces_tell(
                 for _ in range(STREAMS)
             )
         )
-        survey = await until(source, "tensorrt_llm", STREAMS)
-        nearly(told(survey, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.05)
+        snapshot = await until(source, "tensorrt_llm", STREAMS)
+        nearly(told(snapshot, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.05)
         nearly(
-            told(survey, "itl", "tensorrt_llm"),
+            told(snapshot, "itl", "tensorrt_llm"),
             [later - sooner for times in http for sooner, later in pairwise(times[:-1])],
             0.01,
         )
-        nearly(told(survey, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.05)
+        nearly(told(snapshot, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.05)
 
         # Over one stream, so that a span stays open long after its request.
         grpc = await asyncio.to_thread(
             traced_triton.by_grpc, server, "streaming", WORDS, requests=4
         )
-        survey = await until(source, "streaming", 4)
-        nearly(told(survey, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
+        snapshot = await until(source, "streaming", 4)
+        nearly(told(snapshot, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
         nearly(
-            told(survey, "itl", "streaming"),
+            told(snapshot, "itl", "streaming"),
             [later - sooner for times in grpc for sooner, later in pairwise(times)],
             0.01,
         )
-        nearly(told(survey, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
+        nearly(told(snapshot, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
 
         # Requests of our own leave no trace of theirs.
         await asyncio.to_thread(traced_triton.by_http, server, "streaming", id=ID, max_tokens=WORDS)
@@ -138,12 +140,12 @@ async def test_what_clients_saw_is_what_the_traces_tell(
         await asyncio.to_thread(traced_triton.by_http, server, "calling", max_tokens=3)
         await asyncio.to_thread(traced_triton.by_http, server, "plain")
         await until(source, "chained", 1)
-        survey = await until(source, "calling", 1)
+        snapshot = await until(source, "calling", 1)
         # The model that both of them ask is not counted with them, and plain is not reported on.
-        assert count(survey, "streaming") == 4
-        assert count(survey, "plain") == 0
-        assert survey.lost_records == 0
-        assert survey.parts == {"exports": None, "forward": None}
+        assert count(snapshot, "streaming") == 4
+        assert count(snapshot, "plain") == 0
+        assert snapshot.lost_records == 0
+        assert snapshot.parts == {"exports": None, "forward": None}
         spans = sum(
             len(scope["spans"])
             for body in passed_on
@@ -164,7 +166,7 @@ async def test_a_sample_is_told_to_be_one(triton: Callable[..., Triton], tmp_pat
         async with TracesSource(Listen("127.0.0.1", port), triton=server.url) as source:
             for _ in range(9):
                 await asyncio.to_thread(traced_triton.by_http, server, "streaming", max_tokens=2)
-            survey = await until(source, "streaming", 3)
+            snapshot = await until(source, "streaming", 3)
             await asyncio.to_thread(
                 traced_triton.by_http,
                 server,
@@ -172,12 +174,12 @@ async def test_a_sample_is_told_to_be_one(triton: Callable[..., Triton], tmp_pat
                 headers=traced_triton.TRACE_CONTEXT,
                 max_tokens=2,
             )
-            survey = await until(source, "streaming", 4)
-            assert count(survey, "streaming") == 4
-            assert {(one.method, one.note) for one in survey.readings} == {
+            snapshot = await until(source, "streaming", 4)
+            assert count(snapshot, "streaming") == 4
+            assert {(one.method, one.note) for one in snapshot.measurements} == {
                 (
                     "triton_trace_sampled",
                     "1 in 3 requests is traced, and all whose client sends a trace context",
                 )
             }
-            assert survey.parts == {"exports": None, "setting": None}
+            assert snapshot.parts == {"exports": None, "setting": None}

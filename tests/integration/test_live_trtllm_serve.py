@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from exporter.samples import Distribution, Missing, Reading, Survey
+from exporter.samples import Distribution, Measurement, Missing, Snapshot
 from exporter.sources.trtllm.request_timing import SPANS
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
@@ -53,12 +53,12 @@ class Watch:
         self.store = Store(5.0)
         self.now = 0.0
 
-    async def look(self) -> Survey:
+    async def look(self) -> Snapshot:
         self.now += 1
-        survey = await self.source.survey(self.now)
-        assert {name: str(error) for name, error in survey.parts.items() if error} == {}
-        self.store.update(survey, self.now, 0.1)
-        return survey
+        snapshot = await self.source.snapshot(self.now)
+        assert {name: str(error) for name, error in snapshot.parts.items() if error} == {}
+        self.store.update(snapshot, self.now, 0.1)
+        return snapshot
 
     def states(self) -> dict[str, SignalState]:
         return {state.signal: state for state in self.store.view(self.now).signals}
@@ -106,7 +106,7 @@ async def test_single_requests_are_timed_exactly(release: str, tmp_path: Path) -
             within = told.counts[told.edges.index(edge)]
             assert within == sum(seconds <= edge for seconds in true)
     assert watch.states()["tpot"].method == "trtllm_serve_histogram"
-    assert "itl" not in {reading.signal for reading in last.readings}
+    assert "itl" not in {measurement.signal for measurement in last.measurements}
 
 
 @pytest.mark.parametrize("release", ["1.1", "1.3", "1.4"])
@@ -153,42 +153,42 @@ async def test_a_stream_left_by_its_client_is_in_no_count_and_others_are_cancell
 async def test_a_competing_reader_is_noticed(tmp_path: Path) -> None:
     with start(tmp_path / "server", RELEASES["1.2"], ENGINE) as server:
         async with TrtllmServeSource(server.url) as source, TrtllmServeSource(server.url) as other:
-            await source.survey(0)
+            await source.snapshot(0)
             for now in range(1, 5):
                 await requests(server.url, 3)
-                await other.survey(now)
+                await other.snapshot(now)
                 await requests(server.url, 3)
-                survey = await source.survey(now)
-    assert survey.lost_records is not None
-    assert 6 <= survey.lost_records <= 12
-    assert not [one for one in survey.readings if one.method == "trtllm_request_timing"]
+                snapshot = await source.snapshot(now)
+    assert snapshot.lost_records is not None
+    assert 6 <= snapshot.lost_records <= 12
+    assert not [one for one in snapshot.measurements if one.method == "trtllm_request_timing"]
 
 
 async def test_gauges_of_a_dead_worker_are_left_out(tmp_path: Path) -> None:
     settings = ServeSettings(dead_worker=True)
     with start(tmp_path / "server", settings, ENGINE) as server:
         async with TrtllmServeSource(server.url) as source:
-            found: dict[str, Reading | Missing] = {}
+            found: dict[str, Measurement | Missing] = {}
             for now in range(4):
                 await requests(server.url, 4)
-                survey = await source.survey(now)
-                found = {one.signal: one for one in survey.missing}
-                found |= {one.signal: one for one in survey.readings}
+                snapshot = await source.snapshot(now)
+                found = {one.signal: one for one in snapshot.missing}
+                found |= {one.signal: one for one in snapshot.measurements}
                 if now == 0:
                     assert isinstance(found["sequences_max"], Missing)
         _, text = get(server.ports[0], "/prometheus/metrics")
     series = [line for line in text.splitlines() if line.startswith("trtllm_max_num_active")]
     assert len(series) == 2
     most = found["sequences_max"]
-    assert isinstance(most, Reading), most
+    assert isinstance(most, Measurement), most
     assert most.samples == {(): float(series[0].rpartition(" ")[2])}
 
 
 async def test_the_oldest_release_is_explained(tmp_path: Path) -> None:
     with start(tmp_path / "server", RELEASES["1.0"], ENGINE) as server:
         async with TrtllmServeSource(server.url) as source:
-            survey = await source.survey(0)
-    assert survey.ready is True
-    assert survey.readings == ()
-    fixes = {gap.signal: gap.fix for gap in survey.missing}
+            snapshot = await source.snapshot(0)
+    assert snapshot.ready is True
+    assert snapshot.measurements == ()
+    fixes = {gap.signal: gap.fix for gap in snapshot.missing}
     assert fixes["ttft"].startswith("set return_perf_metrics: true")

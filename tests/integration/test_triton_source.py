@@ -51,7 +51,7 @@ class Sidecar:
 
     async def poll(self) -> None:
         now = time.monotonic()
-        self.store.update(await self.source.survey(now), now, 0.0)
+        self.store.update(await self.source.snapshot(now), now, 0.0)
 
     def state(self, model: str, signal: str, version: str = "1") -> SignalState:
         (found,) = [
@@ -240,14 +240,14 @@ async def test_a_reload_is_no_jump(sidecar: Sidecar) -> None:
 async def test_a_wrong_path_of_the_metrics_port(server: Triton) -> None:
     async with TritonSource(None, server.metrics.removesuffix("s")) as source:
         with pytest.raises(SourceError, match=f"Triton's metrics are at {server.metrics}") as error:
-            await source.survey(0.0)
+            await source.snapshot(0.0)
     assert error.value.kind == "empty"
 
 
 async def test_without_the_api(server: Triton) -> None:
     async with TritonSource(None, server.metrics) as source:
-        survey = await source.survey(0.0)
-    assert {info.model for info in survey.models if not info.excluded} == {
+        snapshot = await source.snapshot(0.0)
+    assert {info.model for info in snapshot.models if not info.excluded} == {
         "stuck",
         "tensorrt_llm",
         "vllm_llm",

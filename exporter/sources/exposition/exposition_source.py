@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from exporter.samples import Missing, ModelInfo, Reading, SourceError, Survey
+from exporter.samples import Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
@@ -49,14 +49,14 @@ class ExpositionSource(HttpSource):
     @abstractmethod
     def interpret(
         self, metrics: ByModel, infos: Sequence[ModelInfo]
-    ) -> Iterable[Reading | Missing]:
+    ) -> Iterable[Measurement | Missing]:
         """Yield the readings of these models, and the reason for every value that is refused."""
 
     async def read_state(self, parts: Parts) -> bool | None:
         """Read what is not in the metrics; return whether the server is ready, None if unknown."""
         return None
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Read everything once.  Raises SourceError if nothing at all could be read."""
         parts: Parts = {}
         ready, metrics = await asyncio.gather(
@@ -65,8 +65,8 @@ class ExpositionSource(HttpSource):
         check_any(parts)
         return await asyncio.to_thread(self._survey, metrics, ready, parts)
 
-    def _survey(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Survey:
-        found: Sequence[Reading | Missing] = ()
+    def _survey(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Snapshot:
+        found: Sequence[Measurement | Missing] = ()
         if metrics:
             names = sorted({name for name, _ in metrics.models(*self._families)})
             parts["series"] = duplicates(metrics) or too_many(names)
@@ -74,12 +74,12 @@ class ExpositionSource(HttpSource):
         infos = tuple(served(model, self.backend, self._version, ready) for model in self._models)
         if metrics:
             found = tuple(self.interpret(metrics, infos))
-        readings = tuple(one for one in found if isinstance(one, Reading))
+        measurements = tuple(one for one in found if isinstance(one, Measurement))
         refused = {(one.model, one.signal): one for one in found if isinstance(one, Missing)}
-        return Survey(
+        return Snapshot(
             source=self.name,
-            readings=readings,
-            missing=tuple(self._missing(readings, refused, parts["metrics"])),
+            measurements=measurements,
+            missing=tuple(self._missing(measurements, refused, parts["metrics"])),
             models=infos,
             ready=ready,
             parts=parts,
@@ -102,11 +102,11 @@ class ExpositionSource(HttpSource):
 
     def _missing(
         self,
-        readings: Sequence[Reading],
+        measurements: Sequence[Measurement],
         refused: Mapping[tuple[str, str], Missing],
         unread: SourceError | None,
     ) -> Iterator[Missing]:
-        given = {(reading.model, reading.signal) for reading in readings}
+        given = {(measurement.model, measurement.signal) for measurement in measurements}
         for model in self._models:
             for signal in MAIN_SIGNALS:
                 if (model, signal) in refused:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from exporter.samples import UNLABELLED, Labels, Missing, Model, ModelInfo, Reading, Value
+from exporter.samples import UNLABELLED, Labels, Measurement, Missing, Model, ModelInfo, Value
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import Family, Sample
 
@@ -75,7 +75,7 @@ def selected(families: Mapping[str, Family]) -> dict[str, Family]:
     }
 
 
-def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading | Missing]:
+def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measurement | Missing]:
     """Yield the readings of these models, and the reason for every value that is refused."""
     keys = [(info.model, info.version) for info in models]
     for signal, method, name in HISTOGRAMS:
@@ -89,7 +89,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading
     yield from _requests(metrics, keys)
 
 
-def _cache(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading | Missing]:
+def _cache(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement | Missing]:
     pages, sizes = metrics.values(PAGES), metrics.values(PAGE_SIZE)
     used_tokens = metrics.values(USED_TOKENS)
     for key, values in metrics.values(USAGE).items():
@@ -112,7 +112,7 @@ def _cache(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading | Missin
                 yield from _readings(signal, "sglang_pages", keys, {key: value})
 
 
-def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
+def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Yield requests by outcome.
 
     SGLang counts aborted requests when the abort is sent, and counts them as processed as well if
@@ -130,16 +130,16 @@ def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
             (("outcome", "ok"), ("reason", "finished")): ok,
             (("outcome", "disconnected"), ("reason", "abort")): left,
         }
-        yield Reading("requests", *key, "sglang_requests", samples)
+        yield Measurement("requests", *key, "sglang_requests", samples)
 
 
 def _readings(
     signal: str, method: str, keys: Sequence[Model], found: Mapping[Model, Value]
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     for model, version in keys:
         if (model, version) in found:
             samples = {UNLABELLED: found[model, version]}
-            yield Reading(signal, model, version, method, samples)
+            yield Measurement(signal, model, version, method, samples)
 
 
 def _kept(family: Family, choose: Callable[[Sequence[Sample]], list[int]]) -> Family:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from exporter.samples import Missing, ModelInfo, Reading
+from exporter.samples import Measurement, Missing, ModelInfo
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
 from exporter.sources.fetch import FetchLimits
@@ -70,7 +70,7 @@ class SglangSource(ExpositionSource):
 
     def interpret(
         self, metrics: ByModel, infos: Sequence[ModelInfo]
-    ) -> Iterable[Reading | Missing]:
+    ) -> Iterable[Measurement | Missing]:
         """Yield what SGLang publishes of these models."""
         return sglang_metrics.interpret(
             ByModel(sglang_metrics.selected(metrics.families), self._parts), infos

@@ -22,7 +22,15 @@ from aiohttp import web
 from exporter.background import Supervisor, TaskState
 from exporter.http_server import add_headers, start
 from exporter.recording.metric_recorder import MetricRecorder
-from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError, Survey, nothing_of
+from exporter.samples import (
+    Measurement,
+    Missing,
+    Model,
+    ModelInfo,
+    Snapshot,
+    SourceError,
+    nothing_of,
+)
 from exporter.sockets import Listen
 from exporter.sources import Closing
 from exporter.sources.fetch import CHUNK, FetchLimits
@@ -168,7 +176,7 @@ class TracesSource(Closing):
         """Return the state of the forwarder, if there is one."""
         return self._supervisor.states
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Return what the traces have told so far."""
         parts = {"exports": self._problem}
         self._problem = None
@@ -177,12 +185,13 @@ class TracesSource(Closing):
         if self._triton:
             await self._read_setting(self._triton, now)
             parts["setting"] = self._setting_problem
-        readings, models, lost = await self._in_thread(self._so_far)
+        measurements, models, lost = await self._in_thread(self._so_far)
         method = ALL if self._setting.everything else SAMPLED
-        return Survey(
+        return Snapshot(
             source=self.name,
-            readings=tuple(
-                replace(reading, method=method, note=self._setting.note) for reading in readings
+            measurements=tuple(
+                replace(measurement, method=method, note=self._setting.note)
+                for measurement in measurements
             ),
             missing=tuple(_gaps(models)) if self._alone else (),
             models=tuple(ModelInfo(*model, decoupled=True) for model in models)
@@ -315,15 +324,17 @@ class TracesSource(Closing):
             for value in values:
                 self._recorder.observe((signal, *model, ALL), value)
 
-    def _so_far(self) -> tuple[tuple[Reading, ...], tuple[Model, ...], int]:
+    def _so_far(self) -> tuple[tuple[Measurement, ...], tuple[Model, ...], int]:
         """Return readings, models and how many requests were lost."""
         self._joiner.expire(monotonic())
-        readings = tuple(
-            reading if (reading.model, reading.version) in self._told else _at_first(reading)
-            for reading in self._recorder.readings()
+        measurements = tuple(
+            measurement
+            if (measurement.model, measurement.version) in self._told
+            else _at_first(measurement)
+            for measurement in self._recorder.measurements()
         )
         self._told.update(self._reported)
-        return readings, tuple(self._reported), self._joiner.lost + self._lost
+        return measurements, tuple(self._reported), self._joiner.lost + self._lost
 
     def _inflated(self, body: bytes) -> bytes:
         inflater = zlib.decompressobj(wbits=31)
@@ -345,14 +356,14 @@ class TracesSource(Closing):
         return _Refusal(413, RESOURCE_EXHAUSTED, "too_large", what)
 
 
-def _at_first(reading: Reading) -> Reading:
+def _at_first(measurement: Measurement) -> Measurement:
     """Return a reading without its observations, for the first time that its model is told.
 
     What a method has counted before it takes over from another one is not counted by the store.
     """
     return replace(
-        reading,
-        samples={labels: nothing_of(value) for labels, value in reading.samples.items()},
+        measurement,
+        samples={labels: nothing_of(value) for labels, value in measurement.samples.items()},
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from exporter.render_gate import RENDER_GATE
-from exporter.samples import Missing, Model, ModelInfo, Reading, SourceError
+from exporter.samples import Measurement, Missing, Model, ModelInfo, SourceError
 from exporter.sources import unavailable
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.model_kind import kind_of
@@ -40,17 +40,17 @@ def interpret(
     engines: Mapping[Model, Engine],
     now: float,
     frozen_after: float,
-) -> tuple[list[Reading], list[Missing]]:
+) -> tuple[list[Measurement], list[Missing]]:
     """Return readings, and a gap for every signal of the catalogue that has none.
 
     ``models`` are those to report on, ``engines`` what is remembered of their engines.
     """
     here = [info for info in models if info.ready or (info.model, info.version) in roster.counted]
     found = list(RENDER_GATE.paced(_interpreted(seen, here, engines, now, frozen_after)))
-    readings = [item for item in found if isinstance(item, Reading)]
+    measurements = [item for item in found if isinstance(item, Measurement)]
     given: dict[Model, set[str]] = {}
-    for reading in readings:
-        given.setdefault((reading.model, reading.version), set()).add(reading.signal)
+    for measurement in measurements:
+        given.setdefault((measurement.model, measurement.version), set()).add(measurement.signal)
     refused: dict[Model, dict[str, Missing]] = {}
     for item in found:
         if isinstance(item, Missing):
@@ -73,7 +73,7 @@ def interpret(
             else:
                 unread = _unread(signal, info, roster, seen)
                 missing.append(unavailable.missing(signal, info, steps, unread))
-    return readings, missing
+    return measurements, missing
 
 
 def _interpreted(
@@ -82,7 +82,7 @@ def _interpreted(
     engines: Mapping[Model, Engine],
     now: float,
     frozen_after: float,
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     metrics, statistics = seen.metrics, seen.statistics
     if metrics is None:
         yield from _counted(models, statistics, "statistics")
@@ -113,7 +113,7 @@ def _counted(
     tallies: Mapping[Model, Tally],
     origin: Origin,
     note: str = "",
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     for info in models:
         tally = tallies.get((info.model, info.version))
         if tally:
@@ -126,7 +126,7 @@ def _finished(
     done: Mapping[Model, FinishedCount],
     origin: Origin,
     note: str = "",
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     """Tell requests by what engines finished, where Triton counts successes too early.
 
     Failures are Triton's; without them all requests would look good, so there is no reading.
@@ -137,12 +137,12 @@ def _finished(
             yield from request_metrics.finished(info, done[model], tallies[model], origin, note)
 
 
-def _refused(readings: Iterable[Reading], *, unread: bool) -> Iterator[Missing]:
-    for reading in readings:
+def _refused(measurements: Iterable[Measurement], *, unread: bool) -> Iterator[Missing]:
+    for measurement in measurements:
         yield Missing(
-            reading.signal,
-            reading.model,
-            reading.version,
+            measurement.signal,
+            measurement.model,
+            measurement.version,
             request_metrics.FROZEN,
             request_metrics.FROZEN_FIX,
             unread=unread,

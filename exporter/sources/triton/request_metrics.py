@@ -21,10 +21,10 @@ from exporter.samples import (
     UNLABELLED,
     Distribution,
     Labels,
+    Measurement,
     Missing,
     Model,
     ModelInfo,
-    Reading,
     Value,
 )
 from exporter.sources.exposition.by_model import ByModel
@@ -130,7 +130,7 @@ def frozen(metrics: ByModel, statistics: Mapping[Model, Tally]) -> bool:
     )
 
 
-def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> Iterator[Reading]:
+def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> Iterator[Measurement]:
     """Tell what a tally is worth for this model; ``note`` goes with every reading."""
     kind = kind_of(info)
     method = METHODS_OF[origin].get(kind)
@@ -153,7 +153,7 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
 
 def finished(
     info: ModelInfo, done: FinishedCount, tally: Tally, origin: Origin, note: str = ""
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     """Tell requests of a model whose successes Triton counts too early; failures are Triton's."""
     method = done.method if origin == "counters" else f"{done.method}_statistics"
     samples = {("ok", done.reason): done.count, **failures(info, tally)}
@@ -171,7 +171,9 @@ def failures(info: ModelInfo, tally: Tally) -> dict[tuple[str, str], float]:
     return found
 
 
-def first_responses(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading | Missing]:
+def first_responses(
+    metrics: ByModel, models: Sequence[ModelInfo]
+) -> Iterator[Measurement | Missing]:
     """Tell time to first token; refused where the first response is the whole answer."""
     distributions = metrics.distributions(FIRST_RESPONSE, per_second=1000.0)
     for info in models:
@@ -194,8 +196,8 @@ def _reading(
     method: str,
     samples: Mapping[Labels, Value],
     note: str = "",
-) -> Reading:
-    return Reading(signal, info.model, info.version, method, dict(samples), note)
+) -> Measurement:
+    return Measurement(signal, info.model, info.version, method, dict(samples), note)
 
 
 def _seconds(microseconds: float | None) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from exporter.samples import Model, SourceError, Survey
+from exporter.samples import Model, Snapshot, SourceError
 from exporter.sources.exposition.by_model import NAMED_BY, ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
@@ -92,7 +92,7 @@ class TritonSource(HttpSource):
         """The addresses that are read, without credentials."""
         return " and ".join(public(url) for url in (self.url, self.metrics_url) if url)
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Read everything once; ``now`` is in seconds and must not go backwards.
 
         Raises SourceError if nothing at all could be read.
@@ -112,7 +112,7 @@ class TritonSource(HttpSource):
         )
         return await asyncio.to_thread(self._interpreted, seen, now, ready, parts)
 
-    def _interpreted(self, seen: Seen, now: float, ready: bool | None, parts: Parts) -> Survey:
+    def _interpreted(self, seen: Seen, now: float, ready: bool | None, parts: Parts) -> Snapshot:
         metrics = seen.metrics
         roster = ModelSelection(
             names=self._names,
@@ -131,11 +131,13 @@ class TritonSource(HttpSource):
         models = [info for info in infos if not info.excluded]
         if metrics:
             self._engines = trtllm_backend.remember(metrics, models, self._engines, now)
-        readings, missing = interpret(seen, roster, models, self._engines, now, self._frozen_after)
+        measurements, missing = interpret(
+            seen, roster, models, self._engines, now, self._frozen_after
+        )
         self._reported = frozenset((info.model, info.version) for info in models)
-        return Survey(
+        return Snapshot(
             source=self.name,
-            readings=tuple(readings),
+            measurements=tuple(measurements),
             missing=tuple(missing),
             models=tuple(infos),
             engine_stats_age=(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from exporter.samples import UNLABELLED, Distribution, Missing, Model, ModelInfo, Reading
+from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Model, ModelInfo
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.request_outcomes import FinishedCount
 from exporter.sources.trtllm import kv_blocks
@@ -127,7 +127,7 @@ def interpret(
     engines: Mapping[Model, Engine],
     now: float,
     frozen_after: float,
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     """Tell engine gauges and tokens of every model that publishes them.
 
     ``engines`` must have seen this exposition (:func:`remember`).  All gauges of an engine that has
@@ -219,7 +219,7 @@ def _paced(
     return replace(pace, gaps=pace.gaps + gaps, seconds=pace.seconds + gaps * took / iterations)
 
 
-def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Reading | Missing]:
+def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Measurement | Missing]:
     pace = engine.pace if engine else None
     if pace is None:
         return
@@ -233,16 +233,16 @@ def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Reading 
         )
         return
     samples = {UNLABELLED: Distribution((inf,), (pace.gaps,), pace.seconds)}
-    yield Reading("itl", info.model, info.version, "trtllm_iteration_rate", samples)
+    yield Measurement("itl", info.model, info.version, "trtllm_iteration_rate", samples)
 
 
 def _gauges(
     info: ModelInfo, gauges: _Gauges, engine: Engine | None, now: float, frozen_after: float
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     active = gauges.requests.get("active", 0.0)
     if not gauges.requests.get("max") and not gauges.general.get("timestamp"):
         for signal in AT_REST:
-            yield Reading(signal, info.model, info.version, "trtllm_at_rest", {UNLABELLED: 0.0})
+            yield Measurement(signal, info.model, info.version, "trtllm_at_rest", {UNLABELLED: 0.0})
         yield from _refuse(
             info,
             [signal for signal in GAUGES if signal not in AT_REST],
@@ -265,7 +265,7 @@ def _gauges(
     yield from _iteration_rate(info, engine)
     if "reused" in gauges.blocks:
         samples = {UNLABELLED: gauges.blocks["reused"]}
-        yield Reading("kv_reused_blocks", info.model, info.version, "trtllm_reused", samples)
+        yield Measurement("kv_reused_blocks", info.model, info.version, "trtllm_reused", samples)
     elif gauges.blocks:
         yield Missing(
             "kv_reused_blocks",
@@ -276,7 +276,7 @@ def _gauges(
         )
 
 
-def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Reading | Missing]:
+def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Measurement | Missing]:
     requests = gauges.requests
     yield _gauge(info, "sequences_active", requests.get("active"), REQUESTS, "active")
     yield _gauge(info, "sequences_max", requests.get("max") or None, REQUESTS, "max")
@@ -299,7 +299,9 @@ def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Reading | Missing]:
             yield _gauge(info, signal, gauges.batcher.get(word), BATCHER, word, method=method)
 
 
-def _blocks(info: ModelInfo, gauges: _Gauges, engine: Engine | None) -> Iterator[Reading | Missing]:
+def _blocks(
+    info: ModelInfo, gauges: _Gauges, engine: Engine | None
+) -> Iterator[Measurement | Missing]:
     blocks = gauges.blocks
     used, free, maximum = blocks.get("used"), blocks.get("free"), blocks.get("max")
     if used is None or maximum is None:
@@ -347,11 +349,11 @@ def _gauge(
     *,
     method: str = "trtllm_iteration",
     note: str = "",
-) -> Reading | Missing:
+) -> Measurement | Missing:
     if value is None:
         reason = f'{family} has no usable "{word}" series'
         return Missing(signal, info.model, info.version, reason, UPGRADE)
-    return Reading(signal, info.model, info.version, method, {UNLABELLED: value}, note)
+    return Measurement(signal, info.model, info.version, method, {UNLABELLED: value}, note)
 
 
 def _refuse(info: ModelInfo, signals: Sequence[str], reason: str, fix: str) -> Iterator[Missing]:
@@ -360,9 +362,9 @@ def _refuse(info: ModelInfo, signals: Sequence[str], reason: str, fix: str) -> I
 
 def _tokens(
     metrics: ByModel, models: Sequence[ModelInfo], family: str, signal: str, method: str
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     sums = metrics.total(family, "_sum")
     for info in models:
         if (info.model, info.version) in sums:
             samples = {UNLABELLED: sums[info.model, info.version]}
-            yield Reading(signal, info.model, info.version, method, samples)
+            yield Measurement(signal, info.model, info.version, method, samples)

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from time import monotonic
 
 from exporter.background import Supervisor, TaskState, cancel
-from exporter.samples import Missing, ModelInfo, SourceError, Survey
+from exporter.samples import Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources import Closing
 from exporter.sources.fetch import FetchLimits, receive
 from exporter.sources.file_tailer import FileTailer
@@ -72,19 +72,19 @@ class Intake:
         self.engine.take(record)
         self._last = self._clock()
 
-    def survey(
+    def snapshot(
         self,
         source: str,
         model: str,
         version: str,
         frozen_after: float,
         parts: Mapping[str, SourceError | None],
-    ) -> Survey:
+    ) -> Snapshot:
         """Return everything that is known now."""
-        readings, missing = tell(self.engine, self.age, frozen_after, model, version)
-        return Survey(
+        measurements, missing = tell(self.engine, self.age, frozen_after, model, version)
+        return Snapshot(
             source=source,
-            readings=readings,
+            measurements=measurements,
             missing=missing,
             models=(ModelInfo(model, version, BACKEND, decoupled=True),),
             engine_stats_age={} if self.age is None else {(model, version): self.age},
@@ -158,7 +158,7 @@ class IterationsSource(HttpSource):
         """Return the state of the task that polls between surveys."""
         return self._supervisor.states if self._supervisor else ()
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Read once, or see what a request has brought that is still open.
 
         Raises SourceError if nothing could be read and nothing was read before.
@@ -179,10 +179,10 @@ class IterationsSource(HttpSource):
             problem = parts["metrics"] or parts.get("models")
             if problem:
                 raise problem
-        survey = self._intake.survey(
+        snapshot = self._intake.snapshot(
             self.name, model or BACKEND, self._version, self._frozen_after, parts
         )
-        return _without_gauges(survey, parts["metrics"]) if parts["metrics"] else survey
+        return _without_gauges(snapshot, parts["metrics"]) if parts["metrics"] else snapshot
 
     def _ask(self) -> asyncio.Task[None]:
         """Return the request that is open, or begin one."""
@@ -271,7 +271,7 @@ class IterationsFileSource(Closing):
         """Close the files; a later survey opens them again."""
         self._files.close()
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Read what was appended since the last time.  Raises SourceError if there is no file."""
         before = self._files.malformed
         for value in await asyncio.to_thread(lambda: list(self._files.read())):
@@ -281,7 +281,9 @@ class IterationsFileSource(Closing):
         self._intake.malformed += self._files.malformed - before
         lost = self._files.new_losses()
         parts = {"files": SourceError("lost", lost) if lost else None}
-        return self._intake.survey(self.name, self._model, self._version, self._frozen_after, parts)
+        return self._intake.snapshot(
+            self.name, self._model, self._version, self._frozen_after, parts
+        )
 
 
 def pause_for(records: int, seconds: float) -> float:
@@ -301,12 +303,12 @@ def served_model(document: object) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _without_gauges(survey: Survey, why: SourceError) -> Survey:
+def _without_gauges(snapshot: Snapshot, why: SourceError) -> Snapshot:
     """Return the survey without its gauges: the last ones are of nobody knows when."""
-    kept = tuple(one for one in survey.readings if one.signal not in GAUGES)
+    kept = tuple(one for one in snapshot.measurements if one.signal not in GAUGES)
     gone = tuple(
         Missing(one.signal, one.model, one.version, str(why), "see the source", unread=True)
-        for one in survey.readings
+        for one in snapshot.measurements
         if one.signal in GAUGES
     )
-    return replace(survey, readings=kept, missing=(*survey.missing, *gone))
+    return replace(snapshot, measurements=kept, missing=(*snapshot.missing, *gone))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exporter.samples import UNLABELLED, Missing, Model, Reading, Value
+from exporter.samples import UNLABELLED, Measurement, Missing, Model, Value
 from exporter.sources.exposition import multiprocess_gauges
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.multiprocess_gauges import Gauges, Writers
@@ -175,7 +175,7 @@ def interpret(
     model: str,
     now: float,
     frozen_after: float,
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     """Tell all that the server publishes about ``model``, which its labels call ``labelled``.
 
     ``memory`` must have seen this exposition (:func:`remember`).  Gauges that show work but have
@@ -212,12 +212,12 @@ def _newest(tables: Mapping[str, Mapping[Model, T]], labelled: Model) -> T | Non
 
 def _reading(
     signal: str, model: str, method: str, value: Value | None, note: str = ""
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     if value is not None:
-        yield Reading(signal, model, "", method, {UNLABELLED: value}, note)
+        yield Measurement(signal, model, "", method, {UNLABELLED: value}, note)
 
 
-def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Reading]:
+def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Measurement]:
     """Tell requests by how they ended; before the first of them there is no series at all."""
     tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
     samples: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -229,7 +229,7 @@ def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Reading
 
 def _gauges(
     memory: Memory, model: str, now: float, frozen_after: float
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     if not memory.writers:
         return
     pid = multiprocess_gauges.current(memory.writers)
@@ -267,7 +267,7 @@ def _shows_work(gauges: Gauges) -> bool:
     return gauges.get("num_requests_running", gauges.get("kv_cache_utilization", 0.0)) > 0
 
 
-def _steady(gauges: Gauges, model: str) -> Iterator[Reading | Missing]:
+def _steady(gauges: Gauges, model: str) -> Iterator[Measurement | Missing]:
     """Tell the gauges that are true for as long as the server runs."""
     most = gauges.get("max_num_active_requests") or None
     yield from _reading("sequences_max", model, "trtllm_serve_gauge", most)
@@ -281,7 +281,7 @@ def _steady(gauges: Gauges, model: str) -> Iterator[Reading | Missing]:
             yield from _reading(signal, model, "trtllm_serve_gauge", gauges.get(name))
 
 
-def _waiting(gauges: Gauges, model: str) -> Iterator[Reading]:
+def _waiting(gauges: Gauges, model: str) -> Iterator[Measurement]:
     """Tell active sequences that were not scheduled, and what waits in front of them."""
     running, scheduled = gauges.get("num_requests_running"), gauges.get("num_scheduled_requests")
     if running is not None and scheduled is not None:
@@ -289,7 +289,7 @@ def _waiting(gauges: Gauges, model: str) -> Iterator[Reading]:
         yield from _reading("sequences_waiting", model, "trtllm_serve_waiting", waiting)
 
 
-def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Reading | Missing]:
+def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Measurement | Missing]:
     used, most = gauges.get("kv_cache_used_blocks"), gauges.get("kv_cache_max_blocks")
     if used is None or most is None:
         utilization = gauges.get("kv_cache_utilization")

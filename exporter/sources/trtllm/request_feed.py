@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
-from exporter.samples import Missing, Reading
+from exporter.samples import Measurement, Missing
 from exporter.sources.loss_counter import LossCounter
 from exporter.sources.trtllm.request_timing import METHODS, RequestTimings
 
@@ -61,11 +61,11 @@ class RequestFeed:
         if finished is not None and self._ledger.settle(finished):
             self._lost_at = now
 
-    def tell(self, now: float) -> Iterator[Reading | Missing]:
+    def tell(self, now: float) -> Iterator[Measurement | Missing]:
         """Tell every signal that single requests have, or why not if something is wrong."""
-        readings = self._timings.readings()
-        if now - self._lost_at >= LOSSY_FOR and readings:
-            yield from readings
+        measurements = self._timings.measurements()
+        if now - self._lost_at >= LOSSY_FOR and measurements:
+            yield from measurements
         elif why := self._wrong():
             yield from (Missing(signal, self._model, "", *why) for signal in METHODS)
 

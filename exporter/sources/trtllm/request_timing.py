@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from exporter.recording.metric_recorder import LONGEST_REQUEST, MetricRecorder, Series
-from exporter.samples import Reading
+from exporter.samples import Measurement
 from exporter.sources.json_numbers import amount
 
 EXACT = "trtllm_request_timing"
@@ -103,7 +103,7 @@ class RequestTimings:
                 self._recorder.observe(self._series("itl"), seconds, weight=not past)
         return count
 
-    def readings(self) -> tuple[Reading, ...]:
+    def measurements(self) -> tuple[Measurement, ...]:
         """Return everything so far.
 
         A signal that is new starts empty: its first requests are in the next readings, where they
@@ -112,8 +112,8 @@ class RequestTimings:
         empty = MetricRecorder(self._thresholds)
         for signal in self._fresh:
             empty.observe(self._series(signal), 0.0, weight=0.0)
-        told = {reading.signal: reading for reading in self._recorder.readings()}
-        told |= {reading.signal: reading for reading in empty.readings()}
+        told = {measurement.signal: measurement for measurement in self._recorder.measurements()}
+        told |= {measurement.signal: measurement for measurement in empty.measurements()}
         self._known |= self._fresh
         self._fresh = set()
         return tuple(told.values())

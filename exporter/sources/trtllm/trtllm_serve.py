@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
-from exporter.samples import Missing, Reading, SourceError, Survey
+from exporter.samples import Measurement, Missing, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
@@ -119,7 +119,7 @@ class TrtllmServeSource(HttpSource):
             self._files.close()
         await super().close()
 
-    async def survey(self, now: float) -> Survey:
+    async def snapshot(self, now: float) -> Snapshot:
         """Read everything once; ``now`` is in seconds and must not go backwards.
 
         Raises SourceError if nothing at all could be read.
@@ -135,7 +135,7 @@ class TrtllmServeSource(HttpSource):
         self._version = version or self._version
         self._name(model or self._model)
         if not self._model or self._feed is None:
-            return Survey(self.name, ready=ready, parts=parts)
+            return Snapshot(self.name, ready=ready, parts=parts)
         metrics, labelled = ByModel(families or {}, self._parts), None
         if families is not None:
             parts["series"] = duplicates(metrics)
@@ -151,10 +151,10 @@ class TrtllmServeSource(HttpSource):
             found += prometheus_metrics.interpret(
                 metrics, labelled, self._memory, self._model, now, self._frozen_after
             )
-        readings = tuple(one for one in found if isinstance(one, Reading))
-        return Survey(
+        measurements = tuple(one for one in found if isinstance(one, Measurement))
+        return Snapshot(
             source=self.name,
-            readings=readings,
+            measurements=measurements,
             missing=tuple(self._missing(found, families, labelled is None, parts)),
             models=(served(self._model, BACKEND, self._version, ready),),
             ready=ready,
@@ -230,13 +230,13 @@ class TrtllmServeSource(HttpSource):
 
     def _missing(
         self,
-        found: list[Reading | Missing],
+        found: list[Measurement | Missing],
         families: dict[str, Family] | None,
         nameless: bool,
         parts: Parts,
     ) -> Iterator[Missing]:
         """Say of every signal without reading why, in the interpreters' words if they have any."""
-        given = {one.signal for one in found if isinstance(one, Reading)}
+        given = {one.signal for one in found if isinstance(one, Measurement)}
         refused: dict[str, Missing] = {}
         for one in found:
             if isinstance(one, Missing):

@@ -17,10 +17,10 @@ from exporter.samples import (
     UNLABELLED,
     Distribution,
     Labels,
+    Measurement,
     Missing,
     Model,
     ModelInfo,
-    Reading,
     Value,
 )
 from exporter.sources.exposition.by_model import ByModel
@@ -97,7 +97,7 @@ def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
     }
 
 
-def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading | Missing]:
+def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measurement | Missing]:
     """Yield the readings of these models, and the reason for every value that is refused."""
     keys = [(info.model, info.version) for info in models]
     for signal, names in HISTOGRAMS:
@@ -117,7 +117,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Reading
     yield from _lora(metrics, keys)
 
 
-def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
+def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Take requests of one output token off: vLLM observes 0 s for each of them.
 
     vLLM observes both histograms once per finished request (vllm/v1/metrics/loggers.py), so the
@@ -145,7 +145,7 @@ def _at_most_one(lengths: Distribution | None) -> float | None:
 
 def _cache(
     metrics: ByModel, keys: Sequence[Model], utilizations: Mapping[Model, Sequence[float]]
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     """Yield the utilization of the KV cache, and its blocks where vLLM publishes their number.
 
     ``cache_config_info`` names no model, so it is used only if the server has a single one.
@@ -187,7 +187,7 @@ def _cache_sizes(metrics: ByModel) -> tuple[float, float] | None:
     return blocks, tokens.pop() if len(tokens) == 1 else 0.0
 
 
-def _lora(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading | Missing]:
+def _lora(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement | Missing]:
     """Yield the LoRA adapters of the latest series.
 
     vLLM adds a series for every combination of adapters and never removes one; the value is the
@@ -213,7 +213,9 @@ def _lora(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading | Missing
             f"of more than {MAX_ADAPTER_NAME} characters"
         )
         samples: dict[Labels, Value] = {tuple(zip(LORA_LABELS, values, strict=True)): updated}
-        yield Reading("lora_adapters", *key, "vllm_lora", samples, note if any(left_out) else "")
+        yield Measurement(
+            "lora_adapters", *key, "vllm_lora", samples, note if any(left_out) else ""
+        )
 
 
 def _adapters(names: Sequence[str]) -> tuple[str, int]:
@@ -230,14 +232,14 @@ def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
 
 def _readings(
     signal: str, method: str, keys: Sequence[Model], found: Mapping[Model, Value]
-) -> Iterator[Reading]:
+) -> Iterator[Measurement]:
     for model, version in keys:
         if (model, version) in found:
             samples = {UNLABELLED: found[model, version]}
-            yield Reading(signal, model, version, method, samples)
+            yield Measurement(signal, model, version, method, samples)
 
 
-def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
+def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Tell requests that finished and, where vLLM has a limit for its queue, those it refused."""
     finished = metrics.totals(FINISH_REASONS, "finished_reason")
     rejected = metrics.totals(REJECTIONS, "reason")
@@ -252,4 +254,4 @@ def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Reading]:
             yield from request_readings(key, "vllm_finish_reason", samples)
         if key in rejected:
             died: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
-            yield Reading("requests_without_first_token", *key, "vllm_rejections", died)
+            yield Measurement("requests_without_first_token", *key, "vllm_rejections", died)

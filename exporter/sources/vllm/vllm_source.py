@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from exporter.samples import Missing, ModelInfo, Reading
+from exporter.samples import Measurement, Missing, ModelInfo
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
 from exporter.sources.fetch import FetchLimits
@@ -76,6 +76,6 @@ class VllmSource(ExpositionSource):
 
     def interpret(
         self, metrics: ByModel, infos: Sequence[ModelInfo]
-    ) -> Iterable[Reading | Missing]:
+    ) -> Iterable[Measurement | Missing]:
         """Yield what vLLM publishes of these models."""
         return vllm_metrics.interpret(metrics, infos)

@@ -18,7 +18,7 @@ from typing import Any, Self
 from exporter.background import Supervisor, TaskState
 from exporter.genai import GenAiSeries
 from exporter.log import LOG
-from exporter.samples import Model, Reading, SourceError
+from exporter.samples import Measurement, Model, SourceError
 from exporter.taps.process.messages import (
     MAX_LINE,
     TapSettings,
@@ -50,7 +50,7 @@ class TapReply:
     process's background tasks.  ``limited`` counts requests by the label that is ``other``.
     """
 
-    readings: tuple[Reading, ...]
+    measurements: tuple[Measurement, ...]
     taps: tuple[TapState, ...]
     live: int
     waiting: Mapping[Model, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Run:
         self._reader = reader
         self._writer = writer
         self._surveys = 0
-        self._readings: dict[Model, tuple[Reading, ...]] = {}
+        self._readings: dict[Model, tuple[Measurement, ...]] = {}
 
     @classmethod
     async def start(cls, settings: TapSettings) -> Self:
@@ -110,7 +110,7 @@ class _Run:
             raise InvalidFile(read_problems(message["problems"]))
         self.taps = tuple(message["started"])
 
-    async def survey(self, known: Collection[str], reported: Collection[str]) -> TapReply:
+    async def snapshot(self, known: Collection[str], reported: Collection[str]) -> TapReply:
         """Ask for the models that changed, and return all; raises _Ended."""
         self._surveys += 1
         number = self._surveys
@@ -188,7 +188,7 @@ class TapProcess:
         self._run = await _Run.start(self._settings)
         self._supervisor.start("taps-process", self._keep)
 
-    async def survey(
+    async def snapshot(
         self, seconds: float, known: Collection[str] = (), reported: Collection[str] = ()
     ) -> TapReply:
         """Ask for everything; raises SourceError if there is no answer within ``seconds``.
@@ -200,7 +200,7 @@ class TapProcess:
             raise SourceError("ended", f"{self._problem}; it is being started again")
         try:
             async with asyncio.timeout(seconds):
-                return await self._run.survey(known, reported)
+                return await self._run.snapshot(known, reported)
         except TimeoutError:
             raise SourceError("timeout", f"the taps did not answer within {seconds:g} s") from None
         except _Ended as ended:

@@ -15,7 +15,7 @@ from typing import Any
 
 from exporter.genai import GenAiSeries
 from exporter.recording.goodput import GoodputObjective
-from exporter.samples import Distribution, Reading, Value
+from exporter.samples import Distribution, Measurement, Value
 from exporter.taps.tap import TapTraffic
 from slos.errors import Problem
 
@@ -82,28 +82,28 @@ def line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def readings_line(readings: Sequence[Reading]) -> bytes:
+def readings_line(measurements: Sequence[Measurement]) -> bytes:
     """Write the readings of one model, of which there is one at least."""
     return line(
         {
-            "model": readings[0].model,
-            "version": readings[0].version,
+            "model": measurements[0].model,
+            "version": measurements[0].version,
             "readings": [
                 [
-                    reading.signal,
-                    reading.method,
-                    [[labels, _packed(value)] for labels, value in reading.samples.items()],
+                    measurement.signal,
+                    measurement.method,
+                    [[labels, _packed(value)] for labels, value in measurement.samples.items()],
                 ]
-                for reading in readings
+                for measurement in measurements
             ],
         }
     )
 
 
-def read_readings(message: Mapping[str, Any]) -> tuple[Reading, ...]:
+def read_readings(message: Mapping[str, Any]) -> tuple[Measurement, ...]:
     """Return what :func:`readings_line` wrote."""
     return tuple(
-        Reading(
+        Measurement(
             signal,
             message["model"],
             message["version"],

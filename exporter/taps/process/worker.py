@@ -170,8 +170,8 @@ async def _answer(
             for _ in recorder.judge_under_way(monotonic()):
                 await asyncio.sleep(0)
             recorder.learn_models(message.pop("known"), message.pop("reported"))
-            for readings in recorder.readings(changed_only=True):
-                writer.write(readings_line(readings))
+            for measurements in recorder.measurements(changed_only=True):
+                writer.write(readings_line(measurements))
                 await writer.drain()
                 # One model at a time: bytes between clients and servers come first.
                 await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from exporter.samples import UNLABELLED, Distribution, Missing, Reading, Value
+from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Value
 from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, EngineState, Lane
 from exporter.sources.trtllm.iterations.records import KvCache, Record
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
@@ -51,32 +51,32 @@ _NO_RECORD = Gap("no iteration record was read yet", ENABLE)
 
 def tell(
     engine: EngineState, age: float | None, frozen_after: float, model: str, version: str
-) -> tuple[tuple[Reading, ...], tuple[Missing, ...]]:
+) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
     """Return readings and, for every signal of the catalogue without one, why.
 
     ``age`` is the time in seconds since the last record; gauges of an engine that has sequences
     left and was not heard of for ``frozen_after`` seconds are refused.
     """
     found = list(_found(engine, age, frozen_after))
-    readings = {item.signal: item for item in found if isinstance(item, Reading)}
+    measurements = {item.signal: item for item in found if isinstance(item, Measurement)}
     missing = {item.signal: item for item in found if isinstance(item, Missing)}
     for signal in MAIN_SIGNALS:
-        if signal not in readings and signal not in missing:
+        if signal not in measurements and signal not in missing:
             gap = _NEVER.get(signal, _ABSENT if engine.records else _NO_RECORD)
             missing[signal] = Missing(signal, "", "", gap.reason, gap.fix)
     return (
-        tuple(replace(item, model=model, version=version) for item in readings.values()),
+        tuple(replace(item, model=model, version=version) for item in measurements.values()),
         tuple(
             replace(item, model=model, version=version)
             for signal, item in missing.items()
-            if signal not in readings
+            if signal not in measurements
         ),
     )
 
 
 def _found(
     engine: EngineState, age: float | None, frozen_after: float
-) -> Iterator[Reading | Missing]:
+) -> Iterator[Measurement | Missing]:
     if not engine.lanes:
         return
     # What other ranks completed is not in their rows.
@@ -115,7 +115,7 @@ def _batches(engine: EngineState) -> list[Record]:
     return [record for lane in engine.lanes.values() for record in lane.scheduled()]
 
 
-def _sequences(engine: EngineState, left: float | None) -> Iterator[Reading | Missing]:
+def _sequences(engine: EngineState, left: float | None) -> Iterator[Measurement | Missing]:
     latest, batches = _latest(engine), _batches(engine)
     active = _total(record.active for record in latest)
     scheduled = _total(record.scheduled for record in batches)
@@ -147,7 +147,7 @@ def _sequences(engine: EngineState, left: float | None) -> Iterator[Reading | Mi
         yield _gauge("sequences_waiting", unscheduled, "trtllm_waiting")
 
 
-def _limits(engine: EngineState) -> Iterator[Reading | Missing]:
+def _limits(engine: EngineState) -> Iterator[Measurement | Missing]:
     if engine.copied:
         yield from _refuse(
             ("sequences_max",),
@@ -158,7 +158,7 @@ def _limits(engine: EngineState) -> Iterator[Reading | Missing]:
         yield _gauge("sequences_max", most)
 
 
-def _blocks(engine: EngineState) -> Iterator[Reading | Missing]:
+def _blocks(engine: EngineState) -> Iterator[Measurement | Missing]:
     """Yield the gauges of the KV cache, from its pools where the engine reports them."""
     rank = "of attention-DP rank 0" if engine.copied else ""
     speakers = _speakers(engine)
@@ -167,13 +167,15 @@ def _blocks(engine: EngineState) -> Iterator[Reading | Missing]:
         yield from _pools(speakers, "trtllm_iteration", rank)
         return
     found = list(_totals(engine, rank))
-    if any(isinstance(one, Reading) for one in found) or not all(lane.pooled for lane in speakers):
+    if any(isinstance(one, Measurement) for one in found) or not all(
+        lane.pooled for lane in speakers
+    ):
         yield from found
     else:
         yield from _pools(speakers, "trtllm_kv_interval", rank)
 
 
-def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Reading | Missing]:
+def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Measurement | Missing]:
     """Yield the gauges of pools; those of one engine have blocks of different sizes."""
     by_lane = [lane.pooled.kv_pools for lane in lanes if lane.pooled]
     if any(len(pools) > 1 for pools in by_lane):
@@ -193,7 +195,7 @@ def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Reading | Miss
         yield _gauge(signal, value, method, note)
 
 
-def _totals(engine: EngineState, rank: str) -> Iterator[Reading | Missing]:
+def _totals(engine: EngineState, rank: str) -> Iterator[Measurement | Missing]:
     """Yield the gauges of kvCacheStats, which has the host's blocks in it before 1.3."""
     caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
     if not caches:
@@ -248,7 +250,7 @@ def _host_pool(engine: EngineState, caches: list[KvCache], most: float) -> tuple
     return 0.0, "trtllm_kv_unverified" if pool.idle is None else "trtllm_iteration"
 
 
-def _memory(engine: EngineState) -> Iterator[Reading | Missing]:
+def _memory(engine: EngineState) -> Iterator[Measurement | Missing]:
     latest = _latest(engine)
     gpu = _total(record.gpu_memory for record in latest)
     if gpu is not None:
@@ -274,7 +276,7 @@ def _memory(engine: EngineState) -> Iterator[Reading | Missing]:
                 yield _gauge(signal, value)
 
 
-def _cache_counters(engine: EngineState) -> Iterator[Reading]:
+def _cache_counters(engine: EngineState) -> Iterator[Measurement]:
     caches = [record.kv_cache for record in _latest(engine) if record.kv_cache]
     note = "of attention-DP rank 0" if engine.copied else ""
     # Managers that fill in no blocks fill in none of their counters either.
@@ -287,7 +289,7 @@ def _cache_counters(engine: EngineState) -> Iterator[Reading]:
                 yield _reading(signal, method, value, note)
 
 
-def _counted(engine: EngineState) -> Iterator[Reading | Missing]:
+def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
     """Tell what was added up over iterations, unless some are not recorded."""
     if engine.interval > 1:
         yield from _refuse(
@@ -298,11 +300,11 @@ def _counted(engine: EngineState) -> Iterator[Reading | Missing]:
         )
         return
     notes = {"itl": _gaps_note(engine)}
-    for reading in engine.recorder.readings():
-        if reading.signal != "itl" or _has_gaps(engine, reading):
+    for measurement in engine.recorder.measurements():
+        if measurement.signal != "itl" or _has_gaps(engine, measurement):
             yield replace(
-                reading,
-                note="; ".join(filter(None, (notes.get(reading.signal), _lost_note(engine)))),
+                measurement,
+                note="; ".join(filter(None, (notes.get(measurement.signal), _lost_note(engine)))),
             )
     if engine.dialect is None:
         yield from _refuse(
@@ -311,7 +313,7 @@ def _counted(engine: EngineState) -> Iterator[Reading | Missing]:
             "their latencies mean different things",
             "read the records as the server writes them, with all of their keys",
         )
-    elif not any(_has_gaps(engine, reading) for reading in engine.recorder.readings()):
+    elif not any(_has_gaps(engine, measurement) for measurement in engine.recorder.measurements()):
         yield _no_gaps(engine)
     latest = _latest(engine)
     if latest and not any(record.drafts for record in latest):
@@ -322,12 +324,12 @@ def _counted(engine: EngineState) -> Iterator[Reading | Missing]:
         )
 
 
-def _has_gaps(engine: EngineState, reading: Reading) -> bool:
+def _has_gaps(engine: EngineState, measurement: Measurement) -> bool:
     """Tell whether it is the histogram of gaps that is written to, and holds any or may yet."""
-    if reading.signal != "itl" or not engine.dialect:
+    if measurement.signal != "itl" or not engine.dialect:
         return False
-    value = reading.samples[UNLABELLED]
-    current = reading.method == GAPS_METHOD[engine.dialect]
+    value = measurement.samples[UNLABELLED]
+    current = measurement.method == GAPS_METHOD[engine.dialect]
     return current and isinstance(value, Distribution) and (value.count > 0 or not engine.untimed)
 
 
@@ -352,7 +354,7 @@ def _lost_note(engine: EngineState) -> str:
     return f"{engine.lost} records are lost, and what they held" if engine.lost else ""
 
 
-def _queue(engine: EngineState) -> Iterator[Reading | Missing]:
+def _queue(engine: EngineState) -> Iterator[Measurement | Missing]:
     if engine.queue.refused:
         yield from _refuse(
             ("queue",),
@@ -365,12 +367,14 @@ def _queue(engine: EngineState) -> Iterator[Reading | Missing]:
         yield _reading("queue", "trtllm_queue_latency", spread, _lost_note(engine))
 
 
-def _gauge(signal: str, value: float, method: str = "trtllm_iteration", note: str = "") -> Reading:
+def _gauge(
+    signal: str, value: float, method: str = "trtllm_iteration", note: str = ""
+) -> Measurement:
     return _reading(signal, method, value, note)
 
 
-def _reading(signal: str, method: str, value: Value, note: str = "") -> Reading:
-    return Reading(signal, "", "", method, {UNLABELLED: value}, note)
+def _reading(signal: str, method: str, value: Value, note: str = "") -> Measurement:
+    return Measurement(signal, "", "", method, {UNLABELLED: value}, note)
 
 
 def _refuse(signals: tuple[str, ...], reason: str, fix: str) -> Iterator[Missing]:
