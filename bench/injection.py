@@ -1,4 +1,4 @@
-"""What ``--inject perf-metrics`` costs by size of event, beside the observer of the same bytes.
+"""Measure the cost of ``--tap-inject perf-metrics`` by event size, next to the observer's.
 
 ``python -m bench.injection`` from the checkout; README.md says what the table means.
 """

@@ -181,7 +181,7 @@ def _sidecar(served: Served, settings: StackSettings, tap: int) -> Server:
         return [
             *(sys.executable, "-m", "tokenslo", "exporter"),
             *served.flags,
-            *("--tap", spec, "--inject", "perf-metrics"),
+            *("--tap", spec, "--tap-inject", "perf-metrics"),
             *("--slo", settings.slo, "--listen", f"{HOST}:{ports[0]}"),
         ]
 

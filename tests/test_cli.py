@@ -90,7 +90,7 @@ def test_every_command_exists_and_has_help(name: str) -> None:
         ),
         (("server-config", "--nope"), "tokenslo server-config: No such option '--nope'. "),
         (("server-config",), "tokenslo server-config: Missing argument 'FILE...'. "),
-        (("exporter",), "command line: there is nothing to read from. Fix: "),
+        (("exporter",), "command line: no source is configured. Fix: "),
         (("server-config", "nowhere.yaml"), "nowhere.yaml: cannot be read: No such file"),
     ],
 )

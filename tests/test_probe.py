@@ -210,14 +210,14 @@ def test_what_the_server_counts_of_a_probed_model_is_withheld_and_the_rest_is_no
 
 def test_a_probe_needs_a_tap_that_tells_it_from_clients() -> None:
     flags = {"triton": ["http://127.0.0.1:8000"], "probe": ["chat"]}
-    with pytest.raises(InvalidFile, match="would count probes among the requests of clients"):
+    with pytest.raises(InvalidFile, match="counters would include probes"):
         load_settings(flags, {})
     load_settings({**flags, "tap": ["proxy=:9000=127.0.0.1:8000"]}, {})
 
 
 def test_a_probe_needs_a_server_to_send_to() -> None:
     flags = {"triton-metrics": ["http://127.0.0.1:8002/metrics"], "probe": ["chat"]}
-    with pytest.raises(InvalidFile, match="--probe: there is no server to send the request to"):
+    with pytest.raises(InvalidFile, match="--probe: there is no server to probe"):
         load_settings(flags, {})
 
 

@@ -73,7 +73,7 @@ def test_defaults() -> None:
         tap_tls_key="",
         tap_upstream_server_name="",
         tap_upstream_ca="",
-        inject="",
+        tap_inject="",
         log_level="info",
     )
 
@@ -115,7 +115,7 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_TAP_TLS_KEY": "key.pem",
         "TOKENSLO_TAP_UPSTREAM_SERVER_NAME": "triton.internal",
         "TOKENSLO_TAP_UPSTREAM_CA": "ca.pem",
-        "TOKENSLO_INJECT": "perf-metrics",
+        "TOKENSLO_TAP_INJECT": "perf-metrics",
         "TOKENSLO_LOG_LEVEL": "debug",
     }
     assert set(environ) == {option.variable for option in OPTIONS}
@@ -158,7 +158,7 @@ def test_everything_from_the_environment() -> None:
         tap_tls_key="key.pem",
         tap_upstream_server_name="triton.internal",
         tap_upstream_ca="ca.pem",
-        inject="perf-metrics",
+        tap_inject="perf-metrics",
         log_level="debug",
     )
 
@@ -187,7 +187,7 @@ def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
 
 def test_nothing_to_read_from() -> None:
     assert problems({}) == [
-        "command line: there is nothing to read from. Fix: give --triton URL, --triton-metrics "
+        "command line: no source is configured. Fix: give --triton URL, --triton-metrics "
         "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL, --sglang "
         "URL, --otlp-traces HOST:PORT or --tap "
         "SPEC (or as TOKENSLO_TRITON and triton in --config FILE, for example)."
@@ -196,7 +196,7 @@ def test_nothing_to_read_from() -> None:
 
 def test_files_of_requests_need_the_server_that_knows_their_model() -> None:
     assert problems(TRITON | {"trtllm-requests": ["*.jsonl"]}) == [
-        "command line: --trtllm-requests: the files do not say of which model they are. "
+        "command line: --trtllm-requests: the files do not name their model. "
         "Fix: give --trtllm URL as well."
     ]
 
@@ -210,7 +210,7 @@ def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
     assert problems({"listen": ["9464"], "log-level": ["loud"]}, environ, file) == [
         f"{file}:2: triton: is not an http or https address. "
         "Fix: write an address such as http://127.0.0.1:8000.",
-        f"{file}:3: model: has a value of the wrong type. Fix: write a list of texts.",
+        f"{file}:3: model: has a value of the wrong type. Fix: write a list of strings.",
         f'{file}:4: "stale_after" is not a setting. Fix: write stale-after.',
         f'{file}:5: "foo" is not a setting. Fix: use {names}.',
         f'{file}:6: timeout: "5" has no unit. {unit}',
@@ -259,12 +259,12 @@ def test_a_wrong_address_is_not_repeated_because_it_may_hold_a_password() -> Non
 
 
 def test_readings_must_outlive_the_interval(write: Write) -> None:
-    end = "before the next one comes (5 s). Fix: make stale-after longer than interval."
+    end = "before the next scrape (5 s). Fix: make stale-after longer than interval."
     assert problems(TRITON | {"interval": ["5s"]}) == [
-        f"command line: --interval: readings would be stale (5 s) {end}"
+        f"command line: --interval: series would be stale (5 s) {end}"
     ]
     assert problems(TRITON, {"TOKENSLO_INTERVAL": "5s"}, write("stale-after: 1s")) == [
-        f"{write('stale-after: 1s')}:1: stale-after: readings would be stale (1 s) {end}"
+        f"{write('stale-after: 1s')}:1: stale-after: series would be stale (1 s) {end}"
     ]
 
 
@@ -305,7 +305,7 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
         (
             {"tap": [PROXY, CAPTURE]},
             "command line: --tap: a proxy and a capture would count the same streams twice. Fix: "
-            "choose the proxy, or the capture, which nothing passes through.",
+            "choose either the proxy or the capture.",
         ),
         (
             {"tap": ["eth0"]},
@@ -314,7 +314,7 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
         ),
         (
             {**TRITON, "tap-tenant-header": ["X-Tenant"]},
-            "command line: --tap-tenant-header: there are no streams to look at. "
+            "command line: --tap-tenant-header: there are no streams to observe. "
             "Fix: give --tap SPEC as well.",
         ),
         (
@@ -334,21 +334,21 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
         ),
         (
             {"tap": [PROXY], "tap-upstream-ca": ["ca.pem"]},
-            "command line: --tap-upstream-ca: the server is not spoken to in TLS. "
+            "command line: --tap-upstream-ca: the proxy does not use TLS with the server. "
             "Fix: give --tap-upstream-server-name NAME as well.",
         ),
         (
-            {"tap": [CAPTURE], "inject": ["perf-metrics"]},
-            "command line: --inject: only a proxy can change what clients ask. "
+            {"tap": [CAPTURE], "tap-inject": ["perf-metrics"]},
+            "command line: --tap-inject: only a proxy can change requests. "
             "Fix: give --tap proxy=LISTEN=UPSTREAM as well.",
         ),
         (
-            {"tap": [PROXY], "inject": ["timing"]},
-            'command line: --inject: "timing" is nothing to inject. Fix: write perf-metrics.',
+            {"tap": [PROXY], "tap-inject": ["timing"]},
+            'command line: --tap-inject: "timing" cannot be injected. Fix: write perf-metrics.',
         ),
         (
             {"tap": [CAPTURE], "tap-upstream-server-name": ["triton"]},
-            "command line: --tap-upstream-server-name: only a proxy speaks TLS. "
+            "command line: --tap-upstream-server-name: only a proxy connects to the server. "
             "Fix: give --tap proxy=LISTEN=UPSTREAM as well.",
         ),
         (

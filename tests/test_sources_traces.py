@@ -279,7 +279,7 @@ def test_settings_make_the_source() -> None:
         "traces sent to http://127.0.0.1:4318/v1/traces "
         "(passed on to http://collector:4318/v1/traces)"
     )
-    with pytest.raises(InvalidFile, match="there are no traces to pass on"):
+    with pytest.raises(InvalidFile, match="there are no traces to forward"):
         load_settings({**flags, "otlp-traces": [], "triton": ["http://127.0.0.1:8000"]}, {})
 
 

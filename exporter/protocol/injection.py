@@ -1,7 +1,7 @@
 """Asks engines for their own timing of each request, and takes it out of the answers again.
 
 This is the only place where bytes of clients are changed, and only where that was asked for
-(``--inject perf-metrics``).  Two kinds of servers can be asked:
+(``--tap-inject perf-metrics``).  Two kinds of servers can be asked:
 
 * Triton's TensorRT-LLM backends, by an input of the model: ``return_perf_metrics`` of the C++
   backend (docs/model_config.md of tensorrtllm_backend), ``sampling_param_return_perf_metrics`` of

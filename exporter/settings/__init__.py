@@ -1,8 +1,7 @@
-"""Settings of the sidecar: one table of options, four places to set them.
+"""Settings of the sidecar, from flags, environment variables, a YAML file and defaults.
 
-A setting comes from a flag, an environment variable, a YAML file or its default, the first of these
-that has it.  Its name is the same everywhere: ``--stale-after``, ``TOKENSLO_STALE_AFTER``,
-``stale-after``.
+The first of these that sets a value wins.  A setting has the same name in each: ``--stale-after``,
+``TOKENSLO_STALE_AFTER``, ``stale-after``.
 """
 
 from __future__ import annotations

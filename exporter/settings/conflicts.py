@@ -15,7 +15,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True, slots=True)
 class GivenSetting:
-    """The texts of a setting, and where they are given."""
+    """A setting as it was given: its values, and their place in a file, flag or variable."""
 
     option: Option
     texts: tuple[str, ...]
@@ -29,34 +29,34 @@ class GivenSetting:
 
 
 def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[Problem]:
-    """Yield settings that exclude each other, and settings that miss another one."""
+    """Yield problems of settings that exclude each other or require another one."""
     if not any(getattr(config, BY_NAME[name].attribute) for name in SOURCES):
         flags = one_of(f"--{name} {BY_NAME[name].metavar}" for name in SOURCES)
         yield Problem(
             COMMAND_LINE,
             0,
             "",
-            "there is nothing to read from",
+            "no source is configured",
             f"give {flags} (or as {BY_NAME[SOURCES[0]].variable} and {SOURCES[0]} in --config "
             "FILE, for example)",
         )
     if config.trtllm_requests and not config.trtllm:
         yield given["trtllm_requests"].problem(
-            "the files do not say of which model they are", "give --trtllm URL as well"
+            "the files do not name their model", "give --trtllm URL as well"
         )
     if config.otlp_traces_forward and not config.otlp_traces:
         yield given["otlp_traces_forward"].problem(
-            "there are no traces to pass on", "give --otlp-traces HOST:PORT as well"
+            "there are no traces to forward", "give --otlp-traces HOST:PORT as well"
         )
     if config.probe and not (config.triton or config.trtllm or config.vllm or config.sglang):
         yield given["probe"].problem(
-            "there is no server to send the request to",
+            "there is no server to probe",
             "give --triton URL, --trtllm URL, --vllm URL or --sglang URL as well",
         )
     if config.probe and not config.tap:
         yield given["probe"].problem(
-            "the server would count probes among the requests of clients",
-            "give --tap SPEC as well, which tells them apart",
+            "the server's counters would include probes",
+            "give --tap SPEC as well: a tap excludes probes",
         )
     yield from _tap_conflicts(config, given)
     if config.stale_after <= config.interval:
@@ -64,14 +64,14 @@ def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[P
         if where.file == "defaults":
             where = given["interval"]
         yield where.problem(
-            f"readings would be stale ({config.stale_after:g} s) before the next one comes "
+            f"series would be stale ({config.stale_after:g} s) before the next scrape "
             f"({config.interval:g} s)",
             "make stale-after longer than interval",
         )
 
 
 _WITH_TAPS = {
-    "tap_tenant_header": ("tap", "there are no streams to look at", "give --tap SPEC as well"),
+    "tap_tenant_header": ("tap", "there are no streams to observe", "give --tap SPEC as well"),
     "tap_tls_certificate": ("tap_tls_key", "its key is missing", "give --tap-tls-key FILE as well"),
     "tap_tls_key": (
         "tap_tls_certificate",
@@ -80,15 +80,15 @@ _WITH_TAPS = {
     ),
     "tap_upstream_ca": (
         "tap_upstream_server_name",
-        "the server is not spoken to in TLS",
+        "the proxy does not use TLS with the server",
         "give --tap-upstream-server-name NAME as well",
     ),
 }
-"""Settings that need another one: which, and what is wrong without it."""
+"""The setting that each of these requires, the error without it, and the fix."""
 _WITH_PROXY = {
-    "tap_tls_certificate": "only a proxy speaks TLS",
-    "tap_upstream_server_name": "only a proxy speaks TLS",
-    "inject": "only a proxy can change what clients ask",
+    "tap_tls_certificate": "only a proxy terminates TLS",
+    "tap_upstream_server_name": "only a proxy connects to the server",
+    "tap_inject": "only a proxy can change requests",
 }
 
 
@@ -100,7 +100,7 @@ def _tap_conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Itera
     if proxies and len(proxies) < len(config.tap):
         yield given["tap"].problem(
             "a proxy and a capture would count the same streams twice",
-            "choose the proxy, or the capture, which nothing passes through",
+            "choose either the proxy or the capture",
         )
     for name, message in _WITH_PROXY.items():
         if getattr(config, name) and not proxies:

@@ -19,10 +19,10 @@ ENVIRONMENT = "environment"
 def load_settings(
     flags: Mapping[str, Sequence[str]], environ: Mapping[str, str], file: str | None = None
 ) -> Settings:
-    """Return the settings; ``flags`` are the values given on the command line, by option name.
+    """Load the settings; ``flags`` are the values given on the command line, by option name.
 
-    ``file`` is a YAML file, and ``TOKENSLO_CONFIG`` names one too.  Raises InvalidFile with
-    everything that is wrong anywhere, also with what would be overridden.
+    ``file`` is a YAML file; without it ``TOKENSLO_CONFIG`` names one.  Raises InvalidFile with all
+    problems in all layers, including values that another layer overrides.
     """
     problems: list[Problem] = []
     file = file or environ.get(f"{PREFIX}CONFIG") or None
@@ -51,7 +51,7 @@ def load_settings(
 def _parse(given: GivenSetting) -> object:
     if not given.option.many:
         text = given.texts[-1]
-        return given.option.parse(text) if text or given.option.default else given.option.absent
+        return given.option.parse(text) if text or given.option.default else given.option.unset
     return tuple(given.option.parse(text) for text in given.texts)
 
 
@@ -65,7 +65,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[GivenSetting]:
     for option in OPTIONS:
         text = environ.get(option.variable, "")
         if text:
-            parts = re.split(option.between, text) if option.many else ()
+            parts = re.split(option.separator, text) if option.many else ()
             texts = [part.strip() for part in parts] or [text]
             yield GivenSetting(option, tuple(texts), ENVIRONMENT, option.variable)
 
@@ -77,7 +77,7 @@ def _from_flags(flags: Mapping[str, Sequence[str]]) -> Iterator[GivenSetting]:
 
 
 def _from_file(file: str, problems: list[Problem]) -> Iterator[GivenSetting]:
-    """Yield what a YAML file sets; paths in it are relative to its folder."""
+    """Yield the settings of a YAML file; paths in it are relative to its folder."""
     document = read_document(file)
     if not isinstance(document.value, dict):
         fix = "write settings such as `triton: http://127.0.0.1:8000`"
@@ -94,7 +94,7 @@ def _from_file(file: str, problems: list[Problem]) -> Iterator[GivenSetting]:
             isinstance(entry, str | int | float) and not isinstance(entry, bool)
             for entry in entries
         ):
-            what = "a list of texts" if option.many else "a single value"
+            what = "a list of strings" if option.many else "a single value"
             problems.append(
                 Problem(file, line, key, "has a value of the wrong type", f"write {what}")
             )

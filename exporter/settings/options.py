@@ -9,17 +9,17 @@ from exporter import gateway_names, genai
 from exporter.settings import values
 from exporter.taps.tap import parse as parse_tap
 
-# Not every variable with this prefix is ours: for a service named "tokenslo" Kubernetes sets
-# TOKENSLO_PORT, TOKENSLO_SERVICE_HOST and more, so unknown ones are no errors.
+# Unknown variables with this prefix are no errors: Kubernetes sets TOKENSLO_PORT,
+# TOKENSLO_SERVICE_HOST and more for a service named "tokenslo".
 PREFIX = "TOKENSLO_"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting; ``many`` ones may be given several times and take the place of others whole.
+    """One setting; with ``many`` it is a list, which replaces the whole list of a lower layer.
 
-    In the environment ``between``, a regular expression, separates them.  ``absent`` is the value
-    of one that is neither given nor has a default.
+    ``separator``, a regular expression, splits the list in an environment variable.  ``unset`` is
+    the value of a setting without a default that is not given.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Option:
     parse: Callable[[str], object]
     default: str = ""
     many: bool = False
-    between: str = ","
-    absent: object = ""
+    separator: str = ","
+    unset: object = ""
 
     @property
     def attribute(self) -> str:
-        """The name as Python writes it."""
+        """The name as a field of Settings."""
         return self.name.replace("-", "_")
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
+        """The name of the environment variable."""
         return PREFIX + self.attribute.upper()
 
 
@@ -142,7 +142,7 @@ OPTIONS = (
         "HOST:PORT",
         "Receive Triton's traces on this address, by OTLP/HTTP at /v1/traces.",
         values.parse_listen,
-        absent=None,
+        unset=None,
     ),
     Option(
         "otlp-traces-forward",
@@ -181,7 +181,7 @@ OPTIONS = (
         "packets and needs CAP_NET_RAW; repeatable.",
         parse_tap,
         many=True,
-        between=r",(?=\s*[a-z]+=)",
+        separator=r",(?=\s*[a-z]+=)",
     ),
     Option(
         "tap-tenant-header",
@@ -223,7 +223,7 @@ OPTIONS = (
         values.parse_text,
     ),
     Option(
-        "inject",
+        "tap-inject",
         "WHAT",
         "perf-metrics: the proxy requests engine timing with each request, and removes it from "
         "the responses.",
@@ -248,7 +248,7 @@ SOURCES = (
     "otlp-traces",
     "tap",
 )
-"""Options of which one must be given."""
+"""Options of which at least one is required."""
 FILES = (
     "slo",
     "jpath",
@@ -258,4 +258,4 @@ FILES = (
     "tap-tls-key",
     "tap-upstream-ca",
 )
-"""Options that name files."""
+"""Options whose values are paths."""

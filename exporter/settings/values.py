@@ -1,4 +1,4 @@
-"""Values of settings, and the parsers of their texts."""
+"""Values of settings, and their parsers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class ExpectedModel:
-    """A model that must be loaded; an empty version is any."""
+    """A model that must be loaded; an empty version matches any."""
 
     name: str
     version: str = ""
@@ -65,19 +65,19 @@ class Settings:
     tap_tls_key: str
     tap_upstream_server_name: str
     tap_upstream_ca: str
-    inject: str
+    tap_inject: str
     log_level: str
 
 
 def parse_url(text: str) -> str:
     """Parse the URL of a server; raises BadValue."""
     fix = "write an address such as http://127.0.0.1:8000"
-    # Not shown, because it may hold a password.
+    # The message leaves the URL out, because it may contain a password.
     bad = BadValue("is not an http or https address", fix)
     try:
         parts = urlsplit(text)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, or a bracket that is never closed
+    except ValueError:  # an invalid port or an unclosed bracket
         raise bad from None
     if not valid:
         raise bad
@@ -128,7 +128,7 @@ def parse_genai_version(text: str) -> str:
 
 
 def parse_text(text: str) -> str:
-    """Parse a text that is not empty; raises BadValue."""
+    """Parse a string that is not empty; raises BadValue."""
     if not text.strip():
         raise BadValue("is empty", "write a value, or leave the setting out")
     return text
@@ -159,9 +159,9 @@ def parse_count(text: str) -> int:
 
 
 def parse_inject(text: str) -> str:
-    """Parse what the proxy injects; raises BadValue."""
+    """Parse the feature that the proxy injects into requests; raises BadValue."""
     if text != PERF_METRICS:
-        raise BadValue(f"{quoted(text)} is nothing to inject", f"write {PERF_METRICS}")
+        raise BadValue(f"{quoted(text)} cannot be injected", f"write {PERF_METRICS}")
     return text
 
 
@@ -172,7 +172,7 @@ def parse_log_level(text: str) -> str:
     return text
 
 
-def one_of(words: Iterable[str]) -> str:
+def one_of(alternatives: Iterable[str]) -> str:
     """Join alternatives with commas and ``or``."""
-    *most, last = words
+    *most, last = alternatives
     return f"{', '.join(most)} or {last}"

@@ -102,7 +102,7 @@ def _tap_settings(
         key=config.tap_tls_key,
         upstream_name=config.tap_upstream_server_name,
         upstream_ca=config.tap_upstream_ca,
-        inject=bool(config.inject),
+        inject=bool(config.tap_inject),
         thresholds=edges,
         goals=tuple(goals(services)),
         tenants=_tenants(selectors) if config.tap_tenant_header else {},

@@ -25,12 +25,12 @@ TRACE = (
 OBSERVE_OR_TRACE = f"{OBSERVE}; or {TRACE}"
 ASK_THE_ENGINE = (
     "with TensorRT-LLM's backends let a tap ask the engine for it: --tap "
-    "proxy=:9000=127.0.0.1:8000 --inject perf-metrics, and send clients to port 9000"
+    "proxy=:9000=127.0.0.1:8000 --tap-inject perf-metrics, and send clients to port 9000"
 )
 _WITH_A_TAP = {
     OBSERVE: "send the requests of this model through the sidecar's tap",
     ASK_THE_ENGINE: "with TensorRT-LLM's backends let the tap ask the engine for it: give the "
-    "sidecar --inject perf-metrics",
+    "sidecar --tap-inject perf-metrics",
 }
 STEPS = "look at the steps of the ensemble"
 

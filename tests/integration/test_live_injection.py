@@ -1,4 +1,4 @@
-"""``--inject perf-metrics``: engines are asked for their timing, and clients never see it."""
+"""``--tap-inject perf-metrics``: engines are asked for their timing, and clients never see it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_triton_is_asked_and_its_answer_reaches_the_client_as_if_it_were_not(
     triton_server: Triton, tmp_path: Path
 ) -> None:
     direct = answer(triton_server.ports[0], STREAM, BODY)[1]
-    with sidecar(tmp_path, triton_server.ports[0], "--inject", "perf-metrics") as beside:
+    with sidecar(tmp_path, triton_server.ports[0], "--tap-inject", "perf-metrics") as beside:
         for verb in ("generate_stream", "generate"):
             path, body = STREAM.replace("generate_stream", verb), dict(BODY)
             body["stream"] = verb == "generate_stream"
@@ -170,7 +170,7 @@ def test_trtllm_serve_tells_its_timing_in_heads_and_events(
         "max_tokens": TOKENS,
         "stream": streaming,
     }
-    flags = ("--inject", "perf-metrics") if injecting else ()
+    flags = ("--tap-inject", "perf-metrics") if injecting else ()
     asking = {} if injecting else {"X-TRTLLM-return-metrics": "1"}
     since = truth(look_alike)["mark"]
     with sidecar(tmp_path, look_alike.ports[0], *flags) as beside:
