@@ -70,7 +70,7 @@ def cut(lines: Iterable[Line], sizes: Callable[[], int]) -> list[Line]:
 class WireLog:
     """Keeps every event in order; streams are numbered from 0 as they start.
 
-    ``events`` hold ``(kind, stream number, time, ...)``; ``passed_over`` has neither number nor
+    ``events`` hold ``(kind, stream number, time, ...)``; ``skipped`` has neither number nor
     time.  ``streams`` are the observer's own objects, so they show what it knew in the end.
     ``at_start`` are copies of what it knew when they started.  A stream that is lost before its
     start has the number -1.
@@ -106,15 +106,15 @@ class WireLog:
     def backpressure(self, stream: Stream, seconds: float) -> None:
         self.events.append(("backpressure", self._number(stream), seconds))
 
-    def passed_over(self, reason: str) -> None:
-        self.events.append(("passed_over", reason))
+    def skipped(self, reason: str) -> None:
+        self.events.append(("skipped", reason))
 
     def of(self, number: int) -> list[Event]:
         """Return the events of one stream, without its number."""
         return [
             (event[0], *event[2:])
             for event in self.events
-            if event[0] != "passed_over" and event[1] == number
+            if event[0] != "skipped" and event[1] == number
         ]
 
     def timeless(self) -> list[Event]:

@@ -74,4 +74,4 @@ def chunks(log: WireLog) -> list[tuple[float, int]]:
 
 def passed(log: WireLog) -> list[str]:
     """Return the reasons of what was left out."""
-    return [event[1] for event in log.events if event[0] == "passed_over"]
+    return [event[1] for event in log.events if event[0] == "skipped"]

@@ -64,7 +64,7 @@ def on_loop(
 class Notes:
     """An observer that writes down what it is told."""
 
-    blind: bool = False
+    inactive: bool = False
     refusal: str = ""
     live: int = 0
     told: list[str] = field(default_factory=list)

@@ -17,7 +17,7 @@ class RecordingObserver:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.stops = 0
-        self.blind = False
+        self.inactive = False
         self.live = 0
 
     def feed(self, direction: Direction, data: bytes, time: float) -> None:

@@ -158,7 +158,7 @@ def test_http2_is_joined_at_its_preface_only() -> None:
 def test_after_its_observer_went_blind_a_connection_is_joined_again() -> None:
     net = Net()
     net.opened()
-    net.watchers[0].blind = True
+    net.watchers[0].inactive = True
     net.up(100, 500, b"\x16\x03\x01")
     net.up(103, 500, BODY)
     net.down(500, 120, b"answer")
@@ -234,7 +234,7 @@ def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_ga
     talk.status()
     net = Net()
     net.connections = ConnectionTable(
-        {8000}, lambda: observe(log, ObserverSettings()), log.passed_over, 100
+        {8000}, lambda: observe(log, ObserverSettings()), log.skipped, 100
     )
     net.opened()
     seqs = [100, 500]

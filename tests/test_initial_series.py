@@ -12,7 +12,7 @@ import pytest
 from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.recording.goodput import goals
-from exporter.recording.model_metrics import GOES_ON_FROM
+from exporter.recording.model_metrics import PRECEDING_METHOD
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Labels, Measurement, Missing, Snapshot
 from exporter.settings import load_settings
@@ -86,7 +86,7 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
         )
         found = [one for measurements in kept.values() for one in measurements]
         older = {
-            (one.signal, one.model, one.version, GOES_ON_FROM.get(one.method)) for one in found
+            (one.signal, one.model, one.version, PRECEDING_METHOD.get(one.method)) for one in found
         }
         told = [
             one for one in found if (one.signal, one.model, one.version, one.method) not in older

@@ -20,7 +20,7 @@ GOAL = GoodputObjective("chat/good", "", {"max_gap": 1.0, "ttft": 0.5, "e2e": 3.
 
 
 def scrape(recorder: StreamRecorder, now: float) -> None:
-    for _ in recorder.judge_under_way(now):
+    for _ in recorder.evaluate_active(now):
         pass
 
 
@@ -70,7 +70,7 @@ def test_a_hang_in_which_nothing_ends_is_counted_when_it_crosses() -> None:
 
 
 def test_nothing_is_judged_beyond_what_its_tap_has_seen() -> None:
-    recorder = StreamRecorder(THRESHOLDS, expected=["llama"]).beside()
+    recorder = StreamRecorder(THRESHOLDS, expected=["llama"]).for_another_tap()
     recorder.seen_until = lambda: 100.25
     play(recorder, stream())
     scrape(recorder, 110.0)
@@ -79,7 +79,7 @@ def test_nothing_is_judged_beyond_what_its_tap_has_seen() -> None:
 
 def test_a_stream_that_may_have_ended_unseen_is_not_late() -> None:
     recorder = StreamRecorder({"max_gap": (1.0,), "itl": (1.0,)}, expected=["llama"])
-    play(recorder, stream(end_may_not_show=True), *chunks(100.25))
+    play(recorder, stream(silent_end=True), *chunks(100.25))
     scrape(recorder, 110.0)
     assert not counts(recorder)
 
@@ -88,7 +88,7 @@ def test_many_requests_under_way_are_judged_a_few_at_a_time() -> None:
     recorder = StreamRecorder(THRESHOLDS, expected=["llama"])
     for _ in range(2 * AT_ONCE + 1):
         play(recorder, stream())
-    steps = recorder.judge_under_way(101.0)
+    steps = recorder.evaluate_active(101.0)
     next(steps)
     assert counts(recorder)["ttft", "0.5", "bad"] == AT_ONCE
     assert len(list(steps)) == 1

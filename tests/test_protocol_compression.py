@@ -118,9 +118,9 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
     recorder = StreamRecorder(limits, [GoodputObjective("a/b", "", {"ttft": 3.5})], expected=["m"])
     for listener in (log, recorder):
         observer = begun(listener, encoding)
-        list(recorder.judge_under_way(3.0))
+        list(recorder.evaluate_active(3.0))
         observer.feed(SERVER, chunk(body), 3.0)
-        list(recorder.judge_under_way(3.9))
+        list(recorder.evaluate_active(3.9))
         observer.feed(SERVER, chunk(body) + b"0\r\n\r\n", 4.0)
 
     assert log.of(0) == [("started", 0.0), ("ended", 4.0, "ok", "", None)]

@@ -32,13 +32,13 @@ def test_http1_is_told_as_by_its_observer(name: str, size: int) -> None:
     show(observer, lines)
 
     assert log.events == direct.events
-    assert (observer.blind, observer.refusal, observer.live) == (False, "", 0)
+    assert (observer.inactive, observer.refusal, observer.live) == (False, "", 0)
 
 
 class Spy:
     """Keeps what it is fed, in the place of the observer of HTTP/2."""
 
-    blind, refusal, live = False, "", 3
+    inactive, refusal, live = False, "", 3
 
     def __init__(self, *_: object) -> None:
         self.fed: list[tuple[int, bytes, float]] = []
@@ -77,7 +77,7 @@ def test_http2_is_known_by_its_preface(monkeypatch: pytest.MonkeyPatch, size: in
     assert spy.others == [
         "half_closed", "gap", "backpressure", "expire", "server_lost", "aborted",
     ]  # fmt: skip
-    assert (observer.live, observer.blind, log.events) == (3, False, [])
+    assert (observer.live, observer.inactive, log.events) == (3, False, [])
 
 
 def test_the_real_observer_of_http2_takes_it() -> None:
@@ -85,7 +85,7 @@ def test_the_real_observer_of_http2_takes_it() -> None:
     observer.feed(CLIENT, PREFACE + b"\0\0\0\4\0\0\0\0\0", 1.0)
     observer.feed(SERVER, b"\0\0\0\4\0\0\0\0\0", 1.0)
 
-    assert (observer.blind, observer.refusal, log.events) == (False, "", [])
+    assert (observer.inactive, observer.refusal, log.events) == (False, "", [])
     assert callable(Http2Observer)
 
 
@@ -95,8 +95,8 @@ def test_tls_is_passed_over() -> None:
     observer.feed(CLIENT, b"\x03\x01\x02", 1.0)
     observer.feed(CLIENT, REQUEST, 2.0)
 
-    assert (observer.blind, observer.refusal) == (True, "")
-    assert log.events == [("passed_over", "tls")]
+    assert (observer.inactive, observer.refusal) == (True, "")
+    assert log.events == [("skipped", "tls")]
 
 
 def test_a_server_that_talks_on_without_its_client_is_passed_over() -> None:
@@ -104,16 +104,16 @@ def test_a_server_that_talks_on_without_its_client_is_passed_over() -> None:
     for _ in range(2):
         observer.feed(SERVER, b"x" * (EARLY_BYTES // 2 + 1), 1.0)
 
-    assert observer.blind
-    assert log.events == [("passed_over", "unknown")]
+    assert observer.inactive
+    assert log.events == [("skipped", "unknown")]
 
 
 def test_what_begins_as_neither_is_refused() -> None:
     log, observer = watched()
     observer.feed(CLIENT, b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 1.0)
 
-    assert (observer.blind, observer.refusal) == (True, "start_line")
-    assert log.events == [("passed_over", "start_line")]
+    assert (observer.inactive, observer.refusal) == (True, "start_line")
+    assert log.events == [("skipped", "start_line")]
 
 
 def test_a_connection_in_use_is_joined_at_a_request() -> None:
@@ -126,11 +126,11 @@ def test_a_connection_in_use_is_joined_at_a_request() -> None:
     observer.feed(SERVER, ANSWER, 3.0)
 
     assert log.events == [
-        ("passed_over", "midway"),
+        ("skipped", "midway"),
         ("started", 0, 2.0),
         ("ended", 0, 3.0, "ok", "", None),
     ]
-    assert not observer.blind
+    assert not observer.inactive
 
 
 def test_nothing_is_under_way_before_anything_is_known() -> None:
@@ -143,7 +143,7 @@ def test_nothing_is_under_way_before_anything_is_known() -> None:
     observer.aborted(3.0)
     observer.server_lost(3.0)
 
-    assert (observer.live, observer.blind, observer.refusal, log.events) == (0, False, "", [])
+    assert (observer.live, observer.inactive, observer.refusal, log.events) == (0, False, "", [])
 
 
 @given(

@@ -113,7 +113,7 @@ def test_all_scenarios_are_recorded_and_expected() -> None:
 def test_what_was_recorded(name: str) -> None:
     log = heard(capture(name))
     assert told(log) == RECORDED[name]
-    assert all(kind != "passed_over" for kind, *_ in log.events)
+    assert all(kind != "skipped" for kind, *_ in log.events)
     assert [stream.streaming for stream in log.streams] == [
         not name.startswith("unary") for _ in log.streams
     ]
@@ -171,7 +171,7 @@ def test_the_same_id_again_goes_to_the_oldest_first() -> None:
 def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
     talk = GrpcConnection()
     talk.call(asked("a", final=True), asked("b"))
-    assert [stream.end_may_not_show for stream in talk.log.streams] == [False, True]
+    assert [stream.silent_end for stream in talk.log.streams] == [False, True]
 
 
 @pytest.mark.parametrize("final", [None, False])
@@ -279,7 +279,7 @@ def test_answers_to_nobody_are_passed_over_once_a_call() -> None:
     talk = GrpcConnection()
     talk.call(asked("a"))
     talk.respond(answered("z"), answered("z"), answered("z", None, final=True), answered("a"))
-    assert talk.log.events[1:] == [("passed_over", "unmatched"), ("chunk", 0, talk.now, 0)]
+    assert talk.log.events[1:] == [("skipped", "unmatched"), ("chunk", 0, talk.now, 0)]
 
 
 def test_what_bears_no_text_is_no_chunk() -> None:
@@ -544,10 +544,10 @@ def test_messages_that_cannot_be_read_lose_the_call(
     talk = GrpcConnection()
     talk.call(asked("a"), grpc_encoding=encoding)
     talk.ask(body, compressed=compressed)
-    assert talk.log.events[1:] == [("passed_over", reason), ("lost", 0)]
+    assert talk.log.events[1:] == [("skipped", reason), ("lost", 0)]
     assert talk.observer.live == 0
     talk.respond(answered("a"))
-    assert not talk.observer.blind
+    assert not talk.observer.inactive
 
 
 def test_a_large_message_passes_without_being_kept() -> None:

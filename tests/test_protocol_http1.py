@@ -193,7 +193,7 @@ def test_what_is_told_of_a_recorded_connection(name: str) -> None:
     log, observer = watched(recorded(name))
 
     assert told(log) == TOLD[name]
-    assert (observer.blind, observer.refusal, observer.live) == (False, "", 0)
+    assert (observer.inactive, observer.refusal, observer.live) == (False, "", 0)
 
 
 def test_times_are_those_of_the_bytes() -> None:
@@ -235,13 +235,13 @@ def check(log: WireLog, observer: Http1Observer) -> None:
     for event in log.events:
         if event[0] == "started":
             open_streams.add(event[1])
-        elif event != ("lost", -1) and event[0] != "passed_over":
+        elif event != ("lost", -1) and event[0] != "skipped":
             assert event[1] in open_streams, "an event of a stream that is not under way"
             if event[0] in ("ended", "lost"):
                 open_streams.remove(event[1])
     assert observer.live >= len(open_streams)  # which are for tokens; others are under way too
     assert observer.held <= HELD_BYTES
-    assert not (observer.refusal and not observer.blind)
+    assert not (observer.refusal and not observer.inactive)
 
 
 @st.composite
@@ -395,8 +395,8 @@ def test_requests_that_may_be_read_in_two_ways_are_refused(
     for at in range(0, len(request_bytes), size):
         observer.feed(CLIENT, request_bytes[at : at + size], 1.0)
 
-    assert (observer.refusal, observer.blind) == (refusal, True)
-    assert log.events == [("passed_over", refusal)]
+    assert (observer.refusal, observer.inactive) == (refusal, True)
+    assert log.events == [("skipped", refusal)]
 
 
 CHUNKED = b"POST /v2/models/m/generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -410,7 +410,7 @@ def test_long_extensions_of_chunks_pass(extension: int) -> None:
         observer.feed(CLIENT, CHUNKED, 1.0)
         for at in range(0, len(body), size):
             observer.feed(CLIENT, body[at : at + size], 1.0)
-        assert (observer.refusal, observer.blind) == ("", False)
+        assert (observer.refusal, observer.inactive) == ("", False)
 
 
 @pytest.mark.parametrize(
@@ -450,8 +450,8 @@ def test_chunks_that_may_be_read_in_two_ways_are_refused(
     for at in range(0, len(body), size):
         observer.feed(CLIENT, body[at : at + size], 1.0)
 
-    assert (observer.refusal, observer.blind) == (refusal, True)
-    assert log.events == [("passed_over", refusal)]
+    assert (observer.refusal, observer.inactive) == (refusal, True)
+    assert log.events == [("skipped", refusal)]
 
 
 @pytest.mark.parametrize(
@@ -488,15 +488,15 @@ def test_requests_that_are_merely_unusual_are_taken(request_bytes: bytes) -> Non
 def test_answers_that_are_not_understood_make_blind(answer: bytes, word: str) -> None:
     log, observer = watched([(CLIENT, 1.0, post()), (SERVER, 2.0, answer), (SERVER, 3.0, TOKEN)])
 
-    assert (observer.blind, observer.refusal, observer.live) == (True, "", 0)
-    assert told(log) == ["started 0", "lost 0", f"passed_over {word}"]
+    assert (observer.inactive, observer.refusal, observer.live) == (True, "", 0)
+    assert told(log) == ["started 0", "lost 0", f"skipped {word}"]
 
 
 def test_an_answer_nobody_asked_for_makes_blind() -> None:
     log, observer = watched([(SERVER, 1.0, b"HTTP/1.1 408 Request Timeout\r\n\r\n")])
 
-    assert observer.blind
-    assert told(log) == ["passed_over unasked"]
+    assert observer.inactive
+    assert told(log) == ["skipped unasked"]
 
 
 # Messages and their ends
@@ -540,8 +540,8 @@ def test_a_tunnel_is_passed_over() -> None:
         ]
     )
 
-    assert (observer.blind, observer.refusal) == (True, "")
-    assert told(log) == ["passed_over connect"]
+    assert (observer.inactive, observer.refusal) == (True, "")
+    assert told(log) == ["skipped connect"]
 
 
 def test_an_answer_may_come_before_the_request_is_whole() -> None:
@@ -560,7 +560,7 @@ def test_an_answer_may_come_before_the_request_is_whole() -> None:
     assert told(log) == ["started 0", "ended 0 invalid 413 False", "started 1", "ended 1 ok  False"]
     assert [stream.arrived for stream in log.streams] == [2.0, 4.0]
     assert log.streams[0].prompt == 0
-    assert not observer.blind
+    assert not observer.inactive
 
 
 def test_request_and_answer_may_pass_each_other() -> None:
@@ -711,7 +711,7 @@ def test_after_a_gap_the_next_request_is_told() -> None:
 
     assert told(log) == ["started 0", "chunk 0 0", "lost 0", "started 1", "chunk 1 0",
                          "ended 1 ok  False"]  # fmt: skip
-    assert not observer.blind
+    assert not observer.inactive
 
 
 def test_after_a_gap_what_cannot_be_followed_is_lost_again() -> None:

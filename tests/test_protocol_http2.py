@@ -212,8 +212,8 @@ def test_a_connection_that_breaks_the_rules_is_left_alone(what: str) -> None:
     talk = GrpcConnection()
     talk.call(asked("a"), stream=5)
     talk.say(CLIENT, BREAKS[what])
-    assert talk.log.events[1:] == [("passed_over", "malformed"), ("lost", 0)]
-    assert (talk.observer.blind, talk.observer.live, talk.observer.refusal) == (True, 0, "")
+    assert talk.log.events[1:] == [("skipped", "malformed"), ("lost", 0)]
+    assert (talk.observer.inactive, talk.observer.live, talk.observer.refusal) == (True, 0, "")
     talk.respond(answered("a"), stream=5)
     talk.observer.gap(CLIENT, 9.0)
     talk.observer.aborted(9.0)
@@ -223,7 +223,7 @@ def test_a_connection_that_breaks_the_rules_is_left_alone(what: str) -> None:
 def test_a_short_goaway_breaks_the_rules() -> None:
     talk = GrpcConnection()
     talk.say(SERVER, frame(GOAWAY, 0, 0, bytes(7)))
-    assert talk.log.events == [("passed_over", "malformed")]
+    assert talk.log.events == [("skipped", "malformed")]
 
 
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
@@ -232,13 +232,13 @@ def test_a_side_begins_with_its_settings(direction: int) -> None:
     observer = Http2Observer(log, ObserverSettings())
     preface = PREFACE if direction == CLIENT else b""
     observer.feed(direction, preface + frame(PING, 0, 0, bytes(8)), 1.0)
-    assert log.events == [("passed_over", "malformed")]
+    assert log.events == [("skipped", "malformed")]
 
 
 def test_a_server_that_pushes_is_not_followed() -> None:
     talk = GrpcConnection()
     talk.say(SERVER, frame(PUSH, END_HEADERS, 1, bytes(4)))
-    assert talk.log.events == [("passed_over", "push")]
+    assert talk.log.events == [("skipped", "push")]
 
 
 def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
@@ -246,7 +246,7 @@ def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
     observer = Http2Observer(log, ObserverSettings())
     observer.feed(SERVER, frame(SETTINGS, 0, 0), 1.0)
     observer.feed(CLIENT, b"PRI * HTTP/1.1\r\n", 1.0)
-    assert (log.events, observer.blind) == ([("passed_over", "midway")], True)
+    assert (log.events, observer.inactive) == ([("skipped", "midway")], True)
 
 
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
@@ -254,8 +254,8 @@ def test_after_a_gap_all_is_lost(direction: int) -> None:
     talk = GrpcConnection()
     talk.call(asked("a"), asked("b"))
     talk.observer.gap(direction, 9.0)
-    assert talk.log.events[2:] == [("passed_over", "gap"), ("lost", 0), ("lost", 1)]
-    assert (talk.observer.blind, talk.observer.live) == (True, 0)
+    assert talk.log.events[2:] == [("skipped", "gap"), ("lost", 0), ("lost", 1)]
+    assert (talk.observer.inactive, talk.observer.live) == (True, 0)
 
 
 # Bounds
@@ -272,7 +272,7 @@ def test_headers_beyond_the_bound() -> None:
     ):
         talk = GrpcConnection()
         talk.say(CLIENT, what)
-        assert (talk.log.events, talk.observer.blind) == ([("passed_over", "headers")], True)
+        assert (talk.log.events, talk.observer.inactive) == ([("skipped", "headers")], True)
 
 
 def indexed(stream: int, fields: int) -> bytes:
@@ -285,7 +285,7 @@ def test_fields_of_a_block_are_bounded() -> None:
     for fields, fits in ((MAX_FIELDS, True), (MAX_FIELDS + 1, False)):
         talk = GrpcConnection()
         talk.say(CLIENT, indexed(1, fields))
-        assert talk.observer.blind != fits
+        assert talk.observer.inactive != fits
 
 
 @pytest.mark.parametrize("fields", [1, 15, 100])
@@ -301,10 +301,10 @@ def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
         block = indexed(2 * number + 1, fields)
         flood.feed(CLIENT, block, 1.0)
         slow.feed(CLIENT, block, 1.0 + 2 * number * (fields + 4) / FIELDS_PER_SECOND)
-        if flood.blind:
+        if flood.inactive:
             break
     assert number * fields <= FIELDS_AT_ONCE
-    assert not slow.blind
+    assert not slow.inactive
 
 
 def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
@@ -320,7 +320,7 @@ def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
     for stream in range(1, 4600, 2):
         decoder.decode(indexed(stream, 100)[9:], raw=True)
     assert spent < (time.process_time() - begun) / 4
-    assert observer.blind
+    assert observer.inactive
 
 
 @given(st.lists(st.sampled_from(["blue", "red", "green"]), max_size=20))
@@ -364,7 +364,7 @@ def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
             talk.say(CLIENT, frame(HEADERS, END_HEADERS, stream, block))
             talk.ask(asked("a"), stream=stream)
         assert len(talk.log.streams) == 2 * fits
-        assert talk.observer.blind != fits
+        assert talk.observer.inactive != fits
 
 
 def test_more_calls_than_the_bound_are_passed_over() -> None:
@@ -372,7 +372,7 @@ def test_more_calls_than_the_bound_are_passed_over() -> None:
     for number in range(MAX_CALLS + 1):
         talk.call(asked("a"), stream=2 * number + 1, path=INFER)
     assert talk.observer.live == MAX_CALLS
-    assert talk.log.events[-1] == ("passed_over", "calls")
+    assert talk.log.events[-1] == ("skipped", "calls")
     talk.status(stream=1)
     talk.call(asked("b"), stream=9999)
     assert talk.observer.live == MAX_CALLS
@@ -385,7 +385,7 @@ def test_calls_that_were_left_make_room_once_the_server_is_done() -> None:
         talk.call(asked("a"), stream=stream)
         talk.reset(CLIENT, stream=stream)
         talk.respond(answered("a", final=True), stream=stream)
-    assert ("passed_over", "calls") not in talk.log.events
+    assert ("skipped", "calls") not in talk.log.events
     assert len(talk.log.streams) == MAX_CALLS + 1
 
 
@@ -394,7 +394,7 @@ def test_more_requests_than_the_bound_are_passed_over() -> None:
     talk.call()
     talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", final=True)) * (MAX_REQUESTS + 1)))
     assert talk.observer.live == MAX_REQUESTS
-    assert talk.log.events[-1] == ("passed_over", "crowded")
+    assert talk.log.events[-1] == ("skipped", "crowded")
     talk.respond(answered("a", final=True))
     talk.ask(asked("a", final=True))
     assert talk.observer.live == MAX_REQUESTS
@@ -446,7 +446,7 @@ def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
         talk.say(CLIENT, frame(DATA, END_STREAM, stream, b"whatever"))
         talk.headers(SERVER, stream, {":status": "200"})
         talk.say(SERVER, frame(DATA, END_STREAM, stream, b"whatever"))
-        assert talk.log.events == [("passed_over", "http2")] * max(0, (stream - 5) // 2)
+        assert talk.log.events == [("skipped", "http2")] * max(0, (stream - 5) // 2)
     talk.call(asked("a"), stream=11)
     assert talk.observer.live == 1
 

@@ -335,9 +335,7 @@ def test_what_is_no_json_is_passed_over_once() -> None:
     log = streamed([text("a"), b"data: hello\n\n", b"data: [1]\n\n", text("b"), DONE])
 
     assert chunks(log) == [(1.0, 0), (4.0, 0)]
-    assert [event for event in log.events if event[0] == "passed_over"] == [
-        ("passed_over", "event")
-    ]
+    assert [event for event in log.events if event[0] == "skipped"] == [("skipped", "event")]
 
 
 def test_timing_of_trtllm_serve_comes_after_the_end_mark() -> None:
@@ -402,7 +400,7 @@ def test_what_goes_on_after_its_end_is_no_json() -> None:
     log = streamed([text("a"), text("b"), text("c")[:-2] + b"x\n\n"])
 
     assert chunks(log) == [(1.0, 0), (2.0, 0)]
-    assert ("passed_over", "event") in log.events
+    assert ("skipped", "event") in log.events
 
 
 def test_chunks_of_other_answers_are_counted_apart() -> None:

@@ -193,7 +193,7 @@ async def test_nothing_is_answered_to_who_has_left() -> None:
 @on_loop()
 async def test_nothing_is_answered_into_an_answer() -> None:
     """Also where nobody can tell whether the first one is over."""
-    async with proxied(lambda: Notes(blind=True)) as scene:
+    async with proxied(lambda: Notes(inactive=True)) as scene:
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, ANSWER[:-1])
@@ -383,12 +383,12 @@ PROGRAM = """
 import asyncio, resource, sys, uvloop
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from exporter.protocol.null_observer import Blind
+from exporter.protocol.null_observer import NullObserver
 
 async def main():
     hard = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", int(sys.argv[1])), Blind, print)
+    tap = ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", int(sys.argv[1])), NullObserver, print)
     await tap.start()
     print(tap.port, flush=True)
     if sys.argv[3] == "greedy":

@@ -16,7 +16,7 @@ from exporter.methods import METHODS
 from exporter.protocol.events import Listener, Outcome, Stages, Stream
 from exporter.recording.goodput import GoodputObjective, goals
 from exporter.recording.label_limiter import MAX_SERIES
-from exporter.recording.model_metrics import GOES_ON_FROM, MAX_REASONS
+from exporter.recording.model_metrics import MAX_REASONS, PRECEDING_METHOD
 from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
 from exporter.recording.retries import MOST, WITHIN
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
@@ -332,7 +332,7 @@ def test_streams_that_wait_for_a_token() -> None:
     assert recorder.waiting() == {("llama", "1"): 2}, "their clients left or do not read"
     play_on(recorder, slow, ("backpressure", 2.0))
     assert recorder.waiting() == {("llama", "1"): 3}
-    unseen = play(recorder, stream(version="1", end_may_not_show=True))
+    unseen = play(recorder, stream(version="1", silent_end=True))
     assert recorder.waiting() == {("llama", "1"): 4}
     play_on(recorder, unseen, *chunks(101.0))
     assert recorder.waiting() == {("llama", "1"): 3}, "it may have ended"
@@ -349,11 +349,11 @@ def play_on(recorder: Listener, one: Stream, *events: tuple[Any, ...]) -> None:
 
 def test_lossy_streams_are_forgotten_and_counted_for_their_tap() -> None:
     recorder = StreamRecorder({})
-    other = recorder.beside()
+    other = recorder.for_another_tap()
     one = play(other, stream(), *chunks(101.0, 102.0))
     other.lost(one)
-    other.passed_over("websocket")
-    assert (other.lossy, other.passed, recorder.lossy, recorder.passed) == (
+    other.skipped("websocket")
+    assert (other.lossy, other.skips, recorder.lossy, recorder.skips) == (
         1,
         {"websocket": 1},
         0,
@@ -727,7 +727,7 @@ def test_many_invented_names_push_out_one_another_only() -> None:
     play_on(recorder, waiting, *chunks(102.0), ended(103.0))
     assert value(recorder, "requests", outcome="ok") == 3
     assert names(recorder) == {("real", ""), ("waiting", "")}
-    assert recorder.passed == {}
+    assert recorder.skips == {}
 
 
 def test_models_that_no_one_listed_share_one_budget_of_series() -> None:
@@ -742,7 +742,7 @@ def test_models_that_no_one_listed_share_one_budget_of_series() -> None:
     unanswered = StreamRecorder({})
     for number in range(MAX_UNPROVEN + 3):
         play(unanswered, stream(model=f"m{number}"))
-    assert unanswered.passed == {"models": 3}
+    assert unanswered.skips == {"models": 3}
 
 
 def test_models_that_are_expected_have_room_whatever_a_server_lets_pass() -> None:
@@ -999,4 +999,4 @@ def test_whatever_happens_nothing_is_lost_or_counted_twice(
         for sample in measurement.samples.values():
             if isinstance(sample, Distribution):
                 assert list(sample.counts) == sorted(sample.counts)
-    assert GOES_ON_FROM.keys() | set(GOES_ON_FROM.values()) <= METHODS.keys()
+    assert PRECEDING_METHOD.keys() | set(PRECEDING_METHOD.values()) <= METHODS.keys()

@@ -37,9 +37,9 @@ class _Connection:
         self._observer: Observer = NullObserver()
 
     @property
-    def blind(self) -> bool:
+    def inactive(self) -> bool:
         """Whether nothing more will be told."""
-        return self._decided and self._observer.blind
+        return self._decided and self._observer.inactive
 
     @property
     def refusal(self) -> str:
@@ -113,7 +113,7 @@ class _Connection:
             self._become(observer)
         elif not self._missed:
             self._missed = True
-            self._listener.passed_over("midway")
+            self._listener.skipped("midway")
 
     def _become(self, observer: Observer) -> None:
         self._observer, self._decided = observer, True
@@ -126,4 +126,4 @@ class _Connection:
     def _pass_over(self, word: str) -> None:
         self._decided = True
         self._early.clear()
-        self._listener.passed_over(word)
+        self._listener.skipped(word)

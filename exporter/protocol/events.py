@@ -50,7 +50,7 @@ class Stream:
     hash of what was asked, 0 where there is none: equal requests are told apart by nothing else.
     ``counted`` says that the number of output tokens is the server's own.  ``choices`` is how many
     answers were asked for; only the first one's chunks are timed, ``other_chunks`` counts those of
-    the others.  ``end_may_not_show`` says that the answer may end without a trace on the wire.
+    the others.  ``silent_end`` says that the answer may end without a trace on the wire.
     ``opaque`` says that the answer, or the rest of it, cannot be read, so that nothing is known of
     its tokens; ``unread`` that some of it has come.
 
@@ -75,7 +75,7 @@ class Stream:
     output_tokens: int | None = None
     counted: bool = False
     stages: Stages | None = None
-    end_may_not_show: bool = False
+    silent_end: bool = False
 
     first: float = 0.0
     first_tokens: int = 0
@@ -128,7 +128,7 @@ class Listener(Protocol):
     def backpressure(self, stream: Stream, seconds: float) -> None:
         """Take in for how long a client did not read what was there for it."""
 
-    def passed_over(self, reason: str) -> None:
+    def skipped(self, reason: str) -> None:
         """Take in that something was not understood and is left out; ``reason`` is one word."""
 
 
@@ -147,7 +147,7 @@ class ObserverSettings:
 class Observer(Protocol):
     """Watches one connection, whichever protocol it speaks.
 
-    After bytes that cannot be understood an observer is ``blind``: it takes everything and tells
+    After bytes that cannot be understood an observer is ``inactive``: it takes everything and tells
     nothing more.  Nothing that is fed makes it raise, loop or hold more than its bound.
     ``refusal`` is empty, or one word for why what the client sent may be read in two ways: whoever
     forwards must not pass on what was fed last, lest the server reads something else than is
@@ -155,7 +155,7 @@ class Observer(Protocol):
     """
 
     @property
-    def blind(self) -> bool:
+    def inactive(self) -> bool:
         """Whether nothing more is understood."""
         ...
 

@@ -229,7 +229,7 @@ class GrpcCall:
     def forget(self, reason: str = "") -> None:
         """Give up on the call: what comes of its requests will never be known."""
         if reason:
-            self._listener.passed_over(reason)
+            self._listener.skipped(reason)
         for asked in self._under_way():
             self._connection.live -= 1
             self._listener.lost(asked.stream)
@@ -263,12 +263,12 @@ class GrpcCall:
         if not self._streaming and self._number:
             return  # it was answered before it had arrived
         if self._connection.held >= MAX_REQUESTS:
-            self._listener.passed_over("crowded")
+            self._listener.skipped("crowded")
             return
         try:
             request = scan_request(message.body, whole=message.whole)
         except MalformedMessageError:
-            self._listener.passed_over("malformed")
+            self._listener.skipped("malformed")
             return
         while queue := self._asked_by_id.get(request.request_id):
             if not self._may_be_over(queue[0]):
@@ -301,7 +301,7 @@ class GrpcCall:
         try:
             request = scan_request(self._questions.cut_off().body, whole=False)
         except (MalformedStreamError, MalformedMessageError):
-            self._listener.passed_over("malformed")
+            self._listener.skipped("malformed")
             return
         self._begin(request, 0, time)
 
@@ -315,7 +315,7 @@ class GrpcCall:
             streaming=self._streaming,
             prompt=prompt,
             arrived=time,
-            end_may_not_show=self._streaming and not (request.asks_for_final or self._ends_show),
+            silent_end=self._streaming and not (request.asks_for_final or self._ends_show),
         )
         self._number += 1
         self._connection.live += 1
@@ -334,7 +334,7 @@ class GrpcCall:
         if asked is None:
             if response.outputs and not self._unmatched:
                 self._unmatched = True
-                self._listener.passed_over("unmatched")
+                self._listener.skipped("unmatched")
             return
         if self._streaming:
             self._layouts.learn(message.body, response)

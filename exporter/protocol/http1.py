@@ -60,11 +60,11 @@ class Http1Observer:
     """
 
     def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
-        self.blind = False
+        self.inactive = False
         self.refusal = ""
         self._listener = listener
         self._settings = settings
-        self._deaf = False  # blind, adrift, or there is nothing more to come
+        self._deaf = False  # inactive, adrift, or there is nothing more to come
         self._adrift = False  # waiting for a request, after a gap
         self._had_gap = False
         self._begin()
@@ -202,10 +202,10 @@ class Http1Observer:
         if self._had_gap:
             self._adrift = True
             return
-        self.blind = True
+        self.inactive = True
         if direction == CLIENT:
             self.refusal = word
-        self._listener.passed_over(word)
+        self._listener.skipped(word)
 
     def _forget(self) -> None:
         self._begin()

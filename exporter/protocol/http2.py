@@ -106,7 +106,7 @@ class Http2Observer:
     """Watches a connection that the client opens with the preface of HTTP/2."""
 
     def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
-        self.blind = False
+        self.inactive = False
         self.refusal = ""
         self._listener = listener
         self._tenant_header = settings.tenant_header.encode()
@@ -124,7 +124,7 @@ class Http2Observer:
 
     def feed(self, direction: Direction, data: bytes, time: float) -> None:
         """Take in the next bytes of a direction."""
-        if self.blind:
+        if self.inactive:
             return
         try:
             self._feed(self._sides[direction], data, time)
@@ -151,7 +151,7 @@ class Http2Observer:
 
     def gap(self, direction: Direction, time: float) -> None:
         """Take in that bytes were not seen: nobody knows where the next frame begins."""
-        if not self.blind:
+        if not self.inactive:
             self._lose_sight("gap")
 
     def blocked(self) -> None:
@@ -315,9 +315,9 @@ class Http2Observer:
         if endpoint is None:
             kind = headers.get(b"content-type", b"")
             if reason := unsupported_call(method, headers.get(b":path", b""), kind):
-                self._listener.passed_over(reason)
+                self._listener.skipped(reason)
         elif len(self._calls) >= MAX_CALLS:
-            self._listener.passed_over("calls")
+            self._listener.skipped("calls")
         else:
             tenant = headers.get(self._tenant_header, b"")[:TENANT_BYTES].decode(errors="replace")
             encoding = headers.get(b"grpc-encoding", b"")
@@ -371,8 +371,8 @@ class Http2Observer:
         self._calls.clear()
 
     def _lose_sight(self, reason: str) -> None:
-        self.blind = True
-        self._listener.passed_over(reason)
+        self.inactive = True
+        self._listener.skipped(reason)
         for call in self._calls.values():
             call.forget()
         self._calls.clear()

@@ -75,7 +75,7 @@ class HttpExchange:
                 streaming=target.endpoint == "generate_stream",
             )
         elif target:
-            listener.passed_over(target)
+            listener.skipped(target)
         self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
         if self.stream:
             self.stream.tenant = _tenant(request, settings)
@@ -234,7 +234,7 @@ class HttpExchange:
 
     def _read_no_more(self) -> None:
         """Give up on the rest of an answer: its outcome shows, its tokens do not."""
-        self._listener.passed_over("compressed")
+        self._listener.skipped("compressed")
         self._marked = False
         self._scanner = self._splitter = None
         if self.stream:

@@ -8,7 +8,7 @@ from typing import Any
 class NullObserver:
     """Takes everything and tells nothing: nobody knows what it is, or whoever did had a defect."""
 
-    blind = True
+    inactive = True
     refusal = ""
     live = 0
 

@@ -199,7 +199,7 @@ class ResponseReader:
     def _pass_over(self) -> None:
         if not self._strange:
             self._strange = True
-            self._listener.passed_over("event")
+            self._listener.skipped("event")
 
 
 def of_status(status: int) -> Outcome:

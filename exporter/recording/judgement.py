@@ -59,7 +59,7 @@ def judge_first_token(model: ModelMetrics, stream: Stream, done: Judgement) -> N
                 model.event("ttft", threshold, good=seconds <= threshold)
 
 
-def judge_under_way(
+def evaluate_active(
     model: ModelMetrics, stream: Stream, done: Judgement, until: float, tenant: str
 ) -> None:
     """Count what a request under way has crossed by ``until``."""
@@ -84,7 +84,7 @@ def judge_ended(
 
     ``known`` are its times in seconds, by signal.
     """
-    judge_under_way(model, stream, done, until, tenant)
+    evaluate_active(model, stream, done, until, tenant)
     ok = outcome == "ok"
     if stream.streaming:
         if stream.chunks:
@@ -113,7 +113,7 @@ def _late(model: ModelMetrics, stream: Stream, done: Judgement, until: float) ->
             if _broken_at(signal, threshold, stream, done, until) is not None:
                 done.late |= {(signal, threshold)}
                 model.event(signal, threshold, good=False)
-    if stream.chunks and not (stream.end_may_not_show or stream.opaque):
+    if stream.chunks and not (stream.silent_end or stream.opaque):
         for threshold in model.thresholds.get("itl", ()):
             if until - stream.last > threshold and threshold not in done.pending:
                 done.pending |= {threshold}
@@ -149,6 +149,6 @@ def _broken_at(
         case "max_gap" if stream.chunks and not stream.opaque:
             if limit in done.gaps and done.gaps[limit] < until:
                 return done.gaps[limit]
-            waiting = until - stream.last > limit and not stream.end_may_not_show
+            waiting = until - stream.last > limit and not stream.silent_end
             return stream.last + limit if waiting else None
     return None

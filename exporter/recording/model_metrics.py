@@ -42,7 +42,7 @@ WHERE_NOT_ALL_IS_TOLD: Mapping[str, str] = {
     "cached_input_tokens": "wire_told",
 }
 """The method from the first request on that does not say what the signal needs."""
-GOES_ON_FROM: Mapping[str, str] = {
+PRECEDING_METHOD: Mapping[str, str] = {
     "wire_chunks": "wire",
     "wire_told": "wire",
     "wire_stages_sampled": "wire_stages",

@@ -24,7 +24,7 @@ from typing import Protocol
 from exporter.protocol.events import Outcome, Stream
 from exporter.recording.genai_recorder import GenAiRecorder
 from exporter.recording.goodput import GoodputObjective, times
-from exporter.recording.judgement import Judgement, judge_ended, judge_first_token, judge_under_way
+from exporter.recording.judgement import Judgement, evaluate_active, judge_ended, judge_first_token
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.model_metrics import ModelMetrics, TokenHistograms
 from exporter.recording.model_registry import ModelRegistry
@@ -108,7 +108,7 @@ class StreamRecorder:
     ) -> None:
         self.genai = GenAiRecorder(genai or {})
         self.lossy = 0
-        self.passed: Counter[str] = Counter()
+        self.skips: Counter[str] = Counter()
         goals = tuple(goals)
         selected = dict(tenants or {})
         self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
@@ -134,17 +134,17 @@ class StreamRecorder:
         self._live: dict[Stream, _Live] = {}
         self._retries = RetryDetector()
 
-    def beside(self) -> StreamRecorder:
+    def for_another_tap(self) -> StreamRecorder:
         """Return a listener for another tap: with counts of its own, only.
 
         Set its ``seen_until`` where the tap sees bytes later than they pass, and the ``lag`` of a
         tap whose event loop may be late: ``late_gaps`` counts gaps that are left out for that.
         """
         other = copy(self)
-        other.lossy, other.passed, other.late_gaps = 0, Counter(), 0
+        other.lossy, other.skips, other.late_gaps = 0, Counter(), 0
         return other
 
-    def judge_under_way(self, now: float) -> Iterator[None]:
+    def evaluate_active(self, now: float) -> Iterator[None]:
         """Count requests under way that have crossed a threshold; stops after every few of them.
 
         Events may come in between.
@@ -155,7 +155,7 @@ class StreamRecorder:
                 there = live.left or stream
                 if live.left:
                     until = min(until, live.left.closing_at)
-                judge_under_way(live.model, there, live.judgement, until, live.tenant)
+                evaluate_active(live.model, there, live.judgement, until, live.tenant)
             if number % AT_ONCE == 0:
                 yield
 
@@ -174,7 +174,7 @@ class StreamRecorder:
             (live.model.name, live.model.version)
             for stream, live in self._live.items()
             if stream.streaming and live.left is None and not live.blocked and not stream.opaque
-            if not (stream.chunks and stream.end_may_not_show)
+            if not (stream.chunks and stream.silent_end)
             if stream.choices == 1 or not (stream.chunks or stream.other_chunks)
         )
 
@@ -208,7 +208,7 @@ class StreamRecorder:
         stream.model = stream.model or self._models.only()
         model = self._models.requested(stream.model, stream.version, stream.endpoint)
         if model is None:
-            self.passed["models"] += 1
+            self.skips["models"] += 1
             return
         model.live += 1
         model.touched = True
@@ -327,9 +327,9 @@ class StreamRecorder:
             live.blocked = False
             live.model.count("client_backpressure", amount=seconds)
 
-    def passed_over(self, reason: str) -> None:
+    def skipped(self, reason: str) -> None:
         """Count what was not understood."""
-        self.passed[reason] += 1
+        self.skips[reason] += 1
 
     # What they mean
 

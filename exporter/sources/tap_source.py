@@ -11,7 +11,7 @@ from exporter.background import Supervisor, TaskState
 from exporter.families import Family, own_family
 from exporter.genai import GenAiSeries
 from exporter.recording.metric_recorder import Series
-from exporter.recording.model_metrics import GOES_ON_FROM, UNUSED
+from exporter.recording.model_metrics import PRECEDING_METHOD, UNUSED
 from exporter.samples import Labels, Measurement, Missing, ModelInfo, Snapshot, Value, nothing_of
 from exporter.sources import Closing
 from exporter.sources.served_models import ServedModels
@@ -287,5 +287,5 @@ def _series(measurement: Measurement) -> Series:
 def _older(series: Series) -> Series | None:
     """Return the series that this one goes on from, if it does."""
     signal, model, version, method = series
-    older = GOES_ON_FROM.get(method)
+    older = PRECEDING_METHOD.get(method)
     return (signal, model, version, older) if older else None

@@ -36,7 +36,7 @@ def _capture() -> None:
 async def capturing(*ports: int) -> AsyncIterator[WireLog]:
     log = WireLog()
     tap = CaptureTap(
-        CaptureSpec("lo", ports), partial(observe, log, ObserverSettings()), log.passed_over
+        CaptureSpec("lo", ports), partial(observe, log, ObserverSettings()), log.skipped
     )
     await tap.start()
     try:
@@ -44,7 +44,7 @@ async def capturing(*ports: int) -> AsyncIterator[WireLog]:
     finally:
         await tap.close()
     assert tap.traffic().dropped == 0
-    assert not [event for event in log.events if event[0] in ("lost", "passed_over")]
+    assert not [event for event in log.events if event[0] in ("lost", "skipped")]
 
 
 async def ended(log: WireLog, count: int) -> None:

@@ -39,7 +39,7 @@ async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLo
         taps = []
         for port in server.ports:
             spec = ProxySpec("127.0.0.1", 0, "127.0.0.1", port)
-            taps.append(ProxyTap(spec, partial(observe, log, ObserverSettings()), log.passed_over))
+            taps.append(ProxyTap(spec, partial(observe, log, ObserverSettings()), log.skipped))
             await taps[-1].start()
             stack.push_async_callback(taps[-1].close)
         yield tuple(tap.port for tap in taps), log

@@ -90,7 +90,7 @@ class ConnectionTable:
             half.take(seq, ack, flags, window, data, time)
         except Exception as error:
             self._isolate(half.connection, error, time)
-        if half.connection.observer.blind:
+        if half.connection.observer.inactive:
             self._pass_over(key if half.direction == CLIENT else reverse(key), time)
 
     def sweep(self, time: float) -> None:
@@ -222,7 +222,7 @@ class ConnectionTable:
             connection.observer.expire(time)
         except Exception as error:
             self._isolate(connection, error, time)
-        return connection.observer.blind
+        return connection.observer.inactive
 
     def _isolate(self, connection: TcpConnection, error: Exception, time: float) -> None:
         connection.observer = self._errors.isolate(connection.observer, error, time)

@@ -61,7 +61,7 @@ class _RunningTap:
         """Return what it has counted."""
         traffic = self.tap.traffic()
         lossy = self.recorder.lossy + traffic.unseen
-        passed, late_gaps = dict(self.recorder.passed), self.recorder.late_gaps
+        passed, late_gaps = dict(self.recorder.skips), self.recorder.late_gaps
         return TapState(self.name(), traffic, passed, lossy, late_gaps)
 
 
@@ -116,7 +116,7 @@ async def _serve(link: socket.socket) -> None:
 def _watched(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_RunningTap]:
     wire = WireSettings(settings.tenant_header, os.urandom(SALT_BYTES))
     for text in settings.taps:
-        listener = recorder.beside()
+        listener = recorder.for_another_tap()
         tap = _tap(parse(text), settings, listener, wire)
         listener.seen_until = tap.seen_until
         listener.lag = tap.lag
@@ -129,7 +129,7 @@ def _tap(spec: Spec, settings: TapSettings, listener: StreamRecorder, wire: Wire
     if isinstance(spec, CaptureSpec):
         from exporter.taps.capture.capture_tap import CaptureTap
 
-        return CaptureTap(spec, new_observer, listener.passed_over)
+        return CaptureTap(spec, new_observer, listener.skipped)
     from exporter.taps.proxy.context import ProxyLimits
     from exporter.taps.proxy.proxy_tap import ProxyTap
     from exporter.taps.proxy.tls import Certificate, Verification
@@ -137,7 +137,7 @@ def _tap(spec: Spec, settings: TapSettings, listener: StreamRecorder, wire: Wire
     return ProxyTap(
         spec,
         new_observer,
-        listener.passed_over,
+        listener.skipped,
         limits=ProxyLimits(settings.connections),
         certificate=Certificate(settings.certificate, settings.key)
         if settings.certificate
@@ -167,7 +167,7 @@ async def _answer(
             if "drain" in message:
                 drain.set_result(message["drain"])
                 continue
-            for _ in recorder.judge_under_way(monotonic()):
+            for _ in recorder.evaluate_active(monotonic()):
                 await asyncio.sleep(0)
             recorder.learn_models(message.pop("known"), message.pop("reported"))
             for measurements in recorder.measurements(changed_only=True):

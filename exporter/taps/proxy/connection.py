@@ -153,7 +153,7 @@ class ClientConnection(asyncio.Protocol):
             self._check_asked()
         elif self._http2:
             pass
-        elif not self.unanswered and not self._observer.blind and not self._live():
+        elif not self.unanswered and not self._observer.inactive and not self._live():
             self.unanswered = True
         self._tell(self._observer.feed, CLIENT, data, now)
         if refusal := self._observer.refusal:
@@ -438,7 +438,7 @@ class ClientConnection(asyncio.Protocol):
             return not self._unsent
         return not (
             self.unanswered
-            or self._observer.blind
+            or self._observer.inactive
             or self._live()
             or self._client.get_write_buffer_size()
             or self._server.transport.get_write_buffer_size()
