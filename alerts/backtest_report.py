@@ -1,4 +1,4 @@
-"""A backtest for people and for programs."""
+"""Reports of backtests, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from slos.durations import format_duration
 from slos.plan import Plan
 
 _WIDTH = 100
-"""Columns of a line of days."""
+"""Maximum width of a line of days."""
 _BLANK = "\u00a0"
-"""A blank at which no line is broken."""
+"""A no-break space."""
 
 
 def as_text(plan: Plan, backtests: Iterable[Backtest]) -> str:
-    """Write what came of a service's objectives as a text for terminals."""
+    """Format the backtests of a service as text for terminals."""
     return "\n".join("\n".join(_lines(plan, each)) + "\n" for each in backtests)
 
 
@@ -32,10 +32,10 @@ def _lines(plan: Plan, backtest: Backtest) -> Iterator[str]:
         yield f"{plan.service.service} {objective.name}, {_labels(backtest.group)}"
     else:
         start, end = _moment(backtest.start), _moment(backtest.end)
-        kept = f" for each {' and '.join(objective.group_by)}" if objective.group_by else ""
+        by_group = f" for each {' and '.join(objective.group_by)}" if objective.group_by else ""
         yield (
             f"{plan.service.service} {objective.name}: {_percent(objective.target)} over "
-            f"{format_duration(plan.service.window)}{kept}, from {start} to {end} UTC"
+            f"{format_duration(plan.service.window)}{by_group}, from {start} to {end} UTC"
         )
     yield from _measured(backtest)
     if backtest.groups is not None:
@@ -63,8 +63,8 @@ def _measured(backtest: Backtest) -> Iterator[str]:
 
 
 def _groups(backtest: Backtest) -> str:
-    told = ", of which those below spent most of their budget" if backtest.groups else ""
-    return f"{backtest.groups:,} groups{told}"
+    note = ", of which those below spent most of their budget" if backtest.groups else ""
+    return f"{backtest.groups:,} groups{note}"
 
 
 def _tightest(backtest: Backtest) -> str:
@@ -75,7 +75,7 @@ def _tightest(backtest: Backtest) -> str:
 
 
 def _by_day(backtest: Backtest) -> Iterator[str]:
-    """Yield what was left at the end of each day."""
+    """Yield the remaining budget at the end of each day."""
     days: dict[date, float] = {}
     for time, left in backtest.budget:
         days[datetime.fromtimestamp(time, UTC).date()] = left
@@ -107,7 +107,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def as_json(tested: Iterable[tuple[Plan, Iterable[Backtest]]]) -> str:
-    """Write backtests as JSON; times are in seconds since the epoch, shares are ratios.
+    """Format backtests as JSON: times in seconds since the epoch, shares as ratios.
 
     docs/reference/json-output.md lists the keys.
     """

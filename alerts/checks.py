@@ -19,7 +19,7 @@ Item = dict[str, object]
 
 def firing(plan: Plan, planned: PlannedObjective, alert: PlannedAlert, **more: str) -> Vector:
     """Select an alert while it fires, of the group that stories are about."""
-    of_group = alert not in (planned.absent, planned.impossible)
+    of_group = alert not in (planned.absent, planned.inconsistent)
     labels = {
         "alertname": alert.name,
         "alertstate": "firing",

@@ -1,4 +1,4 @@
-"""What a Prometheus has stored of an objective, asked in parts as large as it takes them."""
+"""Read the history of objectives from Prometheus, in range queries within its limits."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from slos import names
 from slos.durations import parse_duration
 from slos.plan import Plan, PlannedObjective
 
-Ask = Callable[[str, float, float, float], Sequence[Series]]
-"""A range query: PromQL, first and last time, and step, in seconds."""
+RangeQuery = Callable[[str, float, float, float], Sequence[Series]]
+"""Run a range query: PromQL, first and last time, and step, in seconds."""
 Group = tuple[str, ...]
 """The values of an objective's labels, as in its ``group_by``."""
 
 STEP = 60.0
 _POINTS = 2_000
-"""At once: less than Prometheus's limit of 11,000, and small enough to see the work go on."""
+"""Points per query: below Prometheus's limit of 11,000, and few enough to show progress."""
 _LEAST_POINTS = 60
 _DAY_POINTS = 288
 _BASE_SECONDS = int(parse_duration(names.BASE_WINDOW))
-# Something of every target that is scraped: without any, Prometheus itself was down.
-_WATCHED = aggregate("count", vector("up"))
+# Without any `up`, Prometheus itself was down.
+_TARGETS = aggregate("count", vector("up"))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The groups of an objective: the worst ones, in that order, and how many there are."""
+class RankedGroups:
+    """The groups of an objective: the worst ones, worst first, and the number of all."""
 
     worst: tuple[Group, ...]
     count: int
 
 
-class Archive:
+class PrometheusHistory:
     """The history of a Prometheus over ``days`` up to ``end`` (epoch seconds).
 
-    ``ask`` is given the queries; ``advance`` is called with how much of :meth:`work` is done.
-    Both may raise :class:`promql.client.PrometheusError`, as every method then does.
+    ``query`` runs range queries; ``advance`` reports progress, in units of :meth:`work`.
+    Methods pass on :class:`promql.client.PrometheusError` from both.
     """
 
-    def __init__(self, ask: Ask, days: int, end: float, advance: Callable[[int], object]) -> None:
-        self._ask, self._advance = ask, advance
+    def __init__(
+        self, query: RangeQuery, days: int, end: float, advance: Callable[[int], object]
+    ) -> None:
+        self._query, self._advance = query, advance
         self._end = end // STEP * STEP
         self._count = round(days * 86_400 / STEP)
         self._start = self._end - (self._count - 1) * STEP
@@ -52,13 +54,13 @@ class Archive:
         self._down: list[bool] | None = None
 
     def work(self, plans: Sequence[Plan]) -> int:
-        """Return how much there is to do for all objectives of these plans."""
-        asked = (len(_asked(plan, each)) for plan in plans for each in plan.objectives)
+        """Return the number of steps to query for all objectives of these plans."""
+        queries = (len(_expressions(plan, each)) for plan in plans for each in plan.objectives)
         grouped = sum(bool(each.objective.group_by) for plan in plans for each in plan.objectives)
-        return (1 + sum(asked) + 4 * grouped) * self._count
+        return (1 + sum(queries) + 4 * grouped) * self._count
 
     def whole(self, plan: Plan, planned: PlannedObjective) -> History:
-        """Return the history of an objective; of all its groups together if it has any."""
+        """Return the history of an objective, the sum of its groups if it has any."""
         events, by = planned.events, planned.objective.group_by
         bad, total = (
             self._one(aggregate("sum", expr) if by else expr) for expr in (events.bad, events.total)
@@ -68,16 +70,16 @@ class Archive:
             STEP,
             bad,
             total,
-            missing=() if _asks_rules(plan, planned) else self._flags(events.missing),
+            missing=() if _missing_by_rules(plan, planned) else self._flags(events.missing),
             uncovered=self._flags(events.uncovered),
-            impossible=() if by else self._flags(events.impossible),
+            inconsistent=() if by else self._flags(events.inconsistent),
             down=self.down(),
         )
 
-    def groups(self, planned: PlannedObjective, most: int) -> Found:
-        """Find the groups of an objective: those that spent most of their budget first.
+    def groups(self, planned: PlannedObjective, most: int) -> RankedGroups:
+        """Rank the groups of an objective by spent budget, and return the ``most`` first ones.
 
-        Groups with too few bad events for the alerts come after the others.
+        Groups with too few bad events for the alerts come last.
         """
         by, totals = planned.objective.group_by, dict[Group, list[float]]()
         for position, expr in enumerate((planned.events.bad, planned.events.total)):
@@ -91,35 +93,37 @@ class Archive:
             return bad < planned.min_bad_events, -ratio, -total
 
         ranked = sorted(sorted(totals), key=spent)
-        return Found(tuple(islice(ranked, most)), len(ranked))
+        return RankedGroups(tuple(islice(ranked, most)), len(ranked))
 
     def by_group(
-        self, planned: PlannedObjective, found: Found
+        self, planned: PlannedObjective, ranking: RankedGroups
     ) -> Iterator[tuple[Mapping[str, str], History]]:
-        """Yield the history of each of the groups that were found."""
+        """Yield the history of each ranked group."""
         events, by = planned.events, planned.objective.group_by
-        if not found.worst:
+        if not ranking.worst:
             return
-        only = None if len(found.worst) == found.count else _only(by, found.worst)
+        only = None if len(ranking.worst) == ranking.count else _only(by, ranking.worst)
         bad, total = (self._rates(expr, by, only) for expr in (events.bad, events.total))
-        impossible = {} if events.impossible is None else self._rates(events.impossible, by, only)
+        inconsistent = (
+            {} if events.inconsistent is None else self._rates(events.inconsistent, by, only)
+        )
         nothing: Rates = [None] * self._count
-        for group in found.worst:
-            flags = [value is not None for value in impossible.get(group, nothing)]
+        for group in ranking.worst:
+            flags = [value is not None for value in inconsistent.get(group, nothing)]
             history = History(
                 self._start,
                 STEP,
                 bad.pop(group, nothing),
                 total.pop(group, nothing),
-                impossible=flags if events.impossible is not None else (),
+                inconsistent=flags if events.inconsistent is not None else (),
                 down=self.down(),
             )
             yield dict(zip(by, group, strict=True)), history
 
     def down(self) -> Sequence[bool]:
-        """Return when Prometheus had nothing of anybody; never, if it has no ``up`` at all."""
+        """Return, for each step, whether Prometheus was down; never, if it has no ``up`` at all."""
         if self._down is None:
-            up = self._one(_WATCHED)
+            up = self._one(_TARGETS)
             known = any(value is not None for value in up)
             self._down = [known and value is None for value in up]
         return self._down
@@ -133,53 +137,53 @@ class Archive:
     def _rates(
         self, expr: Expr, by: Sequence[str], only: Expr | None = None
     ) -> dict[Group, list[float | None]]:
-        """Return a query's values by its labels, at every step."""
-        asked = expr if only is None else expr.and_(only, on(*by))
+        """Return the values of a query at every step, by the values of its labels."""
+        limited = expr if only is None else expr.and_(only, on(*by))
         found: dict[Group, list[float | None]] = {}
-        for series, at, count in self._parts(asked):
+        for series, at, count in self._parts(limited):
             group = tuple(series.labels.get(label, "") for label in by)
             values = aligned(self._time(at), STEP, count, series.values.items())
             found.setdefault(group, [None] * self._count)[at : at + count] = values
         return found
 
     def _counts(self, expr: Expr) -> Iterator[tuple[Series, int, int]]:
-        """Yield sums of a rate, each over a part of the time."""
+        """Yield the sums of a rate over parts of the time."""
         step = f"{_BASE_SECONDS}s"
 
         def summed(at: int, count: int) -> Sequence[Series]:
             last = self._time(at + count - 1)
             whole = Subquery(expr, f"{round(count * STEP)}s", step)
             counted = call("sum_over_time", whole) * number(_BASE_SECONDS)
-            return self._ask(str(counted), last, last, STEP)
+            return self._query(str(counted), last, last, STEP)
 
-        yield from self._answers(summed, _DAY_POINTS * _BASE_SECONDS // round(STEP))
+        yield from self._results(summed, _DAY_POINTS * _BASE_SECONDS // round(STEP))
 
     def _parts(self, expr: Expr) -> Iterator[tuple[Series, int, int]]:
         text = str(expr)
 
-        def asked(at: int, count: int) -> Sequence[Series]:
-            return self._ask(text, self._time(at), self._time(at + count - 1), STEP)
+        def values(at: int, count: int) -> Sequence[Series]:
+            return self._query(text, self._time(at), self._time(at + count - 1), STEP)
 
-        yield from self._answers(asked, _POINTS)
+        yield from self._results(values, _POINTS)
 
-    def _answers(
-        self, ask: Callable[[int, int], Sequence[Series]], most: int
+    def _results(
+        self, query: Callable[[int, int], Sequence[Series]], most: int
     ) -> Iterator[tuple[Series, int, int]]:
-        """Yield every series of every part, with its part's first step and number of steps.
+        """Yield every series of every part, with the first step and number of steps of its part.
 
-        Parts get smaller as long as Prometheus says that they are too large, and stay so.
+        A part that Prometheus rejects as too large halves the size of all later parts.
         """
         at = 0
         while at < self._count:
             count = min(self._points, most, self._count - at)
             try:
-                answer = ask(at, count)
+                result = query(at, count)
             except QueryTooLargeError:
                 if count <= _LEAST_POINTS:
                     raise
                 self._points = max(_LEAST_POINTS, count // 2)
                 continue
-            for series in answer:
+            for series in result:
                 yield series, at, count
             at += count
             self._advance(count)
@@ -188,29 +192,29 @@ class Archive:
         return self._start + index * STEP
 
 
-def _asked(plan: Plan, planned: PlannedObjective) -> list[Expr]:
+def _expressions(plan: Plan, planned: PlannedObjective) -> list[Expr]:
     events = planned.events
-    missing = None if _asks_rules(plan, planned) else events.missing
-    of = (events.bad, events.total, missing, events.uncovered, events.impossible)
+    missing = None if _missing_by_rules(plan, planned) else events.missing
+    of = (events.bad, events.total, missing, events.uncovered, events.inconsistent)
     return [expr for expr in of if expr is not None]
 
 
-def _asks_rules(plan: Plan, planned: PlannedObjective) -> bool:
-    """Whether signals are missed by what the rules record, which follows from the rates."""
+def _missing_by_rules(plan: Plan, planned: PlannedObjective) -> bool:
+    """Whether absence is detected on the recorded rules, so that it follows from the rates."""
     recorded = names.series_labels(plan.service.service, planned.objective.name)
     return planned.events.missing == call("absent", vector(names.TOTAL, recorded))
 
 
 def _only(by: Sequence[str], groups: Sequence[Group]) -> Expr:
-    """Return one element for each of these groups, to choose them out of any query's answer."""
+    """Return a vector with one element per group, to filter the result of a query."""
     chosen: Expr | None = None
     for group in groups:
         one: Expr = call("vector", number(1))
         for label, value in zip(by, group, strict=True):
-            # A dollar would stand for a part of the source label, of which there is none.
-            words = (label, value.replace("$", "$$"), "", "")
-            texts = (Text(quote(word), whole=True) for word in words)
+            # `$` would refer to a capture group of the empty source label.
+            arguments = (label, value.replace("$", "$$"), "", "")
+            texts = (Text(quote(text), whole=True) for text in arguments)
             one = call("label_replace", one, *texts)
         chosen = one if chosen is None else chosen.or_(one)
-    assert chosen is not None  # noqa: S101  (nobody asks for no group)
+    assert chosen is not None  # noqa: S101  (callers pass at least one group)
     return chosen

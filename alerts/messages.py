@@ -22,7 +22,7 @@ from promql.expr import (
     vector,
 )
 from slos import names
-from slos.burn import Pair, Trickle
+from slos.burn import LowTrafficCondition, Pair
 from slos.causes import cause_labels
 from slos.durations import format_duration
 from slos.events import MINUTE
@@ -163,11 +163,11 @@ def inconsistent(planned: PlannedObjective) -> Message:
     )
 
 
-def low_traffic(plan: Plan, planned: PlannedObjective, trickle: Trickle) -> Message:
+def low_traffic(plan: Plan, planned: PlannedObjective, condition: LowTrafficCondition) -> Message:
     """Describe the alert on errors at low traffic, whose value is the error ratio."""
     return Message.of(
-        f"errors at low traffic, {_VALUE} bad in {trickle.window}",
-        f"At least {trickle.events} and fewer than {planned.min_bad_events} "
+        f"errors at low traffic, {_VALUE} bad in {condition.window}",
+        f"At least {condition.events} and fewer than {planned.min_bad_events} "
         f"{planned.indicator.events} were bad, too few for a burn-rate alert.",
         f"Objective: {planned.sentence}",
     )
@@ -204,7 +204,7 @@ def _history(matchers: str, period: Decimal) -> str:
 def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
     """Name the group that an alert is about; what is missing has none."""
     by = planned.objective.group_by
-    if not by or alert in (planned.absent, planned.impossible):
+    if not by or alert in (planned.absent, planned.inconsistent):
         return ""
     return f" ({', '.join(f'{label} {{{{ $labels.{label} }}}}' for label in by)})"
 

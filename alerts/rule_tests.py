@@ -272,14 +272,14 @@ def _contradictions(plan: Plan) -> Iterator[Item]:
     stories: dict[Decimal, list[PlannedObjective]] = {}
     for planned in plan.objectives:
         bad = contradiction(planned, plan.service)
-        if planned.impossible in planned.alerts and bad is not None:
+        if planned.inconsistent in planned.alerts and bad is not None:
             stories.setdefault(bad, []).append(planned)
     lasting = parse_duration(INCONSISTENT_FOR)
     told = lasting + parse_duration(names.BASE_WINDOW) + DELAY
     for bad, objectives in stories.items():
         checks = []
         for planned in objectives:
-            alert = firing(plan, planned, planned.impossible)
+            alert = firing(plan, planned, planned.inconsistent)
             checks += [
                 none(_SETTLED, replace(alert, matchers=_in_any_state(alert))),
                 none(_SETTLED + lasting / 2, alert),

@@ -15,7 +15,7 @@ from alerts import messages
 from alerts.messages import Message
 from promql.expr import Expr, Text, call, decimal_text, for_matchers, number, pretty
 from slos import names
-from slos.burn import Pair, Trickle
+from slos.burn import LowTrafficCondition, Pair
 from slos.durations import format_duration
 from slos.events import MINUTE
 from slos.indicators import threshold_text, unavailable_signals
@@ -130,8 +130,8 @@ class _Rules:
                 window=pair.long,
                 burn_rate=decimal_text(pair.burn_rate),
             )
-        if planned.trickle is not None and planned.failing_trickle in alerts:
-            yield self._low_traffic_alert(planned.trickle)
+        if planned.low_traffic is not None and planned.low_traffic_errors in alerts:
+            yield self._low_traffic_alert(planned.low_traffic)
         if planned.exhausted in alerts:
             message = messages.exhausted(self.plan, planned)
             spent = _spent(self.planned.matchers, Decimal(1), planned.min_bad_events)
@@ -147,11 +147,13 @@ class _Rules:
                 )
         if planned.absent in alerts:
             yield from self._absent_alerts()
-        inconsistent = planned.recorded.impossible
-        if inconsistent is not None and planned.impossible in alerts:
+        inconsistent = planned.recorded.inconsistent
+        if inconsistent is not None and planned.inconsistent in alerts:
             message = messages.inconsistent(planned)
             expr = pretty(inconsistent, _ALERT_WIDTH)
-            yield self._alert(planned.impossible, expr, "ticket", message, lasting=INCONSISTENT_FOR)
+            yield self._alert(
+                planned.inconsistent, expr, "ticket", message, lasting=INCONSISTENT_FOR
+            )
 
     def _absent_alerts(self) -> Iterator[Rule]:
         planned, lasting = self.planned, format_duration(self.planned.absent_seconds)
@@ -172,12 +174,12 @@ class _Rules:
             ("ticket", uncovered, messages.uncovered(planned)),
         )
 
-    def _low_traffic_alert(self, trickle: Trickle) -> Rule:
+    def _low_traffic_alert(self, condition: LowTrafficCondition) -> Rule:
         return self._alert(
-            self.planned.failing_trickle,
-            _low_traffic(self.planned.matchers, trickle, self.planned.min_bad_events),
+            self.planned.low_traffic_errors,
+            _low_traffic(self.planned.matchers, condition, self.planned.min_bad_events),
             "ticket",
-            messages.low_traffic(self.plan, self.planned, trickle),
+            messages.low_traffic(self.plan, self.planned, condition),
         )
 
     def _labels(self) -> dict[str, str]:
@@ -256,13 +258,13 @@ def _burns(matchers: str, pair: Pair, least_bad: int) -> str:
 
 
 @for_matchers
-def _low_traffic(matchers: str, trickle: Trickle, least_bad: int) -> str:
+def _low_traffic(matchers: str, condition: LowTrafficCondition, least_bad: int) -> str:
     """Return where most events are bad, and those are too few for a burn-rate alert."""
-    ratio = _series(names.error_ratio(trickle.window), matchers)
-    bad = _count(names.BAD, matchers, trickle.window)
-    some = bad.compare(">", number(trickle.events - 1))
+    ratio = _series(names.error_ratio(condition.window), matchers)
+    bad = _count(names.BAD, matchers, condition.window)
+    some = bad.compare(">", number(condition.events - 1))
     few = bad.compare("<", number(least_bad))
-    most = ratio.compare(">", number(trickle.threshold))
+    most = ratio.compare(">", number(condition.threshold))
     return pretty(most.and_(some).and_(few), _ALERT_WIDTH)
 
 

@@ -271,27 +271,27 @@ def _spends(plan: Plan, planned: PlannedObjective, *, does: bool) -> Iterator[It
 def _low_traffic(plan: Plan) -> Iterator[Item]:
     """Let few events be bad: enough, too few, too many, and too small a share of them."""
     about = "All events are the oldest in the window; still older ones are bad."
-    told = [each for each in plan.objectives if each.failing_trickle in each.alerts]
+    told = [each for each in plan.objectives if each.low_traffic_errors in each.alerts]
     for story_name in ("enough", "too few", "too many", "too small a share"):
         story, checks = dict[PlannedObjective, _Spells](), list[Item]()
         for planned in told:
-            trickle, most = planned.trickle, planned.min_bad_events
-            assert trickle is not None  # noqa: S101  (else there is no such alert)
+            condition, most = planned.low_traffic, planned.min_bad_events
+            assert condition is not None  # noqa: S101  (else there is no such alert)
             bad = {
-                "enough": trickle.events,
-                "too few": trickle.events - 1,
+                "enough": condition.events,
+                "too few": condition.events - 1,
                 "too many": most,
             }.get(story_name, most - 1)
             part = _BELOW if story_name.endswith("share") else _ABOVE
-            share = min(trickle.threshold * part, (trickle.threshold + 1) / 2)
-            rest = _samples(parse_duration(trickle.window), _EVERY) - 1
+            share = min(condition.threshold * part, (condition.threshold + 1) / 2)
+            rest = _samples(parse_duration(condition.window), _EVERY) - 1
             story[planned] = [
                 _Spell(1, Decimal(most), Decimal(most)),
                 _Spell(1, bad / share, Decimal(bad)),
                 _Spell(rest, _NONE, _NONE),
             ]
             does = story_name == "enough"
-            checks.append(_fires(plan, planned, planned.failing_trickle, does=does))
+            checks.append(_fires(plan, planned, planned.low_traffic_errors, does=does))
         if story:
             yield _test(f"bad events at low traffic: {story_name}", about, plan, story, checks)
 

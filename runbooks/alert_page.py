@@ -65,12 +65,12 @@ def _diagnosis_and_mitigation(
     subject: Subject, alert: PlannedAlert, shared: SharedPages | None
 ) -> Iterator[str]:
     """Yield both sections; at low traffic they are those of the burn-rate alert."""
-    if alert.kind == "trickle":
+    if alert.kind == "low_traffic":
         burn = page_link(subject.planned.burn)
-        trickle = subject.planned.trickle
-        assert trickle is not None  # noqa: S101  (else there is no such alert)
+        condition = subject.planned.low_traffic
+        assert condition is not None  # noqa: S101  (else there is no such alert)
         yield "## Diagnosis"
-        yield f"Take the steps of {burn}, with the range `[{trickle.window}]` instead of `[5m]`."
+        yield f"Take the steps of {burn}, with the range `[{condition.window}]` instead of `[5m]`."
         yield "## Mitigation"
         yield f"As on {burn}."
         return
@@ -166,13 +166,13 @@ def _exhausted_meaning(subject: Subject) -> Iterator[str]:
         yield _policy_table(subject.planned)
 
 
-def _trickle_meaning(subject: Subject) -> Iterator[str]:
-    trickle = subject.planned.trickle
-    assert trickle is not None  # noqa: S101  (else there is no such alert)
+def _low_traffic_meaning(subject: Subject) -> Iterator[str]:
+    condition = subject.planned.low_traffic
+    assert condition is not None  # noqa: S101  (else there is no such alert)
     state = (
-        f"Over {percent(trickle.threshold)} of the {{events}} of {{service}} were bad for "
-        f"{{objective}} in the last {trickle.window}: at least {trickle.events}, and fewer than "
-        "the {least} that a burn-rate alert needs."
+        f"Over {percent(condition.threshold)} of the {{events}} of {{service}} were bad for "
+        f"{{objective}} in the last {condition.window}: at least {condition.events}, and "
+        "fewer than the {least} that a burn-rate alert needs."
     )
     yield _meaning(subject, state)
 
@@ -195,7 +195,7 @@ def _policy_table(planned: PlannedObjective) -> str:
     return "\n".join(["| budget spent | action |", "|---|---|", *rows])
 
 
-def _impossible_meaning(subject: Subject) -> Iterator[str]:
+def _inconsistent_meaning(subject: Subject) -> Iterator[str]:
     state = (
         "The SLI of {objective} of {service} is inconsistent: bad exceeds total, or a ratio is "
         "outside 0 to 1."
@@ -225,11 +225,11 @@ def _absent_meaning(subject: Subject) -> Iterator[str]:
 
 _MEANING = {
     "burn": _burn_meaning,
-    "trickle": _trickle_meaning,
+    "low_traffic": _low_traffic_meaning,
     "exhausted": _exhausted_meaning,
     "policy": _policy_meaning,
     "absent": _absent_meaning,
-    "impossible": _impossible_meaning,
+    "inconsistent": _inconsistent_meaning,
 }
 
 
@@ -239,7 +239,7 @@ def _impact(subject: Subject, alert: PlannedAlert) -> str:
             "Other alerts of this objective cannot fire. Users notice nothing, unless the server "
             "is down too, or a sidecar that is a proxy (`--tap proxy=…`)."
         )
-    if alert.kind == "impossible":
+    if alert.kind == "inconsistent":
         return "Users notice nothing. Error ratio, budget and alerts are wrong until it is fixed."
     if alert.kind in ("exhausted", "policy"):
         return (
@@ -254,10 +254,10 @@ def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
         yield "This query has a result again, 0 without traffic:"
         yield promql(subject.recorded(names.TOTAL))
         return
-    if alert.kind == "impossible":
+    if alert.kind == "inconsistent":
         yield "The query of the first step has no result."
         return
-    if alert.kind == "trickle":
+    if alert.kind == "low_traffic":
         yield "The bad share falls with each good request:"
         yield promql(subject.recorded(names.error_ratio(subject.planned.windows[-1])))
         return
@@ -287,7 +287,7 @@ def _related(subject: Subject, alert: PlannedAlert, shared: SharedPages | None) 
     lines = [f"- [Dashboard of {plan.service.service}]({dashboard(plan)})"]
     others = (planned.burn,) if shared else planned.alerts
     lines += [f"- {page_link(each)}" for each in others if each != alert and each in planned.alerts]
-    if alert.kind in ("burn", "trickle") and subject.causes:
+    if alert.kind in ("burn", "low_traffic") and subject.causes:
         if shared:
             lines.append(f"- [{CAUSE_ALERTS}]({INDEX}#{anchor(CAUSE_ALERTS)})")
         else:

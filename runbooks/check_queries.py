@@ -224,9 +224,9 @@ def bad_share_by_instance(subject: Subject) -> Expr:
 
 def inconsistency(subject: Subject) -> Expr:
     """Return where the SLI is inconsistent."""
-    impossible = subject.planned.events.impossible
-    assert impossible is not None  # noqa: S101  (only used where there can be any)
-    return impossible
+    inconsistent = subject.planned.events.inconsistent
+    assert inconsistent is not None  # noqa: S101  (only used where there can be any)
+    return inconsistent
 
 
 def instances_without_threshold(subject: Subject) -> Expr:

@@ -22,7 +22,7 @@ _TITLES = {
     "exhausted": names.EXHAUSTED,
     "policy": names.POLICY,
     "absent": names.ABSENT,
-    "impossible": names.INCONSISTENT,
+    "inconsistent": names.INCONSISTENT,
 }
 
 

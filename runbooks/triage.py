@@ -132,11 +132,11 @@ CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
 def checks(subject: Subject, alert: PlannedAlert) -> Iterator[DiagnosisCheck]:
     """Yield the diagnosis steps of an alert's page, in order."""
     planned = subject.planned
-    if alert.kind in ("burn", "trickle") and subject.causes:
+    if alert.kind in ("burn", "low_traffic") and subject.causes:
         yield CHECKS["cause_alerts"]
     for key in _CHECKS[alert.kind](planned):
         yield CHECKS[key]
-    if alert.kind in ("burn", "trickle") and bad_share(planned.objective, ()) is not None:
+    if alert.kind in ("burn", "low_traffic") and bad_share(planned.objective, ()) is not None:
         yield CHECKS["instances"]
 
 
@@ -153,11 +153,11 @@ def with_root_causes(keys: Iterable[str]) -> tuple[Cause, ...]:
 
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "burn": (),
-    "trickle": (),
+    "low_traffic": (),
     "exhausted": ("budget_spent",),
     "policy": ("budget_spent",),
     "absent": (),
-    "impossible": ("contradiction",),
+    "inconsistent": ("contradiction",),
 }
 
 
@@ -178,11 +178,11 @@ def _spent_checks(planned: PlannedObjective) -> tuple[str, ...]:
 
 _CHECKS: Mapping[str, Callable[[PlannedObjective], tuple[str, ...]]] = {
     "burn": _burn_checks,
-    "trickle": _burn_checks,
+    "low_traffic": _burn_checks,
     "exhausted": _spent_checks,
     "policy": _spent_checks,
     "absent": _absent_checks,
-    "impossible": lambda planned: (
+    "inconsistent": lambda planned: (
         "contradiction",
         *(("sources", "estimate") if planned.indicator.signals else ()),
     ),

@@ -17,7 +17,14 @@ from promql.expr import decimal_text
 from slos.durations import format_duration, parse_duration
 from slos.model import BurnWindow, TierName
 
-__all__ = ["Pair", "TierName", "Trickle", "absent_seconds", "pairs", "trickle"]
+__all__ = [
+    "LowTrafficCondition",
+    "Pair",
+    "TierName",
+    "absent_seconds",
+    "low_traffic_condition",
+    "pairs",
+]
 
 # tier, long window, short window, share of the budget spent when it fires.  The last one is for
 # periods above 30 days: without it a burn of two or three would spend such a budget unnoticed.
@@ -105,7 +112,7 @@ def _burn_rate(share: Decimal, period: Decimal, seconds: Decimal) -> Decimal:
 
 
 @dataclass(frozen=True, slots=True)
-class Trickle:
+class LowTrafficCondition:
     """A condition for errors at low traffic: most of at least ``events`` bad within ``window``.
 
     "Most" is a ratio above ``threshold``, the middle between the budget and 100% errors.
@@ -121,7 +128,9 @@ class Trickle:
         return self.threshold * parse_duration(self.window)
 
 
-def trickle(chosen: Sequence[Pair], target: Decimal, least_bad_events: int) -> Trickle | None:
+def low_traffic_condition(
+    chosen: Sequence[Pair], target: Decimal, least_bad_events: int
+) -> LowTrafficCondition | None:
     """Return the condition for errors at low traffic, None if the pairs suffice.
 
     The pairs ignore fewer than ``least_bad_events``, as at one request per hour.  This condition
@@ -131,7 +140,7 @@ def trickle(chosen: Sequence[Pair], target: Decimal, least_bad_events: int) -> T
     if least_bad_events <= _FEW:
         return None
     window = max((pair.long for pair in chosen), key=parse_duration)
-    return Trickle(window, _halfway(1 - target), _FEW)
+    return LowTrafficCondition(window, _halfway(1 - target), _FEW)
 
 
 def _halfway(budget: Decimal) -> Decimal:

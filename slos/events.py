@@ -42,7 +42,7 @@ class Events:
 
     ``bad`` and ``total`` are events, in the unit of their :class:`Counting`; a grouped objective
     has an element, with its labels, for each group.  ``missing`` has an element while the objective
-    cannot be measured, ``uncovered`` while some servers are in neither count, and ``impossible``
+    cannot be measured, ``uncovered`` while some servers are in neither count, and ``inconsistent``
     while the counts contradict each other (``None`` where that cannot happen).
     """
 
@@ -50,7 +50,7 @@ class Events:
     total: Expr
     missing: Expr
     uncovered: Expr | None = None
-    impossible: Expr | None = None
+    inconsistent: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: 
         uncovered=aggregate("count", every.unless(within, ignoring("le")))
         .compare(">", number(0))
         .unless(missing),
-        impossible=counting.contradiction(in_time, observed, good=True),
+        inconsistent=counting.contradiction(in_time, observed, good=True),
     )
 
 

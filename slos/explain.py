@@ -151,12 +151,12 @@ def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
     yield f"  {_verdict(explanation)}"
     if explanation.hang is not None:
         yield f"  a hang in which no request ends pages after {_time(explanation.hang)}"
-    trickle = planned.trickle
-    if trickle is not None and planned.failing_trickle in planned.alerts:
+    condition = planned.low_traffic
+    if condition is not None and planned.low_traffic_errors in planned.alerts:
         yield (
-            f"  less traffic than that, over {_percent(trickle.threshold)} bad and at least "
-            f"{trickle.events} in {trickle.window}: {planned.failing_trickle.name} opens a ticket, "
-            f"within {_time(trickle.seconds_to_fire)} of total failure"
+            f"  less traffic than that, over {_percent(condition.threshold)} bad and at least "
+            f"{condition.events} in {condition.window}: {planned.low_traffic_errors.name} opens a "
+            f"ticket, within {_time(condition.seconds_to_fire)} of total failure"
         )
     if planned.absent in planned.alerts:
         urgency = "pages" if planned.absent_tier == "page" else "opens a ticket"
@@ -263,22 +263,22 @@ def _object(service: Service, explanation: Explanation) -> dict[str, Any]:
             }
             for alert in explanation.alerts
         ],
-        "trickle": _trickle(planned),
+        "low_traffic": _low_traffic(planned),
         "absent_seconds": _number(planned.absent_seconds),
         "hang_seconds": _number(explanation.hang),
     }
 
 
-def _trickle(planned: PlannedObjective) -> dict[str, Any] | None:
-    trickle = planned.trickle
-    if trickle is None or planned.failing_trickle not in planned.alerts:
+def _low_traffic(planned: PlannedObjective) -> dict[str, Any] | None:
+    condition = planned.low_traffic
+    if condition is None or planned.low_traffic_errors not in planned.alerts:
         return None
     return {
-        "name": planned.failing_trickle.name,
-        "window": trickle.window,
-        "error_ratio_above": _number(trickle.threshold),
-        "least_bad_events": trickle.events,
-        "seconds_to_fire": _number(trickle.seconds_to_fire),
+        "name": planned.low_traffic_errors.name,
+        "window": condition.window,
+        "error_ratio_above": _number(condition.threshold),
+        "least_bad_events": condition.events,
+        "seconds_to_fire": _number(condition.seconds_to_fire),
     }
 
 

@@ -86,8 +86,8 @@ def _bad_events(of: _GenericQueries) -> Events:
             known = call("clamp_min", known, number(0))
     # Series of bad events that do not exist yet are zero while others are counted.
     bad_ = known.or_(all_ * number(0))
-    impossible = _contradiction(of, some, every, known, all_, good=False)
-    return Events(bad_, all_, of.missing(total), impossible=impossible)
+    inconsistent = _contradiction(of, some, every, known, all_, good=False)
+    return Events(bad_, all_, of.missing(total), inconsistent=inconsistent)
 
 
 def _good_events(of: _GenericQueries) -> Events:
@@ -103,8 +103,8 @@ def _good_events(of: _GenericQueries) -> Events:
     bad = (recorded - good_).or_(recorded)
     if of.counting.recorded is None:
         bad = call("clamp_min", all_ - good_, number(0)).or_(all_)
-    impossible = _contradiction(of, some, every, good_, all_, good=True)
-    return Events(bad, all_, of.missing(total), impossible=impossible)
+    inconsistent = _contradiction(of, some, every, good_, all_, good=True)
+    return Events(bad, all_, of.missing(total), inconsistent=inconsistent)
 
 
 def _contradiction(
@@ -128,7 +128,7 @@ def _error_ratio(of: _GenericQueries) -> Events:
     bad, total = (aggregate(op, share, of.counting.by) for op in ("sum", "count"))
     if of.counting.recorded is None:
         bad, total = (each / number(parse_duration(SLICE)) for each in (bad, total))
-    return Events(bad, total, of.unmeasured, impossible=outside(ratio))
+    return Events(bad, total, of.unmeasured, inconsistent=outside(ratio))
 
 
 def _weighted_ratio(of: _GenericQueries) -> Events:
@@ -140,7 +140,7 @@ def _weighted_ratio(of: _GenericQueries) -> Events:
         _number(share * known).or_(known * number(0)),
         all_,
         of.missing(weight),
-        impossible=outside(ratio),
+        inconsistent=outside(ratio),
     )
 
 

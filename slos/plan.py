@@ -12,7 +12,7 @@ from itertools import chain
 
 from promql.expr import decimal_text, equal, selector_text
 from slos import names
-from slos.burn import Pair, Trickle, absent_seconds, pairs, trickle
+from slos.burn import LowTrafficCondition, Pair, absent_seconds, low_traffic_condition, pairs
 from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions, scope_of
 from slos.durations import format_duration, parse_duration
 from slos.events import Events
@@ -45,7 +45,7 @@ class PlannedObjective:
     ``recorded`` are the events of one minute, as the rules record them; ``matchers`` select its
     recorded series, and ``sentence`` states the objective.
 
-    No budget alert fires for fewer than ``min_bad_events`` in its window; ``trickle`` detects
+    No budget alert fires for fewer than ``min_bad_events`` in its window; ``low_traffic`` detects
     errors below that.  ``alerting`` and ``labels`` are the service's with those of the objective.
     """
 
@@ -61,10 +61,10 @@ class PlannedObjective:
     burn: PlannedAlert
     exhausted: PlannedAlert
     absent: PlannedAlert
-    impossible: PlannedAlert
-    failing_trickle: PlannedAlert
+    inconsistent: PlannedAlert
+    low_traffic_errors: PlannedAlert
     policy: PlannedAlert
-    trickle: Trickle | None
+    low_traffic: LowTrafficCondition | None
     policy_steps: tuple[PolicyStep, ...]
     alerting: Alerting = field(hash=False)
     labels: Mapping[str, str] = field(hash=False)
@@ -96,11 +96,11 @@ class PlannedObjective:
         disabled = self.alerting.disable
         has = {
             self.burn: bool(self.alerting_pairs),
-            self.failing_trickle: self.trickle is not None and "ticket" not in disabled,
+            self.low_traffic_errors: self.low_traffic is not None and "ticket" not in disabled,
             self.exhausted: "exhausted" not in disabled,
             self.policy: bool(self.policy_steps) and "policy" not in disabled,
             self.absent: "absent" not in disabled,
-            self.impossible: self.events.impossible is not None and "absent" not in disabled,
+            self.inconsistent: self.events.inconsistent is not None and "absent" not in disabled,
         }
         return tuple(alert for alert, wanted in has.items() if wanted)
 
@@ -268,10 +268,12 @@ def _objective(service: Service, objective: Objective) -> PlannedObjective:
         burn=alert("burn", names.burn_alert(*of)),
         exhausted=alert("exhausted", names.exhausted_alert(*of)),
         absent=alert("absent", names.absent_alert(*of)),
-        impossible=alert("impossible", names.inconsistent_alert(*of)),
-        failing_trickle=alert("trickle", names.low_traffic_alert(*of)),
+        inconsistent=alert("inconsistent", names.inconsistent_alert(*of)),
+        low_traffic_errors=alert("low_traffic", names.low_traffic_alert(*of)),
         policy=alert("policy", names.policy_alert(*of)),
-        trickle=None if indicator.in_slices else trickle(chosen, objective.target, least),
+        low_traffic=None
+        if indicator.in_slices
+        else low_traffic_condition(chosen, objective.target, least),
         policy_steps=service.policy,
         alerting=alerting,
         labels={**service.labels, **objective.labels},

@@ -178,7 +178,7 @@ def test_a_service_of_one_version_has_no_bad_rollout() -> None:
 
 
 @pytest.mark.parametrize("least", [0, 3, 4])
-def test_a_trickle_is_seen_where_the_guard_hides_it(least: int) -> None:
+def test_low_traffic_errors_alert_where_the_guard_hides_them(least: int) -> None:
     plan = example(objective("ttft"), alerting=Alerting(min_bad_events=least))
     assert ("LowTrafficErrors" in alert_kinds(plan)) is (least > 3)
 

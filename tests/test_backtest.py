@@ -1,4 +1,4 @@
-"""What alerts would have done on history: worked out, told to people and to programs."""
+"""Backtests of alerts on history: results as values, text and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service_example import example, objective
 
 from alerts.backtest import Backtest, History, aligned, backtest
 from alerts.backtest_report import as_json, as_text
-from alerts.history import Archive
+from alerts.history import PrometheusHistory
 from promql.client import QueryTooLargeError, Series
 from slos.durations import parse_duration
 from slos.model import Alerting, Objective, PolicyStep
@@ -82,20 +82,20 @@ def test_few_bad_events_fire_nothing_however_large_their_share() -> None:
     assert burns == {"1d", "3d"}  # only there are ten of them
 
 
-def test_a_trickle_that_fails_is_told_where_pairs_say_nothing() -> None:
+def test_errors_at_low_traffic_fire_below_the_guard_of_the_pairs() -> None:
     total = [1 / (8 * 3600)] * 4 * DAY  # three a day, nine in the longest window
     _, result = run(total, total)
-    told = {kind: (start, length) for kind, _, start, length in fired(result)}
-    assert "burn" not in told
-    start, length = told["trickle"]
+    found = {kind: (start, length) for kind, _, start, length in fired(result)}
+    assert "burn" not in found
+    start, length = found["low_traffic"]
     assert start == pytest.approx(2.5 * 8 * HOUR, abs=2)
     assert length is None
     many = [rate * 4 for rate in total]  # which pairs see
     assert "burn" in {kind for kind, *_ in fired(run(many, many)[1])}
     late = [(kind, start) for kind, _, start, length in fired(run(many, many)[1]) if not length]
-    assert "trickle" not in dict(late)
+    assert "low_traffic" not in dict(late)
     half = [rate / 2 for rate in total]
-    assert "trickle" not in {kind for kind, *_ in fired(run(total, half)[1])}
+    assert "low_traffic" not in {kind for kind, *_ in fired(run(total, half)[1])}
 
 
 def test_steps_of_a_budget_policy_are_told_one_by_one() -> None:
@@ -263,8 +263,8 @@ class Stored:
         return series if " by (tenant)" in query else series[:1]
 
 
-def archive(stored: Stored, done: list[int]) -> Archive:
-    return Archive(stored, 2, START + 2 * 86_400, done.append)
+def archive(stored: Stored, done: list[int]) -> PrometheusHistory:
+    return PrometheusHistory(stored, 2, START + 2 * 86_400, done.append)
 
 
 GROUPED = replace(AVAILABILITY, group_by=("tenant",))
@@ -329,7 +329,7 @@ chat availability: 99% over 28d, from 2026-01-01 00:00 to 2026-01-04 23:59 UTC
 
 
 @pytest.mark.parametrize(
-    ("total", "bad", "told"),
+    ("total", "bad", "found"),
     [
         (None, None, "nothing was measured"),
         (0.0, 0.0, "no requests; measured 100.0% of the time"),
@@ -339,9 +339,9 @@ chat availability: 99% over 28d, from 2026-01-01 00:00 to 2026-01-04 23:59 UTC
         (1.0, 1.21e-9, "tightest target that this history meets: 99.99999987%"),
     ],
 )
-def test_the_text_says_what_there_was(total: float | None, bad: float | None, told: str) -> None:
+def test_the_text_says_what_there_was(total: float | None, bad: float | None, found: str) -> None:
     plan, result = run([total] * 10, [bad] * 10)
-    assert told in as_text(plan, [result])
+    assert found in as_text(plan, [result])
 
 
 def test_a_year_has_every_day_once_and_no_more_points_than_prometheus_would_give() -> None:

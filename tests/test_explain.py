@@ -130,14 +130,14 @@ def test_json_has_numbers_in_base_units(file: str, capsys: pytest.CaptureFixture
         "least_bad_events": 10,
     }
     assert service["objectives"][1]["alerts"][0]["least_bad_events"] is None
-    assert first["trickle"] == {
+    assert first["low_traffic"] == {
         "name": "ChatAvailabilityLowTrafficErrors",
         "window": "3d",
         "error_ratio_above": 0.5005,
         "least_bad_events": 3,
         "seconds_to_fire": 129_729.6,
     }
-    assert service["objectives"][1]["trickle"] is None
+    assert service["objectives"][1]["low_traffic"] is None
 
 
 HANGS = {

@@ -227,7 +227,7 @@ def test_the_steps_of_a_budget_policy_are_told():
     assert "\n| 50% | no risky \\| rollouts |\n| 100% | freeze |\n" in text
 
 
-def test_the_page_on_a_trickle_refers_to_the_steps_of_the_burn_rate_alert():
+def test_the_low_traffic_page_refers_to_the_steps_of_the_burn_rate_alert():
     text = page(example(objective("ttft", "0.95")), "ChatTtftLowTrafficErrors")
     assert "\nTake the steps of [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md), with" in text
     assert "\nAs on [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md).\n" in text
@@ -309,7 +309,7 @@ def test_up_to_fifty_objectives_have_all_of_it_on_each_page():
 
 def test_every_step_is_on_its_page_or_on_the_page_that_it_links_to():
     for planned, alert in MANY.alerts():
-        if alert.kind == "trickle":
+        if alert.kind == "low_traffic":
             continue
         text = MANY_PAGES[f"runbooks/chat/{alert.name}.md"]
         linked = re.findall(r"\]\((\w+-[\w-]+\.md)\)", text)
@@ -331,7 +331,7 @@ def test_pages_of_many_objectives_have_the_sections_and_their_first_mitigation()
         assert planned.sentence in text
         assert len(text.partition("## Verify")[0].splitlines()) <= 2 * SCREEN
         own = [step for step in checks(subject(MANY, planned), alert) if step.per_objective]
-        for cause in causes(own, alert) if alert.kind != "trickle" else ():
+        for cause in causes(own, alert) if alert.kind != "low_traffic" else ():
             assert f"): {cause.actions[0].do}\n" in text
 
 

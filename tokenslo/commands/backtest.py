@@ -11,9 +11,9 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from alerts.backtest import Backtest, backtest, of_all_groups
+from alerts.backtest import Backtest, backtest, backtest_all_groups
 from alerts.backtest_report import as_json, as_text
-from alerts.history import Archive
+from alerts.history import PrometheusHistory
 from promql.client import Headers, PrometheusError, query_range
 from slos.plan import Plan, plan
 from tokenslo.files import files_argument, libraries_option, load_all
@@ -55,7 +55,7 @@ def backtest_(
     terminal = Console(stderr=True)
     with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         task = progress.add_task("querying Prometheus")
-        archive = Archive(
+        archive = PrometheusHistory(
             partial(query_range, url, headers=headers),
             days,
             time.time(),
@@ -72,13 +72,13 @@ def backtest_(
         click.echo("\n".join(as_text(*each) for each in tested), nl=False)
 
 
-def _tested(plan: Plan, archive: Archive, most: int) -> Iterator[Backtest]:
+def _tested(plan: Plan, archive: PrometheusHistory, most: int) -> Iterator[Backtest]:
     for planned in plan.objectives:
         whole = archive.whole(plan, planned)
         if not planned.objective.group_by:
             yield backtest(plan, planned, whole)
             continue
         found = archive.groups(planned, most)
-        yield of_all_groups(plan, planned, whole, found.count)
+        yield backtest_all_groups(plan, planned, whole, found.count)
         for group, history in archive.by_group(planned, found):
             yield backtest(plan, planned, history, group=group)
