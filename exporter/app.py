@@ -100,7 +100,7 @@ async def watch(
         )
 
     def known() -> View:
-        view = store.view(monotonic(), in_words=False)
+        view = store.view(monotonic(), with_last_minute=False)
         return replace(with_unseen(view, selected), slices=slices.states())
 
     def judged(view: View) -> Readiness:
@@ -188,9 +188,9 @@ async def _drain(taps: Sequence[TapSource], stop: asyncio.Event) -> None:
 
 
 def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterator[Probe]:
-    def made_since(time: float) -> bool:
+    def produced_since(time: float) -> bool:
         _look(progress, store)
-        return progress.made_since(time)
+        return progress.produced_since(time)
 
     ask = (
         of_triton(config.triton)
@@ -203,7 +203,7 @@ def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterato
             ask,
             interval=config.probe_interval,
             timeout=config.probe_timeout,
-            made_since=made_since,
+            produced_since=produced_since,
         )
 
 
@@ -241,7 +241,7 @@ async def _keep_up(
     while True:
         await RENDER_GATE.opened()
         now = monotonic()
-        view = store.view(now, in_words=False)
+        view = store.view(now, with_last_minute=False)
         progress.update(view, now)
         await RENDER_GATE.opened()
         slices.update(view, time())
@@ -265,7 +265,7 @@ def _log_readiness(readiness: Readiness, episodes: Episodes, now: float) -> None
 
 def _look(progress: DecodeProgress, store: Store) -> None:
     now = monotonic()
-    progress.update(store.view(now, in_words=False), now)
+    progress.update(store.view(now, with_last_minute=False), now)
 
 
 async def _read(
@@ -283,7 +283,7 @@ async def _read(
         snapshot = await _read_once(source, store, episodes, events, warm_up, began, probed)
         await RENDER_GATE.opened()
         try:
-            objectives.look(snapshot, partial(store.view, in_words=False), monotonic())
+            objectives.look(snapshot, partial(store.view, with_last_minute=False), monotonic())
         except Exception as error:
             # What the log says of objectives must not stop the reading.
             what = "logging which objectives can be measured"

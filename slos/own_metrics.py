@@ -25,7 +25,7 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
     ),
     "tokenslo_source_age_seconds": (
         "gauge",
-        "Age of the last good reading of a source.",
+        "Age of the last successful scrape of a source.",
         ("source",),
     ),
     "tokenslo_source_read_seconds": (

@@ -68,7 +68,7 @@ tokenslo_model_info{backend="python",decoupled="false",model="tokenizer",version
 # TYPE tokenslo_source_up gauge
 tokenslo_source_up{source="triton"} 1.0
 tokenslo_source_up{source="triton/statistics"} 0.0
-# HELP tokenslo_source_age_seconds Age of the last good reading of a source.
+# HELP tokenslo_source_age_seconds Age of the last successful scrape of a source.
 # TYPE tokenslo_source_age_seconds gauge
 tokenslo_source_age_seconds{source="triton"} 0.5
 # HELP tokenslo_source_read_seconds How long the last reading of a source took.

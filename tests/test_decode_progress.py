@@ -34,7 +34,7 @@ def verdict(*looks: tuple[float, View]) -> tuple[bool | None, str]:
     for now, shown in ((0.0, active(0.0)), *looks):
         progress.update(shown, now)
     found = progress.decoding(looks[-1][1], looks[-1][0])[LLAMA]
-    return found.moves, found.reason
+    return found.progressing, found.reason
 
 
 def every_ten(*shown: View) -> tuple[tuple[float, View], ...]:
@@ -106,7 +106,7 @@ def test_an_engine_never_seen_idle_may_just_not_report_it() -> None:
     for now in range(0, 100, 10):
         progress.update(active(2.0, tokens(5)), float(now))
     found = progress.decoding(active(2.0), 90.0)[LLAMA]
-    assert found.moves is None
+    assert found.progressing is None
     assert found.reason.endswith("but this engine never reported that it was idle")
 
 
@@ -117,7 +117,7 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
 def test_without_a_gauge_of_active_sequences_nobody_knows() -> None:
     expected = "decode progress is unknown: engine statistics stopped"
     assert verdict((1.0, active(None))) == (None, expected)
-    expected = "decode progress is unknown: no gauge of active sequences and no tap that sees its"
+    expected = "decode progress is unknown: no gauge of active sequences and no tap for its"
     found = verdict((1.0, view()))
     assert (found[0], found[1].startswith(expected)) == (None, True)
 
@@ -145,12 +145,13 @@ def tapped(*shown: View, seconds: float = 10.0) -> tuple[bool | None, str]:
         waiting = {model: replace(s, at=now) for model, s in one.waiting_streams.items()}
         progress.update(replace(one, waiting_streams=waiting), now)
     found = progress.decoding(shown[-1], (len(shown) - 1) * seconds)[LLAMA]
-    return found.moves, found.reason
+    return found.progressing, found.reason
 
 
 STUCK_AT_TAP = (
     False,
-    "decoding is stuck: 3 streams wait at the tap and no stream of this model got a token for 70 s",
+    "decoding is stuck: 3 streams wait at the tap and no stream of this model received a token "
+    "for 70 s",
 )
 
 
@@ -215,7 +216,7 @@ def test_a_tap_that_is_not_read_adds_no_silence() -> None:
     progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for now in range(0, 200, 10):
         progress.update(streams(3), float(now))  # always the snapshot of time 0
-    assert progress.decoding(streams(3), 190.0)[LLAMA].moves is True
+    assert progress.decoding(streams(3), 190.0)[LLAMA].progressing is True
 
 
 def test_an_ensemble_moves_while_an_engine_iterates() -> None:
@@ -266,10 +267,10 @@ def test_only_what_was_made_counts_as_made() -> None:
     progress = DecodeProgress(60, 30)
     progress.update(active(0.0, tokens(5)), 10.0)
     progress.update(active(2.0, tokens(5)), 20.0)
-    assert not progress.made_since(5.0)
+    assert not progress.produced_since(5.0)
     progress.update(active(2.0, tokens(6)), 30.0)
-    assert progress.made_since(25.0)
-    assert not progress.made_since(30.0)
+    assert progress.produced_since(25.0)
+    assert not progress.produced_since(30.0)
 
 
 def test_a_model_is_forgotten_after_an_hour() -> None:

@@ -118,7 +118,7 @@ def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None
     sidecar.read(measured(), *times(REFUSED, 40), *times(measured(), UNTIL_TOLD))
     first, outage, last = said(caplog)
     assert (first, last) == (MEASURED, MEASURED)
-    assert "cannot be measured: KV-cache utilization: no good reading for" in outage
+    assert "cannot be measured: KV-cache utilization: no successful scrape for" in outage
 
 
 def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCaptureFixture) -> None:

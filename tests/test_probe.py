@@ -75,7 +75,7 @@ async def probed(
     ask: Ask, *, times: int = 1, moves: bool = False, seconds: float = 5.0
 ) -> tuple[Probed, str]:
     """Probe so many times; return the last outcome, and what is on ``/metrics``."""
-    probe = Probe("chat", ask, interval=60.0, timeout=seconds, made_since=lambda _: moves)
+    probe = Probe("chat", ask, interval=60.0, timeout=seconds, produced_since=lambda _: moves)
     async with new_session() as session:
         for _ in range(times):
             await probe.send(session)
@@ -180,7 +180,7 @@ async def test_one_request_at_a_time_and_no_more_often_than_the_interval() -> No
     model = Model(delay=0.05)
     async with serving(model) as fake:
         probe = Probe(
-            "chat", of_triton(fake.url), interval=0.2, timeout=1.0, made_since=lambda _: False
+            "chat", of_triton(fake.url), interval=0.2, timeout=1.0, produced_since=lambda _: False
         )
         running = asyncio.create_task(probe.run())
         await asyncio.sleep(0.5)

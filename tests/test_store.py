@@ -22,7 +22,7 @@ from exporter.samples import (
     SourceError,
     Value,
 )
-from exporter.store.store import SLICE, Store
+from exporter.store.store import STEP_SIZE, Store
 from exporter.store.view import SignalState
 
 OK: Labels = (("outcome", "ok"), ("reason", "success"))
@@ -258,7 +258,7 @@ class TestLapsing:
         store.fail("triton", REFUSED, 11, 2.0)
         found = state(store, "sequences_active", 11)
         assert (found.quality, found.samples) == ("unavailable", {})
-        assert found.note == ("no good reading for 11 s: http://t:8000 refused the connection")
+        assert found.note == ("no successful scrape for 11 s: http://t:8000 refused the connection")
 
     def test_what_never_was_keeps_its_own_reason_through_an_outage(self) -> None:
         store = Store(10)
@@ -284,7 +284,7 @@ class TestLapsing:
             store.update(snapshot(missing=(unread,)), now, 0.01)
         assert told(store, 10, "sequences_active", ()) == 4
         found = state(store, "sequences_active", 11)
-        assert found.note == "no good reading for 11 s: metrics: timeout"
+        assert found.note == "no successful scrape for 11 s: metrics: timeout"
         assert found.fix == "do this"
 
     def test_a_model_that_vanished_is_forgotten_after_a_while(self) -> None:
@@ -410,7 +410,9 @@ class TestLapsing:
         store.update(snapshot(requests(ok=4)), 0, 0.01)
         store.update(snapshot(requests(ok=5)), 1, 0.01)
         store.fail("triton", REFUSED, 30_000, 2.0)
-        assert state(store, "requests", 30_000).note.startswith("no good reading for 29999 s: ")
+        assert state(store, "requests", 30_000).note.startswith(
+            "no successful scrape for 29999 s: "
+        )
         store.update(snapshot(requests(ok=7)), 30_001, 0.01)
         assert told(store, 30_001) == 3
 
@@ -638,13 +640,13 @@ def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> No
     store.update(Snapshot("triton", measurements=(ttft(1, 2, 3),)), 0.0, 0.1)
 
     def state(now: float) -> SignalState:
-        [found] = store.view(now, in_words=False).signals
+        [found] = store.view(now, with_last_minute=False).signals
         return found
 
     assert state(1.0) is state(2.0)
     assert state(5.1).quality == "unavailable"
-    assert state(5.1).note.startswith("no good reading for 5 s")
-    assert state(9.0).note.startswith("no good reading for 9 s")
+    assert state(5.1).note.startswith("no successful scrape for 5 s")
+    assert state(9.0).note.startswith("no successful scrape for 9 s")
     store.update(Snapshot("triton", measurements=(ttft(2, 3, 4),)), 10.0, 0.1)
     assert state(10.0).quality != "unavailable"
     gap = Missing("ttft", "chat", "1", "it is gone", "load it")
@@ -668,13 +670,13 @@ class TestSteps:
         done = [0]
         for _ in store.updating(self.snapshot(1.0, *signals), 1, 0.01):
             values: dict[str, set[object]] = {}
-            for one in store.view(1, in_words=False).signals:
+            for one in store.view(1, with_last_minute=False).signals:
                 values.setdefault(one.model, set()).update(one.samples.values())
             assert all(len(found) == 1 for found in values.values())
             done.append(sum(found == {1.0} for found in values.values()))
         steps = [after - before for before, after in pairwise(done)]
-        assert len(steps) > len(self.MODELS) * len(signals) // SLICE
-        assert 0 < max(steps) <= SLICE // len(signals)
+        assert len(steps) > len(self.MODELS) * len(signals) // STEP_SIZE
+        assert 0 < max(steps) <= STEP_SIZE // len(signals)
         assert {*state_values(store, 1)} == {1.0}
 
     def test_view_takes_states_that_the_update_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -683,7 +685,7 @@ class TestSteps:
             store.update(self.snapshot(1.0, "sequences_active"), now, 0.01)
         made: list[object] = []
         monkeypatch.setattr(Store, "_signal_state", lambda *_, **__: made.append(1))
-        assert len(store.view(1.5, in_words=False).signals) == len(self.MODELS)
+        assert len(store.view(1.5, with_last_minute=False).signals) == len(self.MODELS)
         assert made == []
 
 

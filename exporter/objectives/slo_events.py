@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from exporter.recording.metric_recorder import Series
 from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Missing, Snapshot, Value
-from exporter.store.increase import since
+from exporter.store.increase import increase_since
 from slos.durations import format_duration
 from slos.signals import RESULTS, slo_events, threshold_label
 
@@ -104,7 +104,7 @@ class SloEvents:
             first = counted.died is None and counted.histogram is not None
             deaths = 0.0 if first else _increase(counted.died, dead)
             counted.died = dead
-        added = since(counted.histogram, histogram)
+        added = increase_since(counted.histogram, histogram)
         assert isinstance(added, Distribution)  # noqa: S101  (as is the histogram)
         counted.histogram = histogram
         for threshold in judged:
@@ -140,6 +140,6 @@ def _died(snapshot: Snapshot) -> dict[tuple[str, str], float]:
 
 
 def _increase(before: float | None, value: float) -> float:
-    increase = since(before, value)
+    increase = increase_since(before, value)
     assert not isinstance(increase, Distribution)  # noqa: S101  (as is the value)
     return increase

@@ -82,8 +82,8 @@ class Probed:
 class Probe:
     """Probes one model, one request at a time and never more often than ``interval`` seconds.
 
-    ``made_since`` tells whether an engine made anything after a time: a request that is refused or
-    not answered in time is then no failure, as the server has more to do than it can.
+    ``produced_since`` returns whether an engine produced anything after a time: a request that is
+    rejected or times out is then no failure, because the server is overloaded, not stuck.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Probe:
         *,
         interval: float,
         timeout: float,
-        made_since: Callable[[float], bool],
+        produced_since: Callable[[float], bool],
     ) -> None:
         self.model = model
         self.probed = Probed(None, "no answer yet")
         self._ask = ask
         self._interval = interval
         self._limits = FetchLimits(timeout, MAX_BYTES)
-        self._made_since = made_since
+        self._made_since = produced_since
         self._episodes = Episodes()
         self._failures = 0
         self._results = Counter[Result]()

@@ -1,14 +1,14 @@
-"""Decode progress of every model: work under way must produce tokens, or decoding is stuck.
+"""Detect models whose decoding is stuck: active requests, but no tokens.
 
-Health endpoints do not notice an engine that hangs: the process answers while no token comes.  Two
-observations show it:
+Health endpoints do not detect a hanging engine: the process responds but produces no token.  Two
+observations do:
 
-* Streams at a tap wait for a token and no stream of the model gets one.  This holds whatever the
-  engine reports, also for models that publish no gauges.
-* The engine reports active sequences, and no token, iteration or finished request.
+* Streams at a tap wait for a token and no stream of the model receives one.  This needs no gauges
+  of the engine.
+* The engine reports active sequences, but no token, iteration or finished request.
 
-One silent stream is not a stuck model while others of the same model get tokens: objectives on the
-longest gap judge single streams.
+One stalled stream is not a stuck model while other streams of the model receive tokens: objectives
+on the longest gap evaluate single streams.
 """
 
 from __future__ import annotations
@@ -20,207 +20,211 @@ from math import inf
 from exporter.samples import UNLABELLED, Distribution, Model, ModelInfo, Value
 from exporter.store.view import SignalState, View, WaitingStreams
 
-Marks = Mapping[str, float]
+Totals = Mapping[str, float]
 """Totals by signal."""
 
-# Counters that grow only when an engine produces tokens.  Arrivals, refusals and first responses,
-# which may be errors, also grow beside an engine that hangs.
-_MOVING = ("output_tokens", "itl", "tpot", "e2e", "decode")
+# Counters that grow only when an engine produces tokens.  Arrivals, rejections and first responses,
+# which may be errors, also grow while an engine hangs.
+_PROGRESS = ("output_tokens", "itl", "tpot", "e2e", "decode")
 # A tap's first tokens are tokens.
-_MOVING_AT_TAPS = (*_MOVING, "ttft")
+_TAP_PROGRESS = (*_PROGRESS, "ttft")
 AT_REST = "trtllm_at_rest"
-"""The method of a gauge of an engine that has run no iteration yet."""
+"""The method of a gauge before the engine's first iteration."""
 _ENGINE_GAUGES = ("sequences_active", "sequences_max")
-_NO_GAUGE = "no gauge of active sequences and no tap that sees its streams"
+_NO_GAUGE = "no gauge of active sequences and no tap for its streams"
 FORGET_AFTER = 3600.0
 _SNAPSHOT = 0.5
-"""Seconds by which an iteration must be later than the one before: the age of the last one is taken
-before a snapshot whose duration varies."""
+"""Minimum seconds between two iterations: the age of the last one is measured before a snapshot,
+whose duration varies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Decode progress of one model; ``moves`` and ``initialised`` are None where unknown."""
+    """Decode progress of one model; ``progressing`` and ``initialised`` are None where unknown."""
 
-    moves: bool | None
+    progressing: bool | None
     reason: str
     initialised: bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One engine at its last look; ``moved`` is when it made something or had nothing to do.
+class _EngineState:
+    """One engine at the last update.
 
-    ``made`` is when it last is known to have made something.
+    ``produced_at`` is when it last produced something, ``progressed_at`` when it last produced
+    something or was idle.
     """
 
     at: float
-    marks: Marks
-    moved: float
-    made: float
+    totals: Totals
+    progressed_at: float
+    produced_at: float
     active: float | None
     idle_seen: bool
     initialised: bool
-    silence: _Silence | None
+    stall: _Stall | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Silence:
+class _Stall:
     """How long streams at a tap have waited without a token.
 
     ``at`` is the time of the tap's snapshot, ``waiting`` the streams that waited then, and
-    ``seconds`` the time since the last token in which at least one stream waited.  ``waited`` is
-    when one last did.
+    ``seconds`` the time since the last token in which at least one stream waited.  ``last_wait`` is
+    the last time a stream waited.
     """
 
     at: float
     waiting: int
     seconds: float
-    waited: float
+    last_wait: float
 
 
 class DecodeProgress:
-    """Remembers when each model last made progress.
+    """Track when each model last made progress.
 
-    Stuck is a model with active sequences or waiting streams in which nothing moved for
-    ``stuck_after`` seconds.  Gaps between two looks of ``unwatched_after`` seconds or more do not
-    count.
+    A model is stuck if it has active sequences or waiting streams, but made no progress for
+    ``stuck_after`` seconds.  Intervals of ``unwatched_after`` seconds or more between two updates
+    do not count.
     """
 
     def __init__(self, stuck_after: float, unwatched_after: float) -> None:
         self._stuck_after = stuck_after
         self._unwatched_after = unwatched_after
-        self._seen: dict[Model, _Seen] = {}
+        self._engines: dict[Model, _EngineState] = {}
 
     def update(self, view: View, now: float) -> None:
-        """Take in a view of ``now`` (seconds, which must not go backwards)."""
-        judged = _judged(view)
-        for info, states in judged:
+        """Update the progress from a view of ``now`` (seconds, which must not go backwards)."""
+        tracked = _tracked_models(view)
+        for info, states in tracked:
             model = info.model, info.version
-            self._seen[model] = self._look(model, states, view, now)
-        for info, _ in judged:
+            self._engines[model] = self._engine_state(model, states, view, now)
+        for info, _ in tracked:
             if info.backend == "ensemble":
-                self._follow_engines(info, now)
-        self._seen = {
-            model: seen for model, seen in self._seen.items() if now - seen.at < FORGET_AFTER
+                self._reset_stall_by_engines(info, now)
+        self._engines = {
+            model: state for model, state in self._engines.items() if now - state.at < FORGET_AFTER
         }
 
     def decoding(self, view: View, now: float) -> dict[Model, Decoding]:
-        """Return the progress of every judged model in ``view``."""
+        """Return the progress of every tracked model in ``view``."""
         return {
-            model: self._judge(self._seen[model], states, now)
-            for info, states in _judged(view)
-            if (model := (info.model, info.version)) in self._seen
+            model: self._decoding(self._engines[model], states, now)
+            for info, states in _tracked_models(view)
+            if (model := (info.model, info.version)) in self._engines
         }
 
-    def made_since(self, time: float) -> bool:
-        """Tell whether any engine is known to have made something after ``time``."""
-        return any(seen.made > time for seen in self._seen.values())
+    def produced_since(self, time: float) -> bool:
+        """Whether any engine has produced a token or finished a request after ``time``."""
+        return any(state.produced_at > time for state in self._engines.values())
 
-    def _look(
+    def _engine_state(
         self, model: Model, states: Mapping[str, SignalState], view: View, now: float
-    ) -> _Seen:
-        before = self._seen.get(model)
+    ) -> _EngineState:
+        before = self._engines.get(model)
         age = view.engine_stats_age.get(model)
-        marks, active = _marks(states), _gauge(states, "sequences_active")
-        counted = before is not None and any(
-            total > before.marks.get(signal, 0.0) for signal, total in marks.items()
+        totals, active = _totals(states), _gauge(states, "sequences_active")
+        grew = before is not None and any(
+            total > before.totals.get(signal, 0.0) for signal, total in totals.items()
         )
         if active is None and age is not None and before:
-            active = before.active  # the gauges of an engine that stands still are withdrawn
-        made = -inf if age is None else now - age
+            active = before.active  # the gauges of an idle or hanging engine are withdrawn
+        produced = -inf if age is None else now - age
         if before:
-            made = max(made, now if counted else before.made)
-            marks = {**before.marks, **marks}  # a signal may be unavailable for a while
+            produced = max(produced, now if grew else before.produced_at)
+            totals = {**before.totals, **totals}  # a signal may be unavailable for a while
         watched = before is not None and now - before.at < self._unwatched_after
         worked = before is not None and watched and bool(before.active and active)
-        # Iterations of an idle engine prove nothing: streams may wait in front of it.
-        iterated = before is not None and bool(active) and made - before.made > _SNAPSHOT
-        return _Seen(
+        # Iterations of an idle engine are no progress: streams may wait in front of it.
+        iterated = before is not None and bool(active) and produced - before.produced_at > _SNAPSHOT
+        return _EngineState(
             at=now,
-            marks=marks,
-            moved=max(before.moved, made) if before and worked else now,
-            made=made,
+            totals=totals,
+            progressed_at=max(before.progressed_at, produced) if before and worked else now,
+            produced_at=produced,
             active=active,
             idle_seen=active == 0 or (before is not None and before.idle_seen),
             initialised=(before is not None and before.initialised) or _initialised(states),
-            silence=self._silence(
-                before.silence if before else None,
+            stall=self._stall(
+                before.stall if before else None,
                 view.waiting_streams.get(model),
-                moved=counted or iterated,
+                progressed=grew or iterated,
             ),
         )
 
-    def _silence(
-        self, before: _Silence | None, streams: WaitingStreams | None, *, moved: bool
-    ) -> _Silence | None:
-        """Add the time since the last snapshot of the tap, unless something moved in it.
+    def _stall(
+        self, before: _Stall | None, streams: WaitingStreams | None, *, progressed: bool
+    ) -> _Stall | None:
+        """Add the time since the last snapshot of the tap, unless the model made progress in it.
 
-        Time in which no stream waits does not count, and after ``stuck_after`` of it the wait
-        starts anew.  The last stream to leave without a token does not end the silence: clients
-        with short time-outs would otherwise hide it.
+        Time in which no stream waits does not count, and after ``stuck_after`` of it the stall is
+        reset.  A last stream that ends without a token does not end the stall: clients with short
+        time-outs would otherwise hide it.
         """
         if streams is None:
             return None
-        if before is None or moved:
-            return _Silence(streams.at, streams.count, 0.0, streams.at)
+        if before is None or progressed:
+            return _Stall(streams.at, streams.count, 0.0, streams.at)
         passed = streams.at - before.at
         seconds = before.seconds
         if before.waiting and streams.count and passed < self._unwatched_after:
             seconds += passed
-        waited = streams.at if streams.count else before.waited
-        if streams.at - waited > self._stuck_after:
+        last_wait = streams.at if streams.count else before.last_wait
+        if streams.at - last_wait > self._stuck_after:
             seconds = 0.0
-        return _Silence(streams.at, streams.count, seconds, waited)
+        return _Stall(streams.at, streams.count, seconds, last_wait)
 
-    def _follow_engines(self, info: ModelInfo, now: float) -> None:
-        """End the silence of an ensemble while an engine that it may call iterates."""
+    def _reset_stall_by_engines(self, info: ModelInfo, now: float) -> None:
+        """Reset the stall of an ensemble while an engine that it may call iterates."""
         model = info.model, info.version
-        seen = self._seen[model]
-        engines = (one for other, one in self._seen.items() if other != model and one.active)
-        if seen.silence and any(now - one.made <= seen.silence.seconds for one in engines):
-            self._seen[model] = replace(seen, silence=replace(seen.silence, seconds=0.0))
+        state = self._engines[model]
+        engines = (one for other, one in self._engines.items() if other != model and one.active)
+        if state.stall and any(now - one.produced_at <= state.stall.seconds for one in engines):
+            self._engines[model] = replace(state, stall=replace(state.stall, seconds=0.0))
 
-    def _judge(self, seen: _Seen, states: Mapping[str, SignalState], now: float) -> Decoding:
-        moves, reason = self._at_taps(seen.silence)
-        if moves is not False:
-            engine_moves, engine_reason = self._in_engine(seen, states, now)
-            if engine_moves is False or moves is None:
-                moves, reason = engine_moves, engine_reason
-        return Decoding(moves, reason, True if seen.initialised else None)
+    def _decoding(
+        self, state: _EngineState, states: Mapping[str, SignalState], now: float
+    ) -> Decoding:
+        progressing, reason = self._at_taps(state.stall)
+        if progressing is not False:
+            engine_progressing, engine_reason = self._in_engine(state, states, now)
+            if engine_progressing is False or progressing is None:
+                progressing, reason = engine_progressing, engine_reason
+        return Decoding(progressing, reason, True if state.initialised else None)
 
-    def _at_taps(self, silence: _Silence | None) -> tuple[bool | None, str]:
-        if silence is None:
+    def _at_taps(self, stall: _Stall | None) -> tuple[bool | None, str]:
+        if stall is None:
             return None, ""
-        if not silence.waiting or silence.seconds <= self._stuck_after:
+        if not stall.waiting or stall.seconds <= self._stuck_after:
             return True, ""
-        streams = "1 stream waits" if silence.waiting == 1 else f"{silence.waiting} streams wait"
+        streams = "1 stream waits" if stall.waiting == 1 else f"{stall.waiting} streams wait"
         return (
             False,
-            f"decoding is stuck: {streams} at the tap and no stream of this model got a token "
-            f"for {silence.seconds:.0f} s",
+            f"decoding is stuck: {streams} at the tap and no stream of this model received a token "
+            f"for {stall.seconds:.0f} s",
         )
 
     def _in_engine(
-        self, seen: _Seen, states: Mapping[str, SignalState], now: float
+        self, state: _EngineState, states: Mapping[str, SignalState], now: float
     ) -> tuple[bool | None, str]:
-        if seen.active is None:
+        if state.active is None:
             why = states["sequences_active"].note if "sequences_active" in states else ""
             return None, f"decode progress is unknown: {why or _NO_GAUGE}"
-        still = now - seen.moved
-        if not seen.active or still <= self._stuck_after:
+        idle_seconds = now - state.progressed_at
+        if not state.active or idle_seconds <= self._stuck_after:
             return True, ""
         facts = (
-            f"{seen.active:g} active and no token, iteration or finished request for {still:.0f} s"
+            f"{state.active:g} active and no token, iteration or finished request "
+            f"for {idle_seconds:.0f} s"
         )
-        if not seen.idle_seen:
-            # Some executors write no record when they become idle: what stands still is then old.
+        if not state.idle_seen:
+            # Some executors write no record when they become idle: their gauges are then outdated.
             return None, f"{facts}, but this engine never reported that it was idle"
         return False, f"decoding is stuck: {facts}"
 
 
-def _judged(view: View) -> list[tuple[ModelInfo, Mapping[str, SignalState]]]:
-    """Return models with their signals: those ready and reported on, or with waiting streams."""
+def _tracked_models(view: View) -> list[tuple[ModelInfo, Mapping[str, SignalState]]]:
+    """Return the models to track with their signals: ready ones and those with waiting streams."""
     states = view.by_model()
     idle = WaitingStreams(0.0, 0)
     return [
@@ -231,16 +235,16 @@ def _judged(view: View) -> list[tuple[ModelInfo, Mapping[str, SignalState]]]:
     ]
 
 
-def _marks(states: Mapping[str, SignalState]) -> Marks:
+def _totals(states: Mapping[str, SignalState]) -> Totals:
     totals = {
         signal: sum(map(_count, state.samples.values()))
-        for signal in _MOVING_AT_TAPS
+        for signal in _TAP_PROGRESS
         if (state := states.get(signal)) and state.samples
-        if signal in _MOVING or state.method.startswith("wire")
+        if signal in _PROGRESS or state.method.startswith("wire")
     }
     requests = states["requests"].samples if "requests" in states else {}
-    answered = [_count(value) for labels, value in requests.items() if ("outcome", "ok") in labels]
-    return totals | ({"requests": sum(answered)} if answered else {})
+    ok = [_count(value) for labels, value in requests.items() if ("outcome", "ok") in labels]
+    return totals | ({"requests": sum(ok)} if ok else {})
 
 
 def _count(value: Value) -> float:
@@ -253,13 +257,13 @@ def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
 
 
 def _initialised(states: Mapping[str, SignalState]) -> bool:
-    """Whether the engine has published an iteration or made a token."""
-    made = (
+    """Whether the engine has published an iteration or produced a token."""
+    produced = (
         sum(map(_count, states["output_tokens"].samples.values()))
         if ("output_tokens" in states)
         else 0.0
     )
-    return made > 0 or any(
+    return produced > 0 or any(
         _gauge(states, signal) is not None and states[signal].method != AT_REST
         for signal in _ENGINE_GAUGES
     )

@@ -6,12 +6,12 @@ from operator import add, gt, sub
 
 from exporter.samples import Distribution, Value
 
-# Summing floats may differ in the last digits from reading to reading: not a reset.
+# The last digits of a sum of floats may differ between two scrapes: not a reset.
 SUM_TOLERANCE = 1e-9
 
 
-def since(previous: Value | None, value: Value) -> Value:
-    """Return how much of a server's counter or histogram is new."""
+def increase_since(previous: Value | None, value: Value) -> Value:
+    """Return the increase of a counter or histogram; a value after a reset counts in full."""
     if isinstance(value, Distribution):
         if not isinstance(previous, Distribution) or previous.edges != value.edges:
             return value
@@ -24,18 +24,18 @@ def since(previous: Value | None, value: Value) -> Value:
     return value - previous
 
 
-def plus(told: Value | None, added: Value) -> Value:
-    """Add values; histograms of other edges begin anew."""
-    if isinstance(added, Distribution):
-        if not isinstance(told, Distribution) or told.edges != added.edges:
-            return added
-        counts = tuple(map(add, told.counts, added.counts))
-        return Distribution(told.edges, counts, told.sum + added.sum)
-    return added if told is None or isinstance(told, Distribution) else told + added
+def add_values(total: Value | None, increase: Value) -> Value:
+    """Add an increase to a total; a histogram with other bucket boundaries replaces it."""
+    if isinstance(increase, Distribution):
+        if not isinstance(total, Distribution) or total.edges != increase.edges:
+            return increase
+        counts = tuple(map(add, total.counts, increase.counts))
+        return Distribution(total.edges, counts, total.sum + increase.sum)
+    return increase if total is None or isinstance(total, Distribution) else total + increase
 
 
 def _was_reset(added: tuple[float, ...], before: float, total: float) -> bool:
-    """Tell whether no set of new observations explains these buckets and sums."""
+    """Whether no set of new observations explains these buckets and sums."""
     return (
         added[0] < 0
         or any(map(gt, added, added[1:]))

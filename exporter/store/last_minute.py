@@ -1,4 +1,4 @@
-"""The last minute in a few words, for people: rates of counters, percentiles of histograms."""
+"""Summaries of the last minute: rates of counters and percentiles of histograms."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from itertools import pairwise
 from math import inf
 
 from exporter.samples import Distribution, Labels, Value
-from exporter.store.increase import since
+from exporter.store.increase import increase_since
 from slos.signals import Signal
 
 SPAN = 60.0
-"""Seconds that "recent" reaches back."""
+"""Seconds covered by the summary."""
 
 SHORTEST = 1.0
+"""Minimum seconds of history for a summary."""
 QUANTILES = (0.5, 0.95)
 
 TimedSamples = tuple[float, Mapping[Labels, Value]]
 
 
-def in_words(signal: Signal, history: Iterable[TimedSamples], latest: TimedSamples) -> str:
-    """Say what happened between the oldest snapshot of the last minute and ``latest``.
+def summary(signal: Signal, history: Iterable[TimedSamples], latest: TimedSamples) -> str:
+    """Summarize the change from the oldest snapshot of the last minute to ``latest`` as text.
 
-    Percentiles are interpolated inside a bucket, as PromQL does, and marked "≈".  Empty while
-    there is too little history.
+    Percentiles are interpolated inside a bucket, as PromQL does, and marked "≈".  Empty if there
+    is too little history.
     """
     at, values = latest
     then, earlier = next((one for one in history if at - one[0] <= SPAN), latest)
@@ -31,19 +32,19 @@ def in_words(signal: Signal, history: Iterable[TimedSamples], latest: TimedSampl
     if seconds < SHORTEST:
         return ""
     if signal.kind == "histogram":
-        return _spread(signal, earlier, values, seconds)
-    return _rates(of_all_tenants(earlier), of_all_tenants(values), seconds)
+        return _percentiles(signal, earlier, values, seconds)
+    return _rates(without_tenants(earlier), without_tenants(values), seconds)
 
 
 def increase(history: Iterable[TimedSamples], latest: TimedSamples) -> Mapping[Labels, Value]:
     """Return the increase of every series since the oldest snapshot of the last minute."""
     at, values = latest
     _, earlier = next((one for one in history if at - one[0] <= SPAN), latest)
-    return {labels: since(earlier.get(labels), value) for labels, value in values.items()}
+    return {labels: increase_since(earlier.get(labels), value) for labels, value in values.items()}
 
 
-def of_all_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
-    """Add up what tenants have, who may be too many to be read."""
+def without_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
+    """Return the samples summed over tenants, which may be too many to read."""
     found: dict[Labels, Value] = {}
     for labels, value in samples.items():
         key = tuple(pair for pair in labels if pair[0] != "tenant")
@@ -55,8 +56,8 @@ def of_all_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
     return found
 
 
-def words(labels: Labels) -> list[str]:
-    """Return the label values for people; a reason that only repeats the outcome is left out."""
+def label_texts(labels: Labels) -> list[str]:
+    """Return the label values to show, without a reason that only repeats the outcome."""
     given = dict(labels)
     same = given.get("reason", "").lower().replace("canceled", "cancelled")
     return [
@@ -67,14 +68,14 @@ def words(labels: Labels) -> list[str]:
 
 
 def quantile(q: float, distribution: Distribution) -> float:
-    """Return the interpolated quantile; ``inf`` where it lies beyond the last finite edge."""
+    """Return the interpolated quantile; ``inf`` beyond the last finite bucket boundary."""
     rank = q * distribution.count
     bounds = zip((0.0, *distribution.edges), distribution.edges, strict=False)
-    for (low, high), (below, upto) in zip(
+    for (low, high), (before, through) in zip(
         bounds, pairwise((0.0, *distribution.counts)), strict=True
     ):
-        if upto >= rank and upto > below:
-            return inf if high == inf else low + (high - low) * (rank - below) / (upto - below)
+        if through >= rank and through > before:
+            return inf if high == inf else low + (high - low) * (rank - before) / (through - before)
     return inf
 
 
@@ -85,13 +86,13 @@ def _rates(earlier: Mapping[Labels, Value], values: Mapping[Labels, Value], seco
         if isinstance(value, Distribution) or isinstance(before, Distribution):
             continue
         rate = (value - before) / seconds
-        name = " ".join(words(labels))
+        name = " ".join(label_texts(labels))
         if rate or not labels:
             rates.append(f"{name} {rate:.3g}/s".strip())
     return ", ".join(rates) or f"none in {seconds:.0f} s"
 
 
-def _spread(
+def _percentiles(
     signal: Signal,
     earlier: Mapping[Labels, Value],
     values: Mapping[Labels, Value],
@@ -112,10 +113,10 @@ def _spread(
 
 def _percentile(q: float, distribution: Distribution, unit: str) -> str:
     value = quantile(q, distribution)
-    known = (
+    text = (
         f">{_amount(distribution.edges[-2], unit)}" if value == inf else f"≈{_amount(value, unit)}"
     )
-    return f"p{q * 100:.0f} {known}"
+    return f"p{q * 100:.0f} {text}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""What the sidecar knows at one moment: the store makes it, exposition and status page show it."""
+"""The view: the current state of all signals, sources and models, made by the store."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from exporter.samples import Labels, Model, ModelInfo, Value
 
 @dataclass(frozen=True, slots=True)
 class SignalState:
-    """One signal of one model now.
+    """The current state of one signal of one model.
 
     ``samples`` is empty when ``quality`` is ``unavailable``; then ``note`` is the reason and
-    ``fix`` what would bring it.  Otherwise ``note`` says what to keep in mind about the method.
-    ``recent`` is a short text for people about the last minute ("p50 0.21 s, p95 0.74 s"), and
-    ``last_minute`` the increase of counters and histograms in it; only the status page has both.
+    ``fix`` how to get it.  Otherwise ``note`` states a limitation of the method.
+    ``recent`` summarizes the last minute as text ("p50 0.21 s, p95 0.74 s"), and ``last_minute``
+    is the increase of counters and histograms in it; only the status page uses both.
     """
 
     signal: str
@@ -33,9 +33,9 @@ class SignalState:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The health of one source: ``age`` (seconds) is None before its first good reading.
+    """The health of one source: ``age`` (seconds) is None before its first successful snapshot.
 
-    ``lost_records`` is None for sources that cannot tell.
+    ``lost_records`` is None for sources that cannot detect losses.
     """
 
     source: str
@@ -58,10 +58,10 @@ class WaitingStreams:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything to be shown, in a stable order.
+    """The state of all signals, sources and models, in a stable order.
 
-    ``waiting_streams`` has every model that a tap sees, also with none.
-    ``slices`` are the judged time slices of objectives.
+    ``waiting_streams`` contains every model that a tap sees, also with a count of 0.
+    ``slices`` are the evaluated time slices of objectives.
     ``unseen`` are counters, at zero, of models that no source has seen
     (:mod:`exporter.objectives.unseen_models`).
     """

@@ -48,7 +48,7 @@ from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSerie
 from exporter.log import Episodes
 from exporter.samples import Distribution, ModelInfo, Value
 from exporter.sources.fetch import public
-from exporter.store.increase import plus
+from exporter.store.increase import add_values
 from exporter.web.otlp_session import OtlpSession
 
 Attributes = Mapping[str, str | int]
@@ -207,7 +207,7 @@ def _merged(
         edges = value.edges if isinstance(value, Distribution) else ()
         key = (*sorted(attributes.items()), edges)
         if key in found:
-            value = plus(found[key][1], value)
+            value = add_values(found[key][1], value)
         found[key] = attributes, value
     return list(found.values())
 

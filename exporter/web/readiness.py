@@ -163,4 +163,4 @@ def _engines(view: View, decoding: Mapping[Model, Decoding]) -> Iterator[Layer]:
             why = "" if known.initialised else "it has published no iteration and made no token yet"
             yield Layer("backend", info.model, known.initialised, why, info.version)
             reason = f"{info.model}: {known.reason}" if known.reason else ""
-            yield Layer("decode", info.model, known.moves, reason, info.version)
+            yield Layer("decode", info.model, known.progressing, reason, info.version)

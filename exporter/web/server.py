@@ -36,15 +36,15 @@ EXPLANATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The data behind the answers: ``status`` is called in a thread, all else on the event loop.
+    """The data of all endpoints: ``status`` is called in a thread, all else on the event loop.
 
-    ``view_in_words`` includes the last minute, which only the status page shows.  ``more`` are the
-    families of ``/metrics`` that do not come from a view.
+    ``view_with_last_minute`` is the view of the status page.  ``more`` are the families of
+    ``/metrics`` that do not come from a view.
     """
 
     version: str
     view: Callable[[], View]
-    view_in_words: Callable[[], View]
+    view_with_last_minute: Callable[[], View]
     readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
     more: Callable[[View], Iterable[Family]] = lambda _: ()
@@ -123,7 +123,7 @@ def application(facts: Facts) -> web.Application:
         show = status_json if as_json else status_html
 
         def prepare() -> Callable[[], bytes]:
-            view = facts.view_in_words()
+            view = facts.view_with_last_minute()
             return lambda: show(facts.status(view)).encode(errors="replace")
 
         return web.Response(

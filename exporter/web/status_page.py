@@ -14,7 +14,7 @@ from exporter.background import TaskState
 from exporter.methods import METHODS
 from exporter.objectives.objective_status import ObjectiveState
 from exporter.samples import Distribution, Labels, ModelInfo, Value
-from exporter.store.last_minute import of_all_tenants, words
+from exporter.store.last_minute import label_texts, without_tenants
 from exporter.store.view import SignalState, SourceState, View
 from exporter.web.readiness import Readiness
 from slos.indicators import INDICATORS
@@ -250,7 +250,7 @@ def _main(status: Status) -> Iterator[str]:
     yield from _header(status)
     yield from _table(
         "Sources",
-        ("Source", "State", "Last good reading", "Took", "Failures"),
+        ("Source", "State", "Last successful scrape", "Took", "Failures"),
         # Parts, such as triton/statistics, only where one of them has failed.
         (_source_row(one) for one in view.sources if "/" not in one.source or one.errors),
     )
@@ -460,13 +460,13 @@ def _now(signal: Signal, state: SignalState) -> str:
 
 def _amounts(signal: Signal, samples: Mapping[Labels, Value]) -> str:
     """Write samples for people: ``ok 120, error 3`` or ``0.62``; zeros only where all are."""
-    shown = of_all_tenants(samples)
+    shown = without_tenants(samples)
     if len(shown) > 1 and signal.kind != "gauge":
         shown = {labels: value for labels, value in shown.items() if value}
         if not shown:
             return "0"
     return ", ".join(
-        " ".join([*words(labels), _amount(signal, value)])
+        " ".join([*label_texts(labels), _amount(signal, value)])
         for labels, value in sorted(shown.items())
     )
 

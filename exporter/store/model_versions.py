@@ -1,0 +1,53 @@
+"""Models without a version, joined with their version where it is unambiguous."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot
+
+Item = TypeVar("Item", Measurement, Missing, ModelInfo)
+
+
+def model_of(item: Measurement | Missing | ModelInfo) -> Model:
+    """Return the name and version of an item's model."""
+    return (item.model, item.version)
+
+
+def reported_models(snapshot: Snapshot) -> dict[Model, None]:
+    """Return the models with measurements or missing signals, in the snapshot's order."""
+    return dict.fromkeys([*map(model_of, snapshot.measurements), *map(model_of, snapshot.missing)])
+
+
+def only_versions(models: Iterable[Model], known: Iterable[Model]) -> dict[Model, Model]:
+    """Map each model without a version to its version, if ``known`` has exactly one."""
+    bare = {name for name, version in models if not version}
+    versions: dict[str, list[Model]] = {}
+    for model in known if bare else ():
+        if model[1] and model[0] in bare:
+            versions.setdefault(model[0], []).append(model)
+    return {(name, ""): found[0] for name, found in versions.items() if len(found) == 1}
+
+
+def with_versions(snapshot: Snapshot, joined: Mapping[Model, Model]) -> Snapshot:
+    """Return the snapshot with the models in ``joined`` replaced by their versions."""
+    if not joined:
+        return snapshot
+
+    def versioned(item: Item) -> Item:
+        model = joined.get(model_of(item))
+        return replace(item, version=model[1]) if model else item
+
+    streams: Counter[Model] = Counter()
+    for model, count in snapshot.waiting_streams.items():
+        streams[joined.get(model, model)] += count
+    return replace(
+        snapshot,
+        measurements=tuple(map(versioned, snapshot.measurements)),
+        missing=tuple(map(versioned, snapshot.missing)),
+        models=tuple(map(versioned, snapshot.models)),
+        waiting_streams=streams,
+    )

@@ -1,0 +1,186 @@
+"""One signal of one model: the last value of every method, and the counters served from them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from exporter.methods import METHODS
+from exporter.samples import Distribution, Labels, Measurement, Missing, Value, nothing_of
+from exporter.store.increase import add_values, increase_since
+from exporter.store.last_minute import SPAN
+from exporter.store.view import SignalState
+from slos.signals import SIGNALS
+
+HISTORY_STEP = SPAN / 12
+"""Seconds between two entries of a signal's history."""
+
+_ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
+
+
+@dataclass(slots=True)
+class MethodRecord:
+    """The last measurement by one method; ``current`` while its source still reports it.
+
+    ``last`` holds the last value of every series that a counter ever had: a series that is missing
+    from one snapshot must not count as new in the next.
+    """
+
+    source: str
+    at: float
+    samples: Mapping[Labels, Value]
+    last: Mapping[Labels, Value]
+    note: str
+    current: bool = True
+
+
+@dataclass(slots=True)
+class SignalRecord:
+    """One signal of one model.
+
+    ``served`` are the sidecar's own counters, ``counted_at`` the time of their last increase.
+    ``state`` is cached until ``state_expires`` or the next snapshot that reports the signal; it
+    lacks the last minute.
+    """
+
+    methods: dict[str, MethodRecord] = field(default_factory=dict)
+    missing: dict[str, Missing] = field(default_factory=dict)
+    served: dict[Labels, Value] = field(default_factory=dict)
+    counted_at: float = -inf
+    reported_at: float = -inf
+    state: SignalState | None = None
+    state_expires: float = -inf
+    history: deque[tuple[float, Mapping[Labels, Value]]] = field(
+        default_factory=lambda: deque(maxlen=round(SPAN / HISTORY_STEP) + 1)
+    )
+
+    def best_method(self, now: float, stale_after: float) -> str:
+        """Return the preferred method with a current value, or an empty string."""
+        fresh = [
+            method
+            for method, record in self.methods.items()
+            if record.current and now - record.at <= stale_after
+        ]
+        return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
+
+    def update(
+        self,
+        signal: str,
+        source: str,
+        measurements: Mapping[str, Measurement],
+        now: float,
+        *,
+        stale_after: float,
+        new_model: bool,
+    ) -> None:
+        """Store a source's measurements by method, and count the increase of the preferred one.
+
+        ``new_model`` is true if the source did not have the model in its previous snapshot: its
+        counters then count from 0.
+        """
+        self.missing.pop(source, None)
+        previous = dict(self.methods)
+        is_counter = SIGNALS[signal].kind != "gauge"
+        for method, record in self.methods.items():
+            if record.source == source and method not in measurements:
+                record.current = False
+        for method, measurement in measurements.items():
+            before, samples = previous.get(method), measurement.samples
+            last = {**before.last, **samples} if before and is_counter else samples
+            self.methods[method] = MethodRecord(source, now, samples, last, measurement.note)
+        best = self.best_method(now, stale_after)
+        if best in measurements and is_counter:
+            samples = self.methods[best].samples
+            self._count_increase(samples, previous.get(best), now, new_model=new_model)
+
+    def withdraw(self, source: str, missing: Missing | None) -> None:
+        """Mark the measurements of a source that no longer reports the signal."""
+        if missing is None and source in self.missing:
+            del self.missing[source]
+            self.state = None
+        for record in self.methods.values():
+            if record.source == source and record.current:
+                record.current, self.state = False, None
+
+    def _count_increase(
+        self,
+        samples: Mapping[Labels, Value],
+        before: MethodRecord | None,
+        now: float,
+        *,
+        new_model: bool,
+    ) -> None:
+        """Add the increase since the method's previous value to the served counters."""
+        countable = (
+            before.at >= self.counted_at if before else new_model and self.counted_at == -inf
+        )
+        for labels, value in samples.items():
+            previous = before.last.get(labels) if before else None
+            added = increase_since(previous, value) if countable else nothing_of(value)
+            served = self.served.get(labels)
+            if isinstance(served, Distribution) and not _same_edges(served, value):
+                self.history.clear()
+            self.served[labels] = add_values(served, added)
+        self.counted_at = now
+        if not self.history or now - self.history[-1][0] >= HISTORY_STEP:
+            self.history.append((now, dict(self.served)))
+
+
+def merged_record(record: SignalRecord | None, other: SignalRecord) -> SignalRecord:
+    """Merge ``other`` into ``record``, whose served counters continue."""
+    if record is None:
+        return other
+    if record.counted_at == -inf:
+        record.counted_at, record.served = other.counted_at, other.served
+        record.history = other.history
+    for method, theirs in other.methods.items():
+        ours = record.methods.get(method)
+        record.methods[method] = (
+            _method_sum(ours, theirs) if ours and ours.source == theirs.source else ours or theirs
+        )
+    record.missing = {**other.missing, **record.missing}
+    record.reported_at = max(record.reported_at, other.reported_at)
+    return record
+
+
+def by_signal(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measurement]]:
+    """Return measurements by signal and method.
+
+    A model may be measured twice, with and without its version: such samples are summed.
+    """
+    found: dict[str, dict[str, Measurement]] = {}
+    for measurement in measurements:
+        methods = found.setdefault(measurement.signal, {})
+        twin = methods.get(measurement.method)
+        if twin:
+            measurement = replace(measurement, samples=_sums(twin.samples, measurement.samples))
+        methods[measurement.method] = measurement
+    return found
+
+
+def in_catalogue_order(records: Mapping[str, SignalRecord]) -> dict[str, SignalRecord]:
+    """Return the records sorted as the signal catalogue is."""
+    return {signal: records[signal] for signal in sorted(records, key=_ORDER.__getitem__)}
+
+
+def _method_sum(one: MethodRecord, other: MethodRecord) -> MethodRecord:
+    return replace(
+        one,
+        at=min(one.at, other.at),
+        samples=_sums(one.samples, other.samples),
+        last=_sums(one.last, other.last),
+        current=one.current or other.current,
+    )
+
+
+def _sums(one: Mapping[Labels, Value], other: Mapping[Labels, Value]) -> dict[Labels, Value]:
+    sums = dict(one)
+    for labels, value in other.items():
+        sums[labels] = add_values(sums.get(labels), value)
+    return sums
+
+
+def _same_edges(served: Distribution, value: Value) -> bool:
+    return isinstance(value, Distribution) and served.edges == value.edges
