@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.exposition import exposition
 from bench.streams.processes import Cpu, Worker, child, memory, nginx, proxying, sidecar
 from lab import parts
-from lab.process import HOST, Server, ServerError, free_ports, get
+from lab.process import HOST, ServerError, ServerProcess, free_ports, get
 
 ROUNDS = 4
 WARM_UP, SECONDS = 0.5, 1.5
@@ -229,7 +229,7 @@ def _triton() -> Iterator[str]:
 
 
 @contextmanager
-def _scraping(tap: Server, answers: list[int]) -> Iterator[None]:
+def _scraping(tap: ServerProcess, answers: list[int]) -> Iterator[None]:
     """Ask for metrics every second; ``answers`` gets the status of each that came in time."""
     enough = threading.Event()
 

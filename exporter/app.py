@@ -14,7 +14,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from exporter.background import Supervisor, TaskState, cancel
-from exporter.families import Family, own_family
+from exporter.families import MetricFamily, own_family
 from exporter.genai import PROFILES, GenAiProfile
 from exporter.http_server import start
 from exporter.interpreter import limit_garbage_collection, shorten_thread_switches
@@ -110,7 +110,7 @@ async def watch(
             view, config.unready_after, ReadinessInputs(config.expect_model, decoding, answers)
         )
 
-    def own(view: View) -> tuple[Family, ...]:
+    def own(view: View) -> tuple[MetricFamily, ...]:
         exported = (export.family(),) if export else ()
         tapped = chain.from_iterable(source.families() for source in taps)
         restarts = own_family(
@@ -124,7 +124,7 @@ async def watch(
             *exported,
         )
 
-    def on_metrics(view: View) -> tuple[Family, ...]:
+    def on_metrics(view: View) -> tuple[MetricFamily, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
         return (*own(view), *gateway_families(view, wanted), *process_families())
 

@@ -34,7 +34,7 @@ class LabelSet(dict[str, str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """A metric with all of its series; ``name`` is that on ``/metrics``, without ``_total``."""
 
     name: str
@@ -43,8 +43,8 @@ class Family:
     series: tuple[Series, ...]
 
 
-def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> Family:
+def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> MetricFamily:
     """Return one of the exporter's own metrics, which the catalogue describes."""
     kind, text, _ = OWN_METRICS[name]
     own = [one if isinstance(one[0], LabelSet) else (LabelSet(one[0]), one[1]) for one in series]
-    return Family(name, kind, text, tuple(own))
+    return MetricFamily(name, kind, text, tuple(own))

@@ -8,14 +8,14 @@ from typing import cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.process_collector import ProcessCollector
 
-from exporter.families import Family
+from exporter.families import MetricFamily
 from slos.signals import Kind
 
 _COLLECTOR = ProcessCollector(registry=CollectorRegistry())
 
 
-def families() -> Iterator[Family]:
+def families() -> Iterator[MetricFamily]:
     """Yield the families; there are none where the system has no ``/proc``."""
     for metric in _COLLECTOR.collect():
         series = tuple((dict(sample.labels), sample.value) for sample in metric.samples)
-        yield Family(metric.name, cast(Kind, metric.type), metric.documentation, series)
+        yield MetricFamily(metric.name, cast(Kind, metric.type), metric.documentation, series)

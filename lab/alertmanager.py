@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab import parts
-from lab.process import HOST, Server, serve
+from lab.process import HOST, ServerProcess, serve
 
 
-class Alertmanager(Server):
+class Alertmanager(ServerProcess):
     """A running Alertmanager; its HTTP API is under `url`."""
 
 

@@ -7,10 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lab.engine import Engine, Event, IterationStats, Request, Step
+from lab.engine import EngineEvent, EngineRequest, EngineStep, IterationStats, SimulatedEngine
 
-Listener = Callable[[Event], None]
-Observer = Callable[[float, Step], None]
+Listener = Callable[[EngineEvent], None]
+Observer = Callable[[float, EngineStep], None]
 
 # executor.h, iter_stats_max_iterations: older records are dropped without a trace.
 _KEPT_RECORDS = 1000
@@ -24,7 +24,7 @@ class Driver:
     shown every step and its time, before the step's events are delivered.
     """
 
-    def __init__(self, engine: Engine, observer: Observer | None = None) -> None:
+    def __init__(self, engine: SimulatedEngine, observer: Observer | None = None) -> None:
         self._engine = engine
         self._observer = observer
         self._listeners: dict[int, Listener] = {}
@@ -36,7 +36,7 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, listener: Listener) -> int:
+    def submit(self, request: EngineRequest, listener: Listener) -> int:
         """Queue a request and return its id.  ValueError says why it could never be served."""
         with self._lock:
             request_id = self._engine.submit(request, self._now())
@@ -88,7 +88,7 @@ class Driver:
             else:
                 self._sleep_until(now + step.seconds)
 
-    def _listener(self, event: Event) -> Listener:
+    def _listener(self, event: EngineEvent) -> Listener:
         if event.final:
             return self._listeners.pop(event.request_id)
         return self._listeners[event.request_id]

@@ -1,10 +1,10 @@
 """A simulated TensorRT-LLM executor: in-flight batching over a paged KV cache, without a GPU.
 
-The engine does no I/O and reads no clock.  Its caller says what time it is and is told how long the
-batch takes, so the same engine runs in virtual time under test and in real time behind a server.
-One call of :meth:`Engine.step` is one pass of the executor's loop (TensorRT-LLM, executorImpl.cpp,
-executionLoop): take the results of the batch in flight, drop what was cancelled, admit, schedule,
-launch the next batch, take the iteration's statistics.
+The engine does no I/O and reads no clock.  Its caller passes the time and receives the duration of
+the batch, so the same engine runs in virtual time under test and in real time behind a server.  One
+call of :meth:`SimulatedEngine.step` is one pass of the executor's loop (TensorRT-LLM,
+executorImpl.cpp, executionLoop): collect the results of the batch in flight, drop cancelled
+requests, admit, schedule, launch the next batch, record the iteration's statistics.
 """
 
 # ruff: noqa: N815 - the statistics carry the executor's own field names
@@ -85,7 +85,7 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """What is asked of the engine: prompt tokens, and how many tokens to generate.
 
     With ``fail_after`` the engine fails the request once it has generated that many tokens, 0 being
@@ -133,7 +133,7 @@ TIMES = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EngineEvent:
     """A token of a request, its end, or both: the last token ends a request that ran its length.
 
     ``time`` is the caller's clock at the step that brought it.  ``index`` counts the request's
@@ -234,10 +234,10 @@ class IterationStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """What one pass brought: ``seconds`` until the launched batch is done, None if none was."""
 
-    events: tuple[Event, ...]
+    events: tuple[EngineEvent, ...]
     stats: IterationStats | None
     seconds: float | None
 
@@ -245,7 +245,7 @@ class Step:
 @dataclass(slots=True)
 class _Sequence:
     id: int
-    request: Request
+    request: EngineRequest
     arrived: float
     keys: list[int]
     allocation: Allocation | None = None
@@ -323,7 +323,7 @@ class _Batch:
         return sum(size for _, size in self.context)
 
 
-class Engine:
+class SimulatedEngine:
     """The executor.  Not thread-safe; equal settings, requests and times give equal results."""
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -337,7 +337,7 @@ class Engine:
         self._submitted = self._iteration = 0
         self._turn = -1
 
-    def submit(self, request: Request, now: float) -> int:
+    def submit(self, request: EngineRequest, now: float) -> int:
         """Queue a request and return its id.  ValueError says why it could never be served."""
         self._check(request)
         self._submitted += 1
@@ -356,7 +356,7 @@ class Engine:
             if sequence.id == request_id:
                 sequence.cancelled = True
 
-    def step(self, now: float) -> Step:
+    def step(self, now: float) -> EngineStep:
         """One pass of the loop.
 
         Called again when the returned seconds are over, or, if there were none, when something has
@@ -372,7 +372,7 @@ class Engine:
         self._in_flight[self._turn] = batch or None
         busy = any(self._in_flight)
         if not batch and not events:
-            return Step((), None, self._launch(batch, now) if busy else None)
+            return EngineStep((), None, self._launch(batch, now) if busy else None)
         self._iteration += 1
         seconds = self._launch(batch, now) if busy else None
         stats = IterationStats(
@@ -391,9 +391,9 @@ class Engine:
             seconds=seconds if batch else None,
             generationBlocks=batch.grown,
         )
-        return Step(events, stats, seconds)
+        return EngineStep(events, stats, seconds)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: EngineRequest) -> None:
         prompt, at_end = len(request.prompt), len(request.prompt) + request.max_tokens - 1
         if not prompt:
             raise ValueError("the prompt is empty")
@@ -412,15 +412,15 @@ class Engine:
                 f"{self.settings.max_num_tokens} unless chunked_context is on"
             )
 
-    def _drop_cancelled(self, now: float) -> Iterator[Event]:
+    def _drop_cancelled(self, now: float) -> Iterator[EngineEvent]:
         for sequence in [s for s in (*self._active.values(), *self._queued) if s.cancelled]:
             if sequence.id in self._active:
                 self._release(sequence)
             else:
                 self._queued.remove(sequence)
-            yield Event(sequence.id, now, finish_reason="cancelled", metrics=sequence.metrics)
+            yield EngineEvent(sequence.id, now, finish_reason="cancelled", metrics=sequence.metrics)
 
-    def _collect(self, now: float) -> Iterator[Event]:
+    def _collect(self, now: float) -> Iterator[EngineEvent]:
         """Take the results of the batch whose turn it is."""
         batch, self._in_flight[self._turn] = self._in_flight[self._turn], None
         if not batch:
@@ -433,7 +433,7 @@ class Engine:
             if sequence.id in self._active and not sequence.context_left:
                 yield from self._advance(sequence, batch, now)
 
-    def _advance(self, sequence: _Sequence, batch: _Batch, now: float) -> Iterator[Event]:
+    def _advance(self, sequence: _Sequence, batch: _Batch, now: float) -> Iterator[EngineEvent]:
         sequence.advances += 1
         sequence.last_iteration = batch.iteration
         drafts = batch.drafts.get(sequence.id, _Drafts(0, 0))
@@ -443,17 +443,17 @@ class Engine:
         for index in range(sequence.generated, end):
             if index == sequence.request.fail_after:
                 self._release(sequence)
-                yield Event(sequence.id, now, finish_reason="error", metrics=sequence.metrics)
+                yield EngineEvent(sequence.id, now, finish_reason="error", metrics=sequence.metrics)
                 return
             sequence.generated += 1
             sequence.last_token = now
             if not index:
                 sequence.first_token = now
             if sequence.generated < sequence.request.max_tokens:
-                yield Event(sequence.id, now, index, more=index < end - 1)
+                yield EngineEvent(sequence.id, now, index, more=index < end - 1)
         if sequence.generated == sequence.request.max_tokens:
             self._release(sequence)
-            yield Event(sequence.id, now, index, "length", metrics=sequence.metrics)
+            yield EngineEvent(sequence.id, now, index, "length", metrics=sequence.metrics)
 
     def _release(self, sequence: _Sequence) -> None:
         del self._active[sequence.id]

@@ -23,7 +23,7 @@ _PROBE_SECONDS = 2.0
 
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
-S = TypeVar("S", bound="Server")
+S = TypeVar("S", bound="ServerProcess")
 
 
 class ServerError(Exception):
@@ -35,7 +35,7 @@ class _PortTakenError(ServerError):
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerProcess:
     """A running server on loopback ports; leaving its `with` block stops it.
 
     `log` holds its standard output and error; `pid` is the server's own process, whose memory and
@@ -158,7 +158,7 @@ def _keep(
     return int(pid), process
 
 
-def _wait(server: Server, ready: str, deadline: float) -> None:
+def _wait(server: ServerProcess, ready: str, deadline: float) -> None:
     end = time.monotonic() + deadline
     while time.monotonic() < end:
         with suppress(OSError, HTTPException):
@@ -178,7 +178,7 @@ def _wait(server: Server, ready: str, deadline: float) -> None:
     )
 
 
-def _listens(server: Server) -> bool:
+def _listens(server: ServerProcess) -> bool:
     """Whether the server, and not somebody who was faster, listens on all of its ports."""
     proc = Path(f"/proc/{server.pid}")
     held = {str(file.readlink()) for file in (proc / "fd").iterdir()}

@@ -11,10 +11,10 @@ import yaml
 
 from lab import parts
 from lab.parts import tail
-from lab.process import HOST, Server, ServerError, get, serve
+from lab.process import HOST, ServerError, ServerProcess, get, serve
 
 
-class Prometheus(Server):
+class Prometheus(ServerProcess):
     """A running Prometheus; its HTTP API is under `url`."""
 
     def reload(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.engine import EngineSettings
-from lab.process import Server, serve
+from lab.process import ServerProcess, serve
 from lab.trtllm_serve.flags import write_flags
 from lab.trtllm_serve.settings import ServeSettings
 
@@ -17,7 +17,7 @@ def start(
     folder: Path,
     settings: ServeSettings | None = None,
     engine: EngineSettings | None = None,
-) -> Server:
+) -> ServerProcess:
     """Start it, its log and the data behind its metrics in `folder`; leaving `with` ends it."""
     metrics = folder / "prometheus_multiproc"
     metrics.mkdir(parents=True)
@@ -30,7 +30,7 @@ def start(
         ]
 
     return serve(
-        Server,
+        ServerProcess,
         "trtllm-serve",
         command,
         folder / "trtllm-serve.log",

@@ -25,7 +25,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lab.driver import Driver
-from lab.engine import TIMES, Engine, Event, Request, RequestMetrics
+from lab.engine import TIMES, EngineEvent, EngineRequest, RequestMetrics, SimulatedEngine
 from lab.published import Publisher
 from lab.repository import read_settings
 
@@ -59,7 +59,7 @@ class TritonPythonModel:
         self._streams: dict[int, _Stream] = {}
         # A sender must not be asked anything once its final flag is sent.
         self._lock = threading.Lock()
-        self._driver = Driver(Engine(engine))
+        self._driver = Driver(SimulatedEngine(engine))
         self._closing = threading.Event()
         self._checks = threading.Thread(target=self._check, name="checks", daemon=True)
         self._checks.start()
@@ -84,13 +84,13 @@ class TritonPythonModel:
         stream = _Stream(sender, streaming, timed, len(prompt), time.monotonic())
         try:
             with self._lock:
-                work = Request(prompt, max_tokens, fail_after)
+                work = EngineRequest(prompt, max_tokens, fail_after)
                 self._streams[self._driver.submit(work, partial(self._deliver, stream))] = stream
         except ValueError as error:
             self._answer(stream, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _deliver(self, stream: _Stream, event: Event) -> None:
+    def _deliver(self, stream: _Stream, event: EngineEvent) -> None:
         """Pass one event of the engine on to the client; runs on the engine's thread."""
         if event.index is not None:
             stream.words.append(f"token{event.index} ")
@@ -110,7 +110,7 @@ class TritonPythonModel:
             self._streams.pop(event.request_id, None)
             stream.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _times(self, stream: _Stream, event: Event) -> list[Any]:
+    def _times(self, stream: _Stream, event: EngineEvent) -> list[Any]:
         """Return the tensors of ``return_perf_metrics``, if they are asked for and known."""
         if not (stream.timed and event.metrics):
             return []

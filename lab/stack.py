@@ -23,13 +23,13 @@ from lab import parts, prometheus, triton
 from lab import serve as trtllm_serve
 from lab.load import Load, LoadSettings, beside
 from lab.parts import Say
-from lab.process import HOST, Server, ServerError, free_ports, serve
+from lab.process import HOST, ServerError, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
 from lab.repository import ModelSettings, write_repository
 from lab.trtllm_serve.settings import ServeSettings
 
-Engine = Literal["triton", "trtllm-serve"]
-ENGINES: Mapping[Engine, str] = {"triton": "Triton", "trtllm-serve": "trtllm-serve"}
+EngineName = Literal["triton", "trtllm-serve"]
+ENGINES: Mapping[EngineName, str] = {"triton": "Triton", "trtllm-serve": "trtllm-serve"}
 """What can serve, and its name as people write it."""
 
 _MARK = ".tokenslo-demo"
@@ -51,7 +51,7 @@ class StackSettings:
     model: ModelSettings
     load: LoadSettings
     prometheus: bool = True
-    engine: Engine = "triton"
+    engine: EngineName = "triton"
 
     @property
     def run(self) -> Path:
@@ -60,11 +60,11 @@ class StackSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ModelServer:
     """A running model server, the URL of its metrics, and the sidecar's flags to read it."""
 
     name: str
-    server: Server
+    server: ServerProcess
     metrics: str
     flags: tuple[str, ...]
 
@@ -73,14 +73,14 @@ class Served:
 class Stack:
     """The running servers and the load on them; ``tap`` is the URL that clients use."""
 
-    served: Served
-    sidecar: Server
+    served: ModelServer
+    sidecar: ServerProcess
     tap: str
     prometheus: Prometheus | None
     load: Load
 
     @property
-    def servers(self) -> tuple[Server, ...]:
+    def servers(self) -> tuple[ServerProcess, ...]:
         """Every server that is meant to be running."""
         return tuple(filter(None, (self.served.server, self.sidecar, self.prometheus)))
 
@@ -147,14 +147,14 @@ def tokenslo(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def _triton(home: Path, settings: StackSettings) -> Served:
+def _triton(home: Path, settings: StackSettings) -> ModelServer:
     models = settings.run / "models"
     write_repository(models, model=settings.model)
     (port,) = free_ports(1)
     traces = f"{HOST}:{port}"
     server = triton.start(home, models, settings.run, arguments=[*_tracing(traces)])
     flags = ("--triton", server.url, "--triton-metrics", server.metrics, "--otlp-traces", traces)
-    return Served(ENGINES["triton"], server, server.metrics, flags)
+    return ModelServer(ENGINES["triton"], server, server.metrics, flags)
 
 
 def _tracing(collector: str) -> Iterator[str]:
@@ -165,16 +165,16 @@ def _tracing(collector: str) -> Iterator[str]:
         yield f"--trace-config={setting}"
 
 
-def _trtllm_serve(settings: StackSettings) -> Served:
+def _trtllm_serve(settings: StackSettings) -> ModelServer:
     requests = settings.run / "requests"
     look = ServeSettings(model=settings.load.model, perf_metrics_output_dir=str(requests))
     server = trtllm_serve.start(settings.run / "trtllm-serve", look)
     metrics = f"{server.url}/prometheus/metrics"
     flags = ("--trtllm", server.url, "--trtllm-requests", f"{requests}/perf_metrics-*.jsonl")
-    return Served(ENGINES["trtllm-serve"], server, metrics, flags)
+    return ModelServer(ENGINES["trtllm-serve"], server, metrics, flags)
 
 
-def _sidecar(served: Served, settings: StackSettings, tap: int) -> Server:
+def _sidecar(served: ModelServer, settings: StackSettings, tap: int) -> ServerProcess:
     spec = f"proxy={HOST}:{tap}={HOST}:{served.server.ports[0]}"
 
     def command(ports: Sequence[int]) -> list[str | Path]:
@@ -185,10 +185,10 @@ def _sidecar(served: Served, settings: StackSettings, tap: int) -> Server:
             *("--slo", settings.slo, "--listen", f"{HOST}:{ports[0]}"),
         ]
 
-    return serve(Server, "sidecar", command, settings.run / "sidecar.log", ready="/healthz")
+    return serve(ServerProcess, "sidecar", command, settings.run / "sidecar.log", ready="/healthz")
 
 
-def _prometheus(program: Path, sidecar: Server, settings: StackSettings) -> Prometheus:
+def _prometheus(program: Path, sidecar: ServerProcess, settings: StackSettings) -> Prometheus:
     rules = settings.output / f"alerts/{settings.service}.rules.yaml"
     return prometheus.start(
         program,

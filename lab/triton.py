@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lab import parts
 from lab.parts import MissingPart, PartError, Say
-from lab.process import HOST, Server, serve
+from lab.process import HOST, ServerProcess, serve
 
 VERSION = "2.51.0"
 _REQUIREMENTS = ("nvidia-pytriton==0.7.0", "numpy<2")
@@ -29,7 +29,7 @@ _PYTHON = f"3.{sys.version_info.minor}"
 _LIBPYTHON = f"libpython{_PYTHON}.so.1.0"
 
 
-class Triton(Server):
+class Triton(ServerProcess):
     """A running Triton server; `url` is its HTTP endpoint."""
 
     @property

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.process import HOST, Server, get, serve
+from lab.process import HOST, ServerProcess, get, serve
 
 
-class VictoriaMetrics(Server):
+class VictoriaMetrics(ServerProcess):
     """A running VictoriaMetrics; what it was sent can be had as a whole."""
 
     @property

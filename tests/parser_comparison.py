@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.sources.exposition.text_parser import Family
+from exporter.sources.exposition.text_parser import ParsedFamily
 
 Plain = dict[str, tuple[str, str, list[tuple[str, dict[str, str], float | str]]]]
 
@@ -18,7 +18,7 @@ def number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else float(value)
 
 
-def in_their_terms(families: Mapping[str, Family]) -> Plain:
+def in_their_terms(families: Mapping[str, ParsedFamily]) -> Plain:
     """Name families as prometheus_client does: a counter's samples end in _total, it does not."""
     plain: Plain = {}
     for family in families.values():
@@ -46,7 +46,7 @@ def theirs(body: bytes) -> Plain:
 Samples = Counter[tuple[str, tuple[tuple[str, str], ...], float | str]]
 
 
-def our_samples(families: Mapping[str, Family]) -> Samples:
+def our_samples(families: Mapping[str, ParsedFamily]) -> Samples:
     """Return all samples, whatever family they are in and whatever order."""
     return Counter(
         (name.removesuffix("_total"), tuple(sorted(labels.items())), number(value))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.exposition.text_parser import Family, read
+from exporter.sources.exposition.text_parser import ParsedFamily, read
 from promql.lint.catalogue import Catalogue, union
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue
@@ -17,7 +17,7 @@ from slos.signals import SIGNALS
 CAPTURES = Path(__file__).parent / "captures"
 
 
-def differences(catalogue: Catalogue, families: dict[str, Family]) -> Iterator[str]:
+def differences(catalogue: Catalogue, families: dict[str, ParsedFamily]) -> Iterator[str]:
     """Yield what an exposition has that the catalogue does not know, or knows otherwise."""
     for name, family in families.items():
         found = catalogue.find(name)

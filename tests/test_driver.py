@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.driver import Driver
-from lab.engine import Engine, EngineSettings, Event, Request
+from lab.engine import EngineEvent, EngineRequest, EngineSettings, SimulatedEngine
 
 STEP = 0.005
 PATIENCE = 10.0
@@ -19,12 +19,12 @@ PATIENCE = 10.0
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     settings = EngineSettings(step_seconds=STEP, sequence_seconds=0, context_token_seconds=0)
-    running = Driver(Engine(settings))
+    running = Driver(SimulatedEngine(settings))
     yield running
     running.close()
 
 
-def collect(events: queue.Queue[Event]) -> list[Event]:
+def collect(events: queue.Queue[EngineEvent]) -> list[EngineEvent]:
     found = [events.get(timeout=PATIENCE)]
     while not found[-1].final:
         found.append(events.get(timeout=PATIENCE))
@@ -33,8 +33,8 @@ def collect(events: queue.Queue[Event]) -> list[Event]:
 
 def test_a_listener_gets_its_own_tokens_in_order_and_in_time(driver: Driver) -> None:
     before = time.time()
-    inboxes: list[queue.Queue[Event]] = [queue.Queue() for _ in range(3)]
-    ids = [driver.submit(Request(("a", n), 10), inbox.put) for n, inbox in enumerate(inboxes)]
+    inboxes: list[queue.Queue[EngineEvent]] = [queue.Queue() for _ in range(3)]
+    ids = [driver.submit(EngineRequest(("a", n), 10), inbox.put) for n, inbox in enumerate(inboxes)]
     for request_id, inbox in zip(ids, inboxes, strict=True):
         events = collect(inbox)
         assert [(e.request_id, e.index) for e in events] == [(request_id, n) for n in range(10)]
@@ -43,8 +43,8 @@ def test_a_listener_gets_its_own_tokens_in_order_and_in_time(driver: Driver) -> 
 
 
 def test_a_cancelled_request_ends_early(driver: Driver) -> None:
-    inbox: queue.Queue[Event] = queue.Queue()
-    request_id = driver.submit(Request(("a",), 4000), inbox.put)
+    inbox: queue.Queue[EngineEvent] = queue.Queue()
+    request_id = driver.submit(EngineRequest(("a",), 4000), inbox.put)
     inbox.get(timeout=PATIENCE)
     driver.cancel(request_id)
     assert collect(inbox)[-1].finish_reason == "cancelled"
@@ -52,8 +52,8 @@ def test_a_cancelled_request_ends_early(driver: Driver) -> None:
 
 def test_statistics_are_read_once_and_stop_when_it_is_idle(driver: Driver) -> None:
     for _ in range(2):
-        inbox: queue.Queue[Event] = queue.Queue()
-        driver.submit(Request(("a",), 3), inbox.put)
+        inbox: queue.Queue[EngineEvent] = queue.Queue()
+        driver.submit(EngineRequest(("a",), 3), inbox.put)
         collect(inbox)
         records = driver.drain_stats()
         assert [record.numActiveRequests for record in records] == [1, 1, 1, 0]
@@ -62,8 +62,8 @@ def test_statistics_are_read_once_and_stop_when_it_is_idle(driver: Driver) -> No
 
 
 def test_an_idle_engine_takes_no_time_from_others(driver: Driver) -> None:
-    inbox: queue.Queue[Event] = queue.Queue()
-    driver.submit(Request(("a",), 1), inbox.put)
+    inbox: queue.Queue[EngineEvent] = queue.Queue()
+    driver.submit(EngineRequest(("a",), 1), inbox.put)
     collect(inbox)
     before = time.process_time()
     time.sleep(0.2)
@@ -72,12 +72,12 @@ def test_an_idle_engine_takes_no_time_from_others(driver: Driver) -> None:
 
 def test_what_can_never_be_served_is_refused_at_once(driver: Driver) -> None:
     with pytest.raises(ValueError, match="the prompt is empty"):
-        driver.submit(Request((), 1), print)
+        driver.submit(EngineRequest((), 1), print)
 
 
 def test_closing_ends_the_thread_also_in_the_middle_of_a_batch() -> None:
-    driver = Driver(Engine(EngineSettings(step_seconds=60)))
-    driver.submit(Request(("a",), 1), print)
+    driver = Driver(SimulatedEngine(EngineSettings(step_seconds=60)))
+    driver.submit(EngineRequest(("a",), 1), print)
     started = time.monotonic()
     driver.close()
     assert time.monotonic() - started < PATIENCE

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.engine import Engine, EngineSettings, Event, IterationStats, Request, Step
+from lab.engine import (
+    EngineEvent,
+    EngineRequest,
+    EngineSettings,
+    EngineStep,
+    IterationStats,
+    SimulatedEngine,
+)
 
 SMALL = EngineSettings(
     max_batch_size=4,
@@ -32,7 +39,7 @@ CAPACITY = SMALL.kv_blocks * SMALL.tokens_per_block
 @dataclass(frozen=True)
 class Arrival:
     time: float
-    request: Request
+    request: EngineRequest
     cancelled_at: float = float("inf")
 
 
@@ -40,10 +47,10 @@ class Arrival:
 class Trace:
     """Everything a run brought; `steps` with the time each was taken at."""
 
-    steps: list[tuple[float, Step]] = field(default_factory=list)
+    steps: list[tuple[float, EngineStep]] = field(default_factory=list)
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[EngineEvent]:
         return [event for _, step in self.steps for event in step.events]
 
     @property
@@ -51,19 +58,19 @@ class Trace:
         return [step.stats for _, step in self.steps if step.stats]
 
     @property
-    def by_request(self) -> dict[int, list[Event]]:
+    def by_request(self) -> dict[int, list[EngineEvent]]:
         found = defaultdict(list)
         for event in self.events:
             found[event.request_id].append(event)
         return found
 
-    def tokens(self, number: int) -> list[Event]:
+    def tokens(self, number: int) -> list[EngineEvent]:
         return [event for event in self.by_request[number] if event.index is not None]
 
 
 def run(settings: EngineSettings, arrivals: Iterable[Arrival]) -> Trace:
     """Serve the arrivals, in the order of time, to the end; request n is the nth of them."""
-    engine, trace, now = Engine(settings), Trace(), 0.0
+    engine, trace, now = SimulatedEngine(settings), Trace(), 0.0
     ordered = sorted(arrivals, key=lambda arrival: arrival.time)
     inputs: list[tuple[float, int, Any]] = [(a.time, 0, a) for a in ordered]
     inputs += [
@@ -95,11 +102,11 @@ def words(count: int, name: str = "w") -> tuple[str, ...]:
 
 
 @st.composite
-def requests(draw: st.DrawFn, prompts: st.SearchStrategy[tuple[Any, ...]]) -> Request:
+def requests(draw: st.DrawFn, prompts: st.SearchStrategy[tuple[Any, ...]]) -> EngineRequest:
     prompt = draw(prompts)
     max_tokens = draw(st.integers(1, CAPACITY - len(prompt)))
     fail_after = draw(st.none() | st.integers(0, max_tokens))
-    return Request(prompt, max_tokens, fail_after)
+    return EngineRequest(prompt, max_tokens, fail_after)
 
 
 settings = st.builds(
@@ -206,15 +213,15 @@ def test_an_engine_run_empty_says_so_once_and_then_nothing(
 
 
 def test_an_idle_engine_emits_nothing() -> None:
-    engine = Engine(SMALL)
-    assert engine.step(0.0) == Step((), None, None)
-    engine.submit(Request(words(3), 2), 1.0)
+    engine = SimulatedEngine(SMALL)
+    assert engine.step(0.0) == EngineStep((), None, None)
+    engine.submit(EngineRequest(words(3), 2), 1.0)
     now = 1.0
     while (seconds := (step := engine.step(now)).seconds) is not None:
         now += seconds
     assert step.stats is not None
     assert step.stats.numActiveRequests == 0
-    assert [engine.step(now + later) for later in (0, 1, 60)] == [Step((), None, None)] * 3
+    assert [engine.step(now + later) for later in (0, 1, 60)] == [EngineStep((), None, None)] * 3
 
 
 @given(settings, workloads)
@@ -273,8 +280,8 @@ def test_the_same_inputs_give_the_same_run(
 
 def test_a_token_takes_longer_the_more_sequences_decode() -> None:
     settings = replace(SMALL, jitter=0, kv_blocks=100)
-    alone = run(settings, [Arrival(0, Request(words(4), 10))])
-    four = run(settings, [Arrival(0, Request(words(4, name), 10)) for name in "abcd"])
+    alone = run(settings, [Arrival(0, EngineRequest(words(4), 10))])
+    four = run(settings, [Arrival(0, EngineRequest(words(4, name), 10)) for name in "abcd"])
     assert gaps(alone) == pytest.approx([0.021] * 9)
     assert gaps(four) == pytest.approx([0.024] * 9)
 
@@ -282,7 +289,7 @@ def test_a_token_takes_longer_the_more_sequences_decode() -> None:
 def test_a_first_token_takes_longer_the_longer_the_prompt() -> None:
     settings = replace(SMALL, jitter=0)
     short, long = (
-        run(settings, [Arrival(0, Request(words(n), 1))]).tokens(1)[0].time for n in (2, 40)
+        run(settings, [Arrival(0, EngineRequest(words(n), 1))]).tokens(1)[0].time for n in (2, 40)
     )
     assert short == pytest.approx(0.020 + 2 * 0.0005)
     assert long == pytest.approx(0.020 + 40 * 0.0005)
@@ -290,7 +297,7 @@ def test_a_first_token_takes_longer_the_longer_the_prompt() -> None:
 
 def test_a_prompt_in_chunks_has_its_first_token_after_the_last_one() -> None:
     settings = replace(SMALL, jitter=0, chunked_context=True, max_num_tokens=16)
-    trace = run(settings, [Arrival(0, Request(words(40), 2))])
+    trace = run(settings, [Arrival(0, EngineRequest(words(40), 2))])
     records = [record.inflightBatchingStats for record in trace.records]
     assert [batch.numCtxTokens for batch in records] == [16, 16, 8, 0, 0]
     assert trace.tokens(1)[0].time == pytest.approx(3 * 0.020 + 40 * 0.0005)
@@ -300,15 +307,15 @@ def test_a_prefill_stalls_the_others_and_chunks_make_the_stall_smaller() -> None
     def longest(chunked: bool) -> float:
         settings = replace(SMALL, jitter=0, chunked_context=chunked, kv_blocks=100)
         settings = replace(settings, max_num_tokens=16 if chunked else 64)
-        long = Arrival(0.03, Request(words(60, "long"), 2))
-        return max(gaps(run(settings, [Arrival(0, Request(words(4), 12)), long])))
+        long = Arrival(0.03, EngineRequest(words(60, "long"), 2))
+        return max(gaps(run(settings, [Arrival(0, EngineRequest(words(4), 12)), long])))
 
     assert longest(chunked=False) == pytest.approx(0.021 + 60 * 0.0005)
     assert longest(chunked=True) == pytest.approx(0.021 + 12 * 0.0005)
 
 
 def test_under_pressure_one_policy_pauses_the_newest_and_the_other_makes_it_wait() -> None:
-    both = [Arrival(0, Request(words(4, name), 41)) for name in "ab"]  # 11 of 12 blocks each
+    both = [Arrival(0, EngineRequest(words(4, name), 41)) for name in "ab"]  # 11 of 12 blocks each
     waiting = run(SMALL, both)
     pausing = run(replace(SMALL, policy="max_utilization"), both)
     assert waiting.tokens(1)[-1].time < waiting.tokens(2)[0].time
@@ -320,7 +327,9 @@ def test_under_pressure_one_policy_pauses_the_newest_and_the_other_makes_it_wait
 
 
 def test_what_is_not_admitted_is_queued_and_what_is_not_scheduled_waits() -> None:
-    record = run(SMALL, [Arrival(0, Request(words(2, str(n)), 2)) for n in range(10)]).records[0]
+    record = run(
+        SMALL, [Arrival(0, EngineRequest(words(2, str(n)), 2)) for n in range(10)]
+    ).records[0]
     assert record.numNewActiveRequests == record.numActiveRequests == 6
     assert record.numQueuedRequests == 4
     assert record.inflightBatchingStats.numScheduledRequests == 4
@@ -328,14 +337,14 @@ def test_what_is_not_admitted_is_queued_and_what_is_not_scheduled_waits() -> Non
 
 def test_time_in_the_queue_is_reported_in_milliseconds() -> None:
     settings = replace(SMALL, max_batch_size=1, max_num_active_requests=1, jitter=0)
-    both = [Arrival(0, Request(words(2), 1)), Arrival(0.001, Request(words(2), 1))]
+    both = [Arrival(0, EngineRequest(words(2), 1)), Arrival(0.001, EngineRequest(words(2), 1))]
     queued = [r.newActiveRequestsQueueLatencyMS for r in run(settings, both).records]
     assert queued == pytest.approx([0.0, 20.0, 0.0])
 
 
 def test_a_prefix_seen_before_is_not_computed_again() -> None:
     settings = replace(SMALL, max_batch_size=1, max_num_active_requests=1)
-    same = [Arrival(0, Request(words(12), 1)), Arrival(1, Request(words(12), 1))]
+    same = [Arrival(0, EngineRequest(words(12), 1)), Arrival(1, EngineRequest(words(12), 1))]
     records = run(settings, same).records
     assert [r.inflightBatchingStats.numCtxTokens for r in records] == [12, 0, 4, 0]
     assert records[-1].kvCacheStats.reusedBlocks == 2
@@ -346,26 +355,30 @@ def test_a_prefix_seen_before_is_not_computed_again() -> None:
 @pytest.mark.parametrize(
     ("changes", "request_", "error"),
     [
-        ({}, Request((), 1), "the prompt is empty"),
-        ({}, Request(words(1), 0), "max_tokens is 0, it must be at least 1"),
-        ({}, Request(words(40), 10), "prompt and output are 50 tokens, the KV cache holds 48"),
+        ({}, EngineRequest((), 1), "the prompt is empty"),
+        ({}, EngineRequest(words(1), 0), "max_tokens is 0, it must be at least 1"),
+        (
+            {},
+            EngineRequest(words(40), 10),
+            "prompt and output are 50 tokens, the KV cache holds 48",
+        ),
         (
             {"kv_blocks": 100},
-            Request(words(65), 1),
+            EngineRequest(words(65), 1),
             "the context can grow to 65 tokens, an iteration takes 64 unless chunked_context is on",
         ),
         (
             {"kv_blocks": 100, "policy": "max_utilization"},
-            Request(words(4), 62),
+            EngineRequest(words(4), 62),
             "the context can grow to 65 tokens, an iteration takes 64 unless chunked_context is on",
         ),
     ],
 )
 def test_what_can_never_be_served_is_refused(
-    changes: dict[str, Any], request_: Request, error: str
+    changes: dict[str, Any], request_: EngineRequest, error: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{error}$"):
-        Engine(replace(SMALL, **changes)).submit(request_, 0.0)
+        SimulatedEngine(replace(SMALL, **changes)).submit(request_, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -384,8 +397,8 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], error: s
 
 
 def test_a_batch_cannot_be_interrupted() -> None:
-    engine = Engine(SMALL)
-    engine.submit(Request(words(2), 2), 0.0)
+    engine = SimulatedEngine(SMALL)
+    engine.submit(EngineRequest(words(2), 2), 0.0)
     engine.step(0.0)
     with pytest.raises(ValueError, match="the batch in flight runs until"):
         engine.step(0.001)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.sources.exposition.incremental_reader import ExpositionReader
-from exporter.sources.exposition.text_parser import ExpositionError, Family, read
+from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
 
 CAPTURE = (Path(__file__).parent / "captures/triton_traffic.txt").read_bytes()
 WANTED = ("requests_total", "latency_seconds", "queued")
@@ -29,7 +29,7 @@ def exposition(values: list[str], *, more: str = "") -> bytes:
     ).encode()
 
 
-def samples(families: dict[str, Family]) -> str:
+def samples(families: dict[str, ParsedFamily]) -> str:
     return repr({name: (one.type, one.help, one.samples) for name, one in families.items()})
 
 
@@ -51,7 +51,7 @@ def test_a_real_exposition(wanted: tuple[str, ...]) -> None:
 def test_unchanged_names_and_labels_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
 
-    def counted(body: bytes, wanted: tuple[str, ...]) -> dict[str, Family]:
+    def counted(body: bytes, wanted: tuple[str, ...]) -> dict[str, ParsedFamily]:
         parsed.append(body)
         return read(body, wanted)
 

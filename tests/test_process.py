@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab import process
-from lab.process import HOST, Server, ServerError, get, serve
+from lab.process import HOST, ServerError, ServerProcess, get, serve
 
 # Ends with the whole group or not at all: it and its child ignore SIGTERM.
 STUBBORN = """
@@ -46,8 +46,8 @@ def pages(ports: Sequence[int]) -> list[str]:
     return [sys.executable, "-m", "http.server", "--bind", HOST, str(ports[0])]
 
 
-def start_pages(folder: Path) -> Server:
-    return serve(Server, "pages", pages, folder / "log", ready="/", cwd=folder)
+def start_pages(folder: Path) -> ServerProcess:
+    return serve(ServerProcess, "pages", pages, folder / "log", ready="/", cwd=folder)
 
 
 def runs(pid: int) -> bool:
@@ -108,7 +108,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     def stubborn(ports: Sequence[int]) -> list[str]:
         return [sys.executable, "-c", STUBBORN, str(ports[0])]
 
-    server = serve(Server, "stubborn", stubborn, tmp_path / "log", ready="/", grace=0.3)
+    server = serve(ServerProcess, "stubborn", stubborn, tmp_path / "log", ready="/", grace=0.3)
     child = int(server.log.read_text().split()[1])
     started = time.monotonic()
     server.stop()
@@ -143,7 +143,7 @@ def test_one_that_ends_early_shows_the_end_of_its_log(tmp_path: Path) -> None:
         return ["sh", "-c", "seq 100; echo no such model >&2; exit 3"]
 
     with pytest.raises(ServerError) as caught:
-        serve(Server, "broken", broken, tmp_path / "log", ready="/")
+        serve(ServerProcess, "broken", broken, tmp_path / "log", ready="/")
     lines = str(caught.value).splitlines()
     assert lines[0] == "broken ended with exit code 3 before it was ready:"
     assert lines[-2:] == ["  100", "  no such model"]
@@ -155,18 +155,18 @@ def test_one_that_is_never_ready_is_given_up_and_stopped(tmp_path: Path) -> None
         return ["sh", "-c", "echo $$; exec sleep 300"]
 
     with pytest.raises(ServerError, match=r"deaf was not ready after 0\.3 s:\n  \d+"):
-        serve(Server, "deaf", deaf, tmp_path / "log", ready="/", deadline=0.3)
+        serve(ServerProcess, "deaf", deaf, tmp_path / "log", ready="/", deadline=0.3)
     assert not runs(int((tmp_path / "log").read_text()))
 
 
 def test_a_page_that_is_not_ready_is_not_enough(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="pages was not ready"):
-        serve(Server, "pages", pages, tmp_path / "log", ready="/no-such-page", deadline=1)
+        serve(ServerProcess, "pages", pages, tmp_path / "log", ready="/no-such-page", deadline=1)
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ServerError) as caught:
-        serve(Server, "ghost", lambda _: ["/no/such/program"], tmp_path / "log", ready="/")
+        serve(ServerProcess, "ghost", lambda _: ["/no/such/program"], tmp_path / "log", ready="/")
     assert str(caught.value) == (
         "ghost did not start:\n  /no/such/program: No such file or directory"
     )
@@ -179,7 +179,7 @@ def test_a_port_taken_meanwhile_is_exchanged(
     with start_pages(tmp_path) as thief:
         offers = iter([thief.ports, process.free_ports(1)])
         monkeypatch.setattr(process, "free_ports", lambda _: next(offers))
-        with serve(Server, "late", pages, tmp_path / "late", ready="/") as late:
+        with serve(ServerProcess, "late", pages, tmp_path / "late", ready="/") as late:
             assert late.ports != thief.ports
             assert get(late.ports[0], "/")[0] == 200
 
@@ -188,4 +188,4 @@ def test_gives_up_when_every_port_is_taken(tmp_path: Path, monkeypatch: pytest.M
     with socket.create_server((HOST, 0)) as taken:
         monkeypatch.setattr(process, "free_ports", lambda _: taken.getsockname()[1:2])
         with pytest.raises(ServerError, match=r"ended with exit code 1(.|\n)*already in use"):
-            serve(Server, "pages", pages, tmp_path / "log", ready="/")
+            serve(ServerProcess, "pages", pages, tmp_path / "log", ready="/")

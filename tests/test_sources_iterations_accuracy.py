@@ -23,7 +23,7 @@ from exporter.sources.trtllm.iterations.engine import EngineState as Told
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import tell
 from exporter.store.last_minute import quantile
-from lab.engine import Engine, EngineSettings, Request
+from lab.engine import EngineRequest, EngineSettings, SimulatedEngine
 from lab.trtllm_serve.iteration_json import Json, records
 from lab.trtllm_serve.settings import ServeSettings
 
@@ -33,12 +33,12 @@ EDGES = [0.001 * 1.01**step for step in range(930)]
 SECONDS = 40.0
 EPOCH = 1_795_000_000.0
 
-Arrivals = list[tuple[float, Request]]
+Arrivals = list[tuple[float, EngineRequest]]
 
 
-def request(rng: random.Random, prompt: tuple[int, int], output: tuple[int, int]) -> Request:
+def request(rng: random.Random, prompt: tuple[int, int], output: tuple[int, int]) -> EngineRequest:
     words = tuple(rng.getrandbits(32) for _ in range(rng.randint(*prompt)))
-    return Request(words, rng.randint(*output))
+    return EngineRequest(words, rng.randint(*output))
 
 
 def steady(rng: random.Random) -> Arrivals:
@@ -71,7 +71,7 @@ def bursts(rng: random.Random) -> Arrivals:
     )
 
 
-def first(pair: tuple[float, Request]) -> float:
+def first(pair: tuple[float, EngineRequest]) -> float:
     return pair[0]
 
 
@@ -119,7 +119,7 @@ class Run:
 
 def run(server: Server, arrivals: Arrivals) -> Run:
     """Serve the arrivals in virtual time."""
-    engine, now = Engine(server.engine), EPOCH
+    engine, now = SimulatedEngine(server.engine), EPOCH
     writer = records(server.serve, server.engine)
     coming = [(EPOCH + time, one) for time, one in arrivals]
     steps: dict[int, list[float]] = defaultdict(list)

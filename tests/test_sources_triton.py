@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.exposition.text_parser import Family
+from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton import model_repository, statistics_api, trtllm_backend
 from exporter.sources.triton.interpretation import Seen, interpret
@@ -467,7 +467,7 @@ LABELS = st.dictionaries(
 
 
 @st.composite
-def families(draw: st.DrawFn) -> dict[str, Family]:
+def families(draw: st.DrawFn) -> dict[str, ParsedFamily]:
     chosen = draw(st.lists(st.sampled_from(sorted(FAMILIES)), max_size=12, unique=True))
     found = {}
     for name in chosen:
@@ -476,14 +476,14 @@ def families(draw: st.DrawFn) -> dict[str, Family]:
             LABELS,
             st.floats(),
         )
-        found[name] = Family(name, samples=draw(st.lists(sample, max_size=8)))
+        found[name] = ParsedFamily(name, samples=draw(st.lists(sample, max_size=8)))
     return found
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(families(), min_size=1, max_size=3), JSON, JSON, JSON)
 def test_nonsense_never_crashes_nor_leaks(
-    looks: list[dict[str, Family]], index: object, configuration: object, statistics: object
+    looks: list[dict[str, ParsedFamily]], index: object, configuration: object, statistics: object
 ) -> None:
     """Whatever a server says: every signal once, sane values, and a store that takes it."""
     store = Store(10)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.samples import Distribution, Measurement, Missing
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.exposition.text_parser import ExpositionError, Family, read
+from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
 from exporter.sources.trtllm import prometheus_metrics
 from exporter.sources.trtllm.prometheus_metrics import Memory
 from slos.signals import OUTCOMES as ALL_OUTCOMES
@@ -39,7 +39,7 @@ class Watcher:
     def look(self, text: str, now: float = 0.0, model: str = "chat") -> Said:
         return self.see(read(text.encode(), prometheus_metrics.FAMILIES), now, model)
 
-    def see(self, families: dict[str, Family], now: float, model: str = "chat") -> Said:
+    def see(self, families: dict[str, ParsedFamily], now: float, model: str = "chat") -> Said:
         labelled = prometheus_metrics.owner(families, model)
         assert labelled is not None
         metrics = ByModel(families)
@@ -306,9 +306,9 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
 ) -> None:
     watcher = Watcher()
     for now, samples in enumerate(looks):
-        families: dict[str, Family] = {}
+        families: dict[str, ParsedFamily] = {}
         for name, suffix, labels_of, number in samples:
-            family = families.setdefault(name, Family(name))
+            family = families.setdefault(name, ParsedFamily(name))
             family.samples.append((name + suffix, labels_of, number))
         if prometheus_metrics.owner(families, "chat") is None:
             continue

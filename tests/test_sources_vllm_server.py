@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.exposition.text_parser import Family
+from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.vllm import vllm_metrics
 from exporter.sources.vllm.vllm_source import VllmSource
@@ -182,9 +182,9 @@ samples = st.tuples(
 def test_whatever_an_exposition_says_nothing_unusable_comes_out(
     found: list[tuple[str, str, dict[str, str], float]],
 ) -> None:
-    families: dict[str, Family] = {}
+    families: dict[str, ParsedFamily] = {}
     for name, suffix, labels_of, number in found:
-        family = families.setdefault(name, Family(name))
+        family = families.setdefault(name, ParsedFamily(name))
         family.samples.append((name + suffix, labels_of, number))
     metrics = ByModel(families)
     infos = [ModelInfo(*model) for model in metrics.models(*vllm_metrics.FAMILIES)]

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.families import Family
+from exporter.families import MetricFamily
 from exporter.protocol.events import Stream
 from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
@@ -203,7 +203,7 @@ async def until_streams(one: TapSource, count: int) -> Snapshot:
             await asyncio.sleep(0.02)
 
 
-def shown(families: tuple[Family, ...], tap: str) -> dict[str, float]:
+def shown(families: tuple[MetricFamily, ...], tap: str) -> dict[str, float]:
     """Return values by name and labels, those of ``tap`` without it."""
     found = {}
     for family in families:

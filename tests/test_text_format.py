@@ -15,7 +15,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from exporter.families import Family, Series
+from exporter.families import MetricFamily, Series
 from exporter.samples import Distribution
 from exporter.web.text_format import MAX_HEADS, UNITS, TextWriter
 
@@ -34,16 +34,16 @@ def distributions(draw: st.DrawFn) -> Distribution:
 
 
 @st.composite
-def families(draw: st.DrawFn) -> Family:
+def families(draw: st.DrawFn) -> MetricFamily:
     kind = draw(st.sampled_from(["counter", "gauge", "histogram"]))
     name = draw(st.sampled_from(["llm_wait_seconds", "llm_requests", "llm_memory_bytes"]))
     values = distributions() if kind == "histogram" else NUMBERS
     series: list[Series] = draw(st.lists(st.tuples(LABELS, values), min_size=1, max_size=4))
-    return Family(name, kind, draw(TEXT), tuple(series))  # type: ignore[arg-type]
+    return MetricFamily(name, kind, draw(TEXT), tuple(series))  # type: ignore[arg-type]
 
 
 class Registry(Collector):
-    def __init__(self, shown: Iterable[Family]) -> None:
+    def __init__(self, shown: Iterable[MetricFamily]) -> None:
         self._shown = shown
 
     def collect(self) -> Iterable[Metric]:
@@ -65,7 +65,7 @@ class Registry(Collector):
 
 @settings(max_examples=40)
 @given(st.lists(families(), max_size=3))
-def test_the_text_is_prometheus_clients(shown: list[Family]) -> None:
+def test_the_text_is_prometheus_clients(shown: list[MetricFamily]) -> None:
     writer = TextWriter()
     for _ in range(2):
         assert writer.render(shown, openmetrics=False) == prometheus_text.generate_latest(
@@ -81,7 +81,7 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert MAX_HEADS > 10
     writer = TextWriter()
     for number in range(100):
-        family = Family("llm_requests", "counter", "", (({"model": str(number)}, 1.0),))
+        family = MetricFamily("llm_requests", "counter", "", (({"model": str(number)}, 1.0),))
         writer.render([family], openmetrics=False)
         assert len(writer._heads) <= 10
 
@@ -92,15 +92,15 @@ def test_only_families_whose_values_change_are_written_again(
     written: list[str] = []
     lines = TextWriter._lines
 
-    def counted(writer: TextWriter, family: Family) -> Iterable[str]:
+    def counted(writer: TextWriter, family: MetricFamily) -> Iterable[str]:
         written.append(family.name)
         return lines(writer, family)
 
     monkeypatch.setattr(TextWriter, "_lines", counted)
     writer = TextWriter()
     for value in (1.0, 2.0):
-        still = Family("llm_memory_bytes", "gauge", "", (({"model": "a"}, 1.0),))
-        moving = Family("llm_requests", "counter", "", (({"model": "a"}, value),))
+        still = MetricFamily("llm_memory_bytes", "gauge", "", (({"model": "a"}, 1.0),))
+        moving = MetricFamily("llm_requests", "counter", "", (({"model": "a"}, value),))
         text = writer.render([still, moving], openmetrics=False).decode()
         assert f'llm_requests_total{{model="a"}} {value}\n' in text
         assert 'llm_memory_bytes{model="a"} 1.0\n' in text

@@ -26,7 +26,7 @@ from prometheus_client.core import (
 )
 
 from exporter.sources.exposition import text_parser
-from exporter.sources.exposition.text_parser import ExpositionError, Family, read
+from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
 from tests.parser_comparison import in_their_terms, our_samples, their_samples, theirs
 
 CAPTURES = sorted(
@@ -50,7 +50,7 @@ def test_triton_histogram_with_its_buckets_last() -> None:
     )
     model = {"model": "llm", "version": "1"}
     assert read(body) == {
-        "first_response_ms": Family(
+        "first_response_ms": ParsedFamily(
             "first_response_ms",
             "histogram",
             "Duration, in \\ms",
@@ -108,31 +108,33 @@ def test_not_a_number(written: str) -> None:
         ("", {}),
         ("\n \n\r\n", {}),
         ("# a comment\n#another\n#\n# \n", {}),
-        ("# TYPE m counter\n", {"m": Family("m", "counter")}),
-        ("# HELP m What it is. \n", {"m": Family("m", help="What it is.")}),
-        ("  #\tTYPE  m \t gauge \n", {"m": Family("m", "gauge")}),
+        ("# TYPE m counter\n", {"m": ParsedFamily("m", "counter")}),
+        ("# HELP m What it is. \n", {"m": ParsedFamily("m", help="What it is.")}),
+        ("  #\tTYPE  m \t gauge \n", {"m": ParsedFamily("m", "gauge")}),
         ("#TYPE m gauge\n", {}),
-        ("# TYPE m gauge\n# HELP m \n# TYPE m gauge\n", {"m": Family("m", "gauge")}),
-        ("# TYPE m gauge\r\nm 1\r\n", {"m": Family("m", "gauge", "", [("m", {}, 1.0)])}),
-        ("m_total 1\n", {"m_total": Family("m_total", samples=[("m_total", {}, 1.0)])}),
+        ("# TYPE m gauge\n# HELP m \n# TYPE m gauge\n", {"m": ParsedFamily("m", "gauge")}),
+        ("# TYPE m gauge\r\nm 1\r\n", {"m": ParsedFamily("m", "gauge", "", [("m", {}, 1.0)])}),
+        ("m_total 1\n", {"m_total": ParsedFamily("m_total", samples=[("m_total", {}, 1.0)])}),
         (
             "# TYPE ns:m_total counter\nns:m_total 1\n# TYPE ns:m_created gauge\nns:m_created 2\n",
             {
-                "ns:m_total": Family("ns:m_total", "counter", "", [("ns:m_total", {}, 1.0)]),
-                "ns:m_created": Family("ns:m_created", "gauge", "", [("ns:m_created", {}, 2.0)]),
+                "ns:m_total": ParsedFamily("ns:m_total", "counter", "", [("ns:m_total", {}, 1.0)]),
+                "ns:m_created": ParsedFamily(
+                    "ns:m_created", "gauge", "", [("ns:m_created", {}, 2.0)]
+                ),
             },
         ),
         (
             "# TYPE h histogram\n# TYPE h_count counter\nh_count 1\n"
             "# TYPE h histogram\nh_count 2\n",
             {
-                "h": Family("h", "histogram", "", [("h_count", {}, 2.0)]),
-                "h_count": Family("h_count", "counter", "", [("h_count", {}, 1.0)]),
+                "h": ParsedFamily("h", "histogram", "", [("h_count", {}, 2.0)]),
+                "h_count": ParsedFamily("h_count", "counter", "", [("h_count", {}, 1.0)]),
             },
         ),
     ],
 )
-def test_families(body: str, families: dict[str, Family]) -> None:
+def test_families(body: str, families: dict[str, ParsedFamily]) -> None:
     assert read(body.encode()) == families
 
 

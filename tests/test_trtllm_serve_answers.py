@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.engine import Event, RequestMetrics
+from lab.engine import EngineEvent, RequestMetrics
 from lab.trtllm_serve.openai import CHAT, COMPLETIONS, Api, BadRequest, CompletionWriter, read
 from lab.trtllm_serve.settings import ServeSettings
 
@@ -23,13 +23,13 @@ def body(api: Api, **more: object) -> bytes:
     return json.dumps({"model": "m", "max_tokens": 9, "stream": True, **prompt, **more}).encode()
 
 
-def events(*bursts: int) -> Iterable[Event]:
+def events(*bursts: int) -> Iterable[EngineEvent]:
     """Yield the events of a request that gets so many tokens at a time."""
     index, total = 0, sum(bursts)
     for step, tokens in enumerate(bursts):
         for number in range(tokens):
             last = index == total - 1
-            yield Event(
+            yield EngineEvent(
                 request_id=7,
                 time=float(step),
                 index=index,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.engine import EngineSettings, Request
+from lab.engine import EngineRequest, EngineSettings
 from tests.test_engine import CAPACITY, SMALL, Arrival, Trace, run, words, workloads
 
 settings = st.builds(
@@ -26,7 +26,7 @@ undisturbed = st.lists(
         Arrival,
         st.floats(0, 1.5),
         st.builds(
-            Request,
+            EngineRequest,
             st.tuples(st.uuids(), st.integers(0, CAPACITY // 2)).map(
                 lambda d: (d[0], *range(d[1]))
             ),
@@ -112,7 +112,7 @@ def test_the_metrics_of_all_requests_add_up_to_those_of_the_engine(
 
 def test_accepted_drafts_arrive_with_the_token_they_follow() -> None:
     settings = replace(SMALL, jitter=0, draft_tokens=3, acceptance=1.0, kv_blocks=40)
-    trace = run(settings, [Arrival(0, Request(words(4), 10))])
+    trace = run(settings, [Arrival(0, EngineRequest(words(4), 10))])
     first = 0.020 + 4 * 0.0005
     steps = [first, *[first + 0.021] * 4, *[first + 0.042] * 4, first + 0.063]
     assert token_times(trace) == pytest.approx(steps)
@@ -129,25 +129,30 @@ def test_accepted_drafts_arrive_with_the_token_they_follow() -> None:
 
 def test_drafts_take_room_in_the_cache_and_in_the_iteration() -> None:
     settings = replace(SMALL, draft_tokens=3, acceptance=1.0, chunked_context=True, kv_blocks=40)
-    alone = run(settings, [Arrival(0, Request(words(3), 14))])
+    alone = run(settings, [Arrival(0, EngineRequest(words(3), 14))])
     # 3 tokens, then 4 and 3 drafts, 8 and 3, 12 and 3, and 16, the last that are needed.
     used = [record.kvCacheStats.usedNumBlocks for record in alone.records]
     assert used == [1, 2, 3, 4, 4, 0]
-    both = [Arrival(0, Request(words(4), 14)), Arrival(0.03, Request(words(40, "b"), 1))]
+    both = [
+        Arrival(0, EngineRequest(words(4), 14)),
+        Arrival(0.03, EngineRequest(words(40, "b"), 1)),
+    ]
     trace = run(replace(settings, max_num_tokens=21), both)
     chunks = [record.inflightBatchingStats.numCtxTokens for record in trace.records]
     assert chunks[2] == 21 - 1 - 3 - 1  # in whole blocks of 4
 
 
 def test_rejected_drafts_cost_nothing() -> None:
-    plain = run(replace(SMALL, jitter=0), [Arrival(0, Request(words(4), 10))])
+    plain = run(replace(SMALL, jitter=0), [Arrival(0, EngineRequest(words(4), 10))])
     settings = replace(SMALL, jitter=0, draft_tokens=3, acceptance=0.0)
-    assert token_times(run(settings, [Arrival(0, Request(words(4), 10))])) == token_times(plain)
+    assert token_times(run(settings, [Arrival(0, EngineRequest(words(4), 10))])) == token_times(
+        plain
+    )
 
 
 def test_a_sequence_advances_once_in_a_round_of_the_micro_batches() -> None:
     settings = replace(SMALL, jitter=0, micro_batches=3, kv_blocks=100, max_batch_size=1)
-    trace = run(settings, [Arrival(0, Request(words(4, name), 6)) for name in "abc"])
+    trace = run(settings, [Arrival(0, EngineRequest(words(4, name), 6)) for name in "abc"])
     rounds = [after - before for before, after in pairwise(token_times(trace)[1:])]
     assert rounds == pytest.approx([3 * 0.021] * 4)
     turns = [r.inflightBatchingStats.microBatchId for r in trace.records]
@@ -157,7 +162,7 @@ def test_a_sequence_advances_once_in_a_round_of_the_micro_batches() -> None:
 
 def test_a_round_with_one_request_is_as_long_but_for_the_work() -> None:
     settings = replace(SMALL, jitter=0, micro_batches=3)
-    trace = run(settings, [Arrival(0, Request(words(4), 5))])
+    trace = run(settings, [Arrival(0, EngineRequest(words(4), 5))])
     rounds = [after - before for before, after in pairwise(token_times(trace))]
     assert rounds == pytest.approx([0.021 + 2 * 0.020] * 4)
     assert len(trace.records) == 6

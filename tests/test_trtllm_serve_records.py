@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.engine import EngineSettings, Request
+from lab.engine import EngineRequest, EngineSettings
 from lab.trtllm_serve.iteration_json import records
 from lab.trtllm_serve.settings import ServeSettings
 from tests.test_engine import CAPACITY, SMALL, Arrival, Trace, run, words, workloads
@@ -26,7 +26,7 @@ OLD = ServeSettings(schema="pytorch-1.2")
 NEW = ServeSettings(schema="pytorch-1.4")
 
 # One request after a second of idleness: 4 prompt tokens, 3 tokens.
-ONE = [Arrival(1.0, Request(words(4), 3))]
+ONE = [Arrival(1.0, EngineRequest(words(4), 3))]
 PREFILL, DECODE = 22.0, 21.0
 
 CPP_KEYS = {
@@ -253,7 +253,7 @@ def test_with_overlap_the_latency_is_that_of_two_batches_and_the_time_one_early(
 
 
 def test_the_wait_is_in_the_first_latency_after_every_idle_time() -> None:
-    two = [*ONE, Arrival(3.0, Request(words(4, "x"), 2))]
+    two = [*ONE, Arrival(3.0, EngineRequest(words(4, "x"), 2))]
     found = convert(replace(NEW, overlap=False), STEADY, run(STEADY, two))
     idle = (3.0 - 1.064) * 1000
     assert column(found, "iterLatencyMS")[3:] == pytest.approx([idle + PREFILL, DECODE])
@@ -262,7 +262,7 @@ def test_the_wait_is_in_the_first_latency_after_every_idle_time() -> None:
 
 def test_time_in_the_queue_is_in_seconds_and_never_reset() -> None:
     narrow = replace(STEADY, max_batch_size=1, max_num_active_requests=1)
-    three = [Arrival(0.0, Request(words(2), 1)) for _ in range(3)]
+    three = [Arrival(0.0, EngineRequest(words(2), 1)) for _ in range(3)]
     trace = run(narrow, three)
     queued = "newActiveRequestsQueueLatencyMS"
     assert column(convert(CPP, narrow, trace), queued) == pytest.approx([0, 21, 42, 0])

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.families import Family, LabelSet
+from exporter.families import LabelSet, MetricFamily
 from exporter.samples import Distribution, Labels, Measurement, Missing, ModelInfo, Snapshot, Value
 from exporter.store.store import Store
 from exporter.store.view import View
@@ -167,7 +167,7 @@ def test_threads_share_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def differs(seed: int) -> bool:
         series = tuple((LabelSet({"model": str(seed + n)}), float(n)) for n in range(20))
-        shown = [Family("llm_requests", "counter", "", series)]
+        shown = [MetricFamily("llm_requests", "counter", "", series)]
         text = shared.render(shown, openmetrics=True)
         return text != TextWriter().render(shown, openmetrics=True)
 

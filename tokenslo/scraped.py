@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from exporter.sources.exposition.text_parser import Family
+    from exporter.sources.exposition.text_parser import ParsedFamily
 
 from slos.errors import InvalidFile
 from slos.missing_metrics import Served, unserved
@@ -28,7 +28,7 @@ metrics_option = click.option(
 """What makes a command check SLO files against servers."""
 
 
-def families(place: str) -> dict[str, Family]:
+def families(place: str) -> dict[str, ParsedFamily]:
     """Read the metrics at a URL or in a file, by the name of their families."""
     from exporter.sources.exposition.text_parser import ExpositionError, read
 

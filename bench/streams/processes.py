@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from lab.process import HOST, Server, free_ports, serve
+from lab.process import HOST, ServerProcess, free_ports, serve
 
 CHECKOUT = Path(__file__).parents[2]
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -44,7 +44,7 @@ http {{
 """
 
 
-def nginx(program: Path, folder: Path, upstream: int) -> Server:
+def nginx(program: Path, folder: Path, upstream: int) -> ServerProcess:
     """Start nginx as a proxy that passes on at once what comes; its worker is its child."""
     config = folder / "nginx.conf"
 
@@ -55,10 +55,10 @@ def nginx(program: Path, folder: Path, upstream: int) -> Server:
         )
         return [program, "-p", folder, "-c", config, "-e", "stderr"]
 
-    return serve(Server, "nginx", command, folder / "nginx.log", ready="/ready")
+    return serve(ServerProcess, "nginx", command, folder / "nginx.log", ready="/ready")
 
 
-def sidecar(folder: Path, *options: str) -> Server:
+def sidecar(folder: Path, *options: str) -> ServerProcess:
     """Start the exporter; the process of its taps is its child, once it has any."""
 
     def command(ports: Sequence[int]) -> list[str | Path]:
@@ -66,16 +66,16 @@ def sidecar(folder: Path, *options: str) -> Server:
         return [sys.executable, "-m", "tokenslo", "exporter", "--listen", listen, *options]
 
     log = folder / f"sidecar{len(list(folder.glob('sidecar*')))}.log"
-    return serve(Server, "sidecar", command, log, ready="/metrics", cwd=CHECKOUT)
+    return serve(ServerProcess, "sidecar", command, log, ready="/metrics", cwd=CHECKOUT)
 
 
-def proxying(folder: Path, upstream: int, *options: str) -> tuple[Server, int]:
+def proxying(folder: Path, upstream: int, *options: str) -> tuple[ServerProcess, int]:
     """Start the exporter with a proxy tap; also returns the port of that."""
     (port,) = free_ports(1)
     return sidecar(folder, "--tap", f"proxy={HOST}:{port}={HOST}:{upstream}", *options), port
 
 
-def child(server: Server) -> int:
+def child(server: ServerProcess) -> int:
     """Return the process that does a server's work."""
     pid = server.pid
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -51,7 +51,7 @@ async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarRe
             raise InvalidFile([where]) from None
 
 
-def _unreadable(families: Mapping[str, text_parser.Family]) -> int:
+def _unreadable(families: Mapping[str, text_parser.ParsedFamily]) -> int:
     family = families.get(PASSED_OVER)
     return sum(
         int(value)
@@ -60,7 +60,7 @@ def _unreadable(families: Mapping[str, text_parser.Family]) -> int:
     )
 
 
-def _view(families: Mapping[str, text_parser.Family], status: Mapping[str, Any]) -> View:
+def _view(families: Mapping[str, text_parser.ParsedFamily], status: Mapping[str, Any]) -> View:
     models = [_model(one) for one in status["models"]]
     states = [
         SignalState(
@@ -105,7 +105,7 @@ def _model(one: Mapping[str, Any]) -> ModelInfo:
 
 
 def _samples(
-    signal: str, families: Mapping[str, text_parser.Family], model: str, version: str
+    signal: str, families: Mapping[str, text_parser.ParsedFamily], model: str, version: str
 ) -> dict[Labels, Value]:
     """Return the samples of one signal of one model, by their other labels."""
     family = families.get(SIGNALS[signal].metric)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from exporter.families import Family, own_family
+from exporter.families import MetricFamily, own_family
 from exporter.log import Episodes
 from exporter.samples import Measurement, Missing, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
@@ -173,7 +173,7 @@ def without_probes(snapshot: Snapshot, probed: Collection[str]) -> Snapshot:
     return replace(snapshot, measurements=tuple(told), missing=tuple(missing))
 
 
-def families(probes: Sequence[Probe]) -> tuple[Family, ...]:
+def families(probes: Sequence[Probe]) -> tuple[MetricFamily, ...]:
     """Return what is to be told of all probes."""
     return (
         own_family("tokenslo_probe_success", [one for p in probes for one in p.success()]),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Self
 
 from exporter.background import Supervisor, TaskState
-from exporter.families import Family, own_family
+from exporter.families import MetricFamily, own_family
 from exporter.genai import GenAiSeries
 from exporter.recording.metric_recorder import Series
 from exporter.recording.model_metrics import PRECEDING_METHOD, UNUSED
@@ -167,7 +167,7 @@ class TapSource(Closing):
             },
         )
 
-    def families(self) -> tuple[Family, ...]:
+    def families(self) -> tuple[MetricFamily, ...]:
         """Return what is to be told of the taps themselves."""
         counted = self._gone.copy()
         for state in self._states:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from exporter.families import Family
+from exporter.families import MetricFamily
 from exporter.store.view import View
 from exporter.web.text_format import TextWriter
 from exporter.web.view_families import families
@@ -18,7 +18,7 @@ _WRITER = TextWriter()
 
 
 @dataclass(frozen=True, slots=True)
-class Exposition:
+class RenderedExposition:
     """A rendered scrape; ``body`` is compressed if ``encoding`` says so."""
 
     body: bytes
@@ -32,8 +32,8 @@ def expose(
     accept: str = "",
     *,
     compress: bool = False,
-    more: Iterable[Family] = (),
-) -> Exposition:
+    more: Iterable[MetricFamily] = (),
+) -> RenderedExposition:
     """Render ``view`` as Prometheus text 0.0.4, or as OpenMetrics if ``accept`` names it.
 
     ``accept`` is an HTTP ``Accept`` header, ``version`` tokenslo's own, and ``more`` are families
@@ -47,5 +47,5 @@ def expose(
         else prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
     )
     if not compress:
-        return Exposition(body, content_type, "")
-    return Exposition(gzip.compress(body, compresslevel=1, mtime=0), content_type, "gzip")
+        return RenderedExposition(body, content_type, "")
+    return RenderedExposition(gzip.compress(body, compresslevel=1, mtime=0), content_type, "gzip")

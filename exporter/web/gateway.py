@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from exporter.families import Family
+from exporter.families import MetricFamily
 from exporter.gateway_names import ROLES, VALUE, GatewayMetric
 from exporter.samples import UNLABELLED, Distribution, Labels
 from exporter.store.view import SignalState, View
@@ -15,7 +15,7 @@ from exporter.store.view import SignalState, View
 Sample = tuple[Labels, float]
 
 
-def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[Family, ...]:
+def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[MetricFamily, ...]:
     """Return the metrics with what is known of every model; a role given again takes its place."""
     by_role = {one.role: one for one in wanted}
     by_metric: dict[str, list[GatewayMetric]] = {}
@@ -23,7 +23,7 @@ def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[Family, ...]:
         by_metric.setdefault(one.metric, []).append(one)
     known = _known(view) if by_metric else []
     return tuple(
-        Family(
+        MetricFamily(
             metric,
             "gauge",
             " ".join(dict.fromkeys(ROLES[one.role] for one in places)),

@@ -43,7 +43,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from exporter.families import Family, own_family
+from exporter.families import MetricFamily, own_family
 from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSeries, provider
 from exporter.log import Episodes
 from exporter.samples import Distribution, ModelInfo, Value
@@ -92,7 +92,7 @@ _COUNTED = {
 class Push:
     """What one export sends: ``families`` are made in the thread of the export."""
 
-    families: Callable[[], Iterable[Family]]
+    families: Callable[[], Iterable[MetricFamily]]
     models: Models = ()
     genai: Sequence[GenAiSeries] = ()
 
@@ -156,7 +156,7 @@ def server_attributes(urls: Iterable[str]) -> Attributes:
     return {"server.address": host} | ({"server.port": port} if port else {})
 
 
-def metrics(families: Iterable[Family], starts: Starts, now: int) -> list[Metric]:
+def metrics(families: Iterable[MetricFamily], starts: Starts, now: int) -> list[Metric]:
     """Return the families as OTLP metrics of the time ``now`` (Unix nanoseconds)."""
     found = []
     for family in families:
@@ -212,7 +212,7 @@ def _merged(
     return list(found.values())
 
 
-def _spelled(family: Family) -> tuple[str, str]:
+def _spelled(family: MetricFamily) -> tuple[str, str]:
     """Return a family's name and unit in OpenTelemetry's spelling.
 
     Units in braces are notes: receivers add no suffix for them.
@@ -305,7 +305,7 @@ class OtlpExport:
         except queue.Full:
             self._results["skipped"] += 1
 
-    def family(self) -> Family:
+    def family(self) -> MetricFamily:
         """Return how the exports went."""
         results = sorted(self._results.items())
         return own_family(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from exporter.families import Family, own_family
+from exporter.families import MetricFamily, own_family
 from exporter.samples import Model, ModelInfo
 from exporter.settings import ExpectedModel
 from exporter.sources.probe import Probed
@@ -84,7 +84,7 @@ def readiness(view: View, unready_after: float, watched: ReadinessInputs = _NOTH
     return Readiness(layers)
 
 
-def family(readiness: Readiness) -> Family:
+def family(readiness: Readiness) -> MetricFamily:
     """Return every layer in a known state as a gauge."""
     return own_family(
         "tokenslo_ready",

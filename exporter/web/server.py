@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from exporter.families import Family
+from exporter.families import MetricFamily
 from exporter.http_server import add_headers
 from exporter.render_gate import RENDER_GATE
 from exporter.store.view import View
-from exporter.web.collector import Exposition, expose
+from exporter.web.collector import RenderedExposition, expose
 from exporter.web.readiness import Readiness
 from exporter.web.status_page import (
     CONTENT_SECURITY_POLICY,
@@ -47,7 +47,7 @@ class Facts:
     view_with_last_minute: Callable[[], View]
     readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
-    more: Callable[[View], Iterable[Family]] = lambda _: ()
+    more: Callable[[View], Iterable[MetricFamily]] = lambda _: ()
 
 
 class Renderer:
@@ -96,7 +96,7 @@ def application(facts: Facts) -> web.Application:
         compress = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = ("metrics", "openmetrics" in accept, compress)
 
-        def prepare() -> Callable[[], Exposition]:
+        def prepare() -> Callable[[], RenderedExposition]:
             view = facts.view()
             more = tuple(facts.more(view))
             return partial(expose, view, facts.version, accept, compress=compress, more=more)

@@ -14,7 +14,7 @@ from threading import Lock
 
 from prometheus_client.utils import floatToGoString
 
-from exporter.families import Family, LabelSet, Series
+from exporter.families import LabelSet, MetricFamily, Series
 from exporter.samples import Distribution, Labels
 
 MAX_HEADS = 200_000
@@ -36,7 +36,7 @@ class TextWriter:
         self._kept = 0
         self._last: dict[tuple[str, str], tuple[tuple[Series, ...], str]] = {}
 
-    def render(self, families: Iterable[Family], *, openmetrics: bool) -> bytes:
+    def render(self, families: Iterable[MetricFamily], *, openmetrics: bool) -> bytes:
         """Return the families as Prometheus text 0.0.4 or OpenMetrics 1.0."""
         parts: list[str] = []
         for family in families:
@@ -46,7 +46,7 @@ class TextWriter:
             parts.append("# EOF\n")
         return "".join(parts).encode()
 
-    def _lines_of(self, family: Family) -> str:
+    def _lines_of(self, family: MetricFamily) -> str:
         kind = (family.name, family.kind)
         series, text = self._last.get(kind, ((), ""))
         if series != family.series:
@@ -54,7 +54,7 @@ class TextWriter:
             self._last[kind] = family.series, text
         return text
 
-    def _lines(self, family: Family) -> Iterator[str]:
+    def _lines(self, family: MetricFamily) -> Iterator[str]:
         for labels, value in family.series:
             if isinstance(value, Distribution):
                 heads = self._heads_of(family, labels, value.edges)
@@ -64,7 +64,7 @@ class TextWriter:
                 yield head + _number(value)
 
     def _heads_of(
-        self, family: Family, labels: Mapping[str, str], edges: tuple[float, ...]
+        self, family: MetricFamily, labels: Mapping[str, str], edges: tuple[float, ...]
     ) -> tuple[str, ...]:
         known = labels if isinstance(labels, LabelSet) else tuple(labels.items())
         key = (family.name, family.kind, known, edges)
@@ -81,7 +81,7 @@ class TextWriter:
         return heads
 
 
-def _comments(family: Family, *, openmetrics: bool) -> Iterator[str]:
+def _comments(family: MetricFamily, *, openmetrics: bool) -> Iterator[str]:
     text = family.help.replace("\\", r"\\").replace("\n", r"\n")
     if openmetrics:
         name, text = family.name, text.replace('"', r"\"")
@@ -93,7 +93,9 @@ def _comments(family: Family, *, openmetrics: bool) -> Iterator[str]:
         yield f"# UNIT {name} {unit}\n"
 
 
-def _heads(family: Family, labels: Mapping[str, str], edges: tuple[float, ...]) -> Iterator[str]:
+def _heads(
+    family: MetricFamily, labels: Mapping[str, str], edges: tuple[float, ...]
+) -> Iterator[str]:
     pairs = sorted(labels.items())
     texts = list(map(_pair, pairs))
     if not edges:

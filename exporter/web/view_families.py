@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from exporter.families import Family, LabelSet, own_family
+from exporter.families import LabelSet, MetricFamily, own_family
 from exporter.samples import Labels, Value
 from exporter.store.view import View
 from slos.own_metrics import OWN_METRICS
@@ -20,7 +20,7 @@ for _signal in SIGNALS.values():
     _CATALOGUE.setdefault(_signal.metric, _signal)
 
 
-def families(view: View, version: str, more: Iterable[Family] = ()) -> Iterator[Family]:
+def families(view: View, version: str, more: Iterable[MetricFamily] = ()) -> Iterator[MetricFamily]:
     """Yield every family that has series: what is measured, the exporter's own, then ``more``.
 
     ``version`` is tokenslo's own.
@@ -28,7 +28,7 @@ def families(view: View, version: str, more: Iterable[Family] = ()) -> Iterator[
     yield from filter(lambda family: family.series, (*_measured(view), *_own(view, version), *more))
 
 
-def _measured(view: View) -> Iterator[Family]:
+def _measured(view: View) -> Iterator[MetricFamily]:
     found: dict[str, list[tuple[LabelSet, Value]]] = {metric: [] for metric in _CATALOGUE}
     for state in (*view.signals, *view.slices, *view.unseen):
         if state.samples:
@@ -40,7 +40,7 @@ def _measured(view: View) -> Iterator[Family]:
         signal = _CATALOGUE[metric]
         name = metric.removesuffix("_total")
         series.sort(key=_by_labels)
-        yield Family(name, signal.kind, signal.help, tuple(series))
+        yield MetricFamily(name, signal.kind, signal.help, tuple(series))
 
 
 @lru_cache(maxsize=MAX_LABEL_SETS)
@@ -67,7 +67,7 @@ def _by_labels(series: tuple[LabelSet, Value]) -> Labels:
     return series[0].pairs
 
 
-def _own(view: View, version: str) -> Iterator[Family]:
+def _own(view: View, version: str) -> Iterator[MetricFamily]:
     own = _own_series(view, version)
     for name in OWN_METRICS:
         if name in own:

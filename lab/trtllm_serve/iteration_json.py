@@ -18,7 +18,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
-from lab.engine import EngineSettings, IterationStats, KvCacheStats, SpecDecodingStats, Step
+from lab.engine import EngineSettings, EngineStep, IterationStats, KvCacheStats, SpecDecodingStats
 from lab.trtllm_serve.settings import ServeSettings
 
 Json = dict[str, Any]
@@ -62,7 +62,7 @@ class TensorrtRecords:
             "maxNumTokensRuntime": engine.max_num_tokens,
         }
 
-    def of(self, _: float, step: Step) -> list[Json]:
+    def of(self, _: float, step: EngineStep) -> list[Json]:
         """Return the step's records, oldest first."""
         if not step.stats:
             return []
@@ -124,7 +124,7 @@ class PytorchRecords:
         self._device_before: float | None = None
         self._kv = _KvDeltas(settings, engine)
 
-    def of(self, now: float, step: Step) -> list[Json]:
+    def of(self, now: float, step: EngineStep) -> list[Json]:
         """Return the records that the step completes, oldest first."""
         self._steps += 1
         self._completed += sum(event.final for event in step.events)

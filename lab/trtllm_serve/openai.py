@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lab.engine import Event
+from lab.engine import EngineEvent
 from lab.trtllm_serve.settings import ServeSettings
 
 Json = dict[str, Any]
@@ -120,7 +120,7 @@ class CompletionWriter:
         """Return what a stream sends when the engine failed; nothing where it only breaks off."""
         return b""
 
-    def take(self, event: Event) -> bytes:
+    def take(self, event: EngineEvent) -> bytes:
         """Take in an event; return what a stream sends at once, which may be nothing."""
         if event.index is not None:
             self._add(event.index)
@@ -208,7 +208,7 @@ def compact(data: Json) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-def _reason(event: Event, ask: CompletionRequest) -> str | None:
+def _reason(event: EngineEvent, ask: CompletionRequest) -> str | None:
     return "stop" if event.finish_reason == "length" and ask.stops else event.finish_reason
 
 

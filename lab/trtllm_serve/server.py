@@ -16,7 +16,7 @@ from typing import TextIO
 from aiohttp import web
 
 from lab.driver import Driver
-from lab.engine import Engine, EngineSettings, Event, Request, Step
+from lab.engine import EngineEvent, EngineRequest, EngineSettings, EngineStep, SimulatedEngine
 from lab.trtllm_serve import iteration_json, openai, perf_metrics, typed_events
 from lab.trtllm_serve.iteration_readers import BodyReader, Buffer, OneFetch, Tee, UntilIdle
 from lab.trtllm_serve.openai import Api, BadRequest, CompletionWriter
@@ -52,7 +52,7 @@ class LookAlike:
         self._truth = RequestLog()
         self._created = int(time.time())
         self._watchers: set[asyncio.Task[None]] = set()
-        self._driver = Driver(Engine(engine), self._observe)
+        self._driver = Driver(SimulatedEngine(engine), self._observe)
 
     def app(self) -> web.Application:
         """Return the application; it closes the engine when it ends."""
@@ -90,7 +90,7 @@ class LookAlike:
             return OneFetch(self._buffer, show)
         return Tee(self._buffer, self._exposition.iteration, self._settings.kept_records)
 
-    def _observe(self, now: float, step: Step) -> None:
+    def _observe(self, now: float, step: EngineStep) -> None:
         """See a step of the engine, on its thread."""
         if not self._settings.iteration_stats:
             return
@@ -117,15 +117,15 @@ class LookAlike:
     async def _answer(self, api: Api, request: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event] = asyncio.Queue()
+        events: asyncio.Queue[EngineEvent] = asyncio.Queue()
 
-        def listen(event: Event) -> None:
+        def listen(event: EngineEvent) -> None:
             self._truth.watch(event)
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
             ask = openai.read(api, await request.read())
-            work = Request(ask.prompt, ask.max_tokens, ask.fail_after)
+            work = EngineRequest(ask.prompt, ask.max_tokens, ask.fail_after)
             request_id = self._driver.submit(work, listen)
         except (BadRequest, ValueError) as error:
             if self._exposition:
@@ -144,7 +144,7 @@ class LookAlike:
         self,
         request: web.Request,
         answer: CompletionWriter,
-        events: asyncio.Queue[Event],
+        events: asyncio.Queue[EngineEvent],
         arrived: float,
     ) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -174,7 +174,7 @@ class LookAlike:
         self,
         request: web.Request,
         answer: CompletionWriter,
-        events: asyncio.Queue[Event],
+        events: asyncio.Queue[EngineEvent],
         arrived: float,
     ) -> web.StreamResponse:
         """Wait for all of it, also if the client has left: then it ends as cancelled."""
@@ -191,7 +191,7 @@ class LookAlike:
         return web.json_response(answer.whole(), headers=headers)
 
     def _finish(
-        self, answer: CompletionWriter, end: Event, arrived: float, first: float | None
+        self, answer: CompletionWriter, end: EngineEvent, arrived: float, first: float | None
     ) -> FinishedRequest:
         """Record a request that has ended as far as its client is concerned."""
         assert end.metrics is not None and answer.reason is not None  # noqa: S101, PT018
@@ -262,8 +262,12 @@ def _wants_metrics(request: web.Request, settings: ServeSettings) -> bool:
 
 def _some_records(settings: ServeSettings, engine: EngineSettings) -> list[iteration_json.Json]:
     """Return the records of a short life of an engine: that of a worker that died at work."""
-    life, records, now = Engine(engine), iteration_json.records(settings, engine), time.time()
-    life.submit(Request(("a", "worker", "that", "dies"), 8), now)
+    life, records, now = (
+        SimulatedEngine(engine),
+        iteration_json.records(settings, engine),
+        time.time(),
+    )
+    life.submit(EngineRequest(("a", "worker", "that", "dies"), 8), now)
     found = []
     for _ in range(4):
         step = life.step(now)

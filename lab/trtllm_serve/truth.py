@@ -12,7 +12,7 @@ from itertools import repeat
 from math import ceil
 from typing import Any
 
-from lab.engine import Event
+from lab.engine import EngineEvent
 
 _KEPT = 200_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -31,7 +31,7 @@ class RequestLog:
         self._gaps: list[tuple[float, float, int]] = []
         self._requests: list[tuple[float, dict[str, Any]]] = []
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: EngineEvent) -> None:
         """Note an event; those of a request come in order."""
         number = event.request_id
         if event.index is not None:

@@ -14,7 +14,7 @@ from exporter.protocol.events import ObserverSettings
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
 from lab.load import Load, Protocol
-from lab.process import Server
+from lab.process import ServerProcess
 from lab.serve import start
 from lab.triton import Triton
 from tests import traced_triton
@@ -54,7 +54,7 @@ async def ended(log: WireLog, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with start(tmp_path_factory.mktemp("look-alike")) as server:
         yield server
 
@@ -92,7 +92,7 @@ async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
-async def test_the_look_alike_under_load(protocol: Protocol, look_alike: Server) -> None:
+async def test_the_look_alike_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
     async with capturing(look_alike.ports[0]) as log:
         saw = await Load(look_alike.url, load_of(protocol)).run()
         await ended(log, 40)

@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 from lab import process, serve
-from lab.process import HOST, Server, free_ports, get
+from lab.process import HOST, ServerProcess, free_ports, get
 from lab.triton import Triton
 from lab.trtllm_serve.settings import RELEASES
 from slos.load import load_file
@@ -92,7 +92,7 @@ def test_a_sidecar_that_watches_the_streams(tmp_path: Path) -> None:
             ]
 
         log = tmp_path / "sidecar.log"
-        with process.serve(Server, "sidecar", command, log, ready="/healthz") as sidecar:
+        with process.serve(ServerProcess, "sidecar", command, log, ready="/healthz") as sidecar:
             complete(proxy, 8)
             wait_until(lambda: "llm_streams_total{" in get(sidecar.ports[0], "/metrics")[1])
             text = first_file(tmp_path, f"http://{HOST}:{sidecar.ports[0]}/metrics")

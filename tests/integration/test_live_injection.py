@@ -17,7 +17,7 @@ import pytest
 from exporter.sources.trtllm.request_timing import SPANS
 from lab import serve as trtllm_serve
 from lab.engine import EngineSettings
-from lab.process import HOST, Server, free_ports, get, serve
+from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from lab.trtllm_serve.settings import ServeSettings
@@ -31,7 +31,7 @@ STAGES = ("queue", "prefill", "decode")
 LEAST_DECODE = (TOKENS - 1) * ENGINE.step_seconds
 
 
-class Sidecar(Server):
+class Sidecar(ServerProcess):
     """A sidecar with a proxy before a server; `url` is that of its own pages."""
 
     proxy: int
@@ -86,7 +86,7 @@ def seconds(of: Sidecar, stage: str, model: str) -> float:
     return total / count
 
 
-def truth(server: Server, since: float = 0.0) -> dict[str, Any]:
+def truth(server: ServerProcess, since: float = 0.0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(get(server.ports[0], f"/lab/truth?since={since}")[1])
     return found
 
@@ -102,7 +102,7 @@ def triton_server(
 
 
 @pytest.fixture(scope="module")
-def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     settings = ServeSettings(model="chat")
     with trtllm_serve.start(tmp_path_factory.mktemp("look-alike"), settings, ENGINE) as running:
         yield running
@@ -161,7 +161,7 @@ def test_without_it_a_server_is_not_asked(triton_server: Triton, tmp_path: Path)
 @pytest.mark.parametrize("injecting", [True, False])
 @pytest.mark.parametrize("streaming", [True, False])
 def test_trtllm_serve_tells_its_timing_in_heads_and_events(
-    look_alike: Server, tmp_path: Path, injecting: bool, streaming: bool
+    look_alike: ServerProcess, tmp_path: Path, injecting: bool, streaming: bool
 ) -> None:
     """With the injection for everybody, without it for clients that ask by themselves."""
     body: dict[str, object] = {

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lab import victoriametrics
-from lab.process import HOST, Server, get, serve
+from lab.process import HOST, ServerProcess, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from lab.victoriametrics import VictoriaMetrics
@@ -58,7 +58,7 @@ def server(
 
 
 @contextmanager
-def sidecar(server: Triton, folder: Path, endpoint: str, interval: str) -> Iterator[Server]:
+def sidecar(server: Triton, folder: Path, endpoint: str, interval: str) -> Iterator[ServerProcess]:
     def command(ports: Sequence[int]) -> list[str]:
         return [
             *(sys.executable, "-m", "tokenslo", "exporter", "--triton", server.url),
@@ -73,7 +73,7 @@ def sidecar(server: Triton, folder: Path, endpoint: str, interval: str) -> Itera
         "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
     }
     log = folder / "sidecar.log"
-    with serve(Server, "sidecar", command, log, ready="/healthz", env=environ) as running:
+    with serve(ServerProcess, "sidecar", command, log, ready="/healthz", env=environ) as running:
         yield running
 
 

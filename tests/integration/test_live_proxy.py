@@ -17,7 +17,7 @@ from exporter.protocol.events import ObserverSettings
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from lab.load import Load, Protocol
-from lab.process import Server
+from lab.process import ServerProcess
 from lab.serve import start
 from lab.triton import Triton
 from tests import traced_triton
@@ -32,7 +32,7 @@ WORDS, STREAMS = 20, 5
 
 
 @asynccontextmanager
-async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLog]]:
+async def proxied(server: ServerProcess) -> AsyncIterator[tuple[tuple[int, ...], WireLog]]:
     """Put a proxy before every port of a server; it must be left as it was entered."""
     log = WireLog()
     async with AsyncExitStack() as stack:
@@ -49,7 +49,7 @@ async def proxied(server: Server) -> AsyncIterator[tuple[tuple[int, ...], WireLo
 
 
 @pytest.fixture(scope="module")
-def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with start(tmp_path_factory.mktemp("look-alike")) as server:
         yield server
 
@@ -87,7 +87,7 @@ async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
 @on_loop("uvloop")
-async def test_the_look_alike_under_load(protocol: Protocol, look_alike: Server) -> None:
+async def test_the_look_alike_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
     async with proxied(look_alike) as (ports, log):
         saw = await Load(f"http://127.0.0.1:{ports[0]}", load_of(protocol)).run()
     agree_with_load(log, saw)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lab.engine import EngineSettings
-from lab.process import HOST, Server, get, serve
+from lab.process import HOST, ServerProcess, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from tests.packet_capture import need_capture
@@ -40,7 +40,7 @@ def server(
 
 
 @contextmanager
-def sidecar(server: Triton, folder: Path, *arguments: str) -> Iterator[Server]:
+def sidecar(server: Triton, folder: Path, *arguments: str) -> Iterator[ServerProcess]:
     def command(ports: Sequence[int]) -> list[str]:
         return [
             *(sys.executable, "-m", "tokenslo", "exporter", "--triton", server.url),
@@ -48,18 +48,21 @@ def sidecar(server: Triton, folder: Path, *arguments: str) -> Iterator[Server]:
             *("--interval", "200ms", *arguments),
         ]
 
-    with serve(Server, "sidecar", command, folder / "log", ready="/healthz") as running:
+    with serve(ServerProcess, "sidecar", command, folder / "log", ready="/healthz") as running:
         yield running
 
 
-def layers(running: Server) -> tuple[int, dict[str, tuple[bool | None, str]]]:
+def layers(running: ServerProcess) -> tuple[int, dict[str, tuple[bool | None, str]]]:
     status, text = get(running.ports[0], "/readyz")
     found: list[dict[str, Any]] = json.loads(text)["layers"]
     return status, {f"{one['layer']} {one['name']}": (one["ready"], one["reason"]) for one in found}
 
 
-def eventually(running: Server, is_so: Callable[[int, dict[str, tuple[bool | None, str]]], bool],
-               seconds: float = 20) -> None:  # fmt: skip
+def eventually(
+    running: ServerProcess,
+    is_so: Callable[[int, dict[str, tuple[bool | None, str]]], bool],
+    seconds: float = 20,
+) -> None:
     end = time.monotonic() + seconds
     while not is_so(*layers(running)):
         assert time.monotonic() < end, layers(running)
@@ -205,7 +208,7 @@ def test_streams_at_a_tap_show_a_hang_whatever_the_engine_reports(
             client.join()
 
 
-def eventually_metric(running: Server, line: str) -> None:
+def eventually_metric(running: ServerProcess, line: str) -> None:
     wait_until(lambda: line in get(running.ports[0], "/metrics")[1])
 
 

@@ -31,7 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lab import serve as look_alike
 from lab.engine import EngineSettings
-from lab.process import HOST, Server, free_ports, get, serve
+from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
 from lab.trtllm_serve.settings import ServeSettings
@@ -197,7 +197,7 @@ class Run:
 @pytest.fixture(scope="module")
 def servers(
     triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Triton, list[Server]]]:
+) -> Iterator[tuple[Triton, list[ServerProcess]]]:
     folder = tmp_path_factory.mktemp("servers")
     for name in SIMULATED:
         plain = ModelSettings(publish="none", first_response_buckets_ms=())
@@ -223,7 +223,7 @@ def servers(
 )
 def runs(
     request: pytest.FixtureRequest,
-    servers: tuple[Triton, list[Server]],
+    servers: tuple[Triton, list[ServerProcess]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[Run]:
     """Run everything, more than once only as long as a busy machine may have made differences."""
@@ -238,7 +238,7 @@ def runs(
     return found
 
 
-def run(tap: str, share: float, triton: Triton, others: list[Server], folder: Path) -> Run:
+def run(tap: str, share: float, triton: Triton, others: list[ServerProcess], folder: Path) -> Run:
     ports = [*triton.ports[:2], *(other.ports[0] for other in others)]
     if tap == "proxy":
         listen = list(free_ports(len(ports)))
@@ -259,12 +259,12 @@ def run(tap: str, share: float, triton: Triton, others: list[Server], folder: Pa
     return Run(tap, seconds, seen, naps, told, engine, share)
 
 
-def truth(server: Server, since: float = 0.0) -> dict[str, Any]:
+def truth(server: ServerProcess, since: float = 0.0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(get(server.ports[0], f"/lab/truth?since={since}")[1])
     return found
 
 
-def sidecar(folder: Path, taps: Sequence[str]) -> Server:
+def sidecar(folder: Path, taps: Sequence[str]) -> ServerProcess:
     slo = folder / "slo.yaml"
     slo.write_text(objectives())
 
@@ -275,7 +275,7 @@ def sidecar(folder: Path, taps: Sequence[str]) -> Server:
             *("--slo", slo, "--tap-drain", "1s", "--log-level", "error", *options),
         ]
 
-    return serve(Server, "sidecar", command, folder / "sidecar.log", ready="/healthz")
+    return serve(ServerProcess, "sidecar", command, folder / "sidecar.log", ready="/healthz")
 
 
 def objectives() -> str:
@@ -320,7 +320,7 @@ def known(seen: list[Seen]) -> dict[Sample, float]:
     return counts(one for one in seen if one.model != UNKNOWN)
 
 
-def settled(server: Server, expected: Mapping[Sample, float]) -> Told:
+def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> Told:
     """Read a sidecar until it says what is expected, or had time enough to."""
     deadline = time.monotonic() + SETTLED_SECONDS
     while True:

@@ -15,7 +15,7 @@ from lab.load import LoadSettings, Protocol
 from lab.parts import MissingPart, PartError
 from lab.process import ServerError
 from lab.repository import ModelSettings
-from lab.stack import ENGINES, Engine, StackSettings
+from lab.stack import ENGINES, EngineName, StackSettings
 from slos.durations import parse_duration
 from slos.errors import BadValue
 from tokenslo.files import load_all
@@ -26,7 +26,7 @@ EXAMPLE = _IN_CHECKOUT if _IN_CHECKOUT.exists() else _ROOT / "lab/slo.yaml"
 """The example's SLO file: in a checkout its own, otherwise the copy in the package."""
 MODEL = "tensorrt_llm"
 
-_PROTOCOLS: Mapping[Engine, Protocol] = {"triton": "generate", "trtllm-serve": "chat"}
+_PROTOCOLS: Mapping[EngineName, Protocol] = {"triton": "generate", "trtllm-serve": "chat"}
 
 
 def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -68,7 +68,9 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     type=click.Path(path_type=Path),
     help="Folder for generated files.",
 )
-def demo(seconds: float | None, prometheus: bool, engine: Engine, slo: Path, output: Path) -> None:
+def demo(
+    seconds: float | None, prometheus: bool, engine: EngineName, slo: Path, output: Path
+) -> None:
     """Run a model server with a simulated TensorRT-LLM engine under load, and measure it.
 
     The server is a real Triton, or a look-alike of trtllm-serve. The sidecar reads it, and a real

@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 from exporter.samples import Distribution, Model
 from exporter.sources.exposition.counter_parts import CounterParts, Values
-from exporter.sources.exposition.text_parser import Family
+from exporter.sources.exposition.text_parser import ParsedFamily
 
 T = TypeVar("T")
 
@@ -55,7 +55,9 @@ class ByModel:
     caches.
     """
 
-    def __init__(self, families: Mapping[str, Family], parts: CounterParts | None = None) -> None:
+    def __init__(
+        self, families: Mapping[str, ParsedFamily], parts: CounterParts | None = None
+    ) -> None:
         self.families = families
         self.parts = parts or CounterParts()
         self._values: dict[str, list[float]] = {}
@@ -171,17 +173,17 @@ class ByModel:
             self._values[name] = values
         return values
 
-    def _cached(self, name: str, key: object, find: Callable[[Family], T]) -> T:
+    def _cached(self, name: str, key: object, find: Callable[[ParsedFamily], T]) -> T:
         family = self.families[name]
         if key not in family.cache:
             family.cache[key] = find(family)
         return cast(T, family.cache[key])
 
-    def _find_models(self, family: Family) -> set[Model]:
+    def _find_models(self, family: ParsedFamily) -> set[Model]:
         return {model for _, labels, _ in family.samples if (model := self._home(labels))}
 
     def _find(
-        self, family: Family, category: str, suffix: str
+        self, family: ParsedFamily, category: str, suffix: str
     ) -> dict[tuple[Model, str], list[tuple[Part, int]]]:
         """Return the indices of samples by model and label value."""
         found: dict[tuple[Model, str], list[tuple[Part, int]]] = {}
@@ -192,7 +194,7 @@ class ByModel:
                 found.setdefault(key, []).append((tuple(sorted(labels.items())), place))
         return found
 
-    def _find_histograms(self, family: Family) -> dict[Model, list[HistogramPart]]:
+    def _find_histograms(self, family: ParsedFamily) -> dict[Model, list[HistogramPart]]:
         """Return the histograms of every model whose histograms are well-formed."""
         buckets: dict[Model, dict[Part, dict[float, int]]] = {}
         totals: dict[Part, int] = {}

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import compress
 
 from exporter.render_gate import RENDER_GATE
-from exporter.sources.exposition.text_parser import Family, Sample, check_lines, read
+from exporter.sources.exposition.text_parser import ParsedFamily, Sample, check_lines, read
 
 PIECE = 128 * 1024
 _BLANKS = b" \t\r"
@@ -38,7 +38,7 @@ class _Layout:
     digest: bytes
     comments: tuple[tuple[int, bytes], ...]
     chosen: bytes
-    families: tuple[tuple[Family, tuple[int, ...]], ...]
+    families: tuple[tuple[ParsedFamily, tuple[int, ...]], ...]
 
 
 class ExpositionReader:
@@ -48,7 +48,7 @@ class ExpositionReader:
         self._wanted = wanted
         self._layout: _Layout | None = None
 
-    def read(self, body: bytes) -> dict[str, Family]:
+    def read(self, body: bytes) -> dict[str, ParsedFamily]:
         """Return the wanted families by name; raises ExpositionError.
 
         Of a series that stands there twice the first value counts, as in Prometheus.  Families
@@ -88,7 +88,7 @@ def _pieces(body: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _filled(layout: _Layout, words: list[bytes]) -> dict[str, Family] | None:
+def _filled(layout: _Layout, words: list[bytes]) -> dict[str, ParsedFamily] | None:
     """Return the families with new values, None if not all of these are plain numbers."""
     if len(words) != len(layout.chosen) or any(
         words[place] != word for place, word in layout.comments
@@ -102,7 +102,7 @@ def _filled(layout: _Layout, words: list[bytes]) -> dict[str, Family] | None:
     except ValueError:
         return None
     return {
-        family.name: Family(
+        family.name: ParsedFamily(
             family.name,
             family.type,
             family.help,
@@ -118,7 +118,7 @@ def _filled(layout: _Layout, words: list[bytes]) -> dict[str, Family] | None:
 
 
 def _places(
-    body: bytes, words: list[bytes], families: dict[str, Family]
+    body: bytes, words: list[bytes], families: dict[str, ParsedFamily]
 ) -> dict[str, list[int]] | None:
     """Return the places of every family's values among the last words of all lines.
 
@@ -144,7 +144,7 @@ def _layout(
     body: bytes,
     digest: bytes,
     words: list[bytes],
-    families: dict[str, Family],
+    families: dict[str, ParsedFamily],
     places: dict[str, list[int]],
 ) -> _Layout:
     comments = [
@@ -177,7 +177,7 @@ def _matches(samples: list[Sample], words: list[bytes]) -> bool:
     return [repr(value) for _, _, value in samples] == list(map(repr, values))
 
 
-def _drop_duplicates(family: Family) -> list[int]:
+def _drop_duplicates(family: ParsedFamily) -> list[int]:
     """Keep the first sample of every series; return the indices of those kept, if not all are."""
     series: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
     for index, (name, labels, _) in enumerate(family.samples):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from exporter.sources.exposition.text_parser import Family
+from exporter.sources.exposition.text_parser import ParsedFamily
 
 Gauges = Mapping[str, float]
 """Values by the name of the gauge."""
@@ -33,7 +33,9 @@ Writers = Mapping[str, GaugeWriter]
 """By pid; the only one of an exposition without such labels has an empty one."""
 
 
-def read(families: Mapping[str, Family], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+def read(
+    families: Mapping[str, ParsedFamily], names: Mapping[str, str]
+) -> dict[str, dict[str, float]]:
     """Return the gauges by process; ``names`` are families to what they are called here.
 
     Unusable values are left out.

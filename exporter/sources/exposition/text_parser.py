@@ -76,7 +76,7 @@ class ExpositionError(ValueError):
 
 
 @dataclass(slots=True)
-class Family:
+class ParsedFamily:
     """A metric family; ``type`` is counter, gauge, histogram, summary or untyped.
 
     ``samples`` holds (sample name, labels, value) in order of appearance; labels are read-only and
@@ -124,7 +124,7 @@ class _Malformed(ValueError):  # noqa: N818
         super().__init__(f"found {shown}, expected {expected}")
 
 
-def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Family]:
+def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, ParsedFamily]:
     """Return the families of a body by name, in order of appearance.
 
     ``wanted`` are the names of the families to return, those the body lacks are left out; None
@@ -132,8 +132,8 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Family
     """
     check_lines(body)
     text = _decode(body)
-    families: dict[str, Family] = {}
-    owners: dict[str, Family] = {}  # by sample name
+    families: dict[str, ParsedFamily] = {}
+    owners: dict[str, ParsedFamily] = {}  # by sample name
     asked: Container[str] = families if wanted is None else frozenset(wanted)
     number = 0
     try:
@@ -186,7 +186,9 @@ def _decode(body: bytes) -> str:
         raise ExpositionError(line, found) from None
 
 
-def _declare(comment: str, families: dict[str, Family], owners: dict[str, Family]) -> Family | None:
+def _declare(
+    comment: str, families: dict[str, ParsedFamily], owners: dict[str, ParsedFamily]
+) -> ParsedFamily | None:
     """Take in what follows ``#`` on a line; return the family that it is about, if any."""
     words = _COMMENT.fullmatch(comment.rstrip(_BLANKS))
     keyword, name, rest = words.groups() if words else ("", "", "")
@@ -207,16 +209,16 @@ def _declare(comment: str, families: dict[str, Family], owners: dict[str, Family
     return family
 
 
-def _family(name: str, families: dict[str, Family]) -> Family:
+def _family(name: str, families: dict[str, ParsedFamily]) -> ParsedFamily:
     family = families.get(name)
     if family is None:
         if len(families) >= _MOST_FAMILIES:
             raise _Malformed(name, f"at most {_MOST_FAMILIES:,} families")
-        family = families[name] = Family(name)
+        family = families[name] = ParsedFamily(name)
     return family
 
 
-def _is_all(group: str, size: int, family: Family) -> bool:
+def _is_all(group: str, size: int, family: ParsedFamily) -> bool:
     """Whether all ``size`` lines behind a group's comment are the family's, by their names."""
     for after in "{ ":
         for name in family.sample_names():
@@ -226,7 +228,7 @@ def _is_all(group: str, size: int, family: Family) -> bool:
     return False
 
 
-def _take_all(lines: str, family: Family) -> bool:
+def _take_all(lines: str, family: ParsedFamily) -> bool:
     """Read lines that all are plain samples of the family; return False, with no effect, if not."""
     names = {name: name for name in family.sample_names()}
     try:
@@ -242,7 +244,9 @@ def _take_all(lines: str, family: Family) -> bool:
     return True
 
 
-def _read_line(line: str, families: dict[str, Family], owners: dict[str, Family]) -> None:
+def _read_line(
+    line: str, families: dict[str, ParsedFamily], owners: dict[str, ParsedFamily]
+) -> None:
     line = line.strip(_BLANKS)
     if line.startswith(("# ", "#\t")):
         _declare(line[1:], families, owners)

@@ -14,7 +14,7 @@ from typing import cast
 
 from exporter.samples import UNLABELLED, Labels, Measurement, Missing, Model, ModelInfo, Value
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.exposition.text_parser import Family, Sample
+from exporter.sources.exposition.text_parser import ParsedFamily, Sample
 
 TTFT = "sglang:time_to_first_token_seconds"
 HISTOGRAMS = (
@@ -63,7 +63,7 @@ FAMILIES = frozenset(
 RANKS = ("pp_rank", "tp_rank", "moe_ep_rank")
 
 
-def selected(families: Mapping[str, Family]) -> dict[str, Family]:
+def selected(families: Mapping[str, ParsedFamily]) -> dict[str, ParsedFamily]:
     """Return the families with the series that count: one rank per replica, streams for TTFT."""
     return {
         name: _kept(family, _of_one_rank)
@@ -142,7 +142,7 @@ def _readings(
             yield Measurement(signal, model, version, method, samples)
 
 
-def _kept(family: Family, choose: Callable[[Sequence[Sample]], list[int]]) -> Family:
+def _kept(family: ParsedFamily, choose: Callable[[Sequence[Sample]], list[int]]) -> ParsedFamily:
     """Return a family with the chosen samples; which ones depends on names and labels only."""
     if "kept" not in family.cache:
         family.cache["kept"] = choose(family.samples)
@@ -150,7 +150,7 @@ def _kept(family: Family, choose: Callable[[Sequence[Sample]], list[int]]) -> Fa
     kept = cast(list[int], family.cache["kept"])
     cache = cast(dict[object, object], family.cache["of kept"])
     samples = [family.samples[place] for place in kept]
-    return Family(family.name, family.type, family.help, samples, family.duplicate, cache)
+    return ParsedFamily(family.name, family.type, family.help, samples, family.duplicate, cache)
 
 
 def _of_one_rank(samples: Sequence[Sample]) -> list[int]:

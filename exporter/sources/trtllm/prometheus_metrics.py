@@ -18,7 +18,7 @@ from exporter.samples import UNLABELLED, Measurement, Missing, Model, Value
 from exporter.sources.exposition import multiprocess_gauges
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.multiprocess_gauges import Gauges, Writers
-from exporter.sources.exposition.text_parser import Family
+from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.request_outcomes import request_readings
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
 
@@ -132,7 +132,7 @@ class Memory:
     unseen: float = 0.0
 
 
-def owner(families: Mapping[str, Family], served: str) -> Model | None:
+def owner(families: Mapping[str, ParsedFamily], served: str) -> Model | None:
     """Return the name under which the metrics have the served model; None if nobody can tell.
 
     A server has one model, whatever its metrics call it.
@@ -150,7 +150,7 @@ def finished(metrics: ByModel, labelled: Model) -> float:
 
 def remember(
     before: Memory | None,
-    families: Mapping[str, Family],
+    families: Mapping[str, ParsedFamily],
     finished: float | None,
     now: float,
 ) -> Memory:

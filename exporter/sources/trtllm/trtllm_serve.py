@@ -18,7 +18,7 @@ from exporter.samples import Measurement, Missing, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
-from exporter.sources.exposition.text_parser import ExpositionError, Family
+from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily
 from exporter.sources.fetch import FetchLimits, public
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import (
@@ -187,7 +187,7 @@ class TrtllmServeSource(HttpSource):
             raise SourceError("malformed", f"{public(self.url + path)} names no model")
         return name
 
-    async def _read_metrics(self) -> dict[str, Family] | None:
+    async def _read_metrics(self) -> dict[str, ParsedFamily] | None:
         """Return the families; None where the server has none (yet)."""
         answer = await self.get(METRICS, (200, 404))
         if answer.status == 404:
@@ -231,7 +231,7 @@ class TrtllmServeSource(HttpSource):
     def _missing(
         self,
         found: list[Measurement | Missing],
-        families: dict[str, Family] | None,
+        families: dict[str, ParsedFamily] | None,
         nameless: bool,
         parts: Parts,
     ) -> Iterator[Missing]:
@@ -251,7 +251,7 @@ class TrtllmServeSource(HttpSource):
     def _gap(
         self,
         signal: str,
-        families: dict[str, Family] | None,
+        families: dict[str, ParsedFamily] | None,
         nameless: bool,
         parts: Parts,
     ) -> tuple[Gap, bool]:
