@@ -10,6 +10,7 @@ from alerts.rules import INTERVAL
 from promql.expr import Matcher, Vector, equal, vector
 from slos.causes import cause_labels
 from slos.durations import format_duration, parse_duration
+from slos.names import UNAVAILABLE
 from slos.plan import Plan, PlannedCause
 from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
@@ -173,11 +174,9 @@ _HAPPENS: Mapping[str, Callable[[Scope], Series]] = {
         _here(scope.series("tokenslo_source_up")): _stays("0"),
         _here(scope.series("tokenslo_model_info")): _stays("1"),
     },
+    # The rules of the objectives record it.
     "SignalUnavailable": lambda scope: {
-        scope.series(
-            "tokenslo_signal_info",
-            *equal({"signal": scope.needed[0], "quality": "unavailable"}),
-        ): _stays("1")
+        vector(UNAVAILABLE, {"service": scope.service, "signal": scope.needed[0]}): _stays("1")
     },
     "ModelNotReady": lambda scope: {
         scope.series("tokenslo_ready", Matcher("layer", "=", "model")): _stays("0")

@@ -307,10 +307,15 @@ CHAT, ONE_TENANT = (
 
 
 @cache
+def generated(service_: str) -> dict[str, str]:
+    (plan_,) = (each for each in (CHAT, ONE_TENANT) if each.service.service == service_)
+    return alerts.files(plan_, source="slo.yaml", version="0")
+
+
+@cache
 def cause_rules(service_: str) -> list[dict[str, Any]]:
     """Return the rules on causes, after those that record what they read."""
-    (plan_,) = (each for each in (CHAT, ONE_TENANT) if each.service.service == service_)
-    files = alerts.files(plan_, source="slo.yaml", version="0")
+    files = generated(service_)
     (group,) = yaml.safe_load(files[f"alerts/{service_}.causes.rules.yaml"])["groups"]
     shared, *_ = yaml.safe_load(files[f"alerts/{service_}.rules.yaml"])["groups"]
     return [*shared["rules"], *group["rules"]]
@@ -442,6 +447,15 @@ def test_causes_are_named_and_nothing_that_only_looks_alike(promtool: Path, tmp_
         (tmp_path / f"{name}.{cause}.test").write_text(json.dumps({**content, "tests": tests}))
     files = sorted(path.name for path in tmp_path.glob("*.test"))
     command = [promtool, "test", "rules", *files]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("service_", ["chat", "one-tenant"])
+def test_generated_tests_of_causes_pass(promtool: Path, tmp_path: Path, service_: str) -> None:
+    for path, text in generated(service_).items():
+        (tmp_path / Path(path).name).write_text(text)
+    command = [promtool, "test", "rules", f"{service_}.causes.test.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
