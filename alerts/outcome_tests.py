@@ -2,6 +2,7 @@
 
 Every series rises by a number of its own, so the recorded increases show which of them count.  All
 restart once and miss scrapes twice: for less than the longest gap that rules bridge, and for more.
+Gauges have several servers.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from decimal import Decimal
 from itertools import product
 
 from alerts.checks import Item, some
-from promql.expr import Expr, call, number, vector
+from alerts.traffic import GAUGES, inputs
+from promql.expr import Expr, call, decimal_text, number, vector
 from slos import names
 from slos.events import MINUTE
 from slos.indicators import INDICATORS, slices_are_judged
 from slos.names import goodput_objective
 from slos.plan import Plan, PlannedObjective
+from slos.queries import INSTANCE
 from slos.signals import (
     OUTCOMES,
     PHASES,
@@ -40,9 +43,47 @@ _PLAIN_MINUTES = 15
 _FIRST, _STEP = 100, 7
 _WITHIN = Decimal("0.0005")
 _OTHER = "other"
+_SERVERS = {"a": True, "b": True, "c": False}
+"""Servers, and whether a gauge is beyond its threshold there."""
 
 
 def tests(plan: Plan) -> Iterator[Item]:
+    """Yield the tests of the counters and gauges that the sidecar serves."""
+    yield from _counters(plan)
+    for planned in plan.objectives:
+        objective = planned.objective
+        is_fixed = INSTANCE in plan.service.selects(objective)
+        if objective.indicator in GAUGES and not (objective.group_by or is_fixed):
+            yield _gauges(plan, planned)
+
+
+def _gauges(plan: Plan, planned: PlannedObjective) -> Item:
+    """Return the test of an objective on a gauge, which counts each server once a minute."""
+    series = [
+        {
+            "series": str(vector(made.metric, {**dict(made.labels), INSTANCE: server})),
+            "values": f"{decimal_text(made.bad if is_bad else made.good)}x{_PLAIN_MINUTES}",
+        }
+        for made in inputs(planned, plan.service)
+        for server, is_bad in _SERVERS.items()
+    ]
+    own = names.series_labels(plan.service.service, planned.objective.name)
+    counts = {names.TOTAL: len(_SERVERS), names.BAD: sum(_SERVERS.values())}
+    return {
+        "name": f"every server counts for {planned.objective.name}",
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [
+            some(
+                Decimal(_PLAIN_MINUTES * MINUTE),
+                vector(recorded, own).compare("==", number(Decimal(count))),
+            )
+            for recorded, count in counts.items()
+        ],
+    }
+
+
+def _counters(plan: Plan) -> Iterator[Item]:
     """Yield the test of the objectives whose events the sidecar counts, if there are any."""
     told = [each for each in plan.objectives if _is_counted(plan, each)]
     if not told:
@@ -82,8 +123,9 @@ def _values(rise: int) -> str:
 
 def _is_counted(plan: Plan, planned: PlannedObjective) -> bool:
     objective = planned.objective
-    is_own = not (objective.queries or objective.group_by or planned.indicator.in_slices)
-    return is_own and not slices_are_judged(objective, plan.service)
+    if objective.queries or objective.group_by:
+        return False
+    return slices_are_judged(objective, plan.service) or not planned.indicator.in_slices
 
 
 def _series(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
@@ -97,6 +139,11 @@ def _series(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels
 
 def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
     objective = planned.objective
+    if slices_are_judged(objective, plan.service):
+        own_name = goodput_objective(plan.service.service, objective.name)
+        for name, result in product((own_name, f"{own_name}-{_OTHER}"), RESULTS):
+            yield SIGNALS["slo_slices"].metric, {"objective": name, "result": result}
+        return
     verdicts = INDICATORS[objective.indicator].verdicts
     if verdicts is None:
         assert objective.threshold is not None  # noqa: S101  (load.py requires it)
@@ -115,7 +162,8 @@ def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labe
             yield metric, {"outcome": outcome, "phase": phase}
     else:
         own_name = goodput_objective(plan.service.service, objective.name)
-        for name, result in product((own_name, f"{own_name}-{_OTHER}"), RESULTS):
+        results = (*RESULTS, verdicts.unknown)
+        for name, result in product((own_name, f"{own_name}-{_OTHER}"), results):
             clause = next(iter(objective.clauses)) if result == "bad" else ""
             yield metric, {"objective": name, "result": result, "clause": clause}
 
@@ -125,6 +173,9 @@ def _counts(plan: Plan, planned: PlannedObjective, labels: Labels) -> tuple[bool
     objective = planned.objective
     if any(labels.get(k) != v for k, v in plan.service.selects(objective).items()):
         return False, False
+    own_name = goodput_objective(plan.service.service, objective.name)
+    if slices_are_judged(objective, plan.service):
+        return labels["objective"] == own_name, labels["result"] == "bad"
     verdicts = INDICATORS[objective.indicator].verdicts
     if verdicts is None:
         assert objective.threshold is not None  # noqa: S101  (load.py requires it)
@@ -134,8 +185,8 @@ def _counts(plan: Plan, planned: PlannedObjective, labels: Labels) -> tuple[bool
         }
         return own.items() <= labels.items(), labels["result"] == "bad"
     if verdicts.signal == "goodput":
-        own_name = goodput_objective(plan.service.service, objective.name)
-        return labels["objective"] == own_name, labels["result"] == "bad"
+        counts = labels["objective"] == own_name and labels["result"] in RESULTS
+        return counts, labels["result"] == "bad"
     among = all(matcher.accepts(labels.get(matcher.label, "")) for matcher in verdicts.among)
     outcome = labels[verdicts.label]
     return among and outcome in verdicts.good + verdicts.bad, outcome in verdicts.bad
