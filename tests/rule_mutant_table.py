@@ -339,6 +339,34 @@ TABLE: dict[tuple[str, str], Sequence[Row]] = {
         ("has the other severity", _other_severity),
     ),
 }
+_VERSIONS = "the tests of causes have no latencies of two versions"
+_CAUSES = {
+    "KvCachePressure": ("> 0.8", "< 0.8"),
+    "SequencesPaused": ("> 0", "< 0"),
+    "QueueGrowing": ("> 1", "< 1"),
+    "DecodeStuck": ("== 0", "== 1"),
+    "ClientDisconnectsAtTimeout": (">= 5", "< 5"),
+    "RetryStorm": ("> 0.1", "< 0.1"),
+    "SlowClients": ("> 0.1", "< 0.1"),
+    "WastedWork": ("> 0.1", "< 0.1"),
+    "EngineStatsLost": ("> 0", "== 0"),
+    "ExporterSourceDown": ("== 0", "== 1"),
+    "SignalUnavailable": ("slo:unavailable_signal:count", "slo:target:ratio"),
+    "ModelNotReady": ("== 0", "== 1"),
+    "GpuMemoryNearFull": ("> 0.98", "< 0.98"),
+    "BadVersion": ("* 3 + 0.01", "* 3 + 1"),
+}
+TABLE |= {
+    ("chat/causes", cause): (
+        MISSING,
+        ("has another condition", expr(old, new)),
+        ("is pending for 1h", lasting("1h")),
+        ("has another model", label("model", "other")),
+    )
+    for cause, (old, new) in _CAUSES.items()
+}
+TABLE["chat/causes", "SlowVersion ttft"] = (("is missing", missing, _VERSIONS),)
+TABLE["chat/causes", "SlowVersion itl"] = (("is missing", missing, _VERSIONS),)
 
 
 def mutants() -> Iterator[Mutant]:

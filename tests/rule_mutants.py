@@ -4,7 +4,7 @@
 
 judges every mutant whose name contains the text, prints those that survive with the reason, and
 exits 1 if another one survives, or less than 91 % of all are killed.  A mutant is judged with the
-rules and tests of the objectives that it reads.
+rules and tests of the objectives that it reads, or with those of causes.
 """
 
 from __future__ import annotations
@@ -63,20 +63,25 @@ def mutated(mutant: Mutant) -> dict[str, str]:
     read = tuple(
         each.name
         for each in _services()[service].objectives
-        if each.name == objective or f'slo="{each.name}"' in str(changed)
+        if objective and (each.name == objective or f'slo="{each.name}"' in str(changed))
     )
     groups = [
         {"name": name, "interval": "1m", "rules": [*_replaced(rules, rule, changed)]}
         for name, rules in _rules(service, read).items()
     ]
     text = json.dumps({"groups": groups})  # which is YAML
-    return {**generated(service, read), f"{service}.rules.yaml": text}
+    return {**generated(service, read), _file(service, read): text}
 
 
 def _concerned(mutant: Mutant) -> tuple[str, str]:
-    """Return the service and the objective of a group; that of signals has any."""
+    """Return the service and the objective of a group; signals have any, causes none."""
     service, _, objective = mutant.group.partition("/")
-    return service, "availability" if objective == "signals" else objective
+    return service, {"signals": "availability", "causes": ""}.get(objective, objective)
+
+
+def _file(service: str, objectives: tuple[str, ...]) -> str:
+    """Return the name of the rule file of objectives, or of causes if there are none."""
+    return f"{service}.rules.yaml" if any(objectives) else f"{service}.causes.rules.yaml"
 
 
 def _replaced(rules: Sequence[Rule], rule: Rule, changed: Rule | None) -> Iterator[Rule]:
@@ -90,7 +95,8 @@ def _replaced(rules: Sequence[Rule], rule: Rule, changed: Rule | None) -> Iterat
 @cache
 def _rules(service: str, objectives: tuple[str, ...]) -> dict[str, Sequence[Rule]]:
     """Return the rules of each group."""
-    groups = yaml.safe_load(generated(service, objectives)[f"{service}.rules.yaml"])["groups"]
+    text = generated(service, objectives)[_file(service, objectives)]
+    groups = yaml.safe_load(text)["groups"]
     assert {group["interval"] for group in groups} == {"1m"}
     return {group["name"]: group["rules"] for group in groups}
 
@@ -113,15 +119,13 @@ def _services() -> dict[str, Service]:
 
 @cache
 def generated(service: str, objectives: tuple[str, ...]) -> dict[str, str]:
-    """Return the generated files of some objectives of a service, without tests of causes."""
-    whole = _services()[service]
-    chosen = tuple(each for each in whole.objectives if each.name in objectives)
+    """Return the generated files of some objectives of a service, or of causes if none is given."""
+    whole, of_causes = _services()[service], not any(objectives)
+    chosen = tuple(each for each in whole.objectives if of_causes or each.name in objectives)
     service_plan = plan(replace(whole, objectives=chosen))
     files = alerts.files(service_plan, source="slo.yaml", version="0.1.0")
     return {
-        Path(path).name: text
-        for path, text in files.items()
-        if not path.endswith(".causes.test.yaml")
+        Path(path).name: text for path, text in files.items() if (".causes." in path) == of_causes
     }
 
 
