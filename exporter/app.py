@@ -105,7 +105,7 @@ async def watch(
 
     def judged(view: View) -> Readiness:
         decoding = progress.decoding(view, monotonic())
-        answers = {probe.model: probe.probed for probe in probes}
+        answers = {probe.model: probe.state for probe in probes}
         return readiness(
             view, config.unready_after, ReadinessInputs(config.expect_model, decoding, answers)
         )
@@ -303,7 +303,7 @@ async def _read_once(
     """Read a source and store what came of it; return the survey if there is one."""
     what = f"reading {source.name}"
     if isinstance(source, TapSource):
-        source.learn(store.models(began))
+        source.set_models(store.models(began))
     try:
         read = await source.snapshot(began)
         await RENDER_GATE.opened()

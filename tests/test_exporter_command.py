@@ -27,7 +27,7 @@ from exporter.log import Episodes
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, ModelInfo, Snapshot, SourceError
 from exporter.settings import Settings, load_settings
-from exporter.sources import Closing, Source
+from exporter.sources import BaseSource, Source
 from exporter.store.decode_progress import DecodeProgress
 from exporter.store.view import View
 from slos.model import Service
@@ -222,7 +222,7 @@ async def test_wrong_settings_are_one_line_each_and_exit_code_2() -> None:
     )
 
 
-class Scripted(Closing):
+class Scripted(BaseSource):
     """A source that does, reading by reading, what a test wants; then it does the last again."""
 
     name = "scripted"

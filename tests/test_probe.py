@@ -22,9 +22,9 @@ from exporter.sources.factory import configured
 from exporter.sources.fetch import new_session
 from exporter.sources.probe import (
     ID,
-    Ask,
     Probe,
-    Probed,
+    ProbeState,
+    SendProbe,
     families,
     of_openai,
     of_triton,
@@ -72,23 +72,23 @@ async def serving(
 
 
 async def probed(
-    ask: Ask, *, times: int = 1, moves: bool = False, seconds: float = 5.0
-) -> tuple[Probed, str]:
+    send: SendProbe, *, times: int = 1, moves: bool = False, seconds: float = 5.0
+) -> tuple[ProbeState, str]:
     """Probe so many times; return the last outcome, and what is on ``/metrics``."""
-    probe = Probe("chat", ask, interval=60.0, timeout=seconds, produced_since=lambda _: moves)
+    probe = Probe("chat", send, interval=60.0, timeout=seconds, produced_since=lambda _: moves)
     async with new_session() as session:
         for _ in range(times):
             await probe.send(session)
     shown = expose(view(sources=(), models=()), "1", more=families([probe])).body.decode()
     lines = (line for line in shown.splitlines() if line.startswith("tokenslo_probe"))
-    return probe.probed, "\n".join(lines)
+    return probe.state, "\n".join(lines)
 
 
 async def test_a_streaming_model_is_asked_for_one_token() -> None:
     model = Model()
     async with serving(model) as fake:
         outcome, text = await probed(of_triton(fake.url))
-    assert outcome == Probed(True, "")
+    assert outcome == ProbeState(True, "")
     assert model.sent[0] == {
         "id": ID,
         "max_tokens": 1,
@@ -105,7 +105,7 @@ async def test_a_model_that_does_not_stream_is_asked_at_once() -> None:
     model = Model(body=b'{"text_output":"a"}')
     async with serving(model, decoupled=False) as fake:
         outcome, _ = await probed(of_triton(fake.url))
-    assert outcome == Probed(True, "")
+    assert outcome == ProbeState(True, "")
     assert "/v2/models/chat/generate_stream" not in fake.asked
     assert model.sent[0]["stream"] is False
 
@@ -114,7 +114,7 @@ async def test_a_server_with_openais_api_is_asked_for_a_completion() -> None:
     model = Model(body=b'{"choices":[{"text":"a"}]}')
     async with serving(model) as fake:
         outcome, _ = await probed(of_openai(fake.url))
-    assert outcome == Probed(True, "")
+    assert outcome == ProbeState(True, "")
     assert model.sent[0] == {
         "model": "chat",
         "prompt": "Hi",
@@ -153,18 +153,18 @@ async def test_three_failures_in_a_row_are_not_ready() -> None:
     async with serving(Model(status=500)) as fake:
         outcome, _ = await probed(of_triton(fake.url), times=3)
     where = f"{fake.url}/v2/models/chat/generate_stream"
-    assert outcome == Probed(False, f"{where} answered 500 (3 in a row)")
+    assert outcome == ProbeState(False, f"{where} answered 500 (3 in a row)")
 
 
 @pytest.mark.parametrize("model", [Model(delay=5), Model(status=503), Model(status=429)])
 async def test_a_busy_server_stays_ready_and_a_hung_one_does_not(model: Model) -> None:
     async with serving(model) as fake:
-        ask = of_triton(fake.url)
-        busy, text = await probed(ask, times=3, moves=True, seconds=0.1)
+        send = of_triton(fake.url)
+        busy, text = await probed(send, times=3, moves=True, seconds=0.1)
         assert busy.ready is True
         assert busy.reason.endswith("but decoding moves: the server is busy")
         assert 'tokenslo_probe_requests_total{model="chat",result="busy"} 3.0' in text
-        hung, _ = await probed(ask, times=3, moves=False, seconds=0.1)
+        hung, _ = await probed(send, times=3, moves=False, seconds=0.1)
         assert hung.ready is False
 
 
@@ -172,7 +172,7 @@ async def test_a_model_with_unknown_inputs_is_left_alone() -> None:
     model = Model()
     async with serving(model, inputs=(TEXT, {"name": "image"})) as fake:
         outcome, text = await probed(of_triton(fake.url))
-    assert outcome == Probed(None, "chat cannot be probed: nobody knows what to send as image")
+    assert outcome == ProbeState(None, "chat cannot be probed: nobody knows what to send as image")
     assert (model.sent, text) == ([], "")
 
 

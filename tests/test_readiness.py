@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.samples import ModelInfo
 from exporter.settings import ExpectedModel
-from exporter.sources.probe import Probed
+from exporter.sources.probe import ProbeState
 from exporter.store.decode_progress import Decoding
 from exporter.store.view import SourceState, View
 from exporter.web.collector import expose
@@ -25,7 +25,7 @@ def layers(found: Readiness) -> dict[str, bool | None]:
 
 
 def test_all_is_well() -> None:
-    found = judged(busy(), decoding={LLAMA: WELL}, probes={"llama": Probed(True, "")})
+    found = judged(busy(), decoding={LLAMA: WELL}, probes={"llama": ProbeState(True, "")})
     assert found.ready
     assert found.reasons == ()
     assert layers(found) == {
@@ -91,7 +91,7 @@ def test_any_loaded_version_of_an_expected_model_will_do() -> None:
 
 def test_what_nobody_knows_takes_no_server_away() -> None:
     unknown = Decoding(None, "nobody tells", None)
-    found = judged(busy(), decoding={LLAMA: unknown}, probes={"llama": Probed(None, "not yet")})
+    found = judged(busy(), decoding={LLAMA: unknown}, probes={"llama": ProbeState(None, "not yet")})
     assert found.ready
     assert [(layer.layer, layer.ready, layer.reason) for layer in found.layers[-3:]] == [
         ("backend", None, "it has published no iteration and made no token yet"),
@@ -102,13 +102,15 @@ def test_what_nobody_knows_takes_no_server_away() -> None:
 
 def test_a_stuck_engine_and_a_model_that_does_not_answer_are_not_ready() -> None:
     stuck = Decoding(False, "decoding is stuck", True)
-    found = judged(busy(), decoding={LLAMA: stuck}, probes={"llama": Probed(False, "timed out")})
+    found = judged(
+        busy(), decoding={LLAMA: stuck}, probes={"llama": ProbeState(False, "timed out")}
+    )
     assert found.reasons == ("llama: decoding is stuck", "timed out")
 
 
 def test_every_layer_of_which_something_is_known_is_a_metric() -> None:
     decoding = {LLAMA: Decoding(None, "nobody tells", True)}
-    found = judged(busy(), decoding=decoding, probes={"llama": Probed(False, "timed out")})
+    found = judged(busy(), decoding=decoding, probes={"llama": ProbeState(False, "timed out")})
     text = expose(NOBODY, "1.2.3", more=[family(found)]).body.decode()
     assert [line for line in text.splitlines() if line.startswith("tokenslo_ready")] == [
         'tokenslo_ready{layer="process",model="",source="",version=""} 1.0',

@@ -18,7 +18,7 @@ from exporter.sources.trtllm.iterations.continuity import Continuity
 from exporter.sources.trtllm.iterations.engine import EngineState
 from exporter.sources.trtllm.iterations.json_splitter import MAX_OBJECT, JsonSplitter
 from exporter.sources.trtllm.iterations.records import TIMESTAMP, dialect_of, read_record
-from exporter.sources.trtllm.iterations.report import tell
+from exporter.sources.trtllm.iterations.report import report
 from slos.signals import MAIN_SIGNALS
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def fed(*values: Json) -> EngineState:
 
 def said(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
     """Return the value or the reason of every signal."""
-    measurements, missing = tell(engine, age, 5.0, "chat", "1")
+    measurements, missing = report(engine, age, 5.0, "chat", "1")
     assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
     assert {(one.model, one.version) for one in (*measurements, *missing)} == {("chat", "1")}
     values: dict[str, object] = {gap.signal: gap.reason for gap in missing}
@@ -119,7 +119,7 @@ def said(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
 
 
 def one(engine: EngineState, signal: str) -> Measurement | Missing:
-    measurements, missing = tell(engine, 0.0, 5.0, "chat", "1")
+    measurements, missing = report(engine, 0.0, 5.0, "chat", "1")
     (found,) = [item for item in (*measurements, *missing) if item.signal == signal]
     return found
 
@@ -498,10 +498,10 @@ class TestRanks:
 
 class TestContinuity:
     @staticmethod
-    def follow(numbers: Iterable[int], rested: Iterable[int] = ()) -> Continuity:
+    def follow(numbers: Iterable[int], idle_before: Iterable[int] = ()) -> Continuity:
         continuity = Continuity()
         for number in numbers:
-            continuity.follow(number, rested=number in rested)
+            continuity.follow(number, was_idle=number in idle_before)
         return continuity
 
     @pytest.mark.parametrize(
@@ -524,7 +524,7 @@ class TestContinuity:
         assert (found.lost, found.interval) == (lost, interval)
 
     def test_a_loop_without_a_batch_has_a_number_and_no_record(self) -> None:
-        assert self.follow([1, 2, 4, 5, 9, 10], rested=[4, 9]).lost == 2
+        assert self.follow([1, 2, 4, 5, 9, 10], idle_before=[4, 9]).lost == 2
 
     def test_an_overlapped_engine_skips_a_number_when_it_runs_empty(self) -> None:
         overlap = {"schedulerMode": "overlap", "iterLatencyMS": 40.0}
@@ -634,7 +634,7 @@ def test_no_record_whatever_it_holds_breaks_anything(values: list[Any], age: flo
         record = read_record(value)
         if record:
             engine.take(record)
-        measurements, missing = tell(engine, age, 5.0, "chat", "1")
+        measurements, missing = report(engine, age, 5.0, "chat", "1")
         assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
         for measurement in measurements:
             (sample,) = measurement.samples.values()

@@ -21,7 +21,7 @@ import pytest
 from exporter.samples import Distribution, Measurement
 from exporter.sources.trtllm.iterations.engine import EngineState as Told
 from exporter.sources.trtllm.iterations.records import read_record
-from exporter.sources.trtllm.iterations.report import tell
+from exporter.sources.trtllm.iterations.report import report
 from exporter.store.last_minute import quantile
 from lab.engine import EngineRequest, EngineSettings, SimulatedEngine
 from lab.trtllm_serve.iteration_json import Json, records
@@ -153,7 +153,7 @@ def told(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
         record = read_record(value)
         assert record is not None
         engine.take(record)
-    measurements, _ = tell(engine, 0.0, 5.0, "chat", "")
+    measurements, _ = report(engine, 0.0, 5.0, "chat", "")
     return engine, {measurement.signal: measurement for measurement in measurements}
 
 

@@ -286,7 +286,7 @@ class TestFeed:
         )
 
     def said(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Measurement | Missing]:
-        return {one.signal: one for one in feed.tell(now)}
+        return {one.signal: one for one in feed.report(now)}
 
     def count(self, feed: RequestFeed, now: float = 0.0) -> float:
         measurement = self.said(feed, now)["ttft"]

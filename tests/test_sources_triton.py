@@ -19,7 +19,7 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton import model_repository, statistics_api, trtllm_backend
-from exporter.sources.triton.interpretation import Seen, interpret
+from exporter.sources.triton.interpretation import TritonScrape, interpret
 from exporter.sources.triton.model_selection import ModelSelection
 from exporter.sources.triton.triton_source import (
     ENGINE_FAMILIES,
@@ -28,7 +28,8 @@ from exporter.sources.triton.triton_source import (
     TritonSource,
     default_metrics_url,
 )
-from exporter.sources.unavailable import GAPS, OBSERVED
+from exporter.sources.triton.unavailable_signals import UNAVAILABLE
+from exporter.sources.unavailable import TAP_SIGNALS
 from exporter.store.store import Store
 from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_triton import (
@@ -391,8 +392,8 @@ class TestManyModels:
         assert isinstance(ready.index, list)
         gone = [replace(entry, state="UNAVAILABLE") for entry in ready.index[:200]]
         before = frozenset((f"blue/m{index:05}", "1") for index in range(200))
-        roster = replace(ready, index=gone + ready.index[200:], reported_before=before)
-        infos = roster.models()
+        selection = replace(ready, index=gone + ready.index[200:], reported_before=before)
+        infos = selection.models()
         assert sum(not info.excluded for info in infos) == 256
         assert {info.excluded for info in infos if info.ready} == {""}
 
@@ -410,31 +411,31 @@ class TestManyModels:
         assert time.process_time() - began < 1, "quadratic, it takes ten seconds"
 
 
-def test_every_gap_of_every_kind_of_model_is_explained() -> None:
-    for gaps in GAPS.values():
-        assert gaps.keys() - COMPANIONS == set(MAIN_SIGNALS)
-        assert all(gap.reason and gap.fix for gap in gaps.values())
+def test_every_unavailable_signal_of_every_kind_of_model_has_reason_and_fix() -> None:
+    for entries in UNAVAILABLE.values():
+        assert entries.keys() - COMPANIONS == set(MAIN_SIGNALS)
+        assert all(entry.reason and entry.fix for entry in entries.values())
 
 
-def test_what_only_the_streams_tell_is_brought_by_a_tap() -> None:
-    for gaps in GAPS.values():
-        for signal in (*OBSERVED, "tpot", "max_gap", "cached_input_tokens"):
-            assert "--tap proxy=:9000=127.0.0.1:8000" in gaps[signal].fix
-            assert "--tap capture=eth0:8000" in gaps[signal].fix
-            assert gaps[signal].never, "no reading of Triton can bring it"
+def test_signals_of_streams_have_the_tap_as_fix() -> None:
+    for entries in UNAVAILABLE.values():
+        for signal in (*TAP_SIGNALS, "tpot", "max_gap", "cached_input_tokens"):
+            assert "--tap proxy=:9000=127.0.0.1:8000" in entries[signal].fix
+            assert "--tap capture=eth0:8000" in entries[signal].fix
+            assert entries[signal].never, "no scrape of Triton can provide it"
     assert {signal for signal in MAIN_SIGNALS if "stream" in signal or "disconnect" in signal} <= {
-        *OBSERVED
+        *TAP_SIGNALS
     }
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answered",
     [config("tensorrtllm"), config("python"), config("vllm"), config("x", decoupled=False),
      ensemble("step"), None],
     ids=["tensorrtllm", "python", "vllm", "unary", "ensemble", "unknown"],
 )  # fmt: skip
-async def test_every_signal_is_given_or_explained_once(told: object) -> None:
-    configs = {"chat": told} if told else {}
+async def test_every_signal_is_given_or_explained_once(answered: object) -> None:
+    configs = {"chat": answered} if answered else {}
     snapshot = await look(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
     given = {one.signal for one in snapshot.measurements}
     explained = [one.signal for one in snapshot.missing]
@@ -483,31 +484,31 @@ def families(draw: st.DrawFn) -> dict[str, ParsedFamily]:
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(families(), min_size=1, max_size=3), JSON, JSON, JSON)
 def test_nonsense_never_crashes_nor_leaks(
-    looks: list[dict[str, ParsedFamily]], index: object, configuration: object, statistics: object
+    scrapes: list[dict[str, ParsedFamily]], index: object, configuration: object, statistics: object
 ) -> None:
     """Whatever a server says: every signal once, sane values, and a store that takes it."""
     store = Store(10)
-    engines: dict[tuple[str, str], trtllm_backend.Engine] = {}
+    engines: dict[tuple[str, str], trtllm_backend.EngineProgress] = {}
     known: set[tuple[str, str]] = set()
-    told = model_repository.config(configuration)
-    for now, said in enumerate(looks):
+    answered = model_repository.config(configuration)
+    for now, said in enumerate(scrapes):
         metrics = ByModel(said)
         tallies = statistics_api.tallies(statistics, metrics.names)
-        roster = ModelSelection(
+        selection = ModelSelection(
             names=metrics.names,
             silent=False,
             index=model_repository.index(index),
-            configs={"chat": told} if told else {},
+            configs={"chat": answered} if answered else {},
             unread={},
             globs=("*",),
             publishing=metrics.models(*ENGINE_FAMILIES),
             counted=metrics.models(*LIVING) | tallies.keys(),
             reported_before=frozenset(),
         )
-        models = [info for info in roster.models() if not info.excluded]
-        engines = trtllm_backend.remember(metrics, models, engines, now)
-        seen = Seen(metrics, None, tallies, None)
-        measurements, missing = interpret(seen, roster, models, engines, now, 1.0)
+        models = [info for info in selection.models() if not info.excluded]
+        engines = trtllm_backend.update_progress(metrics, models, engines, now)
+        scrape = TritonScrape(metrics, None, tallies, None)
+        measurements, missing = interpret(scrape, selection, models, engines, now, 1.0)
         for measurement in measurements:
             assert measurement.method in METHODS
             for value in measurement.samples.values():

@@ -63,7 +63,7 @@ def published(**changes: dict[str, float] | None) -> str:
 
 
 def values(snapshot: Snapshot) -> dict[str, object]:
-    """Return what is told of each gauge: its value, or the reason why there is none."""
+    """Return what is cache of each gauge: its value, or the reason why there is none."""
     return {
         signal: one.samples[()] if isinstance(one, Measurement) else one.reason
         for signal, one in found(snapshot, "chat").items()
@@ -94,10 +94,10 @@ async def test_every_gauge_of_the_cpp_backend() -> None:
 
 async def test_paused_are_only_those_of_the_last_iteration() -> None:
     """The engine counts what it pauses, not what is paused (TensorRT-LLM, fillIterationStats)."""
-    told = found(await look(metrics=published(), configs=CPP), "chat")["sequences_paused"]
-    assert isinstance(told, Measurement)
-    method = METHODS[told.method]
-    assert (told.method, method.quality) == ("trtllm_just_paused", "estimate")
+    cache = found(await look(metrics=published(), configs=CPP), "chat")["sequences_paused"]
+    assert isinstance(cache, Measurement)
+    method = METHODS[cache.method]
+    assert (cache.method, method.quality) == ("trtllm_just_paused", "estimate")
     assert method.note.startswith("a lower bound")
 
 
@@ -107,10 +107,10 @@ async def test_python_models_and_old_backends_lack_some_series() -> None:
         kv_cache={"fraction": -1, "reused": -1},
         general={"timestamp": 17e8},
     )
-    told = values(await look(metrics=metrics, configs={"chat": config("python")}))
-    assert told["sequences_waiting"] == 2
-    assert told["kv_utilization"] == 3042 / 6239
-    assert str(told["kv_reused_blocks"]).startswith("TensorRT-LLM's python model")
+    cache = values(await look(metrics=metrics, configs={"chat": config("python")}))
+    assert cache["sequences_waiting"] == 2
+    assert cache["kv_utilization"] == 3042 / 6239
+    assert str(cache["kv_reused_blocks"]).startswith("TensorRT-LLM's python model")
 
 
 async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
@@ -124,19 +124,19 @@ async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
         ),
         configs=CPP,
     )
-    told = values(snapshot)
-    assert {told[signal] for signal in GAUGES if signal not in AT_REST} == {
+    cache = values(snapshot)
+    assert {cache[signal] for signal in GAUGES if signal not in AT_REST} == {
         "the engine has run no iteration yet, so all of its gauges are 0"
     }
-    assert [told[signal] for signal in AT_REST] == [0.0, 0.0]
+    assert [cache[signal] for signal in AT_REST] == [0.0, 0.0]
     assert snapshot.engine_stats_age == {}
 
 
 async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> None:
     zeros = {"max": 0.0, "free": 0.0, "used": 0.0, "fraction": 0.0}
-    told = values(await look(metrics=published(kv_cache=zeros), configs=CPP))
-    assert "publishes no KV-cache statistics" in str(told["kv_utilization"])
-    assert told["sequences_active"] == 14
+    cache = values(await look(metrics=published(kv_cache=zeros), configs=CPP))
+    assert "publishes no KV-cache statistics" in str(cache["kv_utilization"])
+    assert cache["sequences_active"] == 14
 
 
 @pytest.mark.parametrize(
@@ -149,32 +149,32 @@ async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> Non
     ],
 )
 async def test_values_under_the_wrong_labels_are_refused(shifted: dict[str, float]) -> None:
-    told = values(await look(metrics=published(kv_cache=shifted), configs=CPP))
+    cache = values(await look(metrics=published(kv_cache=shifted), configs=CPP))
     for signal in ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max"):
-        assert str(told[signal]).startswith("KV-cache values contradict each other")
-    assert told["sequences_active"] == 14
+        assert str(cache[signal]).startswith("KV-cache values contradict each other")
+    assert cache["sequences_active"] == 14
 
 
 async def test_utilization_is_computed_and_never_taken_from_fraction() -> None:
-    told = values(await look(metrics=published(kv_cache={"fraction": 0.9}), configs=CPP))
-    assert told["kv_utilization"] == 3042 / 6239
-    told = values(await look(metrics=published(kv_cache={"used": -1}), configs=CPP))
-    assert "no used or no max series" in str(told["kv_utilization"])
+    cache = values(await look(metrics=published(kv_cache={"fraction": 0.9}), configs=CPP))
+    assert cache["kv_utilization"] == 3042 / 6239
+    cache = values(await look(metrics=published(kv_cache={"used": -1}), configs=CPP))
+    assert "no used or no max series" in str(cache["kv_utilization"])
 
 
 async def test_static_batching_has_no_batcher_gauges() -> None:
     metrics = published(inflight=None, v1={"empty_generation_slots": 2})
-    told = values(await look(metrics=metrics, configs=CPP))
-    assert str(told["sequences_paused"]).startswith("the engine batches statically")
-    assert told["sequences_active"] == 14
+    cache = values(await look(metrics=metrics, configs=CPP))
+    assert str(cache["sequences_paused"]).startswith("the engine batches statically")
+    assert cache["sequences_active"] == 14
 
 
 @pytest.mark.parametrize("value", ["Nan", "-2", "+Inf"])
 async def test_an_unusable_gauge_is_absent_and_the_others_are_not(value: str) -> None:
     metrics = published().replace('"active",version="1"} 14', f'"active",version="1"}} {value}')
-    told = values(await look(metrics=metrics, configs=CPP))
-    assert told["sequences_active"] == ('nv_trt_llm_request_metrics has no usable "active" series')
-    assert told["sequences_max"] == 64
+    cache = values(await look(metrics=metrics, configs=CPP))
+    assert cache["sequences_active"] == ('nv_trt_llm_request_metrics has no usable "active" series')
+    assert cache["sequences_max"] == 64
 
 
 class TestFreshness:
@@ -196,9 +196,9 @@ class TestFreshness:
     async def test_gauges_that_stand_still_while_active_are_withdrawn(self) -> None:
         looks = await self.snapshots((100, published()), (105, published()), (106, published()))
         assert values(looks[1])["sequences_active"] == 14
-        told = values(looks[2])
-        assert {told[signal] for signal in GAUGES} == {self.STUCK}
-        assert told["kv_reused_blocks"] == 118
+        cache = values(looks[2])
+        assert {cache[signal] for signal in GAUGES} == {self.STUCK}
+        assert cache["kv_reused_blocks"] == 118
         assert looks[2].engine_stats_age == {("chat", "1"): 6.0}
 
     @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from exporter.samples import Distribution, Measurement, Missing
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
 from exporter.sources.trtllm import prometheus_metrics
-from exporter.sources.trtllm.prometheus_metrics import Memory
+from exporter.sources.trtllm.prometheus_metrics import GaugeState
 from slos.signals import OUTCOMES as ALL_OUTCOMES
 from slos.signals import SIGNALS
 from tests.fake_triton import outcomes
@@ -33,20 +33,20 @@ class Watcher:
     """Looks at expositions one after the other, as a source does."""
 
     def __init__(self, frozen_after: float = 5.0) -> None:
-        self.memory: Memory | None = None
+        self.state: GaugeState | None = None
         self.frozen_after = frozen_after
 
     def look(self, text: str, now: float = 0.0, model: str = "chat") -> Said:
         return self.see(read(text.encode(), prometheus_metrics.FAMILIES), now, model)
 
     def see(self, families: dict[str, ParsedFamily], now: float, model: str = "chat") -> Said:
-        labelled = prometheus_metrics.owner(families, model)
+        labelled = prometheus_metrics.metrics_model(families, model)
         assert labelled is not None
         metrics = ByModel(families)
         done = prometheus_metrics.finished(metrics, labelled)
-        self.memory = prometheus_metrics.remember(self.memory, families, done, now)
+        self.state = prometheus_metrics.update_gauges(self.state, families, done, now)
         found = prometheus_metrics.interpret(
-            metrics, labelled, self.memory, model, now, self.frozen_after
+            metrics, labelled, self.state, model, now, self.frozen_after
         )
         return {one.signal: one for one in found}
 
@@ -157,8 +157,8 @@ class TestGenerations:
     def test_several_models_belong_to_nobody_unless_one_is_served(self) -> None:
         text = finished(3) + finished(4).replace("chat", "other")
         families = read(text.encode(), prometheus_metrics.FAMILIES)
-        assert prometheus_metrics.owner(families, "third") is None
-        assert prometheus_metrics.owner(families, "other") == ("other", "")
+        assert prometheus_metrics.metrics_model(families, "third") is None
+        assert prometheus_metrics.metrics_model(families, "other") == ("other", "")
 
 
 class TestGauges:
@@ -190,7 +190,7 @@ class TestGauges:
         """With ``num_serve_frontends`` each frontend has the whole engine's gauges."""
         watcher = Watcher()
         looks = [(1, 1), (2, 1), (2, 5), (3, 5), (3, 0)]
-        told = []
+        cache = []
         for now, (first, second) in enumerate(looks):
             said = watcher.look(
                 gauges("7", num_requests_running=first, max_num_active_requests=64)
@@ -198,9 +198,9 @@ class TestGauges:
                 + gauges("6", num_requests_running=9, max_num_active_requests=32),  # dead
                 now,
             )
-            told.append(said["sequences_active"])
-        assert isinstance(told[0], Missing)
-        assert [value(one) for one in told[1:]] == [2, 5, 3, 0]
+            cache.append(said["sequences_active"])
+        assert isinstance(cache[0], Missing)
+        assert [value(one) for one in cache[1:]] == [2, 5, 3, 0]
         assert value(said["sequences_max"]) == 64
 
     def test_a_process_that_ended_is_replaced_by_its_successor(self) -> None:
@@ -310,7 +310,7 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
         for name, suffix, labels_of, number in samples:
             family = families.setdefault(name, ParsedFamily(name))
             family.samples.append((name + suffix, labels_of, number))
-        if prometheus_metrics.owner(families, "chat") is None:
+        if prometheus_metrics.metrics_model(families, "chat") is None:
             continue
         for one in watcher.see(families, float(now)).values():
             if isinstance(one, Measurement):

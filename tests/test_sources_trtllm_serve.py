@@ -62,7 +62,7 @@ def counts(snapshot: Snapshot, signal: str, method: str) -> float:
             [distribution] = measurement.samples.values()
             assert isinstance(distribution, Distribution)
             return distribution.count
-    raise AssertionError(f"{signal} is not told by {method}")
+    raise AssertionError(f"{signal} is not cache by {method}")
 
 
 def broken(snapshot: Snapshot) -> dict[str, str]:

@@ -26,7 +26,7 @@ from exporter.settings import Settings, load_settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
 from exporter.sources.fetch import FetchLimits, public
-from exporter.sources.server_detection import TAP, DetectedServer, base, recognised
+from exporter.sources.server_detection import TAP, DetectedServer, base, detect_servers
 from exporter.sources.tap_source import ON_THE_WIRE
 from exporter.store.store import Store
 from exporter.store.view import SignalState, View
@@ -84,7 +84,7 @@ async def diagnose(
         view = sidecar.view
         first_response = _first_response(view, services)
         return Diagnosis(version, (server,), {}, view, judge(services, view), first_response)
-    servers = await recognised(urls, limits)
+    servers = await detect_servers(urls, limits)
     settings = _settings(servers, urls)
     given = {name: [url] for name, url in settings.items() if name != TAP}
     view, measurements = View((), (), (), {}), tuple[Measurement, ...]()

@@ -42,7 +42,7 @@ class Source(Protocol):
         ...
 
 
-class Closing:
+class BaseSource:
     """How most sources are entered and left: nothing is opened before it is needed."""
 
     async def __aenter__(self) -> Self:

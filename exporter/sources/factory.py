@@ -59,7 +59,7 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
         )
     if config.tap:
         # Last, as others may need more time to open, and from then on it stands in the way.
-        alone = not any(getattr(config, name) for name in _KNOW_MODELS)
+        alone = not any(getattr(config, name) for name in _MODEL_SOURCES)
         yield TapSource(
             TapProcess(_tap_settings(config, services, edges)),
             alone=alone,
@@ -68,7 +68,7 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
         )
 
 
-_KNOW_MODELS = (
+_MODEL_SOURCES = (
     "triton",
     "triton_metrics",
     "trtllm",

@@ -8,7 +8,7 @@ from typing import TypeVar
 import aiohttp
 
 from exporter.samples import ModelInfo, SourceError
-from exporter.sources import Closing
+from exporter.sources import BaseSource
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.fetch import (
     FetchLimits,
@@ -28,7 +28,7 @@ MAX_MODELS = 256
 Parts = dict[str, SourceError | None]
 
 
-class HttpSource(Closing):
+class HttpSource(BaseSource):
     """Reads one server at ``url``; connections are opened when first needed."""
 
     def __init__(self, name: str, url: str, limits: FetchLimits | None) -> None:

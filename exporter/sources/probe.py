@@ -1,7 +1,7 @@
 """A request for one token, sent now and then: the only proof that a model answers.
 
 It is off by default, because the server cannot tell it from any other: its counters and histograms
-have it too, and so nothing that a server counts by requests is told of a model that is probed.
+have it too, and so nothing that a server counts by requests is kept of a model that is probed.
 What was sent is counted in ``tokenslo_probe_requests_total``, and every request names itself, by
 ``id`` to Triton and by ``user`` to others, so that taps and traces, which see single requests,
 leave it out.  Nothing that a server answers is shown or logged.
@@ -61,18 +61,18 @@ COUNTED = frozenset(
     }
 )
 """Signals in which a probe counts; a single token has no gap, and gauges have it for a moment."""
-SEE_REQUESTS = ("taps", "traces")
+PER_REQUEST_SOURCES = ("taps", "traces")
 """Sources that leave probes out by themselves."""
 _WITHHELD = "the server counts the sidecar's own probes among the requests of clients"
-_GET_TAPPED = "send clients through the tap, or let it see them; or leave out --probe"
+_USE_TAP = "send clients through the tap, or let it see them; or leave out --probe"
 
 Result = Literal["ok", "busy", "failed"]
-Ask = Callable[[aiohttp.ClientSession, str, FetchLimits], Awaitable[None]]
+SendProbe = Callable[[aiohttp.ClientSession, str, FetchLimits], Awaitable[None]]
 """Sends one request about a model; raises SourceError if it is not answered as it should be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeState:
     """How a model answers; ``ready`` is None where nobody knows (yet), ``reason`` says why not."""
 
     ready: bool | None
@@ -89,18 +89,18 @@ class Probe:
     def __init__(
         self,
         model: str,
-        ask: Ask,
+        send: SendProbe,
         *,
         interval: float,
         timeout: float,
         produced_since: Callable[[float], bool],
     ) -> None:
         self.model = model
-        self.probed = Probed(None, "no answer yet")
-        self._ask = ask
+        self.state = ProbeState(None, "no answer yet")
+        self._send = send
         self._interval = interval
         self._limits = FetchLimits(timeout, MAX_BYTES)
-        self._made_since = produced_since
+        self._produced_since = produced_since
         self._episodes = Episodes()
         self._failures = 0
         self._results = Counter[Result]()
@@ -119,14 +119,14 @@ class Probe:
         """Send one request and note what came of it."""
         began, what = monotonic(), f"probing {self.model}"
         try:
-            await self._ask(session, self.model, self._limits)
+            await self._send(session, self.model, self._limits)
         except SourceError as error:
             now = monotonic()
             self._episodes.went_wrong(what, str(error), now)
             if error.kind == "impossible":
-                self.probed = Probed(None, str(error))
+                self.state = ProbeState(None, str(error))
                 return
-            busy = error.kind in ("timeout", "busy") and self._made_since(began)
+            busy = error.kind in ("timeout", "busy") and self._produced_since(began)
             self._note("busy" if busy else "failed", str(error))
         else:
             now = monotonic()
@@ -156,25 +156,25 @@ class Probe:
         if result == "busy":
             reason = f"{reason}, but decoding moves: the server is busy"
         times = f" ({self._failures} in a row)" if self._failures > 1 else ""
-        self.probed = Probed(self._failures < FAILURES, reason + times)
+        self.state = ProbeState(self._failures < FAILURES, reason + times)
 
 
 def without_probes(snapshot: Snapshot, probed: Collection[str]) -> Snapshot:
     """Withhold what a server counts of requests to models that are probed."""
-    if snapshot.source in SEE_REQUESTS or not probed:
+    if snapshot.source in PER_REQUEST_SOURCES or not probed:
         return snapshot
-    told: list[Measurement] = []
+    kept: list[Measurement] = []
     missing = list(snapshot.missing)
     for one in snapshot.measurements:
         if one.model in probed and one.signal in COUNTED:
-            missing.append(Missing(one.signal, one.model, one.version, _WITHHELD, _GET_TAPPED))
+            missing.append(Missing(one.signal, one.model, one.version, _WITHHELD, _USE_TAP))
         else:
-            told.append(one)
-    return replace(snapshot, measurements=tuple(told), missing=tuple(missing))
+            kept.append(one)
+    return replace(snapshot, measurements=tuple(kept), missing=tuple(missing))
 
 
 def families(probes: Sequence[Probe]) -> tuple[MetricFamily, ...]:
-    """Return what is to be told of all probes."""
+    """Return what is to be kept of all probes."""
     return (
         own_family("tokenslo_probe_success", [one for p in probes for one in p.success()]),
         own_family("tokenslo_probe_duration_seconds", [one for p in probes for one in p.seconds()]),
@@ -182,10 +182,10 @@ def families(probes: Sequence[Probe]) -> tuple[MetricFamily, ...]:
     )
 
 
-def of_triton(url: str) -> Ask:
-    """Ask by ``generate`` or, where the model streams, by ``generate_stream``."""
+def of_triton(url: str) -> SendProbe:
+    """SendProbe by ``generate`` or, where the model streams, by ``generate_stream``."""
 
-    async def ask(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
+    async def send(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
         where = f"{url.rstrip('/')}/v2/models/{quote(model, safe='')}"
         answer = await _fetch(session, "GET", f"{where}/config", limits)
         body, streams = _triton_request(parse_json(answer, where), model)
@@ -194,19 +194,19 @@ def of_triton(url: str) -> Ask:
         events = _events(answer) if streams else [answer.body]
         _check([_json(event) for event in events], "", where)
 
-    return ask
+    return send
 
 
-def of_openai(url: str) -> Ask:
-    """Ask a server with OpenAI's API for a completion."""
+def of_openai(url: str) -> SendProbe:
+    """SendProbe a server with OpenAI's API for a completion."""
 
-    async def ask(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
+    async def send(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
         where = f"{url.rstrip('/')}/v1/completions"
         request = {"model": model, "prompt": "Hi", "max_tokens": 1, "user": ID}
         answer = await _fetch(session, "POST", where, limits, json.dumps(request).encode())
         _check([_json(answer.body)], "choices", where)
 
-    return ask
+    return send
 
 
 async def _fetch(

@@ -18,7 +18,7 @@ class FinishedCount:
     count: float
 
 
-def request_readings(
+def request_measurements(
     model: Model, method: str, samples: Mapping[tuple[str, str], float], note: str = ""
 ) -> Iterator[Measurement]:
     """Yield both readings of a model; ``samples`` are counts by outcome and reason."""

@@ -13,9 +13,9 @@ from exporter.sources.fetch import FetchLimits, fetch, new_session, parse_json
 from exporter.sources.triton import model_repository
 from exporter.taps.tap import ProxySpec, Spec
 
-EVERY = 30.0
+INTERVAL = 30.0
 """Seconds between two requests to a server."""
-SOON = 2.0
+INITIAL_INTERVAL = 2.0
 """The same while no server has listed any model."""
 
 
@@ -40,7 +40,7 @@ class ServedModels:
     async def run(self) -> None:
         """Ask again and again."""
         while True:
-            await asyncio.sleep(EVERY if any(self._listed.values()) else SOON)
+            await asyncio.sleep(INTERVAL if any(self._listed.values()) else INITIAL_INTERVAL)
             await self.refresh()
 
     async def refresh(self) -> None:
@@ -51,7 +51,7 @@ class ServedModels:
         async with new_session(self._tls()) as session:
             for url in self._urls:
                 if url not in self._not_http:
-                    await self._ask(session, url)
+                    await self._read_models(session, url)
 
     def names(self) -> frozenset[str]:
         """Return every name that a server lists."""
@@ -61,7 +61,7 @@ class ServedModels:
         """Return the names of models that certainly generate text: those of /v1/models."""
         return frozenset().union(*self._generative.values())
 
-    async def _ask(self, session: aiohttp.ClientSession, url: str) -> None:
+    async def _read_models(self, session: aiohttp.ClientSession, url: str) -> None:
         generative = await self._get(session, "GET", url, "/v1/models")
         if url in self._not_http:
             return

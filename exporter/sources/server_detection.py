@@ -36,7 +36,7 @@ class DetectedServer:
     note: str = ""
 
 
-async def recognised(urls: Sequence[str], limits: FetchLimits) -> tuple[DetectedServer, ...]:
+async def detect_servers(urls: Sequence[str], limits: FetchLimits) -> tuple[DetectedServer, ...]:
     """Find out what listens at each address, in order."""
     async with new_session() as session:
 
@@ -59,10 +59,10 @@ async def _recognise(url: str, get: Get) -> DetectedServer:
 
     What some servers give only once is asked for last, unless it is what the address names.
     """
-    looks = (_triton, _openai, _metrics)
+    detectors = (_triton, _openai, _metrics)
     try:
-        for look in reversed(looks) if url.rstrip("/").endswith("/metrics") else looks:
-            if found := await look(get):
+        for detect in reversed(detectors) if url.rstrip("/").endswith("/metrics") else detectors:
+            if found := await detect(get):
                 setting, what = found
                 note = _READ_ONCE if setting == "trtllm" else ""
                 return DetectedServer(public(url), setting, what, note)

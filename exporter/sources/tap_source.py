@@ -12,12 +12,22 @@ from exporter.families import MetricFamily, own_family
 from exporter.genai import GenAiSeries
 from exporter.recording.metric_recorder import Series
 from exporter.recording.model_metrics import PRECEDING_METHOD, UNUSED
-from exporter.samples import Labels, Measurement, Missing, ModelInfo, Snapshot, Value, nothing_of
-from exporter.sources import Closing
+from exporter.samples import (
+    Labels,
+    Measurement,
+    Missing,
+    Model,
+    ModelInfo,
+    Snapshot,
+    Value,
+    nothing_of,
+)
+from exporter.sources import BaseSource
 from exporter.sources.served_models import ServedModels
+from exporter.sources.unavailable import Unavailable, completed
 from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapState
-from slos.signals import MAIN_SIGNALS, SIGNALS
+from slos.signals import SIGNALS
 
 Counted = tuple[str, Labels]
 """Metric and labels."""
@@ -28,10 +38,10 @@ _STAGES = (
     "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
     "X-TRTLLM-return-metrics: 1 from trtllm-serve; or start vLLM with --enable-per-request-metrics"
 )
-_NO_STAGES = ("no answer carried the engine's own timing", _STAGES)
-_NO_USAGE = ("no answer told how many there were", _USAGE)
-_GAPS: Mapping[str, tuple[str, str]] = {
-    "itl_normalized": (
+_NO_STAGES = Unavailable("no answer carried the engine's own timing", _STAGES)
+_NO_USAGE = Unavailable("no answer told how many there were", _USAGE)
+_UNAVAILABLE: Mapping[str, Unavailable] = {
+    "itl_normalized": Unavailable(
         "no stream told how many tokens each of its pieces has",
         "have clients ask for it: stream_options.continuous_usage_stats, from vLLM and "
         "trtllm-serve",
@@ -41,7 +51,7 @@ _GAPS: Mapping[str, tuple[str, str]] = {
     "input_tokens": _NO_USAGE,
     "cached_input_tokens": _NO_USAGE,
     "output_tokens": _NO_USAGE,
-    "goodput": (
+    "goodput": Unavailable(
         "no goodput objective is about this model",
         "write one, with the clauses that a good request meets, and give the sidecar --slo FILE",
     ),
@@ -49,7 +59,7 @@ _GAPS: Mapping[str, tuple[str, str]] = {
 """Why a signal that bytes on the wire can show is not there, and what would bring it."""
 ON_THE_WIRE = frozenset(
     (
-        *_GAPS,
+        *_UNAVAILABLE,
         *("ttft", "itl", "tpot", "e2e", "decode", "max_gap"),
         *("requests", "streams", "live_streams", "requests_without_first_token"),
         *("disconnects", "disconnect_age", "disconnect_release", "suspected_retries"),
@@ -57,7 +67,7 @@ ON_THE_WIRE = frozenset(
     )
 )
 """Signals that a tap measures."""
-_NOT_ON_THE_WIRE = ("bytes on the wire do not show it", _READ_MORE)
+_NOT_ON_THE_WIRE = Unavailable("bytes on the wire do not show it", _READ_MORE)
 
 
 _NOTES: Mapping[str, str] = {
@@ -68,7 +78,7 @@ _NOTES: Mapping[str, str] = {
 """What to keep in mind beside a method's own note."""
 
 
-class TapSource(Closing):
+class TapSource(BaseSource):
     """Runs the ``process`` of the taps and asks it what it has counted.
 
     ``alone`` says that no other source knows the servers, so that this one says what is missing;
@@ -94,13 +104,13 @@ class TapSource(Closing):
         self._listed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._limited: Mapping[str, int] = {}
         self._restarts = 0
-        self._told: set[Series] = set()
+        self._started: set[Series] = set()
         self._samples: dict[Series, Mapping[Labels, Value]] = {}
         self._states: Sequence[TapState] = ()
         self._live = 0
         self._tasks: Sequence[TaskState] = ()
         self._genai: Sequence[GenAiSeries] = ()
-        self._gone: Counter[Counted] = Counter()
+        self._ended_counts: Counter[Counted] = Counter()
         self._lost = 0
 
     @property
@@ -130,7 +140,7 @@ class TapSource(Closing):
         """Histograms of requests by endpoint, as they were at the last survey."""
         return self._genai
 
-    def learn(self, models: Iterable[ModelInfo]) -> None:
+    def set_models(self, models: Iterable[ModelInfo]) -> None:
         """Take the models that other sources know."""
         if not self._served:
             infos = tuple(models)
@@ -144,21 +154,21 @@ class TapSource(Closing):
     async def snapshot(self, now: float) -> Snapshot:
         """Return what the taps have counted so far; raises SourceError."""
         if self._process.restarts != self._restarts:
-            self._begin_again()
+            self._restart()
         if self._served:
             self._listed = self._served.names(), self._served.generative()
         answer = await self._process.snapshot(self._timeout, *self._listed)
         self._limited = answer.limited
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         self._genai = answer.genai
-        measurements = tuple(self._from_0(answer.measurements))
+        measurements, missing = self._completed(self._from_zero(answer.measurements))
         return Snapshot(
             source=self.name,
             measurements=tuple(
                 replace(measurement, note=_NOTES.get(measurement.signal, ""))
                 for measurement in measurements
             ),
-            missing=tuple(self._missing(measurements)),
+            missing=missing,
             models=tuple(_models(measurements)) if self._alone else (),
             lost_records=self._lost + sum(state.lossy for state in self._states),
             waiting_streams={
@@ -169,7 +179,7 @@ class TapSource(Closing):
 
     def families(self) -> tuple[MetricFamily, ...]:
         """Return what is to be told of the taps themselves."""
-        counted = self._gone.copy()
+        counted = self._ended_counts.copy()
         for state in self._states:
             counted.update(_counted(state))
         by_name: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _COUNTERS}
@@ -188,31 +198,31 @@ class TapSource(Closing):
             own_family("tokenslo_tap_restarts", [({}, self._process.restarts)]),
         )
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         """Keep what the process that ended had counted; what it had under way is lost."""
         self._restarts = self._process.restarts
         for state in self._states:
-            self._gone.update(_counted(state))
+            self._ended_counts.update(_counted(state))
             self._lost += state.lossy
         self._lost += self._live
         self._states, self._live = (), 0
-        self._told = set()
+        self._started = set()
 
-    def _from_0(self, measurements: Sequence[Measurement]) -> Iterator[Measurement]:
+    def _from_zero(self, measurements: Sequence[Measurement]) -> Iterator[Measurement]:
         """Yield readings, those that are told for the first time without what they have counted.
 
         What a method counted before it takes over from another one is not counted by the store.
         So the other one is told in full before, and once more beside the new one, which is empty
         then; from there on the new one is told alone.
         """
-        before, there = frozenset(self._told), set(map(_series, measurements))
+        before, there = frozenset(self._started), set(map(_series, measurements))
         ended = set(map(_older, before))
         for measurement in measurements:
             series = _series(measurement)
             older = _older(series)
             if series in ended or (older in there and older not in before):
                 continue
-            self._told.add(series)
+            self._started.add(series)
             if series in before or SIGNALS[measurement.signal].kind == "gauge":
                 had = self._samples.get(series, {})
                 self._samples[series] = {**had, **measurement.samples}
@@ -227,16 +237,18 @@ class TapSource(Closing):
                 samples = {labels: nothing_of(value) for labels, value in every.items()}
                 yield replace(measurement, samples=samples)
 
-    def _missing(self, measurements: Iterable[Measurement]) -> Iterator[Missing]:
-        given: dict[tuple[str, str], set[str]] = {}
-        for measurement in measurements:
-            given.setdefault((measurement.model, measurement.version), set()).add(
-                measurement.signal
-            )
-        for model, had in given.items():
-            for signal in MAIN_SIGNALS:
-                if signal not in had and (self._alone or signal in _GAPS):
-                    yield Missing(signal, *model, *_GAPS.get(signal, _NOT_ON_THE_WIRE))
+    def _completed(
+        self, measurements: Iterator[Measurement]
+    ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
+        found = tuple(measurements)
+
+        def why(model: Model, signal: str) -> Missing | None:
+            if not self._alone and signal not in _UNAVAILABLE:
+                return None
+            return _UNAVAILABLE.get(signal, _NOT_ON_THE_WIRE).missing(signal, model)
+
+        models = dict.fromkeys((one.model, one.version) for one in found)
+        return completed(found, models, why)
 
 
 _COUNTERS = (

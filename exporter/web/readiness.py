@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from exporter.families import MetricFamily, own_family
 from exporter.samples import Model, ModelInfo
 from exporter.settings import ExpectedModel
-from exporter.sources.probe import Probed
+from exporter.sources.probe import ProbeState
 from exporter.store.decode_progress import Decoding
 from exporter.store.view import SourceState, View
 
@@ -58,7 +58,7 @@ class ReadinessInputs:
 
     expected: Iterable[ExpectedModel] = ()
     decoding: Mapping[Model, Decoding] = field(default_factory=dict)
-    probes: Mapping[str, Probed] = field(default_factory=dict)
+    probes: Mapping[str, ProbeState] = field(default_factory=dict)
 
 
 _NOTHING = ReadinessInputs()

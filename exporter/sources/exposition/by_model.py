@@ -62,15 +62,17 @@ class ByModel:
         self.parts = parts or CounterParts()
         self._values: dict[str, list[float]] = {}
         self.names: dict[str, str] = {}
-        homes: dict[Model, set[Model]] = {}
+        qualified: dict[Model, set[Model]] = {}
         family = families.get(NAMED_BY)
         for _, labels, _ in family.samples if family else ():
-            full = _model(labels)
+            full = _labelled_model(labels)
             self.names[full[0]] = labels.get("model", "")
-            homes.setdefault((labels.get("model", ""), full[1]), set()).add(full)
-        self._homes = {bare: next(iter(full)) for bare, full in homes.items() if len(full) == 1}
-        self.ambiguous = {model for full in homes.values() if len(full) > 1 for model in full}
-        self._nobodys = {bare for bare, full in homes.items() if len(full) > 1}
+            qualified.setdefault((labels.get("model", ""), full[1]), set()).add(full)
+        self._qualified = {
+            bare: next(iter(full)) for bare, full in qualified.items() if len(full) == 1
+        }
+        self.ambiguous = {model for full in qualified.values() if len(full) > 1 for model in full}
+        self._ambiguous_names = {bare for bare, full in qualified.items() if len(full) > 1}
 
     def has(self, name: str) -> bool:
         """Tell whether the exposition declares the family."""
@@ -102,19 +104,19 @@ class ByModel:
             return {}
         counter = family.type in COUNTERS
         values = self._values_of(name)
-        places = self._cached(
+        indices = self._cached(
             name, ("totals", category, suffix), lambda one: self._find(one, category, suffix)
         )
         found: dict[Model, dict[str, float]] = {}
-        for (model, word), parts in places.items():
+        for (model, value), parts in indices.items():
             sums = found.setdefault(model, {})
-            numbers = {part: (values[place],) for part, place in parts}
+            numbers = {part: (values[index],) for part, index in parts}
             if not all(0 <= number < inf for (number,) in numbers.values()):
                 continue
             if counter:
-                [sums[word]] = self.parts.total((name, suffix, category, model, word), numbers)
+                [sums[value]] = self.parts.total((name, suffix, category, model, value), numbers)
             else:
-                sums[word] = sum(number for (number,) in numbers.values())
+                sums[value] = sum(number for (number,) in numbers.values())
         return found
 
     def total(self, name: str, suffix: str = "") -> dict[Model, float]:
@@ -127,10 +129,10 @@ class ByModel:
         if name not in self.families:
             return {}
         values = self._values_of(name)
-        places = self._cached(name, ("totals", "", ""), lambda one: self._find(one, "", ""))
+        indices = self._cached(name, ("totals", "", ""), lambda one: self._find(one, "", ""))
         found = {
-            model: [values[place] for _, place in parts if 0 <= values[place] < inf]
-            for (model, _), parts in places.items()
+            model: [values[index] for _, index in parts if 0 <= values[index] < inf]
+            for (model, _), parts in indices.items()
         }
         return {model: numbers for model, numbers in found.items() if numbers}
 
@@ -143,7 +145,7 @@ class ByModel:
         """Yield model, labels and value of a family's samples; None where none is named."""
         family = self.families.get(name)
         for _, labels, value in family.samples if family else ():
-            yield self._home(labels), labels, value
+            yield self._model_of(labels), labels, value
 
     def distributions(self, name: str, per_second: float = 1.0) -> dict[Model, Distribution]:
         """Return a histogram's buckets by model; ``per_second`` is 1000 for milliseconds.
@@ -154,9 +156,9 @@ class ByModel:
         if name not in self.families:
             return {}
         values = self._values_of(name)
-        places = self._cached(name, "histograms", self._find_histograms)
+        indices = self._cached(name, "histograms", self._find_histograms)
         found = {}
-        for model, histograms in places.items():
+        for model, histograms in indices.items():
             parts = {one.part: (*one.buckets(values), values[one.total]) for one in histograms}
             if all(map(_is_histogram, parts.values())):
                 edges = histograms[0].edges
@@ -180,31 +182,31 @@ class ByModel:
         return cast(T, family.cache[key])
 
     def _find_models(self, family: ParsedFamily) -> set[Model]:
-        return {model for _, labels, _ in family.samples if (model := self._home(labels))}
+        return {model for _, labels, _ in family.samples if (model := self._model_of(labels))}
 
     def _find(
         self, family: ParsedFamily, category: str, suffix: str
     ) -> dict[tuple[Model, str], list[tuple[Part, int]]]:
         """Return the indices of samples by model and label value."""
         found: dict[tuple[Model, str], list[tuple[Part, int]]] = {}
-        for place, (sample, labels, _) in enumerate(family.samples):
-            model = self._home(labels)
+        for index, (sample, labels, _) in enumerate(family.samples):
+            model = self._model_of(labels)
             if sample == family.name + suffix and model:
                 key = (model, labels.get(category, ""))
-                found.setdefault(key, []).append((tuple(sorted(labels.items())), place))
+                found.setdefault(key, []).append((tuple(sorted(labels.items())), index))
         return found
 
     def _find_histograms(self, family: ParsedFamily) -> dict[Model, list[HistogramPart]]:
         """Return the histograms of every model whose histograms are well-formed."""
         buckets: dict[Model, dict[Part, dict[float, int]]] = {}
         totals: dict[Part, int] = {}
-        for place, (sample, labels, _) in enumerate(family.samples):
+        for index, (sample, labels, _) in enumerate(family.samples):
             part = tuple(sorted(pair for pair in labels.items() if pair[0] != "le"))
             if sample == f"{family.name}_sum":
-                totals[part] = place
-            elif sample == f"{family.name}_bucket" and (model := self._home(labels)):
-                places = buckets.setdefault(model, {}).setdefault(part, {})
-                places[_edge(labels.get("le", ""))] = place
+                totals[part] = index
+            elif sample == f"{family.name}_bucket" and (model := self._model_of(labels)):
+                indices = buckets.setdefault(model, {}).setdefault(part, {})
+                indices[_edge(labels.get("le", ""))] = index
         found = {}
         for model, parts in buckets.items():
             edges = tuple(sorted(next(iter(parts.values()))))
@@ -212,24 +214,24 @@ class ByModel:
                 any(map(isnan, edges))
                 or edges[0] < 0
                 or edges[-1] != inf
-                or any(tuple(sorted(places)) != edges for places in parts.values())
+                or any(tuple(sorted(indices)) != edges for indices in parts.values())
                 or any(part not in totals for part in parts)
             ):
                 continue
             found[model] = [
-                HistogramPart(part, edges, _getter([places[e] for e in edges]), totals[part])
-                for part, places in parts.items()
+                HistogramPart(part, edges, _getter([indices[e] for e in edges]), totals[part])
+                for part, indices in parts.items()
             ]
         return found
 
-    def _home(self, labels: Mapping[str, str]) -> Model | None:
-        model = _model(labels)
+    def _model_of(self, labels: Mapping[str, str]) -> Model | None:
+        model = _labelled_model(labels)
         if "namespace" in labels or not model[0]:
             return model if model[0] else None
-        return None if model in self._nobodys else self._homes.get(model, model)
+        return None if model in self._ambiguous_names else self._qualified.get(model, model)
 
 
-def _model(labels: Mapping[str, str]) -> Model:
+def _labelled_model(labels: Mapping[str, str]) -> Model:
     """Return the model of a sample; vLLM itself says ``model_name`` where its backend does not."""
     name = labels.get("model") or labels.get("model_name", "")
     namespace = labels.get("namespace", "")
@@ -243,11 +245,11 @@ def _edge(text: str) -> float:
         return nan
 
 
-def _getter(places: list[int]) -> Callable[[list[float]], Values]:
-    if len(places) == 1:
-        [place] = places
-        return lambda values: (values[place],)
-    return cast(Callable[[list[float]], Values], itemgetter(*places))
+def _getter(indices: list[int]) -> Callable[[list[float]], Values]:
+    if len(indices) == 1:
+        [index] = indices
+        return lambda values: (values[index],)
+    return cast(Callable[[list[float]], Values], itemgetter(*indices))
 
 
 def _is_histogram(values: Values) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from exporter.samples import Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
@@ -22,8 +22,7 @@ from exporter.sources.http_source import (
     served,
     too_many,
 )
-from exporter.sources.unavailable import Gap
-from slos.signals import MAIN_SIGNALS
+from exporter.sources.unavailable import Unavailable, completed
 
 
 class ExpositionSource(HttpSource):
@@ -36,7 +35,7 @@ class ExpositionSource(HttpSource):
     backend = ""
     engine = ""
     enable = ""
-    gaps: Mapping[str, Gap] = {}
+    unavailable: Mapping[str, Unavailable] = {}
 
     def __init__(self, url: str, families: Collection[str], limits: FetchLimits | None, name: str):
         super().__init__(name, url, limits)
@@ -63,9 +62,9 @@ class ExpositionSource(HttpSource):
             self.read_state(parts), attempt(parts, "metrics", self._read_metrics())
         )
         check_any(parts)
-        return await asyncio.to_thread(self._survey, metrics, ready, parts)
+        return await asyncio.to_thread(self._interpreted, metrics, ready, parts)
 
-    def _survey(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Snapshot:
+    def _interpreted(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Snapshot:
         found: Sequence[Measurement | Missing] = ()
         if metrics:
             names = sorted({name for name, _ in metrics.models(*self._families)})
@@ -74,12 +73,15 @@ class ExpositionSource(HttpSource):
         infos = tuple(served(model, self.backend, self._version, ready) for model in self._models)
         if metrics:
             found = tuple(self.interpret(metrics, infos))
-        measurements = tuple(one for one in found if isinstance(one, Measurement))
-        refused = {(one.model, one.signal): one for one in found if isinstance(one, Missing)}
+        measurements, missing = completed(
+            found,
+            ((model, "") for model in self._models),
+            lambda model, signal: self._why(signal, parts["metrics"]).missing(signal, model),
+        )
         return Snapshot(
             source=self.name,
             measurements=measurements,
-            missing=tuple(self._missing(measurements, refused, parts["metrics"])),
+            missing=missing,
             models=infos,
             ready=ready,
             parts=parts,
@@ -100,23 +102,10 @@ class ExpositionSource(HttpSource):
             )
         return metrics
 
-    def _missing(
-        self,
-        measurements: Sequence[Measurement],
-        refused: Mapping[tuple[str, str], Missing],
-        unread: SourceError | None,
-    ) -> Iterator[Missing]:
-        given = {(measurement.model, measurement.signal) for measurement in measurements}
-        for model in self._models:
-            for signal in MAIN_SIGNALS:
-                if (model, signal) in refused:
-                    yield refused[model, signal]
-                elif (model, signal) not in given:
-                    gap = self._gap(signal, unread)
-                    yield Missing(signal, model, "", gap.reason, gap.fix, unread=unread is not None)
-
-    def _gap(self, signal: str, unread: SourceError | None) -> Gap:
+    def _why(self, signal: str, unread: SourceError | None) -> Unavailable:
         if unread:
-            return Gap(f"the metrics could not be read: {unread}", "see the source")
+            return Unavailable(
+                f"the metrics could not be read: {unread}", "see the source", unread=True
+            )
         reason = f"this release of {self.engine} does not publish it"
-        return self.gaps.get(signal) or Gap(reason, f"upgrade {self.engine}")
+        return self.unavailable.get(signal) or Unavailable(reason, f"upgrade {self.engine}")

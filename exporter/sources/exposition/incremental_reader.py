@@ -17,7 +17,7 @@ from itertools import compress
 from exporter.render_gate import RENDER_GATE
 from exporter.sources.exposition.text_parser import ParsedFamily, Sample, check_lines, read
 
-PIECE = 128 * 1024
+CHUNK_SIZE = 128 * 1024
 _BLANKS = b" \t\r"
 SHOWN_SERIES = 200
 """Characters of a series in a message."""
@@ -28,11 +28,11 @@ _LAST_WORD = re.compile(rb" ([^ \n]*)\n")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Everything of an exposition but its values.
+    """An exposition without its values.
 
-    ``digest`` is that of the lines without their last word.  ``comments`` are the last words of
-    comments by their place among all last words; ``chosen`` marks those of wanted samples, and
-    ``families`` has their indices in the chosen ones.
+    ``digest`` is that of the lines without their last word.  ``comments`` holds (index, last word)
+    of every comment; ``chosen`` marks the last words of wanted samples, and ``families`` holds
+    their indices among the chosen ones.
     """
 
     digest: bytes
@@ -55,46 +55,46 @@ class ExpositionReader:
         share their ``cache`` with the last call if no name and no label has changed.
         """
         check_lines(body)
-        digest, words = _words(body)
+        digest, last_words = _digest_and_values(body)
         if self._layout and digest == self._layout.digest:
-            families = _filled(self._layout, words)
+            families = _with_values(self._layout, last_words)
             if families is not None:
                 return families
         families = read(body, self._wanted)
-        places = _places(body, words, families)
+        indices = _indices(body, last_words, families)
         for name, family in families.items():
             kept = _drop_duplicates(family)
-            if places and kept:
-                places[name] = [places[name][index] for index in kept]
-        self._layout = _layout(body, digest, words, families, places) if places else None
+            if indices and kept:
+                indices[name] = [indices[name][index] for index in kept]
+        self._layout = _layout(body, digest, last_words, families, indices) if indices else None
         return families
 
 
-def _words(body: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the digest of all lines without their last words, and these words."""
+def _digest_and_values(body: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the digest of all lines without their last last_words, and these last_words."""
     digest = blake2b(digest_size=16)
-    words: list[bytes] = []
-    for piece in RENDER_GATE.paced(_pieces(body)):
-        digest.update(_LAST_WORD.sub(b" \n", piece))
-        words += _LAST_WORD.findall(piece)
-    return digest.digest(), words
+    last_words: list[bytes] = []
+    for chunk in RENDER_GATE.paced(_chunks(body)):
+        digest.update(_LAST_WORD.sub(b" \n", chunk))
+        last_words += _LAST_WORD.findall(chunk)
+    return digest.digest(), last_words
 
 
-def _pieces(body: bytes) -> Iterator[bytes]:
+def _chunks(body: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(body):
-        end = body.find(b"\n", start + PIECE) + 1 or len(body)
+        end = body.find(b"\n", start + CHUNK_SIZE) + 1 or len(body)
         yield body[start:end]
         start = end
 
 
-def _filled(layout: _Layout, words: list[bytes]) -> dict[str, ParsedFamily] | None:
+def _with_values(layout: _Layout, last_words: list[bytes]) -> dict[str, ParsedFamily] | None:
     """Return the families with new values, None if not all of these are plain numbers."""
-    if len(words) != len(layout.chosen) or any(
-        words[place] != word for place, word in layout.comments
+    if len(last_words) != len(layout.chosen) or any(
+        last_words[position] != word for position, word in layout.comments
     ):
         return None
-    chosen = list(compress(words, layout.chosen))
+    chosen = list(compress(last_words, layout.chosen))
     if b"_" in b"".join(chosen):  # float() would take 1_000
         return None
     try:
@@ -117,60 +117,60 @@ def _filled(layout: _Layout, words: list[bytes]) -> dict[str, ParsedFamily] | No
     }
 
 
-def _places(
-    body: bytes, words: list[bytes], families: dict[str, ParsedFamily]
+def _indices(
+    body: bytes, last_words: list[bytes], families: dict[str, ParsedFamily]
 ) -> dict[str, list[int]] | None:
-    """Return the places of every family's values among the last words of all lines.
+    """Return the indices of every family's values among the last last_words of all lines.
 
     None if they cannot be found: a sample has a timestamp, say.
     """
     owners = {name: family for family in families.values() for name in family.sample_names()}
-    places: dict[str, list[int]] = {name: [] for name in families}
-    for place, line in enumerate(line for line in body.split(b"\n") if b" " in line):
+    indices: dict[str, list[int]] = {name: [] for name in families}
+    for position, line in enumerate(line for line in body.split(b"\n") if b" " in line):
         if line.lstrip(_BLANKS).startswith(b"#"):
             continue
         name = line[: min(line.find(b" "), line.find(b"{") % (len(line) + 1))].strip().decode()
         if name in owners:
-            places[owners[name].name].append(place)
+            indices[owners[name].name].append(position)
     for name, family in families.items():
-        if max(places[name], default=-1) >= len(words) or not _matches(
-            family.samples, [words[place] for place in places[name]]
+        if max(indices[name], default=-1) >= len(last_words) or not _matches(
+            family.samples, [last_words[position] for position in indices[name]]
         ):
             return None
-    return places
+    return indices
 
 
 def _layout(
     body: bytes,
     digest: bytes,
-    words: list[bytes],
+    last_words: list[bytes],
     families: dict[str, ParsedFamily],
-    places: dict[str, list[int]],
+    indices: dict[str, list[int]],
 ) -> _Layout:
     comments = [
-        (place, line.rpartition(b" ")[2])
-        for place, line in enumerate(line for line in body.split(b"\n") if b" " in line)
+        (position, line.rpartition(b" ")[2])
+        for position, line in enumerate(line for line in body.split(b"\n") if b" " in line)
         if line.lstrip(_BLANKS).startswith(b"#")
     ]
-    chosen = bytearray(len(words))
-    for place in (place for found in places.values() for place in found):
-        chosen[place] = 1
-    index = {place: index for index, place in enumerate(compress(range(len(chosen)), chosen))}
+    chosen = bytearray(len(last_words))
+    for position in (position for found in indices.values() for position in found):
+        chosen[position] = 1
+    index = {position: index for index, position in enumerate(compress(range(len(chosen)), chosen))}
     return _Layout(
         digest,
         tuple(comments),
         bytes(chosen),
         tuple(
-            (family, tuple(index[place] for place in places[name]))
+            (family, tuple(index[position] for position in indices[name]))
             for name, family in families.items()
         ),
     )
 
 
-def _matches(samples: list[Sample], words: list[bytes]) -> bool:
+def _matches(samples: list[Sample], last_words: list[bytes]) -> bool:
     """Tell whether these are the values of all samples."""
     try:
-        values = list(map(float, words))
+        values = list(map(float, last_words))
     except ValueError:
         return False
     # repr(), because NaN is not equal to itself.

@@ -48,7 +48,7 @@ def read(
     return found
 
 
-def watch(
+def update_writers(
     before: Writers | None, found: Mapping[str, Gauges], now: float
 ) -> dict[str, GaugeWriter]:
     """Return what is known of each process after this reading; ``before`` is None at the first.
@@ -56,7 +56,7 @@ def watch(
     A process that appears later than the first reading is alive.
     """
     return {
-        pid: _watched(before.get(pid) if before else None, gauges, now, new=before is not None)
+        pid: _updated(before.get(pid) if before else None, gauges, now, new=before is not None)
         for pid, gauges in found.items()
     }
 
@@ -69,7 +69,7 @@ def current(writers: Writers) -> str | None:
     return max(alive)[1] if alive else None
 
 
-def _watched(before: GaugeWriter | None, gauges: Gauges, now: float, *, new: bool) -> GaugeWriter:
+def _updated(before: GaugeWriter | None, gauges: Gauges, now: float, *, new: bool) -> GaugeWriter:
     if before is None:
         return GaugeWriter(gauges, now, alive=new)
     if before.gauges == gauges:

@@ -25,7 +25,7 @@ Refused although prometheus_client accepts it
 
 Not noticed
     A body cut off exactly between two lines is a valid exposition; only the transport can tell.
-    Lines of families that were not asked for are recognised by their names and not looked into.
+    Lines of families that were not asked for are detect_servers by their names and not looked into.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from exporter.samples import UNLABELLED, Labels, Measurement, Missing, Model, ModelInfo, Value
+from exporter.samples import Labels, Measurement, Missing, Model, ModelInfo, Value
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import ParsedFamily, Sample
+from exporter.sources.measurements import of_models
 
 TTFT = "sglang:time_to_first_token_seconds"
 HISTOGRAMS = (
@@ -79,12 +80,12 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measure
     """Yield the readings of these models, and the reason for every value that is refused."""
     keys = [(info.model, info.version) for info in models]
     for signal, method, name in HISTOGRAMS:
-        yield from _readings(signal, method, keys, metrics.distributions(name))
+        yield from of_models(signal, method, keys, metrics.distributions(name))
     for signal, name in COUNTERS:
-        yield from _readings(signal, "sglang_counter", keys, metrics.total(name))
+        yield from of_models(signal, "sglang_counter", keys, metrics.total(name))
     for signal, name in GAUGES:
         totals = {model: sum(values) for model, values in metrics.values(name).items()}
-        yield from _readings(signal, "sglang_gauge", keys, totals)
+        yield from of_models(signal, "sglang_gauge", keys, totals)
     yield from _cache(metrics, keys)
     yield from _requests(metrics, keys)
 
@@ -98,18 +99,18 @@ def _cache(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement | Mi
             yield Missing("kv_utilization", *key, reason, "report it to SGLang")
         else:
             mean = sum(values) / len(values)
-            yield from _readings("kv_utilization", "sglang_gauge", keys, {key: mean})
+            yield from of_models("kv_utilization", "sglang_gauge", keys, {key: mean})
     for key, replicas in pages.items():
         size = set(sizes.get(key, ()))
         most = sum(replicas)
         if len(size) != 1 or not (tokens := size.pop()) or not most:
             continue
-        yield from _readings("kv_blocks_max", "sglang_gauge", keys, {key: most})
-        yield from _readings("kv_block_tokens", "sglang_gauge", keys, {key: tokens})
+        yield from of_models("kv_blocks_max", "sglang_gauge", keys, {key: most})
+        yield from of_models("kv_block_tokens", "sglang_gauge", keys, {key: tokens})
         used = sum(used_tokens.get(key, ())) / tokens
         if key in used_tokens and used <= most:
             for signal, value in (("kv_blocks_used", used), ("kv_blocks_free", most - used)):
-                yield from _readings(signal, "sglang_pages", keys, {key: value})
+                yield from of_models(signal, "sglang_pages", keys, {key: value})
 
 
 def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
@@ -131,15 +132,6 @@ def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
             (("outcome", "disconnected"), ("reason", "abort")): left,
         }
         yield Measurement("requests", *key, "sglang_requests", samples)
-
-
-def _readings(
-    signal: str, method: str, keys: Sequence[Model], found: Mapping[Model, Value]
-) -> Iterator[Measurement]:
-    for model, version in keys:
-        if (model, version) in found:
-            samples = {UNLABELLED: found[model, version]}
-            yield Measurement(signal, model, version, method, samples)
 
 
 def _kept(family: ParsedFamily, choose: Callable[[Sequence[Sample]], list[int]]) -> ParsedFamily:

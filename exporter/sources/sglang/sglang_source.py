@@ -9,28 +9,34 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.sglang import sglang_metrics
-from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
+from exporter.sources.unavailable import LORA, NEEDS_TAP, OBSERVE, TAP_SIGNALS, Unavailable
 
 ENABLE = "start SGLang with --enable-metrics"
-_NO_MEMORY = Gap("SGLang publishes no memory in use, only what it allocated", "none with SGLang")
-_IN_TOKENS = Gap("SGLang counts the hits of its prefix cache in tokens", "none with SGLang")
-_DRAFTS = Gap("SGLang publishes the mean acceptance length, not the number of drafts", "none")
-GAPS: Mapping[str, Gap] = {
-    "ttft": Gap("no streaming request has completed yet", "send a streaming request"),
-    "tpot": Gap("SGLang publishes no time per output token of single requests", OBSERVE),
-    "prefill": Gap("SGLang publishes no prefill time of single requests", OBSERVE),
-    "decode": Gap("SGLang publishes no decode time of single requests", OBSERVE),
-    "requests_without_first_token": Gap(
+_NO_MEMORY = Unavailable(
+    "SGLang publishes no memory in use, only what it allocated", "none with SGLang"
+)
+_IN_TOKENS = Unavailable("SGLang counts the hits of its prefix cache in tokens", "none with SGLang")
+_DRAFTS = Unavailable(
+    "SGLang publishes the mean acceptance length, not the number of drafts", "none"
+)
+UNAVAILABLE: Mapping[str, Unavailable] = {
+    "ttft": Unavailable("no streaming request has completed yet", "send a streaming request"),
+    "tpot": Unavailable("SGLang publishes no time per output token of single requests", OBSERVE),
+    "prefill": Unavailable("SGLang publishes no prefill time of single requests", OBSERVE),
+    "decode": Unavailable("SGLang publishes no decode time of single requests", OBSERVE),
+    "requests_without_first_token": Unavailable(
         "SGLang does not publish which requests end before their first token", OBSERVE
     ),
-    "sequences_decoding": Gap(
+    "sequences_decoding": Unavailable(
         "SGLang does not publish prefilling and decoding sequences separately", OBSERVE
     ),
-    "sequences_paused": Gap("retracted sequences wait in the queue", "see preemptions"),
-    "sequences_max": Gap("SGLang does not publish max_running_requests", "none with SGLang"),
+    "sequences_paused": Unavailable("retracted sequences wait in the queue", "see preemptions"),
+    "sequences_max": Unavailable(
+        "SGLang does not publish max_running_requests", "none with SGLang"
+    ),
     **dict.fromkeys(
         ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max", "kv_block_tokens"),
-        Gap("this release of SGLang does not publish its pages", "upgrade SGLang"),
+        Unavailable("this release of SGLang does not publish its pages", "upgrade SGLang"),
     ),
     "kv_reused_blocks": _IN_TOKENS,
     "kv_missed_blocks": _IN_TOKENS,
@@ -40,13 +46,13 @@ GAPS: Mapping[str, Gap] = {
     "memory_gpu": _NO_MEMORY,
     "memory_cpu": _NO_MEMORY,
     "memory_pinned": _NO_MEMORY,
-    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
+    **dict.fromkeys(("max_gap", *TAP_SIGNALS), NEEDS_TAP),
     **dict.fromkeys(
         ("itl", "itl_normalized", "e2e", "queue", "requests", "input_tokens", "output_tokens"),
-        Gap("no request has completed yet", "send a request"),
+        Unavailable("no request has completed yet", "send a request"),
     ),
-    "cached_input_tokens": Gap("the prefix cache has had no hit yet", "none needed"),
-    "preemptions": Gap("no request has been retracted yet", "none needed"),
+    "cached_input_tokens": Unavailable("the prefix cache has had no hit yet", "none needed"),
+    "preemptions": Unavailable("no request has been retracted yet", "none needed"),
 }
 """Signals that SGLang does not have, or not always."""
 
@@ -61,7 +67,7 @@ class SglangSource(ExpositionSource):
     backend = "sglang"
     engine = "SGLang"
     enable = ENABLE
-    gaps = GAPS
+    unavailable = UNAVAILABLE
 
     def __init__(
         self, url: str, *, limits: FetchLimits | None = None, name: str = "sglang"

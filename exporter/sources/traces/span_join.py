@@ -21,7 +21,7 @@ class SpanJoinLimits:
     """How long one half waits for the other (seconds), and how much may wait.
 
     A model waits as long as its stream may last; a root only for an export that was overtaken.
-    ``remembered`` requests are recognised if they are sent again.
+    ``remembered`` requests are detect_servers if they are sent again.
     """
 
     model_wait: float = 3600.0

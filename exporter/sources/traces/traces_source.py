@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -32,7 +32,7 @@ from exporter.samples import (
     nothing_of,
 )
 from exporter.sockets import Listen
-from exporter.sources import Closing
+from exporter.sources import BaseSource
 from exporter.sources.fetch import CHUNK, FetchLimits
 from exporter.sources.http_source import HttpSource
 from exporter.sources.traces.forwarding import Forwarder
@@ -45,8 +45,7 @@ from exporter.sources.traces.spans import (
 )
 from exporter.sources.triton.trace_setting import PATH as SETTING_PATH
 from exporter.sources.triton.trace_setting import TraceSetting, read_setting
-from exporter.sources.unavailable import OBSERVE, OBSERVED
-from slos.signals import MAIN_SIGNALS
+from exporter.sources.unavailable import OBSERVE, TAP_SIGNALS, completed
 
 PATH = "/v1/traces"
 ALL, SAMPLED = "triton_trace", "triton_trace_sampled"
@@ -98,7 +97,7 @@ class _Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
         self.status, self.code, self.kind = status, code, kind
 
 
-class TracesSource(Closing):
+class TracesSource(BaseSource):
     """Receives the traces of a Triton server at ``listen``, and may pass them on to ``forward``.
 
     ``thresholds`` are SLO thresholds in seconds by signal.  ``models`` are glob patterns of models
@@ -137,7 +136,7 @@ class TracesSource(Closing):
         self._recorder = MetricRecorder(thresholds or {})
         self._joiner = SpanJoiner()
         self._reported: dict[Model, None] = {}
-        self._told: set[Model] = set()
+        self._started: set[Model] = set()
         self._lost = 0
         self._at_once = 0
         self._problem: SourceError | None = None
@@ -186,6 +185,7 @@ class TracesSource(Closing):
             await self._read_setting(self._triton, now)
             parts["setting"] = self._setting_problem
         measurements, models, lost = await self._in_thread(self._so_far)
+        _, missing = completed(measurements, models if self._alone else (), _missing)
         method = ALL if self._setting.everything else SAMPLED
         return Snapshot(
             source=self.name,
@@ -193,7 +193,7 @@ class TracesSource(Closing):
                 replace(measurement, method=method, note=self._setting.note)
                 for measurement in measurements
             ),
-            missing=tuple(_gaps(models)) if self._alone else (),
+            missing=missing,
             models=tuple(ModelInfo(*model, decoupled=True) for model in models)
             if self._alone
             else (),
@@ -329,11 +329,11 @@ class TracesSource(Closing):
         self._joiner.expire(monotonic())
         measurements = tuple(
             measurement
-            if (measurement.model, measurement.version) in self._told
-            else _at_first(measurement)
+            if (measurement.model, measurement.version) in self._started
+            else _empty(measurement)
             for measurement in self._recorder.measurements()
         )
-        self._told.update(self._reported)
+        self._started.update(self._reported)
         return measurements, tuple(self._reported), self._joiner.lost + self._lost
 
     def _inflated(self, body: bytes) -> bytes:
@@ -356,7 +356,7 @@ class TracesSource(Closing):
         return _Refusal(413, RESOURCE_EXHAUSTED, "too_large", what)
 
 
-def _at_first(measurement: Measurement) -> Measurement:
+def _empty(measurement: Measurement) -> Measurement:
     """Return a reading without its observations, for the first time that its model is told.
 
     What a method has counted before it takes over from another one is not counted by the store.
@@ -367,9 +367,6 @@ def _at_first(measurement: Measurement) -> Measurement:
     )
 
 
-def _gaps(models: Iterable[Model]) -> Iterator[Missing]:
-    for model in models:
-        for signal in MAIN_SIGNALS:
-            if signal not in GIVEN:
-                fix = OBSERVE if signal in OBSERVED else ASK_TRITON
-                yield Missing(signal, *model, "Triton's traces do not show it", fix)
+def _missing(model: Model, signal: str) -> Missing:
+    fix = OBSERVE if signal in TAP_SIGNALS else ASK_TRITON
+    return Missing(signal, *model, "Triton's traces do not show it", fix)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from exporter.render_gate import RENDER_GATE
 from exporter.samples import Measurement, Missing, Model, ModelInfo, SourceError
-from exporter.sources import unavailable
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.model_kind import kind_of
 from exporter.sources.request_outcomes import FinishedCount
-from exporter.sources.triton import request_metrics, trtllm_backend
+from exporter.sources.triton import request_metrics, trtllm_backend, unavailable_signals
 from exporter.sources.triton.model_selection import ModelSelection
 from exporter.sources.triton.request_metrics import Origin, Tally
-from exporter.sources.triton.trtllm_backend import Engine
-from exporter.sources.unavailable import Gap
+from exporter.sources.triton.trtllm_backend import EngineProgress
+from exporter.sources.unavailable import Unavailable, completed, refuse
 from exporter.sources.vllm import vllm_metrics
-from slos.signals import MAIN_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TritonScrape:
     """One look: what the metrics and the statistics said, or why they said nothing.
 
     Without an HTTP API the statistics are empty and their error is None.
@@ -34,56 +32,47 @@ class Seen:
 
 
 def interpret(
-    seen: Seen,
-    roster: ModelSelection,
+    scrape: TritonScrape,
+    selection: ModelSelection,
     models: Sequence[ModelInfo],
-    engines: Mapping[Model, Engine],
+    engines: Mapping[Model, EngineProgress],
     now: float,
     frozen_after: float,
-) -> tuple[list[Measurement], list[Missing]]:
+) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
     """Return readings, and a gap for every signal of the catalogue that has none.
 
     ``models`` are those to report on, ``engines`` what is remembered of their engines.
     """
-    here = [info for info in models if info.ready or (info.model, info.version) in roster.counted]
-    found = list(RENDER_GATE.paced(_interpreted(seen, here, engines, now, frozen_after)))
-    measurements = [item for item in found if isinstance(item, Measurement)]
-    given: dict[Model, set[str]] = {}
-    for measurement in measurements:
-        given.setdefault((measurement.model, measurement.version), set()).add(measurement.signal)
-    refused: dict[Model, dict[str, Missing]] = {}
-    for item in found:
-        if isinstance(item, Missing):
-            refused.setdefault((item.model, item.version), {}).setdefault(item.signal, item)
+    here = [
+        info for info in models if info.ready or (info.model, info.version) in selection.counted
+    ]
+    found = RENDER_GATE.paced(_interpreted(scrape, here, engines, now, frozen_after))
     loaded = {(info.model, info.version) for info in here}
-    reported = {roster.bare(info.model) for info in models}
-    missing: list[Missing] = []
-    for info in RENDER_GATE.paced(models):
-        model = (info.model, info.version)
+    reported = {selection.bare(info.model) for info in models}
+    infos = {(info.model, info.version): info for info in models}
+    steps = {
+        info.model: [step for step in selection.steps(info.model) if step in reported]
+        for info in models
+    }
+
+    def why(model: Model, signal: str) -> Missing:
+        info = infos[model]
         if model not in loaded:
-            missing += [_not_loaded(signal, info, seen) for signal in MAIN_SIGNALS]
-            continue
-        steps = [step for step in roster.steps(info.model) if step in reported]
-        refusals = refused.get(model, {})
-        for signal in MAIN_SIGNALS:
-            if signal in given.get(model, ()):
-                continue
-            if signal in refusals:
-                missing.append(refusals[signal])
-            else:
-                unread = _unread(signal, info, roster, seen)
-                missing.append(unavailable.missing(signal, info, steps, unread))
-    return measurements, missing
+            return _not_loaded(signal, info, scrape)
+        unread = _unread(signal, info, selection, scrape)
+        return unavailable_signals.missing(signal, info, steps[info.model], unread)
+
+    return completed(found, RENDER_GATE.paced(infos), why)
 
 
 def _interpreted(
-    seen: Seen,
+    scrape: TritonScrape,
     models: Sequence[ModelInfo],
-    engines: Mapping[Model, Engine],
+    engines: Mapping[Model, EngineProgress],
     now: float,
     frozen_after: float,
 ) -> Iterator[Measurement | Missing]:
-    metrics, statistics = seen.metrics, seen.statistics
+    metrics, statistics = scrape.metrics, scrape.statistics
     if metrics is None:
         yield from _counted(models, statistics, "statistics")
         return
@@ -97,7 +86,7 @@ def _interpreted(
             *_counted(models, counters, "counters"),
             *_finished(models, counters, done, "counters"),
         )
-        yield from _refused(would_be, unread=bool(seen.statistics_error))
+        yield from _refused(would_be, unread=bool(scrape.statistics_error))
     else:
         yield from _counted(models, counters, "counters")
         yield from _counted(models, statistics, "statistics")
@@ -152,40 +141,45 @@ def _refused(measurements: Iterable[Measurement], *, unread: bool) -> Iterator[M
 def _ambiguous(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Missing]:
     for info in models:
         if (info.model, info.version) in metrics.ambiguous:
-            for signal in (*trtllm_backend.GAUGES, "kv_reused_blocks", *unavailable.TOKENS):
-                yield Missing(
-                    signal,
-                    info.model,
-                    info.version,
-                    "another namespace has a model of this name, and engine metrics carry no "
-                    "namespace",
-                    "give the models different names",
-                )
+            yield from refuse(
+                (*trtllm_backend.GAUGES, "kv_reused_blocks", *unavailable_signals.TOKENS),
+                (info.model, info.version),
+                "another namespace has a model of this name, and engine metrics carry no namespace",
+                "give the models different names",
+            )
 
 
-def _unread(signal: str, info: ModelInfo, roster: ModelSelection, seen: Seen) -> Gap | None:
+def _unread(
+    signal: str, info: ModelInfo, selection: ModelSelection, scrape: TritonScrape
+) -> Unavailable | None:
     """Say which part that did not answer could have had the signal."""
-    if seen.metrics is None:
-        return Gap(
-            f"the metrics could not be read: {seen.metrics_error}",
+    if scrape.metrics is None:
+        return Unavailable(
+            f"the metrics could not be read: {scrape.metrics_error}",
             "see that Triton runs with --allow-metrics=true and --triton-metrics is its address",
+            unread=True,
         )
-    if signal in unavailable.COUNTED and kind_of(info) == "unknown" and roster.index is not None:
-        return Gap(
-            f"{roster.why_unknown(info.model)}, and without its backend what Triton counts has "
+    if (
+        signal in unavailable_signals.COUNTED
+        and kind_of(info) == "unknown"
+        and selection.index is not None
+    ):
+        return Unavailable(
+            f"{selection.why_unknown(info.model)}, and without its backend what Triton counts has "
             "no meaning",
             "see that --triton is the address of Triton's HTTP API",
+            unread=True,
         )
     return None
 
 
-def _not_loaded(signal: str, info: ModelInfo, seen: Seen) -> Missing:
+def _not_loaded(signal: str, info: ModelInfo, scrape: TritonScrape) -> Missing:
     """Say that a model is gone; not for sure if its last series may still be there."""
-    gap = Missing(
+    return Missing(
         signal,
         info.model,
         info.version,
         f"the model is not loaded ({info.reason})",
         "load the model",
+        unread=scrape.metrics is None,
     )
-    return replace(gap, unread=seen.metrics is None)

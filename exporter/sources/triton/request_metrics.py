@@ -29,7 +29,7 @@ from exporter.samples import (
 )
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.model_kind import Kind, kind_of
-from exporter.sources.request_outcomes import FinishedCount, request_readings
+from exporter.sources.request_outcomes import FinishedCount, request_measurements
 
 Origin = Literal["counters", "statistics"]
 
@@ -136,7 +136,7 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
     method = METHODS_OF[origin].get(kind)
     if method:
         samples = {("ok", "success"): tally.ok, **failures(info, tally)}
-        yield from request_readings((info.model, info.version), method, samples, note)
+        yield from request_measurements((info.model, info.version), method, samples, note)
         if tally.duration is not None:
             mean = Distribution((inf,), (tally.ok,), tally.duration)
             yield _reading(info, "e2e", DURATION_METHOD[origin], {UNLABELLED: mean}, note)
@@ -157,7 +157,7 @@ def finished(
     """Tell requests of a model whose successes Triton counts too early; failures are Triton's."""
     method = done.method if origin == "counters" else f"{done.method}_statistics"
     samples = {("ok", done.reason): done.count, **failures(info, tally)}
-    yield from request_readings((info.model, info.version), method, samples, note)
+    yield from request_measurements((info.model, info.version), method, samples, note)
 
 
 def failures(info: ModelInfo, tally: Tally) -> dict[tuple[str, str], float]:

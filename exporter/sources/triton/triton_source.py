@@ -26,7 +26,7 @@ from exporter.sources.triton import (
     statistics_api,
     trtllm_backend,
 )
-from exporter.sources.triton.interpretation import Seen, interpret
+from exporter.sources.triton.interpretation import TritonScrape, interpret
 from exporter.sources.triton.model_repository import ModelConfig, RepositoryEntry
 from exporter.sources.triton.model_selection import MAX_SHOWN, ModelSelection
 from exporter.sources.vllm import vllm_metrics
@@ -42,7 +42,7 @@ CONFIGS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedConfig:
     """A configuration: for which versions and when it was read, and the most successes since."""
 
     config: ModelConfig
@@ -78,11 +78,11 @@ class TritonSource(HttpSource):
         self._metrics_hint = "" if metrics_url else " (the default address of Triton's metrics)"
         self._globs = tuple(models)
         self._frozen_after = frozen_after
-        self._configs: dict[str, _Known] = {}
+        self._configs: dict[str, _CachedConfig] = {}
         self._config_errors: dict[str, str] = {}
         self._index: Sequence[RepositoryEntry] | None = () if self.url else None
         self._names: Mapping[str, str] = {}
-        self._engines: dict[Model, trtllm_backend.Engine] = {}
+        self._engines: dict[Model, trtllm_backend.EngineProgress] = {}
         self._reported: frozenset[Model] = frozenset()
         self._reader = ExpositionReader(FAMILIES)
         self._counter_parts = CounterParts()
@@ -104,41 +104,43 @@ class TritonSource(HttpSource):
         check_any(parts)
         if metrics:
             self._names = metrics.names
-        seen = Seen(
+        scrape = TritonScrape(
             metrics,
             parts["metrics"],
             statistics_api.tallies(statistics, self._names),
             parts.get("statistics"),
         )
-        return await asyncio.to_thread(self._interpreted, seen, now, ready, parts)
+        return await asyncio.to_thread(self._interpreted, scrape, now, ready, parts)
 
-    def _interpreted(self, seen: Seen, now: float, ready: bool | None, parts: Parts) -> Snapshot:
-        metrics = seen.metrics
-        roster = ModelSelection(
+    def _interpreted(
+        self, scrape: TritonScrape, now: float, ready: bool | None, parts: Parts
+    ) -> Snapshot:
+        metrics = scrape.metrics
+        selection = ModelSelection(
             names=self._names,
             silent=metrics is None,
             index=self._index,
-            configs={name: known.config for name, known in self._configs.items()},
+            configs={name: cached.config for name, cached in self._configs.items()},
             unread=self._config_errors,
             globs=self._globs,
             publishing=metrics.models(*ENGINE_FAMILIES) if metrics else set(),
-            counted=(metrics.models(*LIVING) if metrics else set()) | seen.statistics.keys(),
+            counted=(metrics.models(*LIVING) if metrics else set()) | scrape.statistics.keys(),
             reported_before=self._reported,
         )
-        infos = roster.models()
+        infos = selection.models()
         if metrics:
-            parts["series"] = duplicates(metrics) or too_many(roster.keys(), MAX_SHOWN)
+            parts["series"] = duplicates(metrics) or too_many(selection.keys(), MAX_SHOWN)
         models = [info for info in infos if not info.excluded]
         if metrics:
-            self._engines = trtllm_backend.remember(metrics, models, self._engines, now)
+            self._engines = trtllm_backend.update_progress(metrics, models, self._engines, now)
         measurements, missing = interpret(
-            seen, roster, models, self._engines, now, self._frozen_after
+            scrape, selection, models, self._engines, now, self._frozen_after
         )
         self._reported = frozenset((info.model, info.version) for info in models)
         return Snapshot(
             source=self.name,
-            measurements=tuple(measurements),
-            missing=tuple(missing),
+            measurements=measurements,
+            missing=missing,
             models=tuple(infos),
             engine_stats_age=(
                 {
@@ -202,7 +204,9 @@ class TritonSource(HttpSource):
                 failures.append(result)
             else:
                 self._config_errors.pop(name, None)
-                self._configs[name] = _Known(result, versions[name], now, served.get(name, 0.0))
+                self._configs[name] = _CachedConfig(
+                    result, versions[name], now, served.get(name, 0.0)
+                )
         if failures:
             raise failures[0]
 
@@ -215,14 +219,14 @@ class TritonSource(HttpSource):
     def _is_outdated(
         self, name: str, versions: frozenset[str], served: float | None, now: float
     ) -> bool:
-        known = self._configs.get(name)
-        if known is None or known.versions != versions or now - known.at > CONFIG_AGE:
+        cached = self._configs.get(name)
+        if cached is None or cached.versions != versions or now - cached.at > CONFIG_AGE:
             return True
         if served is None:
             return False
-        self._configs[name] = replace(known, ok=max(served, known.ok))
+        self._configs[name] = replace(cached, ok=max(served, cached.ok))
         # A count that fell is a reload in place, which the index does not show.
-        return served < known.ok
+        return served < cached.ok
 
     async def _read_config(self, name: str) -> ModelConfig | SourceError:
         url = f"{self.url}/v2/models/{quote(name, safe='')}/config"
@@ -271,7 +275,7 @@ class TritonSource(HttpSource):
 
 
 def default_metrics_url(url: str) -> str:
-    """Return where Triton serves metrics unless it is told otherwise."""
+    """Return where Triton serves metrics unless it is cache otherwise."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return urlunsplit((parts.scheme, f"{host}:{METRICS_PORT}", "/metrics", "", ""))

@@ -15,9 +15,11 @@ from math import inf
 
 from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Model, ModelInfo
 from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.measurements import of_models
 from exporter.sources.request_outcomes import FinishedCount
 from exporter.sources.trtllm import kv_blocks
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES
+from exporter.sources.unavailable import refuse
 
 REQUESTS = "nv_trt_llm_request_metrics"
 MEMORY = "nv_trt_llm_runtime_memory_metrics"
@@ -53,12 +55,12 @@ UPGRADE = "upgrade the tensorrtllm backend: release 25.04 or newer publishes it"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineProgress:
     """What is remembered of one engine between two readings.
 
     ``stamp`` is (timestamp, iteration) and ``moved`` when it last was seen to change.
     ``idle_blocks`` are the fewest blocks that were reported as used while it stood still with no
-    active sequence, and None before that was seen, for a cache of ``max_blocks``.  ``pace`` is
+    active sequence, and None before that was seen, for a cache of ``max_blocks``.  ``rate`` is
     what the readings so far say about gaps between tokens, None if they cannot.
     """
 
@@ -66,11 +68,11 @@ class Engine:
     moved: float
     idle_blocks: float | None = None
     max_blocks: float = 0.0
-    pace: Pace | None = None
+    rate: IterationRate | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class IterationRate:
     """How long iterations took, as often as sequences decoded in them.
 
     ``gaps`` are so many that lasted ``seconds`` together.  The rest is of the last reading: when it
@@ -105,9 +107,12 @@ def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
     }
 
 
-def remember(
-    metrics: ByModel, models: Sequence[ModelInfo], engines: Mapping[Model, Engine], now: float
-) -> dict[Model, Engine]:
+def update_progress(
+    metrics: ByModel,
+    models: Sequence[ModelInfo],
+    engines: Mapping[Model, EngineProgress],
+    now: float,
+) -> dict[Model, EngineProgress]:
     """Return what is known of each engine after this reading."""
     found = {}
     done = metrics.total(OUTPUT_LENGTH, "_count")
@@ -115,31 +120,31 @@ def remember(
         if gauges.general:
             before = engines.get(model)
             engine = _observed(before, gauges, now)
-            found[model] = replace(
-                engine, pace=_paced(before, engine, gauges, done.get(model), now)
-            )
+            found[model] = replace(engine, rate=_rate(before, engine, gauges, done.get(model), now))
     return found
 
 
 def interpret(
     metrics: ByModel,
     models: Sequence[ModelInfo],
-    engines: Mapping[Model, Engine],
+    engines: Mapping[Model, EngineProgress],
     now: float,
     frozen_after: float,
 ) -> Iterator[Measurement | Missing]:
     """Tell engine gauges and tokens of every model that publishes them.
 
-    ``engines`` must have seen this exposition (:func:`remember`).  All gauges of an engine that has
-    active sequences but published no iteration for ``frozen_after`` seconds are refused.
+    ``engines`` must include this exposition (:func:`update_progress`).  All gauges of an engine
+    that has active sequences but published no iteration for ``frozen_after`` seconds are refused.
     """
     by_model = _by_model(metrics, models)
     for info in models:
         model = (info.model, info.version)
         if model in by_model:
             yield from _gauges(info, by_model[model], engines.get(model), now, frozen_after)
-    yield from _tokens(metrics, models, INPUT_LENGTH, "input_tokens", "trtllm_input_length")
-    yield from _tokens(metrics, models, OUTPUT_LENGTH, "output_tokens", "trtllm_output_length")
+    keys = [(info.model, info.version) for info in models]
+    inputs, outputs = (metrics.total(name, "_sum") for name in (INPUT_LENGTH, OUTPUT_LENGTH))
+    yield from of_models("input_tokens", "trtllm_input_length", keys, inputs)
+    yield from of_models("output_tokens", "trtllm_output_length", keys, outputs)
 
 
 def _by_model(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, _Gauges]:
@@ -163,10 +168,10 @@ def _by_model(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, _Gau
     }
 
 
-def _observed(before: Engine | None, gauges: _Gauges, now: float) -> Engine:
+def _observed(before: EngineProgress | None, gauges: _Gauges, now: float) -> EngineProgress:
     stamp = (gauges.general.get("timestamp", 0.0), gauges.general.get("iteration_counter", 0.0))
     used, maximum = gauges.blocks.get("used"), gauges.blocks.get("max", 0.0)
-    engine = Engine(stamp, now)
+    engine = EngineProgress(stamp, now)
     if before:
         moved = now if stamp != before.stamp else before.moved
         same_cache = before.max_blocks == maximum
@@ -181,9 +186,13 @@ def _observed(before: Engine | None, gauges: _Gauges, now: float) -> Engine:
     return replace(engine, max_blocks=maximum)
 
 
-def _paced(
-    before: Engine | None, engine: Engine, gauges: _Gauges, done: float | None, now: float
-) -> Pace | None:
+def _rate(
+    before: EngineProgress | None,
+    engine: EngineProgress,
+    gauges: _Gauges,
+    done: float | None,
+    now: float,
+) -> IterationRate | None:
     """Add what the iterations since the last reading took, if they followed each other.
 
     They did if a sequence was decoding all the time: not all that were active then have ended.  In
@@ -191,39 +200,41 @@ def _paced(
     """
     if engine.stamp[0] < MICROSECONDS or gauges.batcher.get("micro_batch_id"):
         return None
-    pace = Pace(
+    rate = IterationRate(
         now,
         gauges.requests.get("active", 0.0),
         gauges.batcher.get("generation_requests", 0.0),
         done,
     )
-    last = before.pace if before else None
+    last = before.rate if before else None
     if before is None or last is None:
-        return pace
-    pace = replace(pace, gaps=last.gaps, seconds=last.seconds)
+        return rate
+    rate = replace(rate, gaps=last.gaps, seconds=last.seconds)
     iterations = engine.stamp[1] - before.stamp[1]
     took = (engine.stamp[0] - before.stamp[0]) / 1e6
     elapsed = now - last.at
     if (
         iterations < 1
         or not last.generating
-        or not pace.generating
-        or pace.done is None
+        or not rate.generating
+        or rate.done is None
         or last.done is None
-        or not 0 <= pace.done - last.done < last.active
+        or not 0 <= rate.done - last.done < last.active
         or took <= 0
         or abs(took - elapsed) > CLOCK_TOLERANCE + CLOCK_SLIP * elapsed
     ):
-        return pace
-    gaps = iterations * (last.generating + pace.generating) / 2
-    return replace(pace, gaps=pace.gaps + gaps, seconds=pace.seconds + gaps * took / iterations)
+        return rate
+    gaps = iterations * (last.generating + rate.generating) / 2
+    return replace(rate, gaps=rate.gaps + gaps, seconds=rate.seconds + gaps * took / iterations)
 
 
-def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Measurement | Missing]:
-    pace = engine.pace if engine else None
-    if pace is None:
+def _iteration_rate(
+    info: ModelInfo, engine: EngineProgress | None
+) -> Iterator[Measurement | Missing]:
+    rate = engine.rate if engine else None
+    if rate is None:
         return
-    if pace.done is None:
+    if rate.done is None:
         yield Missing(
             "itl",
             info.model,
@@ -232,27 +243,27 @@ def _iteration_rate(info: ModelInfo, engine: Engine | None) -> Iterator[Measurem
             "use the tensorrtllm backend of release 25.02 or newer",
         )
         return
-    samples = {UNLABELLED: Distribution((inf,), (pace.gaps,), pace.seconds)}
+    samples = {UNLABELLED: Distribution((inf,), (rate.gaps,), rate.seconds)}
     yield Measurement("itl", info.model, info.version, "trtllm_iteration_rate", samples)
 
 
 def _gauges(
-    info: ModelInfo, gauges: _Gauges, engine: Engine | None, now: float, frozen_after: float
+    info: ModelInfo, gauges: _Gauges, engine: EngineProgress | None, now: float, frozen_after: float
 ) -> Iterator[Measurement | Missing]:
     active = gauges.requests.get("active", 0.0)
     if not gauges.requests.get("max") and not gauges.general.get("timestamp"):
         for signal in AT_REST:
             yield Measurement(signal, info.model, info.version, "trtllm_at_rest", {UNLABELLED: 0.0})
-        yield from _refuse(
-            info,
+        yield from refuse(
             [signal for signal in GAUGES if signal not in AT_REST],
+            (info.model, info.version),
             "the engine has run no iteration yet, so all of its gauges are 0",
             "send a first request",
         )
     elif engine and active > 0 and now - engine.moved > frozen_after:
-        yield from _refuse(
-            info,
+        yield from refuse(
             GAUGES,
+            (info.model, info.version),
             f"engine statistics stopped {now - engine.moved:.0f} s ago with {active:g} active: "
             "decoding is stuck or the executor does not report idle",
             "see whether streams still move; if they do not, restart the model",
@@ -284,50 +295,55 @@ def _sequences(info: ModelInfo, gauges: _Gauges) -> Iterator[Measurement | Missi
     if waiting is None and "active" in requests and "scheduled" in requests:
         waiting = max(0.0, requests["active"] - requests["scheduled"])
     yield _gauge(info, "sequences_waiting", waiting, REQUESTS, "waiting", method="trtllm_waiting")
-    for signal, word, method in (
+    for signal, label, method in (
         ("sequences_decoding", "generation_requests", "trtllm_iteration"),
         ("sequences_paused", "paused_requests", "trtllm_just_paused"),
     ):
-        if gauges.static_batching and word not in gauges.batcher:
-            yield from _refuse(
-                info,
+        if gauges.static_batching and label not in gauges.batcher:
+            yield from refuse(
                 [signal],
+                (info.model, info.version),
                 "the engine batches statically (V1) and reports nothing of the kind",
                 "use inflight batching (gpt_model_type: inflight_fused_batching)",
             )
         else:
-            yield _gauge(info, signal, gauges.batcher.get(word), BATCHER, word, method=method)
+            yield _gauge(info, signal, gauges.batcher.get(label), BATCHER, label, method=method)
 
 
 def _blocks(
-    info: ModelInfo, gauges: _Gauges, engine: Engine | None
+    info: ModelInfo, gauges: _Gauges, engine: EngineProgress | None
 ) -> Iterator[Measurement | Missing]:
     blocks = gauges.blocks
     used, free, maximum = blocks.get("used"), blocks.get("free"), blocks.get("max")
     if used is None or maximum is None:
-        yield from _refuse(info, CACHE_GAUGES, f"{BLOCKS} has no used or no max series", UPGRADE)
+        yield from refuse(
+            CACHE_GAUGES,
+            (info.model, info.version),
+            f"{BLOCKS} has no used or no max series",
+            UPGRADE,
+        )
         return
     if not maximum:
-        yield from _refuse(
-            info,
+        yield from refuse(
             CACHE_GAUGES,
+            (info.model, info.version),
             "the engine reports a KV cache of 0 blocks: it publishes no KV-cache statistics",
             "none known: this engine's KV-cache manager does not report its blocks",
         )
         return
     if _shifted(blocks, used, free, maximum):
-        yield from _refuse(
-            info,
+        yield from refuse(
             CACHE_GAUGES,
+            (info.model, info.version),
             "KV-cache values contradict each other (used + free is not max, or a part is more "
             "than the whole): the backend wrote them under the wrong labels",
             "upgrade TensorRT-LLM and its backend to the same release",
         )
         return
     pool = engine.idle_blocks if engine else None
-    told = kv_blocks.blocks(used, free, maximum, pool=pool, method="trtllm_iteration")
-    for signal, value in told.gauges.items():
-        yield _gauge(info, signal, value, BLOCKS, "free", method=told.method, note=told.note)
+    cache = kv_blocks.blocks(used, free, maximum, pool=pool, method="trtllm_iteration")
+    for signal, value in cache.gauges.items():
+        yield _gauge(info, signal, value, BLOCKS, "free", method=cache.method, note=cache.note)
     yield _gauge(info, "kv_block_tokens", blocks.get("tokens_per") or None, BLOCKS, "tokens_per")
 
 
@@ -345,26 +361,12 @@ def _gauge(
     signal: str,
     value: float | None,
     family: str,
-    word: str,
+    label: str,
     *,
     method: str = "trtllm_iteration",
     note: str = "",
 ) -> Measurement | Missing:
     if value is None:
-        reason = f'{family} has no usable "{word}" series'
+        reason = f'{family} has no usable "{label}" series'
         return Missing(signal, info.model, info.version, reason, UPGRADE)
     return Measurement(signal, info.model, info.version, method, {UNLABELLED: value}, note)
-
-
-def _refuse(info: ModelInfo, signals: Sequence[str], reason: str, fix: str) -> Iterator[Missing]:
-    return (Missing(signal, info.model, info.version, reason, fix) for signal in signals)
-
-
-def _tokens(
-    metrics: ByModel, models: Sequence[ModelInfo], family: str, signal: str, method: str
-) -> Iterator[Measurement]:
-    sums = metrics.total(family, "_sum")
-    for info in models:
-        if (info.model, info.version) in sums:
-            samples = {UNLABELLED: sums[info.model, info.version]}
-            yield Measurement(signal, info.model, info.version, method, samples)

@@ -18,14 +18,14 @@ from time import monotonic
 
 from exporter.background import Supervisor, TaskState, cancel
 from exporter.samples import Missing, ModelInfo, Snapshot, SourceError
-from exporter.sources import Closing
+from exporter.sources import BaseSource
 from exporter.sources.fetch import FetchLimits, receive
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import HttpSource, Parts, attempt
 from exporter.sources.trtllm.iterations.engine import EngineState
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.iterations.records import read_record
-from exporter.sources.trtllm.iterations.report import GAUGES, tell
+from exporter.sources.trtllm.iterations.report import GAUGES, report
 
 BACKEND = "trtllm-serve"
 
@@ -43,7 +43,7 @@ PATIENCE = 3.0
 """Seconds after which a request that is held open is worth a word; 2 s are usual."""
 
 
-class Intake:
+class RecordIntake:
     """Puts records into an engine and remembers how fast they come and what was wrong with them.
 
     ``clock`` returns seconds that do not go backwards.
@@ -56,7 +56,7 @@ class Intake:
         self.malformed = 0
         self._clock = clock
         self._last: float | None = None
-        self._told_lost = self._told_malformed = 0
+        self._reported_lost = self._reported_malformed = 0
 
     @property
     def age(self) -> float | None:
@@ -81,7 +81,7 @@ class Intake:
         parts: Mapping[str, SourceError | None],
     ) -> Snapshot:
         """Return everything that is known now."""
-        measurements, missing = tell(self.engine, self.age, frozen_after, model, version)
+        measurements, missing = report(self.engine, self.age, frozen_after, model, version)
         return Snapshot(
             source=source,
             measurements=measurements,
@@ -94,9 +94,9 @@ class Intake:
 
     def _problem(self) -> SourceError | None:
         """Say what went wrong with records since the last time."""
-        lost = self.engine.lost - self._told_lost
-        malformed = self.malformed - self._told_malformed
-        self._told_lost, self._told_malformed = self.engine.lost, self.malformed
+        lost = self.engine.lost - self._reported_lost
+        malformed = self.malformed - self._reported_malformed
+        self._reported_lost, self._reported_malformed = self.engine.lost, self.malformed
         if lost:
             return SourceError(
                 "lost",
@@ -138,10 +138,10 @@ class IterationsSource(HttpSource):
         self._frozen_after = frozen_after
         self._hold = hold
         self._clock = clock
-        self._intake = Intake(thresholds, clock)
+        self._intake = RecordIntake(thresholds, clock)
         self._poll: asyncio.Task[None] | None = None
         self._supervisor: Supervisor | None = None
-        self._asked = self._drained = -inf
+        self._requested_at = self._drained_at = -inf
         self._error: SourceError | None = None
         self._good = False
         self.pause = LONGEST_PAUSE
@@ -164,17 +164,17 @@ class IterationsSource(HttpSource):
         Raises SourceError if nothing could be read and nothing was read before.
         """
         parts: Parts = {}
-        poll = self._ask()
+        poll = self._request()
         if self._supervisor is None:
             self._supervisor = Supervisor()
-            self._supervisor.start(f"{self.name}-poll", self._keep_up)
+            self._supervisor.start(f"{self.name}-poll", self._poll_steadily)
         if not self._model and self._served is None:
             await attempt(parts, "models", self._read_name())
         await asyncio.wait([poll], timeout=self._limits.timeout)
         if poll.done():
             poll.result()
         model = self._model or self._served
-        parts["metrics"] = self._error or self._held()
+        parts["metrics"] = self._error or self._held_open()
         if model is None or (parts["metrics"] and not self._good):
             problem = parts["metrics"] or parts.get("models")
             if problem:
@@ -184,19 +184,19 @@ class IterationsSource(HttpSource):
         )
         return _without_gauges(snapshot, parts["metrics"]) if parts["metrics"] else snapshot
 
-    def _ask(self) -> asyncio.Task[None]:
+    def _request(self) -> asyncio.Task[None]:
         """Return the request that is open, or begin one."""
         if self._poll is None or self._poll.done():
-            self._asked = self._clock()
+            self._requested_at = self._clock()
             self._poll = asyncio.create_task(self._drain())
         return self._poll
 
-    async def _keep_up(self) -> None:
+    async def _poll_steadily(self) -> None:
         """Ask between surveys as often as the server's queue fills."""
         while True:
-            left = self._asked + self.pause - self._clock()
+            left = self._requested_at + self.pause - self._clock()
             if left <= 0:
-                await asyncio.wait([self._ask()])
+                await asyncio.wait([self._request()])
             await asyncio.sleep(max(left, SHORTEST_PAUSE))
 
     async def _drain(self) -> None:
@@ -218,13 +218,13 @@ class IterationsSource(HttpSource):
         for value in splitter.end():
             self._intake.take(value)
         self._intake.malformed += splitter.malformed
-        before_that, self._drained = self._drained, self._clock()
-        seconds = LONGEST_PAUSE if before_that == -inf else self._drained - before_that
+        previous, self._drained_at = self._drained_at, self._clock()
+        seconds = LONGEST_PAUSE if previous == -inf else self._drained_at - previous
         self.pause = pause_for(self._intake.engine.records - before, seconds)
 
-    def _held(self) -> SourceError | None:
+    def _held_open(self) -> SourceError | None:
         """Say so if the server holds the request open."""
-        seconds = self._clock() - self._asked
+        seconds = self._clock() - self._requested_at
         if self._poll is None or self._poll.done() or seconds < PATIENCE:
             return None
         return SourceError(
@@ -240,7 +240,7 @@ class IterationsSource(HttpSource):
             raise SourceError("malformed", f"{self.where}/v1/models names no model")
 
 
-class IterationsFileSource(Closing):
+class IterationsFileSource(BaseSource):
     """Tails a file to which iteration records are appended, one JSON object per line.
 
     Records that the file holds at the first read are skipped.  ``path`` may be a pattern of files,
@@ -265,7 +265,7 @@ class IterationsFileSource(Closing):
         self._model = model or PurePath(path).stem
         self._version = version
         self._frozen_after = frozen_after
-        self._intake = Intake(thresholds, clock)
+        self._intake = RecordIntake(thresholds, clock)
 
     async def close(self) -> None:
         """Close the files; a later survey opens them again."""

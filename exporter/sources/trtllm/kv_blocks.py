@@ -18,7 +18,7 @@ def contradict(used: float, free: float | None, most: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class KvBlocks:
     """The gauges by signal, None where a part is not reported; ``method`` is how they were had."""
 
     gauges: Mapping[str, float | None]
@@ -28,7 +28,7 @@ class Blocks:
 
 def blocks(
     used: float, free: float | None, most: float, *, pool: float | None, method: str
-) -> Blocks:
+) -> KvBlocks:
     """Return the gauges of a cache of ``most`` blocks, which is not 0.
 
     ``pool`` blocks, if any, are the host's: engines that may offload to it count them as used.
@@ -38,4 +38,4 @@ def blocks(
         method, note = "trtllm_without_host_pool", f"{pool:g} blocks are taken off"
         used, most = used - pool, most - pool
     values = (used / most, used, free, most)
-    return Blocks(dict(zip(KV_GAUGES, values, strict=True)), method, note)
+    return KvBlocks(dict(zip(KV_GAUGES, values, strict=True)), method, note)

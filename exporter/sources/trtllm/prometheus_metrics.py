@@ -10,17 +10,19 @@ still, and when the server falls idle they show its last batch as still running.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exporter.samples import UNLABELLED, Measurement, Missing, Model, Value
+from exporter.samples import Measurement, Missing, Model
 from exporter.sources.exposition import multiprocess_gauges
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.multiprocess_gauges import Gauges, Writers
 from exporter.sources.exposition.text_parser import ParsedFamily
-from exporter.sources.request_outcomes import request_readings
+from exporter.sources.measurements import of_model
+from exporter.sources.request_outcomes import request_measurements
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
+from exporter.sources.unavailable import refuse
 
 T = TypeVar("T")
 
@@ -114,25 +116,26 @@ ITERATIONS = "set enable_iter_perf_stats: true, so that GET /metrics has iterati
 CLEAR = "empty the folder PROMETHEUS_MULTIPROC_DIR before the server starts"
 
 
-STILL = 3
+STALE_REQUESTS = 3
 """So many requests complete and no gauge moves: whoever wrote them is dead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What is remembered between two readings: who writes the gauges, and the least used blocks.
+class GaugeState:
+    """State between two scrapes: the processes that write gauges, and the fewest used blocks.
 
-    ``idle_blocks`` is what was reported as used with nothing running, None before that was seen.
-    ``finished`` requests were counted at this reading, ``unseen`` of them since any gauge moved.
+    ``idle_blocks`` is the number of used blocks while nothing was running, None before the server
+    was idle.  ``finished`` requests were counted at this scrape, ``stale_requests`` of them since a
+    gauge changed.
     """
 
     writers: Writers
     idle_blocks: float | None = None
     finished: float | None = None
-    unseen: float = 0.0
+    stale_requests: float = 0.0
 
 
-def owner(families: Mapping[str, ParsedFamily], served: str) -> Model | None:
+def metrics_model(families: Mapping[str, ParsedFamily], served: str) -> Model | None:
     """Return the name under which the metrics have the served model; None if nobody can tell.
 
     A server has one model, whatever its metrics call it.
@@ -148,15 +151,15 @@ def finished(metrics: ByModel, labelled: Model) -> float:
     return _newest({name: metrics.total(name) for name in _names(FINISHED)}, labelled) or 0.0
 
 
-def remember(
-    before: Memory | None,
+def update_gauges(
+    before: GaugeState | None,
     families: Mapping[str, ParsedFamily],
     finished: float | None,
     now: float,
-) -> Memory:
+) -> GaugeState:
     """Return what is known after this reading, which counts ``finished`` requests."""
     found = multiprocess_gauges.read(families, GAUGES | STAMPS)
-    writers = multiprocess_gauges.watch(before.writers if before else None, found, now)
+    writers = multiprocess_gauges.update_writers(before.writers if before else None, found, now)
     idle = before.idle_blocks if before else None
     pid = multiprocess_gauges.current(writers)
     if pid is not None:
@@ -165,41 +168,43 @@ def remember(
         at_rest = writer.changed < now and writer.gauges.get("num_requests_running") == 0
         if at_rest and used is not None:
             idle = used if idle is None else min(idle, used)
-    return Memory(writers, idle, finished, _unseen(before, writers, finished, now))
+    return GaugeState(writers, idle, finished, _stale_requests(before, writers, finished, now))
 
 
 def interpret(
     metrics: ByModel,
     labelled: Model,
-    memory: Memory,
+    state: GaugeState,
     model: str,
     now: float,
     frozen_after: float,
 ) -> Iterator[Measurement | Missing]:
-    """Tell all that the server publishes about ``model``, which its labels call ``labelled``.
+    """Yield the measurements of ``model``, which the server's labels call ``labelled``.
 
-    ``memory`` must have seen this exposition (:func:`remember`).  Gauges that show work but have
-    not moved for ``frozen_after`` seconds are refused.
+    ``state`` must include this exposition (:func:`update_gauges`).  Gauges that show work but have
+    not changed for ``frozen_after`` seconds are refused.
     """
     for signal, family in HISTOGRAMS.items():
         tables = {name: metrics.distributions(name) for name in _names(family)}
         first_names = labelled not in tables[PREFIXES[0] + family]
         note = NO_ZEROS if signal == "queue" and first_names else ""
-        yield from _reading(
-            signal, model, "trtllm_serve_histogram", _newest(tables, labelled), note
+        yield from of_model(
+            signal, (model, ""), "trtllm_serve_histogram", _newest(tables, labelled), note
         )
     for signal, (method, family) in COUNTERS.items():
         tables_of = {name: metrics.total(name) for name in _names(family)}
-        yield from _reading(signal, model, method, _newest(tables_of, labelled))
+        yield from of_model(signal, (model, ""), method, _newest(tables_of, labelled))
     yield from _requests(metrics, labelled, model)
-    yield from _gauges(memory, model, now, frozen_after)
+    yield from _gauges(state, model, now, frozen_after)
 
 
-def _unseen(before: Memory | None, writers: Writers, finished: float | None, now: float) -> float:
+def _stale_requests(
+    before: GaugeState | None, writers: Writers, finished: float | None, now: float
+) -> float:
     moved = any(writer.changed == now for writer in writers.values())
     if moved or before is None or before.finished is None or finished is None:
         return 0.0
-    return before.unseen + max(0.0, finished - before.finished)
+    return before.stale_requests + max(0.0, finished - before.finished)
 
 
 def _names(family: str) -> list[str]:
@@ -210,75 +215,72 @@ def _newest(tables: Mapping[str, Mapping[Model, T]], labelled: Model) -> T | Non
     return next((table[labelled] for table in tables.values() if labelled in table), None)
 
 
-def _reading(
-    signal: str, model: str, method: str, value: Value | None, note: str = ""
-) -> Iterator[Measurement]:
-    if value is not None:
-        yield Measurement(signal, model, "", method, {UNLABELLED: value}, note)
-
-
 def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Measurement]:
     """Tell requests by how they ended; before the first of them there is no series at all."""
     tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
     samples: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for word, count in (_newest(tables, labelled) or NONE_YET).items():
-        outcome, reason = (OUTCOMES[word], word) if word in OUTCOMES else ("error", "unknown")
+    for finish_reason, count in (_newest(tables, labelled) or NONE_YET).items():
+        outcome, reason = (
+            (OUTCOMES[finish_reason], finish_reason)
+            if finish_reason in OUTCOMES
+            else ("error", "unknown")
+        )
         samples[outcome, reason] += count
-    yield from request_readings((model, ""), "trtllm_serve_finish_reason", samples)
+    yield from request_measurements((model, ""), "trtllm_serve_finish_reason", samples)
 
 
 def _gauges(
-    memory: Memory, model: str, now: float, frozen_after: float
+    state: GaugeState, model: str, now: float, frozen_after: float
 ) -> Iterator[Measurement | Missing]:
-    if not memory.writers:
+    if not state.writers:
         return
-    pid = multiprocess_gauges.current(memory.writers)
+    pid = multiprocess_gauges.current(state.writers)
     if pid is None:
         reason = (
-            f"{len(memory.writers)} processes have gauges and none of them has changed yet: they "
+            f"{len(state.writers)} processes have gauges and none of them has changed yet: they "
             "may be those of dead processes"
         )
-        yield from _refuse(ALL_GAUGES, model, reason, f"send a request, or {CLEAR}")
+        yield from refuse(ALL_GAUGES, (model, ""), reason, f"send a request, or {CLEAR}")
         return
-    writer = memory.writers[pid]
+    writer = state.writers[pid]
     gauges, age = writer.gauges, now - writer.changed
-    if memory.unseen >= STILL and "iteration_latency_seconds" in gauges:
+    if state.stale_requests >= STALE_REQUESTS and "iteration_latency_seconds" in gauges:
         reason = (
-            f"{memory.unseen:.0f} requests completed and the gauges did not move: their process is "
-            "dead, and the one that serves writes none"
+            f"{state.stale_requests:.0f} requests completed and the gauges did not change: their "
+            "process is dead, and the one that serves writes none"
         )
-        yield from _refuse(ALL_GAUGES, model, reason, f"{CLEAR}, and {ITERATIONS}")
+        yield from refuse(ALL_GAUGES, (model, ""), reason, f"{CLEAR}, and {ITERATIONS}")
         return
-    yield from _steady(gauges, model)
+    yield from _constants(gauges, model)
     if age > frozen_after and _shows_work(gauges):
         reason = (
             f"the gauges show work but have not moved for {age:.0f} s: they are written when a "
             "request completes, so the server is idle or none has completed since"
         )
-        yield from _refuse(MOVING, model, reason, ITERATIONS)
+        yield from refuse(MOVING, (model, ""), reason, ITERATIONS)
         return
     for signal, name in SEQUENCES.items():
-        yield from _reading(signal, model, "trtllm_serve_gauge", gauges.get(name))
+        yield from of_model(signal, (model, ""), "trtllm_serve_gauge", gauges.get(name))
     yield from _waiting(gauges, model)
-    yield from _blocks(gauges, memory.idle_blocks, model)
+    yield from _blocks(gauges, state.idle_blocks, model)
 
 
 def _shows_work(gauges: Gauges) -> bool:
     return gauges.get("num_requests_running", gauges.get("kv_cache_utilization", 0.0)) > 0
 
 
-def _steady(gauges: Gauges, model: str) -> Iterator[Measurement | Missing]:
+def _constants(gauges: Gauges, model: str) -> Iterator[Measurement | Missing]:
     """Tell the gauges that are true for as long as the server runs."""
     most = gauges.get("max_num_active_requests") or None
-    yield from _reading("sequences_max", model, "trtllm_serve_gauge", most)
+    yield from of_model("sequences_max", (model, ""), "trtllm_serve_gauge", most)
     tokens = gauges.get("kv_cache_tokens_per_block") or None
-    yield from _reading("kv_block_tokens", model, "trtllm_serve_gauge", tokens)
+    yield from of_model("kv_block_tokens", (model, ""), "trtllm_serve_gauge", tokens)
     for signal, name in MEMORY.items():
         if gauges.get(name) == 0:
             reason = "trtllm-serve reports 0 bytes: its PyTorch backend does not measure it"
-            yield from _refuse([signal], model, reason, "none known with this backend")
+            yield from refuse([signal], (model, ""), reason, "none known with this backend")
         else:
-            yield from _reading(signal, model, "trtllm_serve_gauge", gauges.get(name))
+            yield from of_model(signal, (model, ""), "trtllm_serve_gauge", gauges.get(name))
 
 
 def _waiting(gauges: Gauges, model: str) -> Iterator[Measurement]:
@@ -286,7 +288,7 @@ def _waiting(gauges: Gauges, model: str) -> Iterator[Measurement]:
     running, scheduled = gauges.get("num_requests_running"), gauges.get("num_scheduled_requests")
     if running is not None and scheduled is not None:
         waiting = max(0.0, running - scheduled) + gauges.get("num_requests_waiting", 0.0)
-        yield from _reading("sequences_waiting", model, "trtllm_serve_waiting", waiting)
+        yield from of_model("sequences_waiting", (model, ""), "trtllm_serve_waiting", waiting)
 
 
 def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Measurement | Missing]:
@@ -295,21 +297,19 @@ def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Measurem
         utilization = gauges.get("kv_cache_utilization")
         if utilization is not None and utilization <= 1:
             note = "blocks are not published, so a host-offload pool among them would not show"
-            yield from _reading("kv_utilization", model, "trtllm_serve_gauge", utilization, note)
+            yield from of_model(
+                "kv_utilization", (model, ""), "trtllm_serve_gauge", utilization, note
+            )
         return
     free = gauges.get("kv_cache_free_blocks", most - used)
     if not most:
         reason = "the server reports a KV cache of 0 blocks: its cache manager does not tell them"
-        yield from _refuse(KV_GAUGES, model, reason, "none known with this cache manager")
+        yield from refuse(KV_GAUGES, (model, ""), reason, "none known with this cache manager")
         return
     if contradict(used, free, most):
         reason = "KV-cache values contradict each other: used + free is not max"
-        yield from _refuse(KV_GAUGES, model, reason, ITERATIONS)
+        yield from refuse(KV_GAUGES, (model, ""), reason, ITERATIONS)
         return
-    told = blocks(used, free, most, pool=idle, method="trtllm_serve_gauge")
-    for signal, value in told.gauges.items():
-        yield from _reading(signal, model, told.method, value, told.note)
-
-
-def _refuse(signals: Iterable[str], model: str, reason: str, fix: str) -> Iterator[Missing]:
-    return (Missing(signal, model, "", reason, fix) for signal in signals)
+    cache = blocks(used, free, most, pool=idle, method="trtllm_serve_gauge")
+    for signal, value in cache.gauges.items():
+        yield from of_model(signal, (model, ""), cache.method, value, cache.note)

@@ -67,7 +67,7 @@ class RequestTimings:
     """The timing of all requests of one model, gathered into histograms.
 
     ``thresholds`` are SLO thresholds in seconds by signal: each becomes an exact bucket edge.
-    ``refused`` counts items that told nothing, by why.
+    ``refused`` counts items that by_signal nothing, by why.
     """
 
     def __init__(self, model: str, thresholds: Mapping[str, Iterable[float]]) -> None:
@@ -75,7 +75,7 @@ class RequestTimings:
         self._model = model
         self._thresholds = thresholds
         self._recorder = MetricRecorder(thresholds)
-        self._fresh: set[str] = set()
+        self._new: set[str] = set()
         self._known: set[str] = set()
 
     def take(self, items: Iterable[Mapping[str, object]], *, past: bool = False) -> int:
@@ -93,8 +93,8 @@ class RequestTimings:
             gaps = token_gaps(item)
             if gaps:
                 found["max_gap"] = max(gaps)
-                self._fresh |= {"itl"} - self._known
-            self._fresh |= found.keys() - self._known
+                self._new |= {"itl"} - self._known
+            self._new |= found.keys() - self._known
             if not found:
                 self.refused[HALF if _is_half(item) else NO_TIMES] += 1
             for signal, seconds in found.items():
@@ -110,13 +110,15 @@ class RequestTimings:
         are an increase for whoever reads.
         """
         empty = MetricRecorder(self._thresholds)
-        for signal in self._fresh:
+        for signal in self._new:
             empty.observe(self._series(signal), 0.0, weight=0.0)
-        told = {measurement.signal: measurement for measurement in self._recorder.measurements()}
-        told |= {measurement.signal: measurement for measurement in empty.measurements()}
-        self._known |= self._fresh
-        self._fresh = set()
-        return tuple(told.values())
+        by_signal = {
+            measurement.signal: measurement for measurement in self._recorder.measurements()
+        }
+        by_signal |= {measurement.signal: measurement for measurement in empty.measurements()}
+        self._known |= self._new
+        self._new = set()
+        return tuple(by_signal.values())
 
     def _series(self, signal: str) -> Series:
         return (signal, self._model, "", METHODS[signal])

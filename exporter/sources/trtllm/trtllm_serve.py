@@ -12,9 +12,9 @@ in ``perf_metrics_output_dir``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from exporter.samples import Measurement, Missing, Snapshot, SourceError
+from exporter.samples import Measurement, Missing, Model, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
@@ -32,10 +32,16 @@ from exporter.sources.http_source import (
 from exporter.sources.trtllm import prometheus_metrics
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.iterations_source import BACKEND, served_model
-from exporter.sources.trtllm.prometheus_metrics import ITERATIONS, Memory
+from exporter.sources.trtllm.prometheus_metrics import ITERATIONS, GaugeState
 from exporter.sources.trtllm.request_feed import RequestFeed
-from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, UNSEEN, Gap
-from slos.signals import MAIN_SIGNALS
+from exporter.sources.unavailable import (
+    LORA,
+    NEEDS_TAP,
+    OBSERVE,
+    TAP_SIGNALS,
+    Unavailable,
+    completed,
+)
 
 METRICS, TIMING = "/prometheus/metrics", "/perf_metrics"
 PATTERN = "perf_metrics-*.jsonl"
@@ -57,21 +63,21 @@ WRITE = (
 _PER_REQUEST = ("prefill", "decode")
 _COUNTED = ("kv_reused_blocks", "kv_missed_blocks", "draft_tokens", "accepted_draft_tokens")
 _ITERATION = (*prometheus_metrics.ALL_GAUGES, *_COUNTED)
-_NOTHING_COUNTED = Gap(
+_NOTHING_COUNTED = Unavailable(
     "the server publishes no such counter: it is off, or there was nothing to count yet", ITERATIONS
 )
-_NO_SINGLE_TOKENS = Gap(
+_NO_SINGLE_TOKENS = Unavailable(
     "trtllm-serve has no metric of single tokens, and no timing of requests with their steps came",
     f"{WRITE}; or {ITERATIONS}, for an estimate",
 )
-GAPS: Mapping[str, Gap] = {
+UNAVAILABLE: Mapping[str, Unavailable] = {
     "itl": _NO_SINGLE_TOKENS,
-    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
-    "requests_without_first_token": Gap(
-        "trtllm-serve does not tell which requests ended before their first token", OBSERVE
+    **dict.fromkeys(("max_gap", *TAP_SIGNALS), NEEDS_TAP),
+    "requests_without_first_token": Unavailable(
+        "trtllm-serve does not report which requests ended before their first token", OBSERVE
     ),
     "lora_adapters": LORA,
-    "preemptions": Gap("trtllm-serve counts no paused sequences", ITERATIONS),
+    "preemptions": Unavailable("trtllm-serve counts no paused sequences", ITERATIONS),
 }
 """Signals that neither the metrics nor the timing of requests ever has."""
 
@@ -103,9 +109,9 @@ class TrtllmServeSource(HttpSource):
         self._model = ""
         self._reader = ExpositionReader(prometheus_metrics.FAMILIES)
         self._parts = CounterParts()
-        self._memory: Memory | None = None
+        self._gauge_state: GaugeState | None = None
         self._feed: RequestFeed | None = None
-        self._told_lost = 0.0
+        self._reported_lost = 0.0
         self._has_timing = True
 
     @property
@@ -139,23 +145,25 @@ class TrtllmServeSource(HttpSource):
         metrics, labelled = ByModel(families or {}, self._parts), None
         if families is not None:
             parts["series"] = duplicates(metrics)
-            labelled = prometheus_metrics.owner(families, self._model)
+            labelled = prometheus_metrics.metrics_model(families, self._model)
         finished = prometheus_metrics.finished(metrics, labelled) if labelled else None
-        # After the count: what is told of requests beyond it is not missing, only newer.
+        # After the count: what is cache of requests beyond it is not missing, only newer.
         await attempt(parts, "requests", self._read_timing(self._feed))
         self._feed.settle(finished, now, failed=parts["requests"] is not None)
-        self._tell_lost(parts)
-        found = list(self._feed.tell(now)) if self._has_timing else []
+        self._report_lost(parts)
+        found = list(self._feed.report(now)) if self._has_timing else []
         if families is not None and labelled:
-            self._memory = prometheus_metrics.remember(self._memory, families, finished, now)
-            found += prometheus_metrics.interpret(
-                metrics, labelled, self._memory, self._model, now, self._frozen_after
+            self._gauge_state = prometheus_metrics.update_gauges(
+                self._gauge_state, families, finished, now
             )
-        measurements = tuple(one for one in found if isinstance(one, Measurement))
+            found += prometheus_metrics.interpret(
+                metrics, labelled, self._gauge_state, self._model, now, self._frozen_after
+            )
+        measurements, missing = self._completed(found, families, labelled is None, parts)
         return Snapshot(
             source=self.name,
             measurements=measurements,
-            missing=tuple(self._missing(found, families, labelled is None, parts)),
+            missing=missing,
             models=(served(self._model, BACKEND, self._version, ready),),
             ready=ready,
             parts=parts,
@@ -166,7 +174,7 @@ class TrtllmServeSource(HttpSource):
         """Begin anew if the server serves another model."""
         if model == self._model:
             return
-        self._model, self._memory, self._told_lost = model, None, 0.0
+        self._model, self._gauge_state, self._reported_lost = model, None, 0.0
         self._feed = RequestFeed(
             model,
             self._thresholds,
@@ -219,62 +227,64 @@ class TrtllmServeSource(HttpSource):
             where = public(self.url + TIMING)
             raise SourceError("malformed", f"{where} is not a list of requests")
 
-    def _tell_lost(self, parts: Parts) -> None:
+    def _report_lost(self, parts: Parts) -> None:
         """Make newly lost requests a problem of their part."""
-        lost = self._feed.lost - self._told_lost if self._feed else 0.0
-        self._told_lost += lost
+        lost = self._feed.lost - self._reported_lost if self._feed else 0.0
+        self._reported_lost += lost
         if lost and parts["requests"] is None:
             parts["requests"] = SourceError(
                 "lost", f"the timing of {lost:.0f} requests that ended has not come"
             )
 
-    def _missing(
+    def _completed(
         self,
         found: list[Measurement | Missing],
         families: dict[str, ParsedFamily] | None,
         nameless: bool,
         parts: Parts,
-    ) -> Iterator[Missing]:
-        """Say of every signal without reading why, in the interpreters' words if they have any."""
-        given = {one.signal for one in found if isinstance(one, Measurement)}
-        refused: dict[str, Missing] = {}
-        for one in found:
-            if isinstance(one, Missing):
-                refused[one.signal] = one
-        for signal in MAIN_SIGNALS:
-            if signal in given:
-                continue
-            gap, unread = self._gap(signal, families, nameless, parts)
-            why = Missing(signal, self._model, "", gap.reason, gap.fix, unread=unread)
-            yield why if unread else refused.get(signal, why)
+    ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
+        """Add the reasons for unavailable signals; those of unread metrics take precedence."""
 
-    def _gap(
+        def why(model: Model, signal: str) -> Missing:
+            return self._why(signal, families, nameless, parts).missing(signal, model)
+
+        model = (self._model, "")
+        preferred = (
+            one
+            for one in found
+            if isinstance(one, Measurement) or not why(model, one.signal).unread
+        )
+        return completed(preferred, [model], why)
+
+    def _why(
         self,
         signal: str,
         families: dict[str, ParsedFamily] | None,
         nameless: bool,
         parts: Parts,
-    ) -> tuple[Gap, bool]:
-        """Return why nothing has the signal, and whether that is for want of an answer."""
-        if signal in GAPS:
-            return GAPS[signal], False
+    ) -> Unavailable:
+        """Return the reason and fix for a signal that nothing provides."""
+        if signal in UNAVAILABLE:
+            return UNAVAILABLE[signal]
         if error := parts["metrics"]:
-            return Gap(f"the metrics could not be read: {error}", "see the source"), True
+            return Unavailable(
+                f"the metrics could not be read: {error}", "see the source", unread=True
+            )
         if families is None:
             fix = ITERATIONS if signal in _ITERATION else RETURN
-            return Gap(f"{METRICS} answers 404: the server publishes no metrics", fix), False
+            return Unavailable(f"{METRICS} answers 404: the server publishes no metrics", fix)
         if nameless:
             reason = f"{METRICS} has several models, and none is called {self._model}"
-            return Gap(reason, prometheus_metrics.CLEAR), False
+            return Unavailable(reason, prometheus_metrics.CLEAR)
         if signal in _COUNTED:
-            return _NOTHING_COUNTED, False
+            return _NOTHING_COUNTED
         if signal in _ITERATION:
-            return Gap("the server publishes nothing of its iterations", ITERATIONS), False
+            return Unavailable("the server publishes nothing of its iterations", ITERATIONS)
         if not families:
-            return Gap("no request has completed yet", "send a request"), False
+            return Unavailable("no request has completed yet", "send a request")
         if signal in _PER_REQUEST:
-            return Gap("this release publishes no histogram of it", self._timing_fix()), False
-        return Gap("this release publishes no such metric", UPGRADE), False
+            return Unavailable("this release publishes no histogram of it", self._timing_fix())
+        return Unavailable("this release publishes no such metric", UPGRADE)
 
     def _timing_fix(self) -> str:
         if self._requests or self._has_timing:

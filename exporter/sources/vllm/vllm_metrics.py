@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import TypeVar
 
 from exporter.samples import (
-    UNLABELLED,
     Distribution,
     Labels,
     Measurement,
@@ -24,7 +23,8 @@ from exporter.samples import (
     Value,
 )
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.request_outcomes import FinishedCount, request_readings
+from exporter.sources.measurements import of_models
+from exporter.sources.request_outcomes import FinishedCount, request_measurements
 from slos.signals import LORA_LABELS
 
 T = TypeVar("T")
@@ -102,17 +102,17 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measure
     keys = [(info.model, info.version) for info in models]
     for signal, names in HISTOGRAMS:
         histograms = _newest([metrics.distributions(name) for name in names])
-        yield from _readings(signal, "vllm_histogram", keys, histograms)
+        yield from of_models(signal, "vllm_histogram", keys, histograms)
     yield from _tpot(metrics, keys)
     for signal, name in COUNTERS:
-        yield from _readings(signal, "vllm_counter", keys, metrics.total(name))
+        yield from of_models(signal, "vllm_counter", keys, metrics.total(name))
     for signal, names in GAUGES:
         series = _newest([metrics.values(name) for name in names])
         if signal == "kv_utilization":
             yield from _cache(metrics, keys, series)
         else:
             gauges = {model: float(sum(values)) for model, values in series.items()}
-            yield from _readings(signal, "vllm_gauge", keys, gauges)
+            yield from of_models(signal, "vllm_gauge", keys, gauges)
     yield from _requests(metrics, keys)
     yield from _lora(metrics, keys)
 
@@ -127,12 +127,12 @@ def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     for key, tpot in metrics.distributions(TPOT).items():
         short = _at_most_one(lengths.get(key))
         if short is None:
-            yield from _readings("tpot", "vllm_tpot_with_zeros", keys, {key: tpot})
+            yield from of_models("tpot", "vllm_tpot_with_zeros", keys, {key: tpot})
             continue
         counts = tuple(max(0.0, count - short) for count in tpot.counts)
         counts = metrics.parts.derived(("tpot", key, tpot.edges), counts, tpot.counts)
         corrected = Distribution(tpot.edges, counts, tpot.sum)
-        yield from _readings("tpot", "vllm_tpot", keys, {key: corrected})
+        yield from of_models("tpot", "vllm_tpot", keys, {key: corrected})
 
 
 def _at_most_one(lengths: Distribution | None) -> float | None:
@@ -154,9 +154,9 @@ def _cache(
     for key in keys:
         if sizes:
             most, tokens = sizes
-            yield from _readings("kv_blocks_max", "vllm_cache_config", keys, {key: most})
+            yield from of_models("kv_blocks_max", "vllm_cache_config", keys, {key: most})
             if tokens:
-                yield from _readings("kv_block_tokens", "vllm_cache_config", keys, {key: tokens})
+                yield from of_models("kv_block_tokens", "vllm_cache_config", keys, {key: tokens})
         values = utilizations.get(key)
         if not values:
             continue
@@ -165,11 +165,11 @@ def _cache(
             yield Missing("kv_utilization", *key, reason, "report it to vLLM")
             continue
         mean = sum(values) / len(values)
-        yield from _readings("kv_utilization", "vllm_gauge", keys, {key: mean})
+        yield from of_models("kv_utilization", "vllm_gauge", keys, {key: mean})
         if sizes:
             used = round(mean * sizes[0])
             for signal, blocks in (("kv_blocks_used", used), ("kv_blocks_free", sizes[0] - used)):
-                yield from _readings(signal, "vllm_cache_blocks", keys, {key: float(blocks)})
+                yield from of_models(signal, "vllm_cache_blocks", keys, {key: float(blocks)})
 
 
 def _cache_sizes(metrics: ByModel) -> tuple[float, float] | None:
@@ -230,28 +230,19 @@ def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
     return {model: value for table in reversed(tables) for model, value in table.items()}
 
 
-def _readings(
-    signal: str, method: str, keys: Sequence[Model], found: Mapping[Model, Value]
-) -> Iterator[Measurement]:
-    for model, version in keys:
-        if (model, version) in found:
-            samples = {UNLABELLED: found[model, version]}
-            yield Measurement(signal, model, version, method, samples)
-
-
 def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Tell requests that finished and, where vLLM has a limit for its queue, those it refused."""
     finished = metrics.totals(FINISH_REASONS, "finished_reason")
     rejected = metrics.totals(REJECTIONS, "reason")
     for key in keys:
         samples: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for word, count in finished.get(key, {}).items():
-            reason = word if word in OUTCOMES else "unknown"
-            samples[OUTCOMES.get(word, "error"), reason] += count
-        for word, count in rejected.get(key, {}).items():
-            samples["rejected", word if word in REJECTED_FOR else "unknown"] += count
+        for label, count in finished.get(key, {}).items():
+            reason = label if label in OUTCOMES else "unknown"
+            samples[OUTCOMES.get(label, "error"), reason] += count
+        for label, count in rejected.get(key, {}).items():
+            samples["rejected", label if label in REJECTED_FOR else "unknown"] += count
         if key in finished:
-            yield from request_readings(key, "vllm_finish_reason", samples)
+            yield from request_measurements(key, "vllm_finish_reason", samples)
         if key in rejected:
             died: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
             yield Measurement("requests_without_first_token", *key, "vllm_rejections", died)

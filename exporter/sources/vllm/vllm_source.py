@@ -10,46 +10,50 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
 from exporter.sources.fetch import FetchLimits
 from exporter.sources.http_source import Parts, attempt
-from exporter.sources.unavailable import OBSERVE, OBSERVED, UNSEEN, Gap
+from exporter.sources.unavailable import NEEDS_TAP, OBSERVE, TAP_SIGNALS, Unavailable
 from exporter.sources.vllm import vllm_metrics
 
 BACKEND = "vllm"
 
 STATS = "start vLLM without --disable-log-stats"
-_NO_CACHE_CONFIG = Gap(
+_NO_CACHE_CONFIG = Unavailable(
     "vllm:cache_config_info has no num_gpu_blocks, or the server has several models",
     "upgrade vLLM, or serve one model per server",
 )
-_NO_MEMORY = Gap("vLLM publishes no memory of its engine", "none with vLLM")
-_IN_TOKENS = Gap("vLLM counts the hits of its prefix cache in tokens, not blocks", "none with vLLM")
-GAPS: Mapping[str, Gap] = {
-    "requests_without_first_token": Gap(
+_NO_MEMORY = Unavailable("vLLM publishes no memory of its engine", "none with vLLM")
+_IN_TOKENS = Unavailable(
+    "vLLM counts the hits of its prefix cache in tokens, not blocks", "none with vLLM"
+)
+UNAVAILABLE: Mapping[str, Unavailable] = {
+    "requests_without_first_token": Unavailable(
         "this release does not count requests that it refuses, and none tells which requests end "
         "before their first token",
         OBSERVE,
     ),
-    "sequences_decoding": Gap(
+    "sequences_decoding": Unavailable(
         "vLLM does not tell prefilling sequences from decoding ones", OBSERVE
     ),
-    "sequences_paused": Gap(
+    "sequences_paused": Unavailable(
         "vLLM's preempted sequences wait with all others", "see preemptions, which it counts"
     ),
-    "sequences_max": Gap("vLLM does not publish max_num_seqs", "none with vLLM"),
+    "sequences_max": Unavailable("vLLM does not publish max_num_seqs", "none with vLLM"),
     **dict.fromkeys(
         ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max", "kv_block_tokens"), _NO_CACHE_CONFIG
     ),
     "kv_reused_blocks": _IN_TOKENS,
     "kv_missed_blocks": _IN_TOKENS,
-    "lora_adapters": Gap(
+    "lora_adapters": Unavailable(
         "the server has no vllm:lora_requests_info, or several models, which it does not name",
         "start vLLM with --enable-lora, and serve one model per server",
     ),
-    "draft_tokens": Gap("the server does not speculate", "set --speculative-config"),
-    "accepted_draft_tokens": Gap("the server does not speculate", "set --speculative-config"),
+    "draft_tokens": Unavailable("the server does not speculate", "set --speculative-config"),
+    "accepted_draft_tokens": Unavailable(
+        "the server does not speculate", "set --speculative-config"
+    ),
     "memory_gpu": _NO_MEMORY,
     "memory_cpu": _NO_MEMORY,
     "memory_pinned": _NO_MEMORY,
-    **dict.fromkeys(("max_gap", *OBSERVED), UNSEEN),
+    **dict.fromkeys(("max_gap", *TAP_SIGNALS), NEEDS_TAP),
 }
 """Signals that vLLM does not have, or not always."""
 
@@ -60,7 +64,7 @@ class VllmSource(ExpositionSource):
     backend = BACKEND
     engine = "vLLM"
     enable = STATS
-    gaps = GAPS
+    unavailable = UNAVAILABLE
 
     def __init__(self, url: str, *, limits: FetchLimits | None = None, name: str = "vllm") -> None:
         super().__init__(url, vllm_metrics.FAMILIES, limits, name)

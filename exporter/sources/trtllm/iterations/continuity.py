@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENOUGH = 5
+SAMPLING_STRIDES = 5
 """So many equal strides in a row are a sampling interval."""
 
-TOO_FAR = 10_000_000
+MAX_STRIDE = 10_000_000
 """A number further ahead than this is another engine's."""
 
 
@@ -34,23 +34,23 @@ class Continuity:
     @property
     def interval(self) -> int:
         """Every how manyth iteration is recorded, as far as is known."""
-        return self._stride if self._strides >= ENOUGH else 1
+        return self._stride if self._strides >= SAMPLING_STRIDES else 1
 
-    def follow(self, iteration: int, *, rested: bool) -> int | None:
+    def follow(self, iteration: int, *, was_idle: bool) -> int | None:
         """Take in the next number; return how far it is from the last, None at a new start.
 
-        ``rested`` says that the engine ran empty just before.
+        ``was_idle`` says that the engine ran empty just before.
         """
         last, self.last = self.last, iteration
         if last is None:
             return None
         stride = iteration - last
-        if stride < 0 or stride > TOO_FAR:
+        if stride < 0 or stride > MAX_STRIDE:
             self._judge(1)
             return None
         if stride == 0:
             return 0
-        missing = stride - 1 - rested
+        missing = stride - 1 - was_idle
         if missing <= 0 and stride > 1:
             return stride
         if self.interval > 1 and stride % self._stride == 0:

@@ -33,18 +33,18 @@ LaneKey = tuple[int, int]
 
 @dataclass(slots=True)
 class Lane:
-    """One sequence of records: what came last, and what it takes to go on.
+    """The state of one sequence of records.
 
-    ``batches`` are the last records by micro-batch; ``left`` are the sequences that remained after
-    the last iteration, None if it does not say.  ``pooled`` is the last record with KV-cache pools:
-    the engine may report them less often.
+    ``batches`` are the last records by micro-batch.  ``remaining`` is the number of active
+    sequences after the last iteration, None if the record does not have it.  ``pooled`` is the last
+    record with KV-cache pools: the engine may report them less often.
     """
 
     continuity: Continuity = field(default_factory=Continuity)
     gaps: TokenGaps = field(default_factory=TokenGaps)
     batches: dict[int, Record] = field(default_factory=dict)
     latest: Record | None = None
-    left: float | None = None
+    remaining: float | None = None
     pooled: Record | None = None
 
     def scheduled(self) -> list[Record]:
@@ -67,10 +67,10 @@ class QueueTime:
 
 @dataclass(slots=True)
 class HostPool:
-    """How many blocks of the host's KV pool the engine counts as used, of a cache of ``most``.
+    """Blocks of the host's KV pool that the engine counts as used, of a cache of ``most`` blocks.
 
-    ``idle`` is the least that was used with no sequence left; ``surplus`` how far what is used was
-    beyond all blocks that were ever handed out.
+    ``idle`` is the minimum of used blocks while no sequence was active; ``surplus`` is the maximum
+    of used blocks beyond all blocks that were ever allocated.
     """
 
     most: float | None = None
@@ -137,56 +137,56 @@ class EngineState:
         if record.micro_batch not in lane.batches and len(lane.batches) >= MAX_MICRO_BATCHES:
             self.refused += 1
             return
-        self._follow(lane, record, speaks=key == min(self.lanes) or record.rank is not None)
+        self._add_to(lane, record, own_numbers=key == min(self.lanes) or record.rank is not None)
 
-    def _follow(self, lane: Lane, record: Record, *, speaks: bool) -> None:
-        """Go on with a lane; ``speaks`` says that the row's own numbers are not a copy."""
+    def _add_to(self, lane: Lane, record: Record, *, own_numbers: bool) -> None:
+        """Go on with a lane; ``own_numbers`` says that the row's own numbers are not a copy."""
         self.records += 1
         alone = len(self.lanes) == 1
-        rested = self.dialect == "pytorch" and lane.gaps.rested(record, alone=alone)
-        stride = lane.continuity.follow(record.iteration, rested=rested)
+        was_idle = self.dialect == "pytorch" and lane.gaps.was_idle(record, alone=alone)
+        stride = lane.continuity.follow(record.iteration, was_idle=was_idle)
         if stride is None and lane.latest is not None:
-            lane.gaps, lane.left, lane.pooled = TokenGaps(), None, None
+            lane.gaps, lane.remaining, lane.pooled = TokenGaps(), None, None
             lane.batches.clear()
-            if speaks:
+            if own_numbers:
                 self.queue.last, self.host_pool = None, HostPool()
                 self.starts += 1
         unbroken = stride is not None and stride <= 1
         before = lane.latest if unbroken else None
         overlaps = lane.gaps.overlaps(record)
-        self._observe_gaps(lane, record, unbroken=unbroken, rested=rested)
-        self._count_tokens(record, speaks=speaks)
-        lane.left = _left(record, before, overlaps=overlaps, dialect=self.dialect)
+        self._observe_gaps(lane, record, unbroken=unbroken, was_idle=was_idle)
+        self._count_tokens(record, own_numbers=own_numbers)
+        lane.remaining = _remaining(record, before, overlaps=overlaps, dialect=self.dialect)
         lane.latest = record
         if record.kv_pools:
             lane.pooled = record
         lane.batches[record.micro_batch] = record
-        if speaks:
+        if own_numbers:
             # An idle loop has an iteration number and no record.
-            complete = stride is not None and stride - rested <= self.interval
+            complete = stride is not None and stride - was_idle <= self.interval
             self._observe_queue(record, complete=complete)
-            self._observe_blocks(record, lane.left)
+            self._observe_blocks(record, lane.remaining)
 
-    def _observe_gaps(self, lane: Lane, record: Record, *, unbroken: bool, rested: bool) -> None:
+    def _observe_gaps(self, lane: Lane, record: Record, *, unbroken: bool, was_idle: bool) -> None:
         if self.dialect is None:
             return
         series = ("itl", *NAMELESS, GAPS_METHOD[self.dialect])
         if self.dialect == "pytorch":
             self.untimed = record.timestamp is None
         self.recorder.observe(series, 0.0, 0.0)
-        for gap in lane.gaps.follow(record, self.dialect, unbroken=unbroken, rested=rested):
+        for gap in lane.gaps.follow(record, self.dialect, unbroken=unbroken, was_idle=was_idle):
             self.recorder.observe(series, gap.seconds, gap.sequences)
 
-    def _count_tokens(self, record: Record, *, speaks: bool) -> None:
-        def count(signal: str, method: str, amount: float | None) -> None:
-            if amount is not None:
-                self.recorder.count((signal, *NAMELESS, method), (), amount)
+    def _count_tokens(self, record: Record, *, own_numbers: bool) -> None:
+        def count(signal: str, method: str, increase: float | None) -> None:
+            if increase is not None:
+                self.recorder.count((signal, *NAMELESS, method), (), increase)
 
         if record.batching:
             count("input_tokens", "trtllm_context_tokens", record.context_tokens)
             count("output_tokens", "trtllm_iteration_tokens", self._generated(record))
             count("preemptions", "trtllm_paused", _sum(record.paused, record.suspended))
-        if record.drafts and speaks:
+        if record.drafts and own_numbers:
             count("draft_tokens", "trtllm_drafts", record.drafts.drafted)
             count("accepted_draft_tokens", "trtllm_drafts", record.drafts.accepted)
 
@@ -209,7 +209,7 @@ class EngineState:
         """Add a record's queue time: C++ reports milliseconds, PyTorch seconds since its start.
 
         ``complete`` is false if records are missing before this one.  Their requests and their
-        queue time are then both left out.
+        queue time are then both remaining out.
         """
         value, new = record.queue_latency, record.new
         if value is None or new is None or self.dialect is None:
@@ -226,13 +226,13 @@ class EngineState:
         self.queue.count += new
         self.queue.seconds += max(0.0, value - last)
 
-    def _observe_blocks(self, record: Record, left: float | None) -> None:
+    def _observe_blocks(self, record: Record, remaining: float | None) -> None:
         cache, pool = record.kv_cache, self.host_pool
         if cache is None or cache.used is None or not cache.most:
             return
         if pool.most != cache.most:
             pool = self.host_pool = HostPool(cache.most)
-        if left == 0:
+        if remaining == 0:
             pool.idle = cache.used if pool.idle is None else min(pool.idle, cache.used)
         if cache.allocated:
             surplus = cache.used - cache.allocated - (cache.reused or 0.0)
@@ -252,7 +252,7 @@ def _is_repeated(record: Record, lane: Lane) -> bool:
     return same is not None and same == record
 
 
-def _left(
+def _remaining(
     record: Record, before: Record | None, *, overlaps: bool, dialect: Dialect | None
 ) -> float | None:
     """Return how many sequences remain when the iteration is over.

@@ -28,7 +28,7 @@ class JsonSplitter:
         self.malformed = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""
-        self._passing = False
+        self._skipping = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
         """Yield the objects that are complete now; the iterator must be used up."""
@@ -46,24 +46,24 @@ class JsonSplitter:
     def _objects(self, *, last: bool) -> Iterator[dict[str, object]]:
         position = 0
         while (start := _START.search(self._text, position)) is not None:
-            self._pass_over(self._text[position : start.start()])
+            self._skip(self._text[position : start.start()])
             position = start.start()
             try:
                 value, position = _DECODER.raw_decode(self._text, position)
             except (ValueError, RecursionError) as error:
-                if not last and self._may_go_on(error, position):
+                if not last and self._may_continue(error, position):
                     self._text = self._text[position:]
                     return
-                self._pass_over("{")
+                self._skip("{")
                 following = _NEXT.search(self._text, position + 1)
                 position = following.end() if following else len(self._text)
             else:
-                self._passing = False
+                self._skipping = False
                 yield value
-        self._pass_over(self._text[position:])
+        self._skip(self._text[position:])
         self._text = ""
 
-    def _may_go_on(self, error: Exception, start: int) -> bool:
+    def _may_continue(self, error: Exception, start: int) -> bool:
         """Tell whether more text could make an object out of what starts here."""
         if len(self._text) - start > MAX_OBJECT or not isinstance(error, json.JSONDecodeError):
             return False
@@ -71,10 +71,10 @@ class JsonSplitter:
             error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _UNDECIDED
         )
 
-    def _pass_over(self, text: str) -> None:
+    def _skip(self, text: str) -> None:
         if not _NOISE.issuperset(text):
-            self.malformed += not self._passing
-            self._passing = True
+            self.malformed += not self._skipping
+            self._skipping = True
 
 
 _DECODER = json.JSONDecoder()

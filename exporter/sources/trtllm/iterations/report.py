@@ -6,12 +6,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Value
-from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, EngineState, Lane
+from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Model
+from exporter.sources.measurements import of_model
+from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, NAMELESS, EngineState, Lane
 from exporter.sources.trtllm.iterations.records import KvCache, Record
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
-from exporter.sources.unavailable import LORA, OBSERVE, OBSERVED, Gap
-from slos.signals import MAIN_SIGNALS
+from exporter.sources.unavailable import (
+    LORA,
+    OBSERVE,
+    TAP_SIGNALS,
+    Unavailable,
+    completed,
+    refuse,
+)
 
 SEQUENCES = ("sequences_active", "sequences_decoding", "sequences_waiting", "sequences_paused")
 MEMORY = ("memory_gpu", "memory_cpu", "memory_pinned")
@@ -32,46 +39,39 @@ PER_REQUEST = (
 )
 ALL_RANKS = "start trtllm-serve with TLLM_METRICS_ALL_RANKS=1 (1.3 or newer)"
 
-_NO_REQUESTS = Gap("iteration records know no single request", PER_REQUEST)
-_NO_STREAMS = Gap("iteration records know no stream and no client", OBSERVE)
+_NO_REQUESTS = Unavailable("iteration records know no single request", PER_REQUEST)
+_NO_STREAMS = Unavailable("iteration records know no stream and no client", OBSERVE)
 _NEVER = {
     **dict.fromkeys(
         ("ttft", "tpot", "e2e", "prefill", "decode", "cached_input_tokens"), _NO_REQUESTS
     ),
-    "requests": Gap(
+    "requests": Unavailable(
         "iteration records count completed requests, cancelled and failed ones among them",
         PER_REQUEST,
     ),
-    **dict.fromkeys(("requests_without_first_token", "max_gap", *OBSERVED), _NO_STREAMS),
+    **dict.fromkeys(("requests_without_first_token", "max_gap", *TAP_SIGNALS), _NO_STREAMS),
     "lora_adapters": LORA,
 }
-_ABSENT = Gap("the iteration records do not hold it", "upgrade TensorRT-LLM")
-_NO_RECORD = Gap("no iteration record was read yet", ENABLE)
+_ABSENT = Unavailable("the iteration records do not hold it", "upgrade TensorRT-LLM")
+_NO_RECORD = Unavailable("no iteration record was read yet", ENABLE)
 
 
-def tell(
+def report(
     engine: EngineState, age: float | None, frozen_after: float, model: str, version: str
 ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
     """Return readings and, for every signal of the catalogue without one, why.
 
     ``age`` is the time in seconds since the last record; gauges of an engine that has sequences
-    left and was not heard of for ``frozen_after`` seconds are refused.
+    remaining and was not heard of for ``frozen_after`` seconds are refused.
     """
-    found = list(_found(engine, age, frozen_after))
-    measurements = {item.signal: item for item in found if isinstance(item, Measurement)}
-    missing = {item.signal: item for item in found if isinstance(item, Missing)}
-    for signal in MAIN_SIGNALS:
-        if signal not in measurements and signal not in missing:
-            gap = _NEVER.get(signal, _ABSENT if engine.records else _NO_RECORD)
-            missing[signal] = Missing(signal, "", "", gap.reason, gap.fix)
-    return (
-        tuple(replace(item, model=model, version=version) for item in measurements.values()),
-        tuple(
-            replace(item, model=model, version=version)
-            for signal, item in missing.items()
-            if signal not in measurements
-        ),
-    )
+
+    def why(model: Model, signal: str) -> Missing:
+        absent = _ABSENT if engine.records else _NO_RECORD
+        return _NEVER.get(signal, absent).missing(signal, model)
+
+    found = _found(engine, age, frozen_after)
+    named = (replace(item, model=model, version=version) for item in found)
+    return completed(named, [(model, version)], why)
 
 
 def _found(
@@ -80,18 +80,19 @@ def _found(
     if not engine.lanes:
         return
     # What other ranks completed is not in their rows.
-    left = None if engine.copied else _total(lane.left for lane in engine.lanes.values())
-    if age is not None and age > frozen_after and left != 0:
-        idle = "may have left none" if left is None else f"left {left:g}"
-        yield from _refuse(
+    remaining = None if engine.copied else _total(lane.remaining for lane in engine.lanes.values())
+    if age is not None and age > frozen_after and remaining != 0:
+        idle = "may have left none" if remaining is None else f"left {remaining:g}"
+        yield from refuse(
             (*SEQUENCES, *KV_GAUGES),
+            NAMELESS,
             f"the last iteration record is {age:.0f} s old and {idle} of its sequences active: "
             "decoding is stuck, or trtllm-serve hands records out only when a request ends",
             "see whether streams still move; from 1.3 on leave return_perf_metrics off to have "
             "records at once",
         )
     else:
-        yield from _sequences(engine, left)
+        yield from _sequences(engine, remaining)
         yield from _blocks(engine)
     yield from _limits(engine)
     yield from _memory(engine)
@@ -100,7 +101,7 @@ def _found(
     yield from _queue(engine)
 
 
-def _speakers(engine: EngineState) -> list[Lane]:
+def _reporting_lanes(engine: EngineState) -> list[Lane]:
     """Return the lanes whose numbers are their own."""
     if engine.copied:
         return [engine.first] if engine.first else []
@@ -108,29 +109,30 @@ def _speakers(engine: EngineState) -> list[Lane]:
 
 
 def _latest(engine: EngineState) -> list[Record]:
-    return [lane.latest for lane in _speakers(engine) if lane.latest]
+    return [lane.latest for lane in _reporting_lanes(engine) if lane.latest]
 
 
 def _batches(engine: EngineState) -> list[Record]:
     return [record for lane in engine.lanes.values() for record in lane.scheduled()]
 
 
-def _sequences(engine: EngineState, left: float | None) -> Iterator[Measurement | Missing]:
+def _sequences(engine: EngineState, remaining: float | None) -> Iterator[Measurement | Missing]:
     latest, batches = _latest(engine), _batches(engine)
     active = _total(record.active for record in latest)
     scheduled = _total(record.scheduled for record in batches)
     generating = _total(record.generating for record in batches)
     paused = _total(record.paused for record in batches)
     queued = _total(record.queued for record in latest)
-    if left == 0:
+    if remaining == 0:
         active = scheduled = generating = paused = 0.0
     if generating is not None:
         yield _gauge("sequences_decoding", generating)
     if paused is not None:
         yield _gauge("sequences_paused", paused, "trtllm_just_paused")
     if engine.copied:
-        yield from _refuse(
+        yield from refuse(
             ("sequences_active", "sequences_waiting"),
+            NAMELESS,
             "with attention data parallelism the rows of all ranks repeat what rank 0 has active",
             ALL_RANKS,
         )
@@ -149,8 +151,9 @@ def _sequences(engine: EngineState, left: float | None) -> Iterator[Measurement 
 
 def _limits(engine: EngineState) -> Iterator[Measurement | Missing]:
     if engine.copied:
-        yield from _refuse(
+        yield from refuse(
             ("sequences_max",),
+            NAMELESS,
             "with attention data parallelism the rows of all ranks repeat the maximum of rank 0",
             ALL_RANKS,
         )
@@ -161,18 +164,16 @@ def _limits(engine: EngineState) -> Iterator[Measurement | Missing]:
 def _blocks(engine: EngineState) -> Iterator[Measurement | Missing]:
     """Yield the gauges of the KV cache, from its pools where the engine reports them."""
     rank = "of attention-DP rank 0" if engine.copied else ""
-    speakers = _speakers(engine)
-    current = all(lane.pooled is lane.latest for lane in speakers)
-    if current and all(lane.pooled for lane in speakers):
-        yield from _pools(speakers, "trtllm_iteration", rank)
+    lanes = _reporting_lanes(engine)
+    current = all(lane.pooled is lane.latest for lane in lanes)
+    if current and all(lane.pooled for lane in lanes):
+        yield from _pools(lanes, "trtllm_iteration", rank)
         return
     found = list(_totals(engine, rank))
-    if any(isinstance(one, Measurement) for one in found) or not all(
-        lane.pooled for lane in speakers
-    ):
+    if any(isinstance(one, Measurement) for one in found) or not all(lane.pooled for lane in lanes):
         yield from found
     else:
-        yield from _pools(speakers, "trtllm_kv_interval", rank)
+        yield from _pools(lanes, "trtllm_kv_interval", rank)
 
 
 def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Measurement | Missing]:
@@ -182,8 +183,9 @@ def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Measurement | 
         fullest = max(pool.used / pool.most for pools in by_lane for pool in pools)
         text = "; ".join(filter(None, ("of the fullest of several pools", note)))
         yield _gauge("kv_utilization", fullest, method, text)
-        yield from _refuse(
+        yield from refuse(
             ("kv_blocks_used", "kv_blocks_free", "kv_blocks_max"),
+            NAMELESS,
             "the KV cache has several pools, with blocks of different sizes",
             "none needed: the utilization is that of the fullest pool",
         )
@@ -206,24 +208,26 @@ def _totals(engine: EngineState, rank: str) -> Iterator[Measurement | Missing]:
         _total(cache.most for cache in caches),
     )
     if not most:
-        yield from _refuse(
+        yield from refuse(
             KV_GAUGES,
+            NAMELESS,
             "the engine reports a KV cache of 0 blocks: the second KV-cache manager reports its "
             "blocks only in kvCacheIterationStats",
             "set kv_cache_config.iteration_stats_interval: 1 (TensorRT-LLM 1.3 or newer)",
         )
         return
     if used is None or contradict(used, free, most):
-        yield from _refuse(
+        yield from refuse(
             KV_GAUGES,
+            NAMELESS,
             "KV-cache values contradict each other: used + free is not max, or used is missing",
             "upgrade TensorRT-LLM",
         )
         return
     pool, method = _host_pool(engine, caches, most)
-    told = blocks(used, free, most, pool=pool, method=method)
-    note = "; ".join(filter(None, (told.note, rank)))
-    for signal, value in told.gauges.items():
+    cache = blocks(used, free, most, pool=pool, method=method)
+    note = "; ".join(filter(None, (cache.note, rank)))
+    for signal, value in cache.gauges.items():
         if value is not None:
             yield _gauge(signal, value, method, note)
 
@@ -234,7 +238,9 @@ def _host_pool(engine: EngineState, caches: list[KvCache], most: float) -> tuple
     Their number is known from the pools, or from what stays used when the engine is idle.  Before
     that, whether there are any is unknown.
     """
-    pools = [pool for lane in _speakers(engine) if lane.pooled for pool in lane.pooled.kv_pools]
+    pools = [
+        pool for lane in _reporting_lanes(engine) if lane.pooled for pool in lane.pooled.kv_pools
+    ]
     if pools:
         own, host = sum(pool.most for pool in pools), sum(pool.host for pool in pools)
         if most == own:
@@ -262,8 +268,9 @@ def _memory(engine: EngineState) -> Iterator[Measurement | Missing]:
             else "what TensorRT-LLM itself allocated",
         )
     if engine.dialect == "pytorch":
-        yield from _refuse(
+        yield from refuse(
             ("memory_cpu", "memory_pinned"),
+            NAMELESS,
             "the PyTorch backend never sets it",
             "none with the PyTorch backend",
         )
@@ -285,15 +292,15 @@ def _cache_counters(engine: EngineState) -> Iterator[Measurement]:
             ("kv_reused_blocks", "trtllm_reused", _total(cache.reused for cache in caches)),
             ("kv_missed_blocks", "trtllm_missed", _total(cache.missed for cache in caches)),
         ):
-            if value is not None:
-                yield _reading(signal, method, value, note)
+            yield from of_model(signal, NAMELESS, method, value, note)
 
 
 def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
     """Tell what was added up over iterations, unless some are not recorded."""
     if engine.interval > 1:
-        yield from _refuse(
+        yield from refuse(
             (*COUNTED, *DRAFTS),
+            NAMELESS,
             f"only every {engine.interval}th iteration is recorded, and what the others did is not "
             "known",
             "set iter_perf_stats_interval: 1, and see that nothing else reads GET /metrics",
@@ -307,8 +314,9 @@ def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
                 note="; ".join(filter(None, (notes.get(measurement.signal), _lost_note(engine)))),
             )
     if engine.dialect is None:
-        yield from _refuse(
+        yield from refuse(
             ("itl",),
+            NAMELESS,
             "nothing in the records shows whether the C++ or the PyTorch executor wrote them, and "
             "their latencies mean different things",
             "read the records as the server writes them, with all of their keys",
@@ -317,8 +325,9 @@ def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
         yield _no_gaps(engine)
     latest = _latest(engine)
     if latest and not any(record.drafts for record in latest):
-        yield from _refuse(
+        yield from refuse(
             DRAFTS,
+            NAMELESS,
             "the engine does not decode speculatively, or does not report it",
             "none needed; with speculative decoding on, upgrade TensorRT-LLM to 1.0 or newer",
         )
@@ -356,29 +365,22 @@ def _lost_note(engine: EngineState) -> str:
 
 def _queue(engine: EngineState) -> Iterator[Measurement | Missing]:
     if engine.queue.refused:
-        yield from _refuse(
+        yield from refuse(
             ("queue",),
+            NAMELESS,
             "newActiveRequestsQueueLatencyMS falls: it is not the running sum that the PyTorch "
             "backend is known for",
             PER_REQUEST,
         )
     elif engine.dialect:
         spread = Distribution((inf,), (engine.queue.count,), engine.queue.seconds)
-        yield _reading("queue", "trtllm_queue_latency", spread, _lost_note(engine))
+        yield from of_model("queue", NAMELESS, "trtllm_queue_latency", spread, _lost_note(engine))
 
 
 def _gauge(
     signal: str, value: float, method: str = "trtllm_iteration", note: str = ""
 ) -> Measurement:
-    return _reading(signal, method, value, note)
-
-
-def _reading(signal: str, method: str, value: Value, note: str = "") -> Measurement:
-    return Measurement(signal, "", "", method, {UNLABELLED: value}, note)
-
-
-def _refuse(signals: tuple[str, ...], reason: str, fix: str) -> Iterator[Missing]:
-    return (Missing(signal, "", "", reason, fix) for signal in signals)
+    return Measurement(signal, *NAMELESS, method, {UNLABELLED: value}, note)
 
 
 def _total(values: Iterator[float | None]) -> float | None:

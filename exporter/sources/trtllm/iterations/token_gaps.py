@@ -45,11 +45,11 @@ class TokenGaps:
     _launched: dict[int, Record] = field(default_factory=dict)
 
     def follow(
-        self, record: Record, dialect: Dialect, *, unbroken: bool, rested: bool
+        self, record: Record, dialect: Dialect, *, unbroken: bool, was_idle: bool
     ) -> Iterator[IterationGap]:
         """Yield the gaps that the record completes.
 
-        ``unbroken`` says that no iteration is missing before it, ``rested`` that the engine had
+        ``unbroken`` says that no iteration is missing before it, ``was_idle`` that the engine had
         nothing to do just before.
         """
         if not unbroken:
@@ -62,12 +62,12 @@ class TokenGaps:
         gap = (
             self._cpp(record, before)
             if dialect == "cpp"
-            else self._pytorch(record, before, rested=rested)
+            else self._pytorch(record, before, was_idle=was_idle)
         )
         if gap and gap.seconds > 0 and gap.sequences > 0:
             yield gap
 
-    def rested(self, record: Record, *, alone: bool) -> bool:
+    def was_idle(self, record: Record, *, alone: bool) -> bool:
         """Tell whether a PyTorch engine had nothing to do before this record.
 
         Then all that it has is new, which one rank's numbers show only if it is ``alone``, or the
@@ -102,15 +102,15 @@ class TokenGaps:
         return IterationGap(record.timestamp - launched.timestamp, launched.generating or 0.0)
 
     def _pytorch(
-        self, record: Record, before: Record | None, *, rested: bool
+        self, record: Record, before: Record | None, *, was_idle: bool
     ) -> IterationGap | None:
         out = self._out.pop(record.micro_batch, None)
         if record.timestamp is None:
-            return None if rested else self._untimed(record, before)
+            return None if was_idle else self._untimed(record, before)
         if record.latency is None:
             return None
         self._ended = now = record.timestamp + record.latency
-        if rested:
+        if was_idle:
             # Nothing goes on from before; or the clock was set, and then ends cannot be compared.
             self._out.clear()
             return None
