@@ -8,7 +8,7 @@ import pytest
 
 from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
-from exporter.protocol.http2 import PREFACE
+from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, ConnectionTable
 from exporter.taps.capture.packets import Segment, segment
 from tests.event_log import WireLog

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.protocol.http1_framing import HEAD_BYTES
-from exporter.protocol.injection import MAX_ANSWER, OUTPUTS, Injection
+from exporter.protocol.injection import Injection
+from exporter.protocol.timing_removal import MAX_RESPONSE, OUTPUTS
 
 TIMES = {
     "arrival_time_ns": 1_000_000_000,
@@ -153,7 +154,7 @@ def test_an_answer_in_chunks_is_changed_as_a_whole() -> None:
 
 def test_an_answer_too_large_to_hold_goes_through() -> None:
     ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
-    body = json.dumps({**TIMES, "text_output": "a" * MAX_ANSWER}).encode()
+    body = json.dumps({**TIMES, "text_output": "a" * MAX_RESPONSE}).encode()
     answer = chunked(body[: 2**20], body[2**20 :], content_type="application/json")
     got = answered(ask, answer).partition(b"\r\n\r\n")[2]
     assert dechunked(got) == body

@@ -10,7 +10,8 @@ from exporter.protocol import detection
 from exporter.protocol.detection import EARLY_BYTES, observe
 from exporter.protocol.events import CLIENT, SERVER, Observer, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
-from exporter.protocol.http2 import PREFACE, Http2Observer
+from exporter.protocol.http2 import Http2Observer
+from exporter.protocol.http2_frames import PREFACE
 from tests.event_log import RECORDED, WireLog, cut, recorded, show
 
 REQUEST = b"POST /v2/models/m/generate HTTP/1.1\r\n\r\n"

@@ -7,7 +7,7 @@ from hpack import Encoder
 
 from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, ObserverSettings
-from exporter.protocol.http2 import PREFACE
+from exporter.protocol.http2_frames import PREFACE
 from tests.event_log import WireLog
 from tests.http_streams import passed, request
 

@@ -20,7 +20,7 @@ from exporter.protocol.grpc import HELD_BYTES
 from exporter.protocol.grpc_calls import LINGER_SECONDS, QUIET_SECONDS
 from exporter.protocol.kserve_grpc import (
     NAME_BYTES,
-    Layouts,
+    HeadCache,
     MalformedMessageError,
     scan_request,
     scan_response,
@@ -669,7 +669,7 @@ def test_requests_are_read_as_by_protobuf(
         _cut(request_id),
     )
     final = message.parameters["triton_enable_empty_final_response"].bool_param
-    assert found.asks_for_final == final
+    assert found.wants_final == final
     start, stop = found.id_field
     message.id = ""
     del message.parameters["triton_enable_empty_final_response"]
@@ -721,7 +721,7 @@ def expected(inner: kserve.ModelInferResponse) -> tuple[object, ...]:
 def test_responses_are_read_as_by_protobuf(message: kserve.ModelStreamInferResponse) -> None:
     for streamed, one in ((True, message), (False, message.infer_response)):
         found = scan_response(one.SerializeToString(), streamed=streamed)
-        read = (found.request_id, found.version, found.final, found.outputs, found.bearing)
+        read = (found.request_id, found.version, found.final, found.outputs, found.has_text)
         assert read == expected(message.infer_response)
         assert found.error == (streamed and message.error_message != "")
 
@@ -730,44 +730,44 @@ def test_responses_are_read_as_by_protobuf(message: kserve.ModelStreamInferRespo
 def test_what_is_read_by_how_it_begins_is_what_is_read_in_full(
     learnt: list[kserve.ModelStreamInferResponse], contents: list[list[bytes]], data: st.DataObject
 ) -> None:
-    layouts = Layouts()
+    cache = HeadCache()
     for message in learnt:
         whole = message.SerializeToString()
-        layouts.learn(whole, scan_response(whole, streamed=True))
+        cache.add(whole, scan_response(whole, streamed=True))
     for raw in contents:
         message = data.draw(st.sampled_from(learnt))
         del message.infer_response.raw_output_contents[:]
         message.infer_response.raw_output_contents.extend(raw)
         whole = message.SerializeToString()
-        read = layouts.read(b"before" + whole + b"after", 6, 6 + len(whole))
-        assert read == layouts.read(whole, 0, len(whole))
+        read = cache.lookup(b"before" + whole + b"after", 6, 6 + len(whole))
+        assert read == cache.lookup(whole, 0, len(whole))
         for cut in range(len(whole)):
-            assert layouts.read(whole[:cut], 0, cut) is None
+            assert cache.lookup(whole[:cut], 0, cut) is None
         if read is not None:
             found = scan_response(whole, streamed=True)
-            assert read == (found.request_id, found.version, found.bearing)
+            assert read == (found.request_id, found.version, found.has_text)
             assert not found.final
             assert not found.error
 
 
 def test_the_second_response_of_a_stream_is_read_by_how_it_begins() -> None:
-    layouts, first, second = Layouts(), answered("a", b"one"), answered("a", b"another " * 20)
-    assert layouts.read(first, 0, len(first)) is None
-    layouts.learn(first, scan_response(first, streamed=True))
-    assert layouts.read(second, 0, len(second)) == ("a", "1", True)
+    cache, first, second = HeadCache(), answered("a", b"one"), answered("a", b"another " * 20)
+    assert cache.lookup(first, 0, len(first)) is None
+    cache.add(first, scan_response(first, streamed=True))
+    assert cache.lookup(second, 0, len(second)) == ("a", "1", True)
     without = kserve.ModelStreamInferResponse.FromString(first)
     del without.infer_response.raw_output_contents[:]
     cut = without.SerializeToString()
-    assert layouts.read(cut, 0, len(cut)) is None
+    assert cache.lookup(cut, 0, len(cut)) is None
     empty = answered("a", b"")
-    assert layouts.read(empty, 0, len(empty)) == ("a", "1", False)
+    assert cache.lookup(empty, 0, len(empty)) == ("a", "1", False)
     for other in (
         answered("b"),
         answered("a", final=True),
         answered("a", None),
         second + b"\x08\1",
     ):
-        assert layouts.read(other, 0, len(other)) is None
+        assert cache.lookup(other, 0, len(other)) is None
 
 
 @pytest.mark.parametrize(
@@ -799,12 +799,12 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_anything_is_read_or_refused(data: bytes) -> None:
-    layouts = Layouts()
+    cache = HeadCache()
     for whole in (True, False):
         for streamed in (True, False):
             try:
-                layouts.learn(data, scan_response(data, streamed=streamed, whole=whole))
+                cache.add(data, scan_response(data, streamed=streamed, whole=whole))
                 scan_request(data, whole=whole)
             except MalformedMessageError:
                 pass
-    layouts.read(data, 0, len(data))
+    cache.lookup(data, 0, len(data))

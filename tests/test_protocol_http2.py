@@ -19,11 +19,9 @@ from exporter.protocol.http2 import (
     FIELDS_AT_ONCE,
     FIELDS_PER_SECOND,
     MAX_CALLS,
-    MAX_FIELDS,
-    MAX_HEADER_BYTES,
-    PREFACE,
     Http2Observer,
 )
+from exporter.protocol.http2_frames import MAX_FIELDS, MAX_HEADER_BYTES, PREFACE
 from tests.event_log import Line, WireLog, show
 from tests.grpc_connection import (
     CONTINUATION,

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from exporter.protocol.events import CLIENT, SERVER
-from exporter.protocol.http2 import PREFACE
+from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.proxy.tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec

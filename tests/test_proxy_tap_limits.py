@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.protocol.events import CLIENT, SERVER, Direction
-from exporter.protocol.http2 import PREFACE
+from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.connection import ClientConnection
 from exporter.taps.proxy.context import ProxyLimits

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.protocol.detection import observe
 from exporter.protocol.events import Observer, ObserverSettings
-from exporter.protocol.http2 import PREFACE
+from exporter.protocol.http2_frames import PREFACE
 from tests import proxy_scene as proxied_module
 from tests.event_log import WireLog
 from tests.polling import until

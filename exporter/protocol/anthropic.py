@@ -1,12 +1,12 @@
-"""Anthropic's Messages API, as vLLM, trtllm-serve and SGLang speak it.
+"""Parse Anthropic's Messages API as served by vLLM, trtllm-serve and SGLang.
 
-A stream is ``message_start`` (model, tokens of the prompt), blocks of content, ``message_delta``
-(stop reason, tokens of the answer) and ``message_stop``.  Deltas of text, thinking and tool input
-bear text, and so does the beginning of a block that names a tool; signatures and pings do not.  An
-``error`` event is an error inside of the stream.
+A stream is ``message_start`` (model, input tokens), content blocks, ``message_delta`` (stop reason,
+output tokens) and ``message_stop``.  Deltas of text, thinking and tool input have text, and so does
+the start of a block that names a tool.  Signatures and pings have none.  An ``error`` event is an
+in-band error.
 
-The tokens of the prompt are what was read anew, and beside that what came from the cache and what
-was written to it.  Servers write 0 for numbers of tokens that they do not know.
+Input tokens are the sum of ``input_tokens``, tokens read from the cache and tokens written to it.
+Servers write 0 for unknown token counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MESSAGE: Final[Mapping[str, Wanted]] = {
     "stop_reason": Keep.NAME,
     "usage": _USAGE,
 }
-ANSWER: Final[Mapping[str, Wanted]] = {
+RESPONSE: Final[Mapping[str, Wanted]] = {
     **_MESSAGE,
     "type": Keep.NAME,
     "error": Keep.MARK,
@@ -43,8 +43,8 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> RequestFields:
-    """Return what a request's body says of it."""
+def read_request(body: Mapping[str, Found]) -> RequestFields:
+    """Return the fields of a request's body."""
     metadata = body.get("metadata")
     return RequestFields(
         model=name(body.get("model")),
@@ -53,24 +53,24 @@ def asked(body: Mapping[str, Found]) -> RequestFields:
     )
 
 
-def read(answer: Mapping[str, Found]) -> ResponsePart:
-    """Return what a whole answer, or an event of one, says."""
-    kind = answer.get("type")
-    if kind == "error" or answer.get("error") is not None:
+def read_response(body: Mapping[str, Found]) -> ResponsePart:
+    """Read a whole response or one event of it."""
+    kind = body.get("type")
+    if kind == "error" or body.get("error") is not None:
         return ResponsePart(error=True, last=True)
-    delta = answer.get("delta")
+    delta = body.get("delta")
     if kind == "content_block_delta":
-        bears = isinstance(delta, dict) and any(delta.get(key) for key in _DELTAS)
-        return ResponsePart(bears=bears)
+        has_text = isinstance(delta, dict) and any(delta.get(key) for key in _DELTAS)
+        return ResponsePart(has_text=has_text)
     if kind == "content_block_start":
-        block = answer.get("content_block")
+        block = body.get("content_block")
         block = block if isinstance(block, dict) else {}
-        return ResponsePart(bears=any(block.get(key) for key in ("name", "text", "thinking")))
+        return ResponsePart(has_text=any(block.get(key) for key in ("name", "text", "thinking")))
     if kind == "message_start":
-        message = answer.get("message")
+        message = body.get("message")
         message = message if isinstance(message, dict) else {}
         usage = _usage(message.get("usage"))
-        # The tokens of the answer follow at its end; what stands here is a placeholder.
+        # The output tokens follow in ``message_delta``; this value is a placeholder.
         return ResponsePart(
             first=False,
             model=name(message.get("model")),
@@ -78,12 +78,12 @@ def read(answer: Mapping[str, Found]) -> ResponsePart:
         )
     if kind == "message_delta":
         finish = name(delta.get("stop_reason")) if isinstance(delta, dict) else ""
-        return ResponsePart(first=False, finish=finish, usage=_usage(answer.get("usage")))
+        return ResponsePart(first=False, finish=finish, usage=_usage(body.get("usage")))
     return ResponsePart(
         first=False,
-        finish=name(answer.get("stop_reason")),
-        usage=_usage(answer.get("usage")),
-        model=name(answer.get("model")),
+        finish=name(body.get("stop_reason")),
+        usage=_usage(body.get("usage")),
+        model=name(body.get("model")),
         last=kind == "message_stop",
     )
 

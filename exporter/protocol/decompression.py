@@ -1,4 +1,4 @@
-"""Decompress bodies as they pass, within bounds: gzip and deflate (RFC 9110, section 8.4.1)."""
+"""Decompress gzip and deflate bodies incrementally, within bounds (RFC 9110, section 8.4.1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 READ_BYTES: Final = 1024 * 1024
-"""The most that one piece of a body may become; more is taken for a decompression bomb."""
+"""The size limit of one decompressed chunk; a larger one is treated as a decompression bomb."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _RAW = -zlib.MAX_WBITS
@@ -21,9 +21,9 @@ def supports(encoding: bytes) -> bool:
 
 
 class Inflater:
-    """Decompresses a body and hands it on; calls ``failed`` once where that cannot go on.
+    """Decompress a body and pass it to ``take``; call ``failed`` once if decompression fails.
 
-    Servers flush each event of a stream, so it comes out when its last byte is in.
+    Servers flush after each event of a stream, so an event is complete with its last byte.
     """
 
     __slots__ = ("_encoding", "_failed", "_inflate", "_take")
@@ -39,17 +39,17 @@ class Inflater:
         self._failed: Callable[[], None] | None = failed
         self._inflate: zlib._Decompress | None = None
 
-    def feed(self, piece: bytes, time: float) -> None:
-        """Take in the next piece."""
-        if self._failed is None or not piece:
+    def feed(self, chunk: bytes, time: float) -> None:
+        """Decompress the next chunk."""
+        if self._failed is None or not chunk:
             return
         if self._inflate is None:
             bits = _WINDOW_BITS[self._encoding]
-            if self._encoding == b"deflate" and piece[0] & 0xF != _DEFLATE_METHOD:
-                bits = _RAW  # some servers leave out the header of zlib
+            if self._encoding == b"deflate" and chunk[0] & 0xF != _DEFLATE_METHOD:
+                bits = _RAW  # some servers omit the zlib header
             self._inflate = zlib.decompressobj(bits)
         try:
-            data = self._inflate.decompress(piece, READ_BYTES)
+            data = self._inflate.decompress(chunk, READ_BYTES)
         except zlib.error:
             self._fail()
             return

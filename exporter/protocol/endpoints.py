@@ -1,4 +1,4 @@
-"""Classify requests by method and path: which API they speak, or why they are not counted."""
+"""Classify requests by method and path: the API, or the reason why they are not counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER: Final = "endpoint"
 """The reason of a request to an endpoint that no table here names."""
 
 _METHODS: Final = (b"POST", b"PUT")
-"""The methods of requests that make a model work."""
+"""The methods of inference requests."""
 
 _BY_PATH_END: Final[Mapping[str, tuple[Endpoint, ApiFormat]]] = {
     "/v1/chat/completions": ("chat", OPENAI),
@@ -54,13 +54,13 @@ _MANAGEMENT = re.compile(
     rb"/v2/(?:repository|logging|systemsharedmemory|cudasharedmemory|trace"
     rb"|models/[^/]+(?:/versions/[^/]+)?/trace)(?:/.*)?"
 )
-"""Triton's endpoints that administer the server: they ask no model for anything."""
+"""Triton's administrative endpoints, which run no inference."""
 _ORIGIN = re.compile(rb"(?i:https?)://[^/?#]*")
 _GRPC_MANAGEMENT = (b"/inference.GRPCInferenceService/", b"/grpc.health.", b"/grpc.reflection.")
 
 
 class Target(NamedTuple):
-    """The endpoint that a request asks for, with the model where the path names it."""
+    """The requested endpoint, and the model if the path names it."""
 
     endpoint: Endpoint
     api: ApiFormat
@@ -76,9 +76,9 @@ def path_of(target: bytes) -> bytes:
 
 
 def classify(method: bytes, path: bytes) -> Target | str:
-    """Return the target of a request, or the reason why it is not understood.
+    """Return the target of a request, or the reason why it is skipped.
 
-    The reason is empty for requests that ask no model for anything.
+    The reason is empty for requests that run no inference.
     """
     if method not in _METHODS:
         return ""
@@ -102,9 +102,9 @@ def classify(method: bytes, path: bytes) -> Target | str:
 
 
 def unsupported_call(method: bytes, path: bytes, content_type: bytes) -> str:
-    """Return why a request over HTTP/2 that is no known gRPC call is not understood.
+    """Return the reason why an HTTP/2 request that is no known gRPC call is skipped.
 
-    The reason is empty for requests that ask no model for anything.
+    The reason is empty for requests that run no inference.
     """
     if content_type.startswith(b"application/grpc"):
         return "" if path.startswith(_GRPC_MANAGEMENT) else "grpc_method"

@@ -1,12 +1,11 @@
-"""Knows an event again that differs from an earlier one only in its text.
+"""Match events against a template, to avoid parsing the JSON of every event.
 
-Nearly all events of a stream do: what they say is then known without reading their JSON.  An event
-that was read in full becomes the likeness of those after it: what stands before and after the one
-text in it.  An event with the same before and after, and nothing but a JSON string between them, is
-the same document but for that string.  ``usage`` may differ too where it comes last, and so may a
-``sequence_number`` after the text, which counts events.
+Most events of a stream differ from the one before only in their text.  A parsed event becomes the
+template of later ones: the bytes before and after its only text.  An event with the same prefix and
+suffix, and only a JSON string between them, is the same document except for that string.  A final
+``usage`` may differ too, and so may a ``sequence_number`` after the text.
 
-Of the earlier event only names and numbers are kept, never the text.
+A template holds names and numbers, never text.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from exporter.protocol.json_scan import Found, loaded
 from exporter.protocol.payloads import ResponsePart
 
 MAX_BYTES = 2048
-"""What is longer is read in full every time."""
+"""The size limit of an event that becomes a template."""
 
 _STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*:)?', re.DOTALL)
 _BODY = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -28,7 +27,7 @@ _BACKSLASH = b"\\"[0]
 _NUMBER = re.compile(rb'(?<="sequence_number":)[0-9]{1,18}(?=[,}])')
 _DIGITS = re.compile(rb"[0-9]{1,18}+")
 _USAGE = re.compile(rb'"usage"\s*:\s*')
-# The members whose strings are names and no text, wherever they stand.
+# Members whose strings are names and not text, at any depth.
 _NAMES = frozenset(
     (
         *(b"id", b"object", b"model", b"role", b"type", b"finish_reason", b"system_fingerprint"),
@@ -38,10 +37,10 @@ _NAMES = frozenset(
 
 
 class EventTemplate(NamedTuple):
-    """What stands before and after the text, and where that starts.
+    """The bytes before and after the text, and the offset where the text starts.
 
-    With ``usage`` that member's value follows, and the end of the document.  With ``tail`` a number
-    and that follow.
+    With ``usage``, the value of that member follows and ends the document.  With ``tail``, a number
+    and then ``tail`` follow.
     """
 
     before: bytes
@@ -51,7 +50,7 @@ class EventTemplate(NamedTuple):
     tail: bytes = b""
 
     def match(self, data: bytes) -> int:
-        """Return where ``after`` ends in an event that is like this, -1 in any other."""
+        """Return the offset where ``after`` ends in a matching event, -1 in any other."""
         before, after, start, usage, tail = self
         if not data.startswith(before):
             return -1
@@ -67,27 +66,27 @@ class EventTemplate(NamedTuple):
         return end if usage or end == len(data) else -1
 
 
-def likeness(
-    data: bytes, piece: ResponsePart, read: Callable[[Mapping[str, Found]], ResponsePart]
+def template_of(
+    data: bytes, part: ResponsePart, read: Callable[[Mapping[str, Found]], ResponsePart]
 ) -> EventTemplate | None:
-    """Return the likeness of an event that says ``piece``, as ``read`` finds; None if it has none.
+    """Return the template of an event that ``read`` parses as ``part``; None if it has none.
 
-    It has one if a single string in it may be text, and the event without that says the same but
-    bears none.
+    An event has a template if only one of its strings may be text, and if the event without that
+    string parses the same except for ``has_text``.
     """
-    if not piece.bears or len(data) > MAX_BYTES:
+    if not part.has_text or len(data) > MAX_BYTES:
         return None
     span = _text(data)
     if not span:
         return None
     start, end = span
     without = loaded(data[:start] + data[end:])
-    if without is None or read(without) != piece._replace(bears=False):
+    if without is None or read(without) != part._replace(has_text=False):
         return None
-    if piece.usage is None and (number := _NUMBER.search(data, end)):
+    if part.usage is None and (number := _NUMBER.search(data, end)):
         after, tail = data[end : number.start()], data[number.end() :]
         return EventTemplate(data[:start], after, start, usage=False, tail=tail)
-    if piece.usage is None:
+    if part.usage is None:
         return EventTemplate(data[:start], data[end:], start, usage=False)
     ends = [member.end() for member in _USAGE.finditer(data, end)]
     if not ends or usage_at(data, ends[-1]) != without.get("usage"):
@@ -96,7 +95,7 @@ def likeness(
 
 
 def usage_at(data: bytes, at: int) -> Found:
-    """Return the value that ends a document at its last brace, None if there is none."""
+    """Return the JSON value between an offset and the last brace, None if there is none."""
     if not data.endswith(b"}"):
         return None
     try:
@@ -107,7 +106,7 @@ def usage_at(data: bytes, at: int) -> Found:
 
 
 def _text(data: bytes) -> tuple[int, int] | None:
-    """Return where the one string stands that may be text, without its quotes."""
+    """Return the offsets of the only string that may be text, without its quotes."""
     found, key = None, b""
     for string in _STRING.finditer(data):
         if string[2] is not None:

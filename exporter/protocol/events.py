@@ -1,7 +1,7 @@
-"""What happens to a request on the wire, as observers tell it and listeners take it in.
+"""Interfaces of sans-I/O observers and of the listeners that they report to.
 
 Observers are like the protocol parsers of h11 and h2: bytes, their direction and the time go in,
-events come out, and nothing here does I/O or reads a clock.  Events are calls instead of objects,
+events come out.  They do no I/O and read no clock.  Events are method calls instead of objects,
 because there is one for every token.
 """
 
@@ -33,7 +33,7 @@ Outcome = Literal["ok", "error", "rejected", "timeout", "cancelled", "invalid", 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What the engine says of its own time, in seconds; None where it does not."""
+    """The engine's own timing of a request in seconds; None where it reports none."""
 
     queue: float | None = None
     prefill: float | None = None
@@ -42,20 +42,22 @@ class Stages:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One request and its answer, whether or not it comes in pieces.
+    """One request and its response, streaming or not.
 
-    The observer fills in who asks for what, and what the server says of it; texts are as they came
-    and may be anything.  ``arrived`` is when the last byte of the request was seen (the first byte
-    of the answer if that came before), in seconds of the observer's clock.  ``prompt`` is a salted
-    hash of what was asked, 0 where there is none: equal requests are told apart by nothing else.
-    ``counted`` says that the number of output tokens is the server's own.  ``choices`` is how many
-    answers were asked for; only the first one's chunks are timed, ``other_chunks`` counts those of
-    the others.  ``silent_end`` says that the answer may end without a trace on the wire.
-    ``opaque`` says that the answer, or the rest of it, cannot be read, so that nothing is known of
-    its tokens; ``unread`` that some of it has come.
+    The observer sets the fields up to ``silent_end``.  Strings are as received and may be anything.
 
-    Below that is the listener's: it measures by it and nobody else touches it.  ``first_tokens`` is
-    how many tokens the first chunk had, 0 where the server does not say.
+    * ``arrived``: when the last byte of the request was seen, or the first byte of the response if
+      that came earlier; in seconds of the observer's clock.
+    * ``prompt``: a salted hash of the request, to recognise retries; 0 if unknown.
+    * ``choices``: the requested number of choices.  Only the chunks of the first one are timed;
+      ``other_chunks`` counts those of the others.
+    * ``counted``: the server reported the number of output tokens.
+    * ``silent_end``: the response may end without a marker on the wire.
+    * ``opaque``: the response, or the rest of it, cannot be parsed, so its tokens are unknown;
+      ``unread``: some of that has arrived.
+
+    The listener sets the fields below.  ``first_tokens`` is the size of the first chunk in tokens,
+    0 if the server does not report it.
     """
 
     endpoint: Endpoint
@@ -87,57 +89,57 @@ class Stream:
 
 
 class Listener(Protocol):
-    """Takes in what observers tell; times are in seconds of one clock that never goes back."""
+    """Receive the events of observers; times are in seconds of one monotonic clock."""
 
     def started(self, stream: Stream, time: float) -> None:
-        """Take in that a request has arrived whole, or that its answer has begun."""
+        """Handle a complete request, or the start of its response if that comes earlier."""
 
     def chunk(self, stream: Stream, time: float, tokens: int) -> None:
-        """Take in that a piece of the answer came that bears text, at least one token.
+        """Handle a chunk with text, that is at least one token, of a streaming response.
 
-        ``tokens`` is how many the server says the piece has (continuous usage), 0 where it does
-        not: then nobody knows, and a piece counts as one.  Only for streaming answers.
+        ``tokens`` is the server's token count of the chunk (continuous usage).  It is 0 if the
+        server reports none; the chunk then counts as one token.
         """
 
     def closing(self, stream: Stream, time: float) -> None:
-        """Take in that the client will send no more: it has left, or only closed its half.
+        """Handle the client's FIN: a disconnect, or only the end of its half.
 
-        What comes after may be for nobody; ``ended`` tells.
+        The outcome in ``ended`` decides which of the two it was.
         """
 
     def ended(
         self, stream: Stream, time: float, outcome: Outcome, reason: str, stopped: float | None
     ) -> None:
-        """Take in that the request is over; always the last event of a stream that started.
+        """Handle the end of a request: always the last event of a stream that started.
 
-        ``reason`` is the server's own word (finish reason, HTTP status, gRPC status name) or, where
-        it has none, ours: ``in_band``, ``truncated``, ``reset``.  With ``disconnected`` the client
-        left at the last ``closing`` (``time`` if there was none), and ``stopped`` is when the
-        server was last seen to send for it or to end it, None where nothing was seen after.
+        ``reason`` is the server's (finish reason, HTTP status, gRPC status name), or ``in_band``,
+        ``truncated`` or ``reset``.  With ``disconnected`` the client disconnected at the last
+        ``closing`` (at ``time`` if there was none), and ``stopped`` is when the server last sent
+        for the request or ended it, None if it did neither after the disconnect.
         """
 
     def lost(self, stream: Stream) -> None:
-        """Forget a stream of which bytes were not seen, and count it as lossy.
+        """Discard a stream with missing bytes, and count it as lossy.
 
-        The last event of that stream, and the only one if its request was not seen whole.
+        The last event of that stream, and the only one if its request was not seen completely.
         """
 
     def blocked(self, stream: Stream) -> None:
-        """Note that the client does not read; ``backpressure`` follows when it reads again."""
+        """Mark the client as not reading; ``backpressure`` follows when it reads again."""
 
     def backpressure(self, stream: Stream, seconds: float) -> None:
-        """Take in for how long a client did not read what was there for it."""
+        """Record the seconds for which a client did not read the data ready for it."""
 
     def skipped(self, reason: str) -> None:
-        """Take in that something was not understood and is left out; ``reason`` is one word."""
+        """Count a request or connection that is not observed, by ``reason``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObserverSettings:
-    """What observers need to know beside the bytes.
+    """Settings of observers.
 
-    ``tenant_header`` is a header's name in lower case, empty for none.  ``salt`` makes hashes of
-    prompts useless to everybody else.
+    ``tenant_header`` is a header's name in lower case, empty for none.  ``salt`` keys the hashes of
+    prompts, so that they are of no use outside this process.
     """
 
     tenant_header: str = ""
@@ -145,50 +147,49 @@ class ObserverSettings:
 
 
 class Observer(Protocol):
-    """Watches one connection, whichever protocol it speaks.
+    """Observe one connection, whatever its protocol.
 
-    After bytes that cannot be understood an observer is ``inactive``: it takes everything and tells
-    nothing more.  Nothing that is fed makes it raise, loop or hold more than its bound.
-    ``refusal`` is empty, or one word for why what the client sent may be read in two ways: whoever
-    forwards must not pass on what was fed last, lest the server reads something else than is
-    counted.
+    After bytes that it cannot parse, an observer is ``inactive``: it ignores all further bytes.  No
+    input makes it raise, loop or exceed its memory bound.  ``refusal`` is the reason why the bytes
+    fed last are ambiguous, else empty.  A proxy must not forward ambiguous bytes, because the
+    server could parse them differently (request smuggling).
     """
 
     @property
     def inactive(self) -> bool:
-        """Whether nothing more is understood."""
+        """Whether the observer ignores all further bytes."""
         ...
 
     @property
     def refusal(self) -> str:
-        """Why what was fed last must not be passed on, empty if it may."""
+        """The reason why the bytes fed last must not be forwarded, empty if they may be."""
         ...
 
     def feed(self, direction: Direction, data: bytes, time: float) -> None:
-        """Take in the next bytes of a direction."""
+        """Feed the next bytes of a direction."""
 
     def half_closed(self, direction: Direction, time: float) -> None:
-        """Take in that a side sent its FIN."""
+        """Handle the FIN of a side."""
 
     def aborted(self, time: float) -> None:
-        """Take in that the client is gone for good (RST, or its end of the connection is lost)."""
+        """Handle the client's disconnect (RST, or its half of the connection is lost)."""
 
     def server_lost(self, time: float) -> None:
-        """Take in that the server reset the connection, or could not be reached."""
+        """Handle a server's reset, or a server that could not be reached."""
 
     def gap(self, direction: Direction, time: float) -> None:
-        """Take in that bytes of a direction were not seen; streams they may belong to are lost."""
+        """Handle missing bytes of a direction; streams that they may belong to are lost."""
 
     def blocked(self) -> None:
-        """Note that the client does not read; ``backpressure`` follows when it reads again."""
+        """Mark the client as not reading; ``backpressure`` follows when it reads again."""
 
     def backpressure(self, seconds: float) -> None:
-        """Take in for how long the client did not read what was there for it."""
+        """Record the seconds for which the client did not read the data ready for it."""
 
     def expire(self, time: float) -> None:
-        """End what waits for a server that says nothing more about a client that left."""
+        """End requests whose client disconnected and whose server has gone silent."""
 
     @property
     def live(self) -> int:
-        """How many requests are under way."""
+        """The number of active requests."""
         ...

@@ -1,4 +1,4 @@
-"""What gRPC puts into HTTP/2: messages with five bytes before each, and a status at the end.
+"""Parse gRPC's length-prefixed messages, and map its status codes to outcomes.
 
 See "gRPC over HTTP2" (PROTOCOL-HTTP2.md) and statuscodes.md of gRPC.
 """
@@ -14,9 +14,9 @@ from exporter.protocol.events import Outcome
 from exporter.protocol.response import of_status
 
 HELD_BYTES = 8192
-"""How much of a message is kept until the rest of it has passed, and is inflated."""
+"""Bytes of a message that are buffered, and the limit of its decompressed size."""
 
-_UNKNOWN_MODEL = b"unknown model"  # Triton, with whichever status
+_UNKNOWN_MODEL = b"unknown model"  # Triton sends it with any status
 PREFIX_BYTES = 5
 _UNKNOWN, _DIGITS = 2, 2
 _HTTP_DIGITS = 3
@@ -45,14 +45,14 @@ _STATUS: tuple[tuple[str, Outcome], ...] = (
 
 
 class MalformedStreamError(ValueError):
-    """The bytes are no gRPC messages; ``args`` is one word for what is wrong."""
+    """The bytes are not gRPC messages; ``args`` is the reason of the skip."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcMessage:
-    """A message of which all has passed; ``body`` is its beginning if it is not ``whole``.
+    """A complete message; ``body`` is only its prefix unless ``whole``.
 
-    Then there may be a ``hash`` of all of it.
+    A message that is not ``whole`` may have a ``hash`` of all its bytes.
     """
 
     body: bytes
@@ -61,26 +61,26 @@ class GrpcMessage:
 
 
 class GrpcMessageReader:
-    """Takes one direction of a call apart into messages.
+    """Split one direction of a call into messages.
 
-    ``encoding`` is the header ``grpc-encoding`` of that direction.  ``hashed`` begins the hash of a
-    message that is too long to be held, from what is.
+    ``encoding`` is the header ``grpc-encoding`` of that direction.  ``start_hash`` starts the hash
+    of a message that is too long to buffer, given its prefix.
     """
 
-    __slots__ = ("_hash", "_hashed", "_head", "_left", "encoding")
+    __slots__ = ("_hash", "_head", "_missing", "_start_hash", "encoding")
 
     def __init__(
-        self, encoding: bytes = b"", hashed: Callable[[bytes], blake2b] | None = None
+        self, encoding: bytes = b"", start_hash: Callable[[bytes], blake2b] | None = None
     ) -> None:
         self.encoding = encoding
-        self._hashed = hashed
+        self._start_hash = start_hash
         self._head = bytearray()
-        self._left = 0
+        self._missing = 0
         self._hash: blake2b | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether some of a message has been seen, and not all."""
+    def in_message(self) -> bool:
+        """Whether a message is incomplete."""
         return bool(self._head)
 
     def feed(self, data: bytes, start: int, stop: int) -> Iterator[GrpcMessage]:
@@ -96,35 +96,37 @@ class GrpcMessageReader:
                 start += len(more)
                 if len(head) < PREFIX_BYTES:
                     return
-                self._left = int.from_bytes(head[1:], "big")
-            end = min(stop, start + self._left)
+                self._missing = int.from_bytes(head[1:], "big")
+            end = min(stop, start + self._missing)
             held = min(end, start + HELD_BYTES + PREFIX_BYTES - len(head))
             head += data[start:held]
-            if held < end and self._hashed and not head[0]:
-                self._hash = self._hash or self._hashed(bytes(head[PREFIX_BYTES:]))
+            if held < end and self._start_hash and not head[0]:
+                self._hash = self._hash or self._start_hash(bytes(head[PREFIX_BYTES:]))
                 self._hash.update(data[held:end])
-            self._left -= end - start
+            self._missing -= end - start
             start = end
-            if not self._left:
+            if not self._missing:
                 yield self._message()
 
-    def cut_off(self) -> GrpcMessage:
-        """Return what has been seen of a message that is not over; raises MalformedStreamError."""
-        return _opened(bytes(self._head), False, None, self.encoding)
+    def partial_message(self) -> GrpcMessage:
+        """Return the prefix of an incomplete message; raises MalformedStreamError."""
+        return _decode_message(bytes(self._head), False, None, self.encoding)
 
     def _message(self) -> GrpcMessage:
         head = bytes(self._head)
         whole = int.from_bytes(head[1:PREFIX_BYTES], "big") == len(head) - PREFIX_BYTES
-        hashed, self._hash = self._hash, None
+        start_hash, self._hash = self._hash, None
         self._head.clear()
-        return _opened(head, whole, hashed, self.encoding)
+        return _decode_message(head, whole, start_hash, self.encoding)
 
 
-def _opened(head: bytes, whole: bool, hashed: blake2b | None, encoding: bytes) -> GrpcMessage:
-    """Return the message that begins with ``head``, the five bytes before it included."""
+def _decode_message(
+    head: bytes, whole: bool, start_hash: blake2b | None, encoding: bytes
+) -> GrpcMessage:
+    """Decode the message that starts with ``head``, its five-byte prefix included."""
     compressed, body = head[0], head[PREFIX_BYTES:]
     if not compressed:
-        return GrpcMessage(body, whole, hashed)
+        return GrpcMessage(body, whole, start_hash)
     if compressed != 1:
         raise MalformedStreamError("malformed")
     if encoding not in _WINDOW_BITS:
@@ -150,7 +152,7 @@ def outcome(status: bytes | None, message: bytes) -> tuple[Outcome, str]:
 
 
 def http_outcome(status: bytes) -> tuple[Outcome, str]:
-    """Return outcome and reason of a call that was answered with another HTTP status than 200."""
+    """Return outcome and reason of a call whose HTTP status is not 200."""
     if not status.isdigit() or len(status) != _HTTP_DIGITS:
         return "error", "truncated"
     return of_status(int(status)), status.decode()

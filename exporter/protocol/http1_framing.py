@@ -1,8 +1,8 @@
-"""HTTP/1.1 messages of one direction, told apart by RFC 9112 and by nothing more lenient.
+"""Parse HTTP/1.1 messages of one direction, strictly by RFC 9112.
 
-Whatever two readers may take for different messages is refused: see :class:`MalformedMessage`.
-Bodies are handed on in the pieces they come in, without their framing; only heads, lines of chunk
-sizes and trailers are held until they are whole.
+Bytes that two parsers could read as different messages are refused: see :class:`MalformedMessage`.
+Bodies are passed on in the parts in which they arrive, without their framing.  Only heads, chunk
+size lines and trailers are buffered until they are complete.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 HEAD_BYTES: Final = 64 * 1024
-"""The longest head, and the longest trailers."""
+"""The size limit of a head, and of trailers."""
 CHUNK_LINE_BYTES: Final = 16 * 1024
-"""The longest line of a chunk's size, with its extensions: as long as Node.js takes."""
+"""The size limit of a chunk size line with its extensions; the same as in Node.js."""
 MAX_LENGTH: Final = 2**60
 
 Fields = list[tuple[bytes, bytes]]
 """The header fields in order, names in lower case, values without space around them."""
 
 
-class MalformedMessage(Exception):  # noqa: N818 - what it is, not that it is an error of ours
-    """Bytes that are no HTTP/1 message, or that may be read in two ways; one word says why.
+class MalformedMessage(Exception):  # noqa: N818 - the peer's message, not an error of this code
+    """Bytes that are no HTTP/1 message, or an ambiguous one.
 
+    ``reason`` is one of
     ``version``, ``start_line``, ``field``, ``bare_newline`` (CR or LF alone, NUL), ``folded``,
-    ``length`` (Content-Length malformed, twice and different, or beside Transfer-Encoding),
+    ``length`` (Content-Length malformed, repeated and different, or with Transfer-Encoding),
     ``encoding`` (a Transfer-Encoding other than chunked), ``chunk``, ``too_long``.
     """
 
-    def __init__(self, word: str) -> None:
-        super().__init__(word)
-        self.word = word
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class BodyFraming(Enum):
-    """How the end of a body is found."""
+    """How the end of a body is determined."""
 
     NONE = auto()
     LENGTH = auto()
@@ -45,9 +46,9 @@ class BodyFraming(Enum):
 
 
 class Framing(NamedTuple):
-    """What kind of body follows a head, and how many bytes it has if that is known.
+    """How the body after a head ends, and its length in bytes if that is known.
 
-    ``interim`` says that the head alone was no message: the real one follows (1xx).
+    ``interim``: the head is a 1xx response, and the final response follows.
     """
 
     body: BodyFraming
@@ -79,7 +80,7 @@ _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*)")
 _STRAY = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _SIZES: Final = {b"%x\r\n" % size: size for size in range(1, 1024)}
-"""The lines of small chunks, as servers write them."""
+"""The size lines of small chunks, as servers write them."""
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
 
 
@@ -96,18 +97,18 @@ def response(head: bytes) -> ResponseHead:
 
 
 def values(fields: Fields, name: bytes) -> list[bytes]:
-    """Return the values of a field, one for each time it is there."""
+    """Return the values of a field, one for each occurrence."""
     return [value for key, value in fields if key == name]
 
 
 def has_token(fields: Fields, name: bytes, token: bytes) -> bool:
-    """Whether a field that is a list has a member, in any case of letters."""
+    """Whether a list-valued field has a member, case-insensitively."""
     found = b",".join(values(fields, name)).lower().split(b",")
     return token in (member.strip(b" \t") for member in found)
 
 
 def body_of(version: bytes, fields: Fields) -> Framing | None:
-    """Return what the fields say of the body's end, None if nothing (RFC 9112, section 6.3)."""
+    """Return the framing that the fields declare, None if they declare none (RFC 9112, 6.3)."""
     encodings = values(fields, b"transfer-encoding")
     lengths = set(values(fields, b"content-length"))
     if encodings:
@@ -130,9 +131,9 @@ def body_of_request(found: RequestHead) -> Framing:
 
 
 def body_of_response(found: ResponseHead, method: bytes) -> Framing | None:
-    """Return how the body of a response to such a request ends.
+    """Return how the body of a response to a request with ``method`` ends.
 
-    None if there are no more messages: from here on the connection speaks something else.
+    None if the connection switches to another protocol.
     """
     if found.status == 101 or (method == b"CONNECT" and 200 <= found.status < 300):
         return None
@@ -144,10 +145,10 @@ def body_of_response(found: ResponseHead, method: bytes) -> Framing | None:
     return framing
 
 
-TakeHead = Callable[[bytes, float, float], Framing]
-"""Takes a head without the empty line that ends it, when it began and the time."""
-TakeBody = Callable[[bytes, float], None]
-"""Takes a piece of a body and the time."""
+HeadCallback = Callable[[bytes, float, float], Framing]
+"""Called with a head (without its final empty line), the time it began, and the time."""
+BodyCallback = Callable[[bytes, float], None]
+"""Called with a part of a body and the time."""
 
 
 class _State(Enum):
@@ -161,99 +162,99 @@ class _State(Enum):
 
 
 class MessageParser:
-    """Takes the bytes of a direction; tells heads, pieces of bodies and ends of messages.
+    """Parse the bytes of a direction; call back for heads, parts of bodies and ends of messages.
 
-    ``take_body`` may be set anew with every head.  ``framing`` takes what frames bodies, each part
-    of it whole: lines of chunk sizes, ends of chunks, trailers, and empty lines before a message.
-    With it every byte is handed out exactly once, in order; a head comes without its last four.
-    ``feed`` raises Malformed and whatever the functions it calls raise, and is of no more use then.
+    ``on_body`` may be set anew with every head.  ``framing`` is called with each complete element
+    of body framing: chunk size lines, chunk ends, trailers, and empty lines before a message.
+    With it every byte is passed on exactly once, in order; a head lacks its last four bytes.
+    ``feed`` raises MalformedMessage and any exception of a callback; the parser is unusable then.
     """
 
-    __slots__ = ("_awaits", "_began", "_end", "_framing", "_head", "_held", "_left", "take_body")
+    __slots__ = ("_began", "_end", "_framing", "_head", "_held", "_missing", "_state", "on_body")
 
     def __init__(
         self,
-        head: TakeHead,
-        body: TakeBody,
+        head: HeadCallback,
+        body: BodyCallback,
         end: Callable[[float], None],
         framing: Callable[[bytes], None] | None = None,
     ) -> None:
         self._head = head
         self._end = end
         self._framing = framing
-        self.take_body = body
-        self._awaits = _State.HEAD
+        self.on_body = body
+        self._state = _State.HEAD
         self._held = bytearray()
-        self._left = 0
+        self._missing = 0
         self._began = 0.0
 
     @property
     def held(self) -> int:
-        """How many bytes are held."""
+        """The number of buffered bytes."""
         return len(self._held)
 
     @property
     def pending(self) -> bytes:
-        """The bytes that are held."""
+        """The buffered bytes."""
         return bytes(self._held)
 
     @property
     def between(self) -> bool:
-        """Whether no message has begun that has not ended."""
-        return self._awaits is _State.HEAD and not self._held
+        """Whether the parser is between two messages."""
+        return self._state is _State.HEAD and not self._held
 
     def feed(self, data: bytes, time: float) -> None:
-        """Take in the next bytes."""
+        """Parse the next bytes."""
         at, end = 0, len(data)
-        if self._awaits is _State.CHUNK_LINE and not self._held:
-            # Mostly a segment is one chunk, or a few, and not large.
-            take_body, framing = self.take_body, self._framing
+        if self._state is _State.CHUNK_LINE and not self._held:
+            # Fast path: most segments hold one small chunk or a few.
+            on_body, framing = self.on_body, self._framing
             while size := _SIZES.get(data[at : (start := data.find(b"\n", at) + 1)]):
                 after = start + size
                 if not data.startswith(b"\r\n", after):
                     break
                 if framing:
                     framing(data[at:start])
-                    take_body(data[start:after], time)
+                    on_body(data[start:after], time)
                     framing(b"\r\n")
                 else:
-                    take_body(data[start:after], time)
+                    on_body(data[start:after], time)
                 at = after + 2
         while at < end:
             at = self._step(data, at, time)
 
     def closed(self, time: float) -> bool:
-        """Take in that the direction ends here; return whether that is the end of a message."""
-        if self._awaits is _State.REST:
+        """Handle the end of the direction; return whether it is the end of a message."""
+        if self._state is _State.REST:
             self._finish(time)
         return self.between
 
     def _step(self, data: bytes, at: int, time: float) -> int:
-        awaits = self._awaits
-        if awaits is _State.REST:
-            self.take_body(data[at:], time)
+        state = self._state
+        if state is _State.REST:
+            self.on_body(data[at:], time)
             return len(data)
-        if awaits is _State.BODY or awaits is _State.CHUNK:
-            piece = data[at : at + self._left]
-            self._left -= len(piece)
-            self.take_body(piece, time)
-            if not self._left:
-                if awaits is _State.BODY:
+        if state is _State.BODY or state is _State.CHUNK:
+            part = data[at : at + self._missing]
+            self._missing -= len(part)
+            self.on_body(part, time)
+            if not self._missing:
+                if state is _State.BODY:
                     self._finish(time)
                 else:
-                    self._awaits = _State.CHUNK_END
-            return at + len(piece)
-        if awaits is _State.HEAD:
+                    self._state = _State.CHUNK_END
+            return at + len(part)
+        if state is _State.HEAD:
             return self._in_head(data, at, time)
-        if awaits is _State.CHUNK_LINE:
+        if state is _State.CHUNK_LINE:
             return self._in_chunk_line(data, at)
-        if awaits is _State.CHUNK_END:
+        if state is _State.CHUNK_END:
             return self._in_chunk_end(data, at)
         return self._in_trailers(data, at, time)
 
     def _in_head(self, data: bytes, at: int, time: float) -> int:
         if not self._held:
-            # Empty lines before a message are passed over (RFC 9112, section 2.2).
+            # Empty lines before a message are skipped (RFC 9112, section 2.2).
             while data.startswith(b"\r\n", at):
                 at += 2
                 self._frame(b"\r\n")
@@ -261,7 +262,7 @@ class MessageParser:
                 return at
             self._began = time
         elif self._held == b"\r":
-            # Half of such a line came before.
+            # The first byte of an empty line came in an earlier segment.
             if not data.startswith(b"\n", at):
                 raise MalformedMessage("bare_newline")
             self._held.clear()
@@ -270,8 +271,8 @@ class MessageParser:
         head, at = self._until(b"\r\n\r\n", data, at, HEAD_BYTES)
         if head is not None:
             framing = self._head(head[:-4], self._began, time)
-            self._left = framing.length
-            self._awaits = _FIRST[framing.body]
+            self._missing = framing.length
+            self._state = _FIRST[framing.body]
             if framing.body is BodyFraming.NONE and not framing.interim:
                 self._finish(time)
         return at
@@ -287,21 +288,21 @@ class MessageParser:
         if not found:
             raise MalformedMessage("chunk")
         self._frame(line)
-        self._left = int(found[1], 16)
-        self._awaits = _State.CHUNK if self._left else _State.TRAILERS
+        self._missing = int(found[1], 16)
+        self._state = _State.CHUNK if self._missing else _State.TRAILERS
         return at
 
     def _in_chunk_end(self, data: bytes, at: int) -> int:
         missing = b"\r\n"[len(self._held) :]
-        piece = data[at : at + len(missing)]
-        if not missing.startswith(piece):
+        part = data[at : at + len(missing)]
+        if not missing.startswith(part):
             raise MalformedMessage("chunk")
-        self._held += piece
-        if piece == missing:
+        self._held += part
+        if part == missing:
             self._held.clear()
             self._frame(b"\r\n")
-            self._awaits = _State.CHUNK_LINE
-        return at + len(piece)
+            self._state = _State.CHUNK_LINE
+        return at + len(part)
 
     def _in_trailers(self, data: bytes, at: int, time: float) -> int:
         if not self._held or self._held == b"\r":
@@ -326,11 +327,11 @@ class MessageParser:
             self._framing(data)
 
     def _finish(self, time: float) -> None:
-        self._awaits = _State.HEAD
+        self._state = _State.HEAD
         self._end(time)
 
     def _until(self, mark: bytes, data: bytes, at: int, limit: int) -> tuple[bytes | None, int]:
-        """Return what ends in a mark, and where that is; or hold all there is, and None."""
+        """Return the bytes up to a delimiter and the offset after it, or buffer them."""
         held = self._held
         before = len(held)
         held += data[at : at + limit - before + 1]

@@ -1,4 +1,4 @@
-"""One request over HTTP/1 and its answer: told from its arrival to its end."""
+"""Track one HTTP/1 request and its response, from arrival to outcome."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ from exporter.protocol.decompression import Inflater, supports
 from exporter.protocol.endpoints import Target, classify, path_of
 from exporter.protocol.events import Listener, ObserverSettings, Outcome, Stream
 from exporter.protocol.http1_framing import (
+    BodyCallback,
     BodyFraming,
     Fields,
     RequestHead,
     ResponseHead,
-    TakeBody,
     values,
 )
 from exporter.protocol.json_scan import JsonScanner, name
 from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader, of_status
 from exporter.protocol.sse import SseSplitter
 
-ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""So much of an answer that is no stream is looked through."""
+RESPONSE_BYTES: Final = 16 * 1024 * 1024
+"""The bytes of a non-streaming response that are scanned."""
 
 
 class HttpExchange:
-    """Tells of a request if it asks for tokens; ``stream`` is None if it does not.
+    """Report an inference request to the listener; ``stream`` is None for other requests.
 
-    Its prompt is the hash of its path and its body, with all that is in there: an ``id`` that
-    differs makes another prompt.
+    Its prompt is the hash of its path and its whole body, a request id included.
     """
 
     __slots__ = (
-        "_answer",
         "_api",
         "_closing",
         "_digest",
@@ -42,7 +40,8 @@ class HttpExchange:
         "_has_body",
         "_inflater",
         "_listener",
-        "_marked",
+        "_needs_end_marker",
+        "_reader",
         "_scanner",
         "_splitter",
         "_started",
@@ -56,10 +55,12 @@ class HttpExchange:
     ) -> None:
         self.method = request.method
         self._listener = listener
-        self._started = self._closing = self._ended = self._has_body = self._marked = False
+        self._started = self._closing = self._ended = self._has_body = self._needs_end_marker = (
+            False
+        )
         self._failed_late = False
         self._status = 0
-        self._answer: ResponseReader | None = None
+        self._reader: ResponseReader | None = None
         self._scanner: JsonScanner | None = None
         self._splitter: SseSplitter | None = None
         path = path_of(request.target)
@@ -84,40 +85,40 @@ class HttpExchange:
 
     @property
     def live(self) -> bool:
-        """Whether it was told and has not ended."""
+        """Whether the request has started and has not ended."""
         return self._started and not self._ended
 
     @property
     def held(self) -> int:
-        """How many bytes of what passed by are held."""
-        parts = (self._scanner, self._splitter, self._answer)
+        """The number of bytes in buffers."""
+        parts = (self._scanner, self._splitter, self._reader)
         stream = self.stream
         names = (stream.model, stream.version, stream.tenant, stream.request_id) if stream else ()
         return sum(part.held for part in parts if part) + sum(map(len, names))
 
-    def asks(self, piece: bytes, time: float) -> None:
-        """Take in a piece of the request's body."""
+    def feed_request(self, part: bytes, time: float) -> None:
+        """Feed a part of the request's body."""
         if self._scanner and not self._started:
-            self._digest.update(piece)
+            self._digest.update(part)
             self._has_body = True
             if self._inflater:
-                self._inflater.feed(piece, time)
+                self._inflater.feed(part, time)
             else:
-                self._scanner.feed(piece)
+                self._scanner.feed(part)
 
-    def arrived(self, time: float) -> None:
-        """Take in that the request has arrived whole."""
+    def request_complete(self, time: float) -> None:
+        """Handle the end of the request."""
         if self.stream and not self._started:
             if self._has_body:
                 self.stream.prompt = int.from_bytes(self._digest.digest())
             self._start(self.stream, time, time)
 
-    def answers(
+    def response_head(
         self, head: ResponseHead, body: BodyFraming, began: float, time: float
-    ) -> TakeBody | None:
-        """Take in the head of the answer, which began to come at ``began``.
+    ) -> BodyCallback | None:
+        """Handle the head of the response, whose first byte came at ``began``.
 
-        Returns what takes its body, None if that says nothing.
+        Return the callback for its body, None if the body is of no interest.
         """
         stream = self.stream
         if not stream:
@@ -128,89 +129,89 @@ class HttpExchange:
         timing = values(head.fields, openai.TIMING_HEADER)
         stream.stages = openai.stages(b",".join(timing)) or stream.stages
         if not 200 <= head.status < 300:
-            # Triton says 400 for whatever goes wrong in a model too, but only of requests that it
-            # refuses it knows the length of what it has to say (http_server.cc).
+            # Triton answers 400 also to failures inside a model, but sends a Content-Length only
+            # for requests that it refuses (http_server.cc).
             late = head.status == 400 and body in (BodyFraming.CHUNKED, BodyFraming.UNTIL_CLOSE)
             self._failed_late = late and self._api is KSERVE
             return None
-        self._answer = ResponseReader(self._api, stream, self._listener)
+        self._reader = ResponseReader(self._api, stream, self._listener)
         kind = b",".join(values(head.fields, b"content-type")).lower()
         stream.streaming = kind.startswith(b"text/event-stream")
         encoding = _encoding(head.fields)
         if encoding and not supports(encoding):
-            self._read_no_more()
+            self._mark_opaque()
             return self._skip
-        take: TakeBody = self._scan
+        take: BodyCallback = self._scan
         if stream.streaming:
-            self._marked = body is BodyFraming.UNTIL_CLOSE and self._api.ends
-            self._splitter = SseSplitter(self._answer.event, self._answer.found, self._api.answer)
+            self._needs_end_marker = body is BodyFraming.UNTIL_CLOSE and self._api.ends
+            self._splitter = SseSplitter(self._reader.event, self._reader.found, self._api.response)
             take = self._splitter.feed
         else:
-            self._scanner = JsonScanner(self._api.answer, ANSWER_BYTES)
-        return Inflater(encoding, take, self._cannot_inflate).feed if encoding else take
+            self._scanner = JsonScanner(self._api.response, RESPONSE_BYTES)
+        return Inflater(encoding, take, self._inflate_failed).feed if encoding else take
 
-    def leave(self, time: float) -> None:
-        """Take in that the client sends no more."""
+    def client_closing(self, time: float) -> None:
+        """Handle the FIN of the client."""
         if self.stream and self.live and not self._closing and not self._is_done:
             self._closing = True
             self._listener.closing(self.stream, time)
 
     def blocked(self) -> None:
-        """Note that the client does not read."""
+        """Mark the client as not reading."""
         if self.stream and self.live:
             self._listener.blocked(self.stream)
 
     def backpressure(self, seconds: float) -> None:
-        """Take in for how long the client did not read."""
+        """Record the seconds for which the client did not read."""
         if self.stream and self.live:
             self._listener.backpressure(self.stream, seconds)
 
-    def complete(self, time: float) -> None:
-        """Take in the end of the answer."""
-        if not self._answer:
+    def response_complete(self, time: float) -> None:
+        """Handle the end of the response."""
+        if not self._reader:
             outcome = "error" if self._failed_late else of_status(self._status)
             self._end(time, outcome, str(self._status))
-        elif self._marked and not self._answer.done:
-            self.broken_off(time, "truncated")
+        elif self._needs_end_marker and not self._reader.done:
+            self.server_closed(time, "truncated")
         else:
             if self._scanner:
-                self._answer.whole(self._scanner.found)
-            self._end(time, *self._answer.outcome(self._status))
+                self._reader.whole(self._scanner.found)
+            self._end(time, *self._reader.outcome(self._status))
 
-    def broken_off(self, time: float, word: str) -> None:
-        """Take in that the server ended the connection before the answer was complete."""
-        if self._answer and self._is_done:
-            self._end(time, *self._answer.outcome(self._status))
+    def server_closed(self, time: float, reason: str) -> None:
+        """Handle a connection that the server closed before the end of the response."""
+        if self._reader and self._is_done:
+            self._end(time, *self._reader.outcome(self._status))
         elif self._closing:
             self._end(time, "disconnected", "", time)
         else:
-            failed = self._answer and self._answer.failed
-            self._end(time, "error", "in_band" if failed else word)
+            failed = self._reader and self._reader.failed
+            self._end(time, "error", "in_band" if failed else reason)
 
-    def left(self, time: float, stopped: float | None) -> None:
-        """Take in that the client is gone; ``stopped``: when the server was seen after that."""
-        if self._answer and self._is_done:
-            self._end(time, *self._answer.outcome(self._status))
+    def client_disconnected(self, time: float, stopped: float | None) -> None:
+        """Handle the client's disconnect; ``stopped``: when the server last sent after it."""
+        if self._reader and self._is_done:
+            self._end(time, *self._reader.outcome(self._status))
         else:
             self._end(time, "disconnected", "", stopped)
 
-    def lose(self, *, gap: bool) -> None:
-        """Take in that it cannot be followed, after a ``gap`` even if it has not started."""
+    def mark_lost(self, *, gap: bool) -> None:
+        """Report the request as lost; with missing bytes (``gap``) even if it has not started."""
         if self.stream and not self._ended and (self._started or gap):
             self._ended = True
             self._listener.lost(self.stream)
 
     @property
     def _is_done(self) -> bool:
-        return self._answer is not None and self._answer.done
+        return self._reader is not None and self._reader.done
 
     def _start(self, stream: Stream, arrived: float, time: float) -> None:
         if self._scanner:
-            asked = self._api.asked(self._scanner.found)
-            stream.model = stream.model or asked.model
-            stream.request_id = asked.request_id
-            stream.choices = asked.choices
-            stream.streaming = stream.streaming or asked.streaming
+            fields = self._api.read_request(self._scanner.found)
+            stream.model = stream.model or fields.model
+            stream.request_id = fields.request_id
+            stream.choices = fields.choices
+            stream.streaming = stream.streaming or fields.streaming
         self._scanner = None
         stream.arrived = arrived
         self._started = True
@@ -223,25 +224,25 @@ class HttpExchange:
             self._ended = True
             self._listener.ended(self.stream, time, outcome, reason, stopped)
 
-    def _scan(self, piece: bytes, time: float) -> None:
+    def _scan(self, part: bytes, time: float) -> None:
         if self._scanner:
-            self._scanner.feed(piece)
+            self._scanner.feed(part)
 
-    def _skip(self, piece: bytes, time: float) -> None:
-        """Pass over a piece of an answer that cannot be read."""
+    def _skip(self, part: bytes, time: float) -> None:
+        """Skip a part of a response that cannot be decompressed."""
         if self.stream:
             self.stream.unread = True
 
-    def _read_no_more(self) -> None:
-        """Give up on the rest of an answer: its outcome shows, its tokens do not."""
+    def _mark_opaque(self) -> None:
+        """Skip the rest of a response; its outcome is still observed."""
         self._listener.skipped("compressed")
-        self._marked = False
+        self._needs_end_marker = False
         self._scanner = self._splitter = None
         if self.stream:
             self.stream.opaque = True
 
-    def _cannot_inflate(self) -> None:
-        self._read_no_more()
+    def _inflate_failed(self) -> None:
+        self._mark_opaque()
         self._skip(b"", 0.0)
 
 
@@ -251,13 +252,13 @@ def _tenant(request: RequestHead, settings: ObserverSettings) -> str:
 
 
 def _inflater(scanner: JsonScanner, encoding: bytes) -> Inflater | None:
-    """Return what decompresses a request's body for a scanner, None if nothing can or must."""
+    """Return the decompressor of a request's body, None if it has none or is unsupported."""
     if not supports(encoding):
         return None
     return Inflater(encoding, lambda data, _: scanner.feed(data))
 
 
 def _encoding(fields: Fields) -> bytes:
-    """Return how a body is compressed, empty if it is not."""
+    """Return the Content-Encoding of a body, empty if it has none."""
     encoding = b",".join(values(fields, b"content-encoding")).strip().lower()
     return b"" if encoding == b"identity" else encoding

@@ -1,9 +1,8 @@
-"""Reads JSON that passes by in pieces, and keeps only what somebody asked to know of it.
+"""Scan JSON incrementally and keep only the wanted members.
 
-What is asked for is a tree in the shape of the document: a mapping for an object (``*`` stands for
-all other members), a list of one for an array, and for the rest how much of a text to keep.  What
-is found has the same shape.  All else is skipped at the speed of a regular expression, and of what
-was skipped nothing stays.
+The wanted members are a tree in the shape of the document: a mapping for an object (``*`` stands
+for all other members), a list of one element for an array, and a :class:`Keep` for a value.  The
+result has the same shape.  Everything else is skipped by a regular expression and not kept.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 NAME_BYTES = 256
-"""A text longer than this is no name and not kept; nor are keys."""
+"""The size limit of names and keys; longer ones are not kept."""
 COMMAS = 4096
-"""So many members and elements are looked at where something is wanted; then the scan ends."""
+"""The limit of scanned members and elements in wanted containers; the scan ends after it."""
 MEMBERS = 128
-"""So many members are kept of one object or array, the first ones; the rest of such an array is
-skipped whole."""
+"""The limit of kept members of one object or array, the first ones; the rest of an array is
+skipped."""
 
 
 SKIPS = 65_536
-"""Steps in what is skipped, one for each bracket that the regular expression cannot pass over
-because it is nested too deep; then the scan ends.  That bounds the work, whatever the size."""
+"""The limit of steps in skipped values; the scan ends after it.  A step is a bracket nested too
+deep for the regular expression, so the limit bounds the work of any document."""
 
 
 class Keep(Enum):
     """How much of a value to keep; numbers, true, false and null are always kept."""
 
     NAME = auto()
-    """A text as it is, an object or array as whether it has anything in it."""
+    """A string as it is; an object or array as whether it is not empty."""
     MARK = auto()
-    """A text as ``x`` if it is not empty, an object or array as whether it has anything in it."""
+    """A non-empty string as ``x``; an object or array as whether it is not empty."""
 
 
 Wanted = Mapping[str, "Wanted"] | list["Wanted"] | Keep
@@ -46,7 +45,7 @@ _FLAT = rb'(?:[^"\[\]{}]++|' + _TEXT + rb")*+"
 
 
 def _nested(inner: bytes) -> bytes:
-    """Return a pattern of what may stand in an object or array, with others of ``inner`` in it."""
+    """Return a pattern of the content of an object or array, with ``inner`` for nested ones."""
     return rb'(?:[^"\[\]{}]++|' + _TEXT + rb"|\[" + inner + rb"\]|\{" + inner + rb"\})*+"
 
 
@@ -58,7 +57,7 @@ _QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
 
 
 class _Expected(Enum):
-    """What comes next."""
+    """The token that the scanner expects next."""
 
     VALUE = auto()
     ELEMENT = auto()  # a value, or the end of an array that is empty
@@ -67,16 +66,16 @@ class _Expected(Enum):
     COMMA = auto()  # or the end of the object or array
     TEXT = auto()  # the rest of one
     LITERAL = auto()
-    SKIPPED = auto()  # the rest of what nobody asked for
+    SKIPPED = auto()  # the rest of an unwanted value
     NOTHING = auto()
 
 
 class JsonScanner:
-    """Takes a document in pieces; ``found`` is what it has had so far of what is wanted.
+    """Scan a document fed in parts; ``found`` holds the wanted members so far.
 
-    Of a member that comes twice the last one counts, as with the json module.  What is no JSON ends
-    the scan where that is noticed, which may be late: nothing here checks what is skipped.  After
-    ``limit`` bytes the rest is passed over; without a limit the scan reads to the end.
+    Of a repeated member the last one counts, as with the json module.  Invalid JSON ends the scan
+    where the scanner notices it; skipped values are not validated.  Bytes after ``limit`` are
+    skipped; without a limit the scan reads to the end.
     """
 
     __slots__ = (
@@ -108,11 +107,11 @@ class JsonScanner:
 
     @property
     def held(self) -> int:
-        """How many bytes of the document are held."""
+        """The number of buffered bytes."""
         return len(self._token or b"")
 
     def feed(self, data: bytes) -> None:
-        """Take in the next piece."""
+        """Scan the next part of the document."""
         if self._left is not None:
             data = data[: self._left]
             self._left -= len(data)
@@ -123,7 +122,7 @@ class JsonScanner:
             self._stop()
 
     def _step(self, data: bytes, at: int) -> int:
-        """Take in as much from ``at`` on as is of one kind; return where that ends."""
+        """Scan one token from ``at`` on; return the offset after it."""
         awaits = self._awaits
         if awaits is _Expected.TEXT:
             return self._text(data, at)
@@ -173,7 +172,7 @@ class JsonScanner:
             self._stop()
 
     def _value(self, byte: bytes) -> int:
-        """Begin a value; return how many bytes of it were taken in."""
+        """Begin a value; return the number of its bytes consumed."""
         wanted = self._wanted
         if not self._stack and byte != b"{":
             self._stop()
@@ -206,7 +205,7 @@ class JsonScanner:
         self._awaits = _Expected.COMMA if self._stack else _Expected.NOTHING
 
     def _of_element(self) -> Wanted | None:
-        """Return what is wanted of the next element where the innermost container is an array."""
+        """Return what is wanted of the next element if the innermost container is an array."""
         wanted, container = self._stack[-1]
         if isinstance(wanted, list) and isinstance(container, list) and len(container) < MEMBERS:
             return wanted[0]
@@ -223,7 +222,7 @@ class JsonScanner:
             at += 1
         end = _end(_REST, data, at)
         closed = end < len(data) and data[end] == _QUOTE
-        if end < len(data) and not closed:  # a backslash with nothing behind it yet
+        if end < len(data) and not closed:  # a backslash at the end of the data
             self._escaped = True
             end += 1
         self._filled = self._filled or end > begin
@@ -300,7 +299,7 @@ class JsonScanner:
         return at
 
     def _skip_text(self, data: bytes, at: int) -> int:
-        """Pass over the rest of a text, whose ``_token`` is there but stays empty."""
+        """Skip the rest of a string; its ``_token`` stays an empty buffer."""
         if self._escaped:
             self._escaped = False
             at += 1
@@ -314,7 +313,7 @@ class JsonScanner:
         return end + 1
 
     def _put(self, value: Found) -> None:
-        """Keep a value, if its place is wanted."""
+        """Keep a value if it is wanted."""
         container = self._stack[-1][1]
         if self._wanted is None:
             return
@@ -328,7 +327,7 @@ class JsonScanner:
 
 
 def loaded(data: bytes) -> dict[str, Found] | None:
-    """Return a whole document as the json module reads it, None if it is no object."""
+    """Parse a complete document with the json module; None if it is no object."""
     try:
         document = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
@@ -337,19 +336,19 @@ def loaded(data: bytes) -> dict[str, Found] | None:
 
 
 def name(value: Found) -> str:
-    """Return a text that can be shown as a name, or an empty one if the value is none."""
+    """Return a value that is a printable name, an empty string for any other."""
     if not isinstance(value, str) or len(value) > NAME_BYTES:
         return ""
     return value.encode("utf-8", "replace").decode()
 
 
 def count(value: Found) -> int | None:
-    """Return a number of things, None if the value is none."""
+    """Return a value that is a count, None for any other."""
     return value if type(value) is int and 0 <= value < 2**53 else None
 
 
 def _end(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
-    """Return where what a pattern matches from ``at`` on ends."""
+    """Return the end of a pattern's match at an offset, the offset itself without a match."""
     found = pattern.match(data, at)
     return found.end() if found else at
 

@@ -1,9 +1,9 @@
-"""The messages of KServe's inference.GRPCInferenceService, scanned for the few fields that matter.
+"""Scan protobuf messages of KServe's inference.GRPCInferenceService for a few fields.
 
-Field numbers and wire types are those of grpc_service.proto (KServe's open inference protocol as
-Triton extends it).  Nothing is decoded that is not asked for: tensors are stepped over by their
-length.  A message may be cut off after its first bytes (``whole=False``); what follows is then
-unknown, which is why every encoder's order, by field number, puts the tensors last.
+Field numbers and wire types are those of grpc_service.proto (KServe's open inference protocol with
+Triton's extensions).  Only the needed fields are decoded; tensors are skipped by their length.  A
+message may be truncated (``whole=False``).  Encoders write fields by number, with the tensors last,
+so the prefix has the needed fields.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 NAME_BYTES = 256
-"""Longer names and ids are cut: they are kept as long as their request is under way."""
+"""Longer names and ids are truncated, because they are kept as long as their request is active."""
 HEADS, HEAD_BYTES, HEAD_SIZES = 1024, 512, 16
-"""How many beginnings of responses are remembered, how long they may be, and of how many lengths.
+"""Limits of the head cache: number of heads, bytes of a head, number of distinct lengths.
 
-Each request has one of its own, because its id is in it.
+Each request has a head of its own, because the head contains the request id.
 """
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BYTES = 10
-_LEAST_BYTES, _MOST_BYTES = 4, 1 << 14  # of a response whose length takes a byte or two
+_LEAST_BYTES, _MOST_BYTES = 4, 1 << 14  # of a response with a length of one or two varint bytes
 
 # Tags: field number << 3 | wire type.
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22  # request and response
@@ -33,40 +33,40 @@ _BOOL_PARAM, _OTHER_PARAMS = 0x08, {0x10, 0x1A, 0x21, 0x28}
 _OUTPUT_NAME, _OUTPUT_CONTENTS = 0x0A, 0x2A
 _BYTES_CONTENTS = 0x42
 
-_ASK_FOR_FINAL = b"triton_enable_empty_final_response"
+_WANT_FINAL = b"triton_enable_empty_final_response"
 _FINAL = b"triton_final_response"
 _TEXT_OUTPUT = b"text_output"
 
 Field = tuple[int, int, int]
-"""Tag; then where a value of some length starts and stops, or a varint and where it stops."""
+"""Tag; then start and stop of a length-delimited value, or a varint and its stop."""
 
 
 class MalformedMessageError(ValueError):
-    """It is no message of this protocol."""
+    """The bytes are not a message of this protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A ModelInferRequest; ``id_field`` is where the field ``id`` starts and stops, tag included.
+    """A ModelInferRequest; ``id_field`` is start and stop of the field ``id``, tag included.
 
-    ``asks_for_final``: the server is to send a last response even if there is nothing in it.
+    ``wants_final``: the server sends a final response even if it is empty.
     """
 
     model: str = ""
     version: str = ""
     request_id: str = ""
-    asks_for_final: bool = False
+    wants_final: bool = False
     id_field: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True)
 class InferResponse:
-    """A ModelInferResponse, or what a ModelStreamInferResponse has of one.
+    """A ModelInferResponse, or the one inside a ModelStreamInferResponse.
 
-    ``final`` is the parameter ``triton_final_response``, None where it is not said.  ``outputs`` is
-    how many there are, ``text`` which of them is ``text_output``, -1 for none.  ``bearing`` says
-    that it bears text or, without ``text_output``, any output.  ``head`` is where the part starts
-    and stops that comes before the contents of the outputs, (0, 0) if they are not all at the end.
+    ``final`` is the parameter ``triton_final_response``, None if absent.  ``outputs`` is the number
+    of outputs, ``text`` the index of ``text_output``, -1 for none.  ``has_text``: it has text or,
+    without ``text_output``, any output.  ``head`` spans the bytes before the outputs'
+    contents, (0, 0) if the contents are not all at the end.
     """
 
     request_id: str
@@ -75,14 +75,14 @@ class InferResponse:
     final: bool | None
     outputs: int
     text: int
-    bearing: bool
+    has_text: bool
     head: tuple[int, int]
 
 
 def scan_request(message: bytes, *, whole: bool = True) -> InferRequest:
     """Read a ModelInferRequest; raises MalformedMessageError."""
     texts = dict.fromkeys((_MODEL_NAME, _MODEL_VERSION, _ID), "")
-    asks, id_field, before = False, (0, 0), 0
+    wants_final, id_field, before = False, (0, 0), 0
     for tag, start, stop in _fields(message, 0, len(message), whole):
         if tag in texts:
             texts[tag] = _text(message, start, stop)
@@ -90,10 +90,12 @@ def scan_request(message: bytes, *, whole: bool = True) -> InferRequest:
                 id_field = (before, stop)
         elif tag == _PARAMETERS:
             key, value = _parameter(message, start, stop)
-            if key == _ASK_FOR_FINAL:
-                asks = value is True
+            if key == _WANT_FINAL:
+                wants_final = value is True
         before = stop
-    return InferRequest(texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], asks, id_field)
+    return InferRequest(
+        texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], wants_final, id_field
+    )
 
 
 def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> InferResponse:
@@ -101,9 +103,9 @@ def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> Infe
 
     Raises MalformedMessageError.
     """
-    found = _Scan(message)
+    found = _ResponseFields(message)
     if not streamed:
-        found.take(0, len(message), whole)
+        found.scan(0, len(message), whole)
         return found.response(error=False)
     error, parts = False, 0
     for tag, start, stop in _fields(message, 0, len(message), whole):
@@ -111,14 +113,14 @@ def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> Infe
             error = stop > start
         elif tag == _INFER_RESPONSE:
             parts += 1
-            found.take(start, min(stop, len(message)), stop <= len(message))
+            found.scan(start, min(stop, len(message)), stop <= len(message))
     if parts != 1:
         found.head = (0, 0)
     return found.response(error=error)
 
 
-class _Scan:
-    """What has been found of a ModelInferResponse, which may come in several parts."""
+class _ResponseFields:
+    """Collect the fields of a ModelInferResponse, which may come in several parts."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -128,7 +130,7 @@ class _Scan:
         self._contents: list[tuple[int, int]] = []
         self.head = (0, 0)
 
-    def take(self, start: int, stop: int, whole: bool) -> None:
+    def scan(self, start: int, stop: int, whole: bool) -> None:
         message, head, in_order = self._message, start, whole
         for tag, begin, end in _fields(message, start, stop, whole):
             if tag == _RAW_CONTENTS:
@@ -162,7 +164,7 @@ class _Scan:
         )
 
     def _has_text(self, index: int) -> bool:
-        """Whether an output has text; what was cut off, or is in shared memory, is taken for it."""
+        """Whether an output has text; truncated or shared-memory contents count as text."""
         typed = self._outputs[index][1]
         if typed is not None:
             return typed
@@ -171,13 +173,13 @@ class _Scan:
         return _is_text(self._message, *self._contents[index])
 
 
-class Layouts:
-    """Reads responses by how they begin.
+class HeadCache:
+    """Cache of response heads, to avoid parsing every response of a stream.
 
-    A response of a stream differs from the one before it in nothing but the contents of its
-    outputs, which come last.  A head that was read once, followed by the contents of as many
-    outputs and by nothing else, means what it meant then: there is nothing to read but the lengths
-    of the contents, and whether there is text.  No head has text in it.
+    A response of a stream differs from the one before only in the contents of its outputs, which
+    come last.  A known head, followed by the contents of the same number of outputs and by nothing
+    else, has a known meaning: only the lengths of the contents and the presence of text are read.
+    Heads contain no text.
     """
 
     __slots__ = ("_known", "_sizes")
@@ -186,8 +188,8 @@ class Layouts:
         self._known: dict[bytes, tuple[str, str, int, int]] = {}
         self._sizes: list[int] = []
 
-    def learn(self, message: bytes, response: InferResponse) -> None:
-        """Remember how a ModelStreamInferResponse begins, if it has outputs and is not the last."""
+    def add(self, message: bytes, response: InferResponse) -> None:
+        """Cache the head of a ModelStreamInferResponse that has outputs and is not the last."""
         start, stop = response.head
         if stop - start > HEAD_BYTES or not response.outputs or response.final or response.error:
             return
@@ -204,10 +206,10 @@ class Layouts:
             if stop - start not in self._sizes:
                 self._sizes.append(stop - start)
 
-    def read(self, data: bytes, start: int, stop: int) -> tuple[str, str, bool] | None:
-        """Return id and version of a response, and whether it bears tokens; None if it is new.
+    def lookup(self, data: bytes, start: int, stop: int) -> tuple[str, str, bool] | None:
+        """Return id and version of a response, and whether it has tokens; None on a cache miss.
 
-        The ModelStreamInferResponse is what is in ``data`` between two offsets.
+        The ModelStreamInferResponse is ``data`` between two offsets.
         """
         if not _LEAST_BYTES < stop - start < _MOST_BYTES or data[start] != _INFER_RESPONSE:
             return None
@@ -219,14 +221,14 @@ class Layouts:
         for size in self._sizes:
             known = self._known.get(data[start : start + size])
             if known is not None:
-                bearing = _bearing(data, start + size, stop, known[2], known[3])
-                return None if bearing is None else (known[0], known[1], bearing)
+                has_text = _contents_have_text(data, start + size, stop, known[2], known[3])
+                return None if has_text is None else (known[0], known[1], has_text)
         return None
 
 
-def _bearing(data: bytes, start: int, stop: int, outputs: int, text: int) -> bool | None:
-    """Whether there are tokens in the contents of outputs; None if that is not all there is."""
-    bearing = text < 0
+def _contents_have_text(data: bytes, start: int, stop: int, outputs: int, text: int) -> bool | None:
+    """Whether the contents of outputs have tokens; None if other fields come with them."""
+    has_text = text < 0
     for index in range(outputs):
         if stop - start < 2 or data[start] != _RAW_CONTENTS:
             return None
@@ -240,21 +242,21 @@ def _bearing(data: bytes, start: int, stop: int, outputs: int, text: int) -> boo
         if end > stop:
             return None
         if index == text:
-            # One text, the usual case, is its length in 4 bytes and itself.
-            bearing = (
+            # Fast path: a tensor of one string is its length in 4 bytes and the string.
+            has_text = (
                 length > 4 and int.from_bytes(data[start : start + 4], "little") == length - 4
             ) or _is_text(data, start, end)
         start = end
-    return bearing if start == stop else None
+    return has_text if start == stop else None
 
 
 def _is_text(data: bytes, start: int, stop: int) -> bool:
-    """Whether any text of a BYTES tensor is not empty: each has its length in 4 bytes before it."""
+    """Whether a BYTES tensor has a non-empty string; each has a length prefix of 4 bytes."""
     return stop > len(data) or data.count(0, start, stop) < stop - start
 
 
 def _output(message: bytes, start: int, stop: int) -> tuple[bytes, bool | None]:
-    """Return an output's name, and whether its typed contents have text, None without any."""
+    """Return an output's name, and whether its typed contents have text, None without contents."""
     name, typed = b"", None
     for tag, begin, end in _inside(message, start, stop):
         if tag == _OUTPUT_NAME:
@@ -286,12 +288,12 @@ def _text(message: bytes, start: int, stop: int) -> str:
 
 
 def _inside(message: bytes, start: int, stop: int) -> Iterator[Field]:
-    """Yield the fields of a value, of which the end may have been cut off."""
+    """Yield the fields of a value that may be truncated."""
     return _fields(message, start, min(stop, len(message)), stop <= len(message))
 
 
 def _fields(message: bytes, start: int, stop: int, whole: bool) -> Iterator[Field]:
-    """Yield the fields between two offsets; where they are not whole, the last may stop later."""
+    """Yield the fields between two offsets; a truncated last field may stop after them."""
     while start < stop:
         try:
             tag, start = _varint(message, start, stop)
@@ -320,7 +322,7 @@ def _fields(message: bytes, start: int, stop: int, whole: bool) -> Iterator[Fiel
 
 
 def _varint(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Return a varint and where it stops; raises IndexError if that is not before ``stop``."""
+    """Return a varint and its stop; raises IndexError if it does not end before ``stop``."""
     if start >= stop:
         raise IndexError
     value = data[start]

@@ -1,8 +1,9 @@
-"""KServe v2 over HTTP as Triton speaks it: generate, generate_stream and infer.
+"""Parse KServe v2 over HTTP as served by Triton: generate, generate_stream and infer.
 
-Triton core http_server.cc: an answer of ``generate`` is one JSON object of outputs beside
-``model_name``, ``model_version``, ``id`` and ``parameters``; ``generate_stream`` sends one as each
-event, ``{"error": ...}`` included, and ends without a mark.  Nothing says how many tokens it has.
+A response of ``generate`` is one JSON object of outputs, with ``model_name``, ``model_version``,
+``id`` and ``parameters``.  ``generate_stream`` sends one such object as each event, or
+``{"error": ...}``, and has no end marker.  Token counts are not reported.  (Triton core,
+http_server.cc.)
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from exporter.protocol.payloads import RequestFields, ResponsePart
 
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 """The outputs of TensorRT-LLM's backends under return_perf_metrics: nanoseconds of a steady clock,
-as numbers from the C++ backend and as texts from the Python one."""
+as numbers from the C++ backend and as strings from the Python one."""
 BESIDE_OUTPUTS = frozenset(("id", "model_name", "model_version", "parameters"))
-"""What an answer has beside outputs, if it is no error."""
+"""Members of a response that are no outputs."""
 _NO_OUTPUTS = BESIDE_OUTPUTS | {"error"}
 
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
@@ -26,11 +27,11 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "generate_stream": "generate_stream",
     "infer": "generate",
 }
-"""What the last part of a path asks for.  ``infer`` gives one answer as ``generate`` does, only
-with its tensors written another way; ModelInfer, the same over gRPC, is counted too."""
+"""Endpoints by the last segment of the path.  ``infer`` returns one response as ``generate`` does,
+only with another encoding of tensors; ModelInfer, its gRPC counterpart, is counted too."""
 
 REQUEST: Final[Mapping[str, Wanted]] = {"id": Keep.NAME}
-ANSWER: Final[Mapping[str, Wanted]] = {
+RESPONSE: Final[Mapping[str, Wanted]] = {
     "*": Keep.MARK,
     "text_output": [Keep.MARK],
     "model_name": Keep.NAME,
@@ -39,29 +40,29 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> RequestFields:
-    """Return what a request's body says of it."""
+def read_request(body: Mapping[str, Found]) -> RequestFields:
+    """Return the fields of a request's body."""
     return RequestFields(request_id=name(body.get("id")))
 
 
-def read(answer: Mapping[str, Found]) -> ResponsePart:
-    """Return what an answer, or an event of one, says."""
-    if answer.get("error") is not None:
+def read_response(body: Mapping[str, Found]) -> ResponsePart:
+    """Read a whole response or one event of it."""
+    if body.get("error") is not None:
         return ResponsePart(error=True)
-    if "text_output" in answer:
-        text = answer["text_output"]
-        bears = any(text) if isinstance(text, list) else bool(text)
+    if "text_output" in body:
+        text = body["text_output"]
+        has_text = any(text) if isinstance(text, list) else bool(text)
     else:
-        bears = not answer.keys() <= _NO_OUTPUTS
+        has_text = not body.keys() <= _NO_OUTPUTS
     return ResponsePart(
-        bears=bears, version=name(answer.get("model_version")), stages=_stages(answer)
+        has_text=has_text, version=name(body.get("model_version")), stages=_stages(body)
     )
 
 
-def _stages(answer: Mapping[str, Found]) -> Stages | None:
-    if not all(key in answer for key in TIMES):
+def _stages(body: Mapping[str, Found]) -> Stages | None:
+    if not all(key in body for key in TIMES):
         return None
-    times = [_nanoseconds(answer[key]) for key in TIMES]
+    times = [_nanoseconds(body[key]) for key in TIMES]
     if None in times:
         return None
     arrived, scheduled, first, last = (time or 0 for time in times)

@@ -1,4 +1,4 @@
-"""An observer that sees nothing."""
+"""An observer that ignores everything."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class NullObserver:
-    """Takes everything and tells nothing: nobody knows what it is, or whoever did had a defect."""
+    """Ignore a connection of unknown protocol, or one whose observer raised an exception."""
 
     inactive = True
     refusal = ""
     live = 0
 
     def feed(self, *_: Any, **__: Any) -> None:
-        """Pass over."""
+        """Do nothing."""
 
     half_closed = aborted = server_lost = gap = blocked = backpressure = expire = feed

@@ -1,8 +1,8 @@
-"""OpenAI's chat and text completions, as Triton's frontend, trtllm-serve and vLLM speak them.
+"""Parse OpenAI's chat and text completions as served by Triton's frontend, trtllm-serve and vLLM.
 
-A chunk bears text if the first choice's delta (chat) or the choice itself (completions) has any;
-role-only and empty chunks, the one with the usage alone (``choices`` empty) and ``[DONE]`` do not.
-With continuous usage every chunk says how many tokens there have been.
+A chunk has text if the first choice's delta (chat) or the choice itself (completions) has any.
+Role-only and empty chunks, the usage chunk (``choices`` empty) and ``[DONE]`` have none.  With
+continuous usage every chunk carries the number of tokens so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from exporter.protocol.payloads import (
 
 DONE = b"[DONE]"
 TIMING_EVENT = b"trtllm.perf_metrics"
-"""trtllm-serve sends it after DONE to who asked with X-TRTLLM-return-metrics: 1."""
+"""The event that trtllm-serve sends after DONE for requests with X-TRTLLM-return-metrics: 1."""
 TIMING_HEADER = b"server-timing"
 _TEXTS = (
     "content",
@@ -36,7 +36,7 @@ _TEXTS = (
 )
 _TIMING = ("queue_time_ms", "time_to_first_token_ms", "generation_time_ms")
 """vLLM's ``--enable-per-request-metrics``: from arrival in the engine to scheduling, to the first
-token, to the last one; each is a span of its own (PerRequestTimingMetrics)."""
+token, to the last one; the spans do not overlap (PerRequestTimingMetrics)."""
 _LONGEST_MS = 1e9
 _SPAN = re.compile(rb"server_(queue|ttft|e2e)[ \t]*;[ \t]*dur=([0-9]{1,12}(?:\.[0-9]{0,12})?)")
 
@@ -49,7 +49,7 @@ REQUEST: Final[Mapping[str, Wanted]] = {
     "prompt": [Keep.MARK],
 }
 _MARKS: Final[Mapping[str, Wanted]] = dict.fromkeys(_TEXTS, Keep.MARK)
-ANSWER: Final[Mapping[str, Wanted]] = {
+RESPONSE: Final[Mapping[str, Wanted]] = {
     "object": Keep.NAME,
     "model": Keep.NAME,
     "error": Keep.MARK,
@@ -65,8 +65,8 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> RequestFields:
-    """Return what a request's body says of it."""
+def read_request(body: Mapping[str, Found]) -> RequestFields:
+    """Return the fields of a request's body."""
     return RequestFields(
         model=name(body.get("model")),
         request_id=name(body.get("user")),
@@ -75,38 +75,38 @@ def asked(body: Mapping[str, Found]) -> RequestFields:
     )
 
 
-def read(answer: Mapping[str, Found]) -> ResponsePart:
-    """Return what an answer, or an event of one, says of its first choice."""
-    if answer.get("error") is not None or answer.get("object") == "error":
+def read_response(body: Mapping[str, Found]) -> ResponsePart:
+    """Read a whole response or one event of it; text is that of the first choice."""
+    if body.get("error") is not None or body.get("object") == "error":
         return ResponsePart(error=True)
-    found = answer.get("choices")
+    found = body.get("choices")
     first, others = None, 0
     for choice in found if isinstance(found, list) else ():
         if isinstance(choice, dict):
             if choice.get("index", 0) != 0:
-                others += _bears(choice)
+                others += _has_text(choice)
             elif first is None:
                 first = choice
     return ResponsePart(
-        bears=first is not None and _bears(first),
+        has_text=first is not None and _has_text(first),
         first=first is not None,
         others=others,
         finish=name(first.get("finish_reason")) if first else "",
-        usage=usage(answer.get("usage")),
+        usage=usage(body.get("usage")),
         running=bool(found),
-        model=name(answer.get("model")),
-        stages=_timing(answer.get("metrics")),
+        model=name(body.get("model")),
+        stages=_timing(body.get("metrics")),
     )
 
 
-def _bears(choice: Mapping[str, Found]) -> bool:
+def _has_text(choice: Mapping[str, Found]) -> bool:
     delta = choice.get("delta")
     texts = delta if isinstance(delta, dict) else choice
     return any(texts.get(key) for key in _TEXTS)
 
 
 def usage(value: Found) -> TokenUsage | None:
-    """Return what a member ``usage`` says, None if there is none."""
+    """Return the token counts of a member ``usage``, None if there is none."""
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
@@ -117,7 +117,7 @@ def usage(value: Found) -> TokenUsage | None:
 
 
 def stages(timing: bytes) -> Stages | None:
-    """Read a Server-Timing of trtllm-serve (openai_server.py; milliseconds since arrival).
+    """Parse trtllm-serve's Server-Timing header (openai_server.py; milliseconds since arrival).
 
     Queue ends at the first scheduling, prefill at the first token, decode at the last.
     """
@@ -129,7 +129,7 @@ def stages(timing: bytes) -> Stages | None:
 
 
 def _timing(metrics: Found) -> Stages | None:
-    """Read vLLM's timing of a request, beside the usage of the whole answer."""
+    """Parse vLLM's timing of a request."""
     if not isinstance(metrics, dict):
         return None
     spans = [_seconds(metrics.get(key)) for key in _TIMING]

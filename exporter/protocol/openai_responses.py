@@ -1,10 +1,10 @@
-"""OpenAI's Responses API, as vLLM and trtllm-serve speak it.
+"""Parse OpenAI's Responses API as served by vLLM and trtllm-serve.
 
-A stream is a sequence of typed events; each has its type in the JSON as well.  Events named
-``response.*.delta`` bear text: output, reasoning, refusals, arguments of tool calls.  An item that
-begins a tool call bears the name of the tool.  Events named ``*.done`` repeat what the deltas had;
-they bear text only where a server sends no deltas.  ``response.completed``, ``.incomplete`` and
-``.failed`` are the last events and carry the usage; ``error`` is an error inside of the stream.
+A stream is a sequence of typed events, whose JSON repeats the type.  Events named
+``response.*.delta`` have text: output, reasoning, refusals, arguments of tool calls.  The first
+event of a tool call has the name of the tool.  Events named ``*.done`` repeat the deltas; their
+text counts only if a server sends no deltas.  ``response.completed``, ``.incomplete`` and
+``.failed`` are the last events and carry the usage.  ``error`` is an in-band error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESPONSE: Final[Mapping[str, Wanted]] = {
         "input_tokens_details": {"cached_tokens": Keep.MARK},
     },
 }
-ANSWER: Final[Mapping[str, Wanted]] = {
+RESPONSE: Final[Mapping[str, Wanted]] = {
     **_RESPONSE,
     "type": Keep.NAME,
     "delta": Keep.MARK,
@@ -46,8 +46,8 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> RequestFields:
-    """Return what a request's body says of it."""
+def read_request(body: Mapping[str, Found]) -> RequestFields:
+    """Return the fields of a request's body."""
     return RequestFields(
         model=name(body.get("model")),
         request_id=name(body.get("user")),
@@ -55,30 +55,34 @@ def asked(body: Mapping[str, Found]) -> RequestFields:
     )
 
 
-def read(answer: Mapping[str, Found]) -> ResponsePart:
-    """Return what a whole answer, or an event of one, says."""
-    kind = answer.get("type")
-    if answer.get("error") is not None or kind == "error" or answer.get("object") == "error":
+def read_response(body: Mapping[str, Found]) -> ResponsePart:
+    """Read a whole response or one event of it."""
+    kind = body.get("type")
+    if body.get("error") is not None or kind == "error" or body.get("object") == "error":
         return ResponsePart(error=True, last=kind == "error")
     if not isinstance(kind, str):
-        return _of_response(answer)
+        return _of_response(body)
     if kind.endswith(".delta"):
-        return ResponsePart(bears=bool(answer.get("delta")))
-    response = answer.get("response")
+        return ResponsePart(has_text=bool(body.get("delta")))
+    response = body.get("response")
     if isinstance(response, dict):
         found = _of_response(response)
         last = kind in _LAST
-        bears = last and bool(response.get("output"))
+        has_text = last and bool(response.get("output"))
         return found._replace(
-            bears=bears, first=bears, repeats=True, last=last, error=kind == "response.failed"
+            has_text=has_text,
+            first=has_text,
+            repeats=True,
+            last=last,
+            error=kind == "response.failed",
         )
-    item = answer.get("item")
+    item = body.get("item")
     item = item if isinstance(item, dict) else {}
     if kind == "response.output_item.added":
-        return ResponsePart(bears=bool(item.get("name")))
-    bears = any((answer.get("text"), answer.get("arguments"), item.get("name"),
+        return ResponsePart(has_text=bool(item.get("name")))
+    has_text = any((body.get("text"), body.get("arguments"), item.get("name"),
                  item.get("content")))  # fmt: skip
-    return ResponsePart(bears=bears and kind.endswith(".done"), repeats=True)
+    return ResponsePart(has_text=has_text and kind.endswith(".done"), repeats=True)
 
 
 def _of_response(response: Mapping[str, Found]) -> ResponsePart:

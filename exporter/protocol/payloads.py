@@ -1,4 +1,4 @@
-"""What a request, an answer or an event of one says, whichever API it belongs to."""
+"""Fields of requests, responses and events that all APIs share."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from exporter.protocol.events import Stages
 from exporter.protocol.json_scan import Found, count
 
 CHOICES: Final = 1024
-"""The most answers to one request that are believed."""
+"""The limit of choices of one request."""
 
 
 class RequestFields(NamedTuple):
-    """What the body of a request says of it."""
+    """The fields of a request's body."""
 
     model: str = ""
     request_id: str = ""
@@ -21,7 +21,7 @@ class RequestFields(NamedTuple):
 
 
 class TokenUsage(NamedTuple):
-    """The server's own numbers of tokens, None where it does not say."""
+    """The server's token counts, None where it reports none."""
 
     input: int | None
     output: int | None
@@ -29,16 +29,18 @@ class TokenUsage(NamedTuple):
 
 
 class ResponsePart(NamedTuple):
-    """What an event says, or a whole answer.
+    """The fields of an event or of a whole response.
 
-    ``bears`` says that it has text of the first choice, ``first`` that it is about that at all,
-    ``others`` how many other choices it has text of.  ``repeats`` marks text that earlier events
-    had, if the server sends such.  ``running`` says that the usage is that of the choice so far,
-    not of the whole answer.  ``status`` is an HTTP status inside of the answer, 0 for none.
-    ``last`` says that nothing follows.
+    * ``has_text``: it has text of the first choice.
+    * ``first``: it belongs to the first choice.
+    * ``others``: the number of other choices that it has text of.
+    * ``repeats``: its text repeats that of earlier events, if the server sent such.
+    * ``running``: the usage is that of the choice so far, not of the whole response.
+    * ``status``: an HTTP status inside the response, 0 for none.
+    * ``last``: it is the last event.
     """
 
-    bears: bool = False
+    has_text: bool = False
     first: bool = True
     others: int = 0
     repeats: bool = False
@@ -54,13 +56,13 @@ class ResponsePart(NamedTuple):
 
 
 def prompts_of(prompt: Found) -> int:
-    """Return how many prompts a member holds: texts or lists of tokens in a list, else one."""
+    """Return the number of prompts in a member: a list holds strings or token lists, else one."""
     if isinstance(prompt, list) and prompt and type(prompt[0]) is not int:
         return len(prompt)
     return 1
 
 
 def choices_of(prompts: int, *numbers: Found) -> int:
-    """Return how many answers a request asks for: the greatest number for each prompt."""
+    """Return the number of requested choices: the greatest number for each prompt."""
     each = max((count(number) or 1 for number in numbers), default=1)
     return min(prompts * each, CHOICES)

@@ -1,4 +1,4 @@
-"""Follows what a server answers to one request: its text, its tokens, and how it went."""
+"""Track the response to one request: text, tokens, outcome."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from exporter.protocol import anthropic, kserve_http, openai, openai_responses, sglang
-from exporter.protocol.event_template import EventTemplate, likeness, usage_at
+from exporter.protocol.event_template import EventTemplate, template_of, usage_at
 from exporter.protocol.events import Listener, Outcome, Stream
 from exporter.protocol.json_scan import Found, Wanted, loaded
 from exporter.protocol.payloads import RequestFields, ResponsePart, TokenUsage
 
 _QUOTE = b'"'[0]
-_PATIENCE = 8
-"""So many events in a row are tried as likenesses of which none was ever met again."""
+_MAX_UNMATCHED_TEMPLATES = 8
+"""The limit of consecutive templates that matched no later event."""
 
 _BY_STATUS: Final[Mapping[int, Outcome]] = {
     408: "timeout",
@@ -31,46 +31,59 @@ _BY_FINISH: Final[Mapping[str, Outcome]] = {
 
 
 class ApiFormat(NamedTuple):
-    """How to read what is asked and answered; the trees are what is wanted of either's JSON.
+    """How to read requests and responses of an API; the trees are the wanted JSON members.
 
-    ``ends`` says that streams carry their own end mark: one without it was cut off.
+    ``ends``: streams carry an end marker, so a stream without one is truncated.
     """
 
     request: Mapping[str, Wanted]
-    answer: Mapping[str, Wanted]
-    asked: Callable[[Mapping[str, Found]], RequestFields]
-    read: Callable[[Mapping[str, Found]], ResponsePart]
+    response: Mapping[str, Wanted]
+    read_request: Callable[[Mapping[str, Found]], RequestFields]
+    read_response: Callable[[Mapping[str, Found]], ResponsePart]
     ends: bool = True
 
 
 KSERVE: Final = ApiFormat(
-    kserve_http.REQUEST, kserve_http.ANSWER, kserve_http.asked, kserve_http.read, ends=False
+    kserve_http.REQUEST,
+    kserve_http.RESPONSE,
+    kserve_http.read_request,
+    kserve_http.read_response,
+    ends=False,
 )
-OPENAI: Final = ApiFormat(openai.REQUEST, openai.ANSWER, openai.asked, openai.read)
+OPENAI: Final = ApiFormat(
+    openai.REQUEST, openai.RESPONSE, openai.read_request, openai.read_response
+)
 RESPONSES: Final = ApiFormat(
-    openai_responses.REQUEST, openai_responses.ANSWER, openai_responses.asked, openai_responses.read
+    openai_responses.REQUEST,
+    openai_responses.RESPONSE,
+    openai_responses.read_request,
+    openai_responses.read_response,
 )
-MESSAGES: Final = ApiFormat(anthropic.REQUEST, anthropic.ANSWER, anthropic.asked, anthropic.read)
-SGLANG: Final = ApiFormat(sglang.REQUEST, sglang.ANSWER, sglang.asked, sglang.read)
+MESSAGES: Final = ApiFormat(
+    anthropic.REQUEST, anthropic.RESPONSE, anthropic.read_request, anthropic.read_response
+)
+SGLANG: Final = ApiFormat(
+    sglang.REQUEST, sglang.RESPONSE, sglang.read_request, sglang.read_response
+)
 
 
 class ResponseReader:
-    """Takes the events of a streaming answer, or what was found in a whole one.
+    """Read the events of a streaming response, or the document of a whole one.
 
-    ``done`` says that the server has sent what it sends last, ``failed`` that it told of an error.
+    ``done``: the server has sent its last event.  ``failed``: it reported an in-band error.
     """
 
     __slots__ = (
         "_api",
-        "_bore",
+        "_attempts_left",
         "_finish",
-        "_likeness",
+        "_had_text",
         "_listener",
         "_output",
-        "_patience",
+        "_skipped_event",
         "_status",
-        "_strange",
         "_stream",
+        "_template",
         "_uncounted",
         "done",
         "failed",
@@ -81,44 +94,44 @@ class ResponseReader:
         self._api = api
         self._stream = stream
         self._listener = listener
-        self._likeness: EventTemplate | None = None
-        self._patience = _PATIENCE
+        self._template: EventTemplate | None = None
+        self._attempts_left = _MAX_UNMATCHED_TEMPLATES
         self._output = 0  # tokens so far, where every chunk says it
         self._finish = ""
         self._status = 0
-        self.failed = self._strange = self._uncounted = self._bore = False
+        self.failed = self._skipped_event = self._uncounted = self._had_text = False
 
     @property
     def held(self) -> int:
-        """How many bytes of earlier events are held."""
-        return len(self._likeness.before) + len(self._likeness.after) if self._likeness else 0
+        """The number of bytes kept of earlier events."""
+        return len(self._template.before) + len(self._template.after) if self._template else 0
 
     def event(self, name: bytes, data: bytes, time: float) -> None:
-        """Take in one event of a stream."""
-        known = self._likeness
-        if known and (end := known.match(data)) >= 0:
-            self._patience = _PATIENCE
-            bears = data[known.start] != _QUOTE
-            if not known.usage:
-                if bears:
+        """Read one event of a stream."""
+        template = self._template
+        if template and (end := template.match(data)) >= 0:
+            self._attempts_left = _MAX_UNMATCHED_TEMPLATES
+            has_text = data[template.start] != _QUOTE
+            if not template.usage:
+                if has_text:
                     self._listener.chunk(self._stream, time, 0)
                 return
             if usage := openai.usage(usage_at(data, end)):
                 self._use(usage)
-                self._count(bears, usage, time)
+                self._count(has_text, usage, time)
                 return
         self._read(name, data, time)
 
     def found(self, document: Mapping[str, Found], time: float) -> None:
-        """Take in an event, of which only this was kept."""
-        self._take(self._api.read(document), time)
+        """Read an event that was too long to buffer and was scanned instead."""
+        self._handle(self._api.read_response(document), time)
 
     def whole(self, document: Mapping[str, Found]) -> None:
-        """Take in what was found in an answer that is no stream."""
-        self._note(self._api.read(document))
+        """Read the scanned members of a non-streaming response."""
+        self._record(self._api.read_response(document))
 
     def outcome(self, status: int) -> tuple[Outcome, str]:
-        """Return what became of a request whose answer is complete, and why."""
+        """Return outcome and reason of a request whose response is complete."""
         if 200 <= status < 300:
             if self.failed:
                 return "error", "in_band"
@@ -136,39 +149,39 @@ class ResponseReader:
             return
         document = loaded(data)
         if document is None:
-            self._pass_over()
+            self._skip()
             return
-        piece = self._take(self._api.read(document), time)
-        if self._patience and piece.bears:
-            self._learn(data, piece)
+        part = self._handle(self._api.read_response(document), time)
+        if self._attempts_left and part.has_text:
+            self._learn(data, part)
 
-    def _learn(self, data: bytes, piece: ResponsePart) -> None:
-        self._patience -= 1
-        if learnt := likeness(data, piece, self._api.read):
-            self._likeness = learnt
+    def _learn(self, data: bytes, part: ResponsePart) -> None:
+        self._attempts_left -= 1
+        if learnt := template_of(data, part, self._api.read_response):
+            self._template = learnt
 
-    def _take(self, piece: ResponsePart, time: float) -> ResponsePart:
-        """Take in what an event says; return what of that counts."""
-        if piece.running and self._stream.choices > 1:
-            piece = piece._replace(usage=None)  # it is that of a single choice
-        self._note(piece)
-        self._stream.other_chunks += piece.others
-        if piece.first and not (piece.repeats and self._bore):
-            self._count(piece.bears, piece.usage, time)
-        return piece
+    def _handle(self, part: ResponsePart, time: float) -> ResponsePart:
+        """Record an event; return the part of it that counts."""
+        if part.running and self._stream.choices > 1:
+            part = part._replace(usage=None)  # it is the usage of a single choice
+        self._record(part)
+        self._stream.other_chunks += part.others
+        if part.first and not (part.repeats and self._had_text):
+            self._count(part.has_text, part.usage, time)
+        return part
 
-    def _note(self, piece: ResponsePart) -> None:
+    def _record(self, part: ResponsePart) -> None:
         stream = self._stream
-        self.failed = self.failed or piece.error
-        self.done = self.done or piece.last
-        self._status = piece.status or self._status
-        self._finish = piece.finish or self._finish
-        # A name that a server gives is better than what a client wrote, which may be anything.
-        stream.model = piece.model or stream.model
-        stream.version = stream.version or piece.version
-        stream.stages = piece.stages or stream.stages
-        if piece.usage:
-            self._use(piece.usage)
+        self.failed = self.failed or part.error
+        self.done = self.done or part.last
+        self._status = part.status or self._status
+        self._finish = part.finish or self._finish
+        # The server's name is trusted more than the client's, which may be anything.
+        stream.model = part.model or stream.model
+        stream.version = stream.version or part.version
+        stream.stages = part.stages or stream.stages
+        if part.usage:
+            self._use(part.usage)
 
     def _use(self, usage: TokenUsage) -> None:
         stream = self._stream
@@ -180,30 +193,29 @@ class ResponseReader:
         if usage.cached is not None:
             stream.cached_tokens = usage.cached
 
-    def _count(self, bears: bool, usage: TokenUsage | None, time: float) -> None:
-        """Tell of a piece with text, or with more tokens where every piece says how many.
+    def _count(self, has_text: bool, usage: TokenUsage | None, time: float) -> None:
+        """Report a chunk with text or, with continuous usage, one with more tokens.
 
-        Usage that comes after pieces without is that of the whole answer and says nothing of the
-        piece it came with.
+        Usage after chunks without usage is that of the whole response, not of the chunk.
         """
         if usage and usage.output and not self._uncounted:
             grown = usage.output - self._output
             if grown > 0:
-                self._bore = True
+                self._had_text = True
                 self._output = usage.output
                 self._listener.chunk(self._stream, time, grown)
-        elif bears:
-            self._uncounted = self._bore = True
+        elif has_text:
+            self._uncounted = self._had_text = True
             self._listener.chunk(self._stream, time, 0)
 
-    def _pass_over(self) -> None:
-        if not self._strange:
-            self._strange = True
+    def _skip(self) -> None:
+        if not self._skipped_event:
+            self._skipped_event = True
             self._listener.skipped("event")
 
 
 def of_status(status: int) -> Outcome:
-    """Return what became of a request that was answered with such a status."""
+    """Return the outcome of a request by its HTTP status."""
     if 200 <= status < 300:
         return "ok"
     return _BY_STATUS.get(status, "error" if status >= 500 else "invalid")

@@ -1,9 +1,9 @@
-"""SGLang's own API: POST or PUT ``/generate``.
+"""Parse SGLang's own API: POST or PUT ``/generate``.
 
-Every event of a stream carries the text so far (or what is new, with
-``--incremental-streaming-output``) and in ``meta_info`` the number of tokens so far, so a chunk has
-as many tokens as that number grew.  Events of several answers carry an ``index``.  The stream ends
-with ``[DONE]``.  Neither request nor answer names the model.
+Every event of a stream carries the text so far (with ``--incremental-streaming-output`` only the
+new text), and in ``meta_info`` the number of tokens so far.  The increase of that number is the
+token count of the chunk.  Events of several choices carry an ``index``.  The stream ends with
+``[DONE]``.  Neither request nor response names the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUEST: Final[Mapping[str, Wanted]] = {
     "input_ids": [Keep.MARK],
     "sampling_params": {"n": Keep.MARK},
 }
-ANSWER: Final[Mapping[str, Wanted]] = {
+RESPONSE: Final[Mapping[str, Wanted]] = {
     "index": Keep.MARK,
     "text": Keep.MARK,
     "output_ids": Keep.MARK,
@@ -41,8 +41,8 @@ ANSWER: Final[Mapping[str, Wanted]] = {
 }
 
 
-def asked(body: Mapping[str, Found]) -> RequestFields:
-    """Return what a request's body says of it."""
+def read_request(body: Mapping[str, Found]) -> RequestFields:
+    """Return the fields of a request's body."""
     sampling = body.get("sampling_params")
     prompts = max(prompts_of(body.get("text")), prompts_of(body.get("input_ids")))
     return RequestFields(
@@ -52,20 +52,20 @@ def asked(body: Mapping[str, Found]) -> RequestFields:
     )
 
 
-def read(answer: Mapping[str, Found]) -> ResponsePart:
-    """Return what a whole answer, or an event of one, says of its first choice."""
-    if answer.get("error") is not None:
+def read_response(body: Mapping[str, Found]) -> ResponsePart:
+    """Read a whole response or one event of it; text is that of the first choice."""
+    if body.get("error") is not None:
         return ResponsePart(error=True)
-    meta = answer.get("meta_info")
+    meta = body.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
     finish = meta.get("finish_reason")
     finish = finish if isinstance(finish, dict) else {}
-    bears = bool(answer.get("text") or answer.get("output_ids"))
-    is_first = answer.get("index", 0) == 0
+    has_text = bool(body.get("text") or body.get("output_ids"))
+    is_first = body.get("index", 0) == 0
     return ResponsePart(
-        bears=bears and is_first,
+        has_text=has_text and is_first,
         first=is_first,
-        others=int(bears and not is_first),
+        others=int(has_text and not is_first),
         finish=name(finish.get("type")),
         status=count(finish.get("status_code")) or 0,
         usage=TokenUsage(

@@ -1,7 +1,7 @@
-"""Splits server-sent events, wherever their bytes are cut (WHATWG HTML, section 9.2).
+"""Split server-sent events incrementally (WHATWG HTML, section 9.2).
 
-Lines end in CRLF, LF or CR; comments, ``id`` and ``retry`` are passed over; the lines of ``data``
-are one text.  An event is told as soon as the last byte of its empty line is there.
+Lines end in CRLF, LF or CR.  Comments, ``id`` and ``retry`` are skipped.  The ``data`` lines of an
+event are one string.  An event is passed on with the last byte of its empty line.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Callable, Mapping
 from exporter.protocol.json_scan import Found, JsonScanner, Wanted
 
 EVENT_BYTES = 64 * 1024
-"""Longer events are not held, but scanned as they pass for what is wanted of them."""
+"""The size limit of buffered events; longer ones are scanned for the wanted members."""
 SCANNED_BYTES = 16 * 1024 * 1024
-"""So much of a longer event."""
+"""The bytes of a longer event that are scanned."""
 
 _SHORTEST = len(b"data: \n\n")  # an event without data is none
 _NAMED = re.compile(rb"event: ([^\r\n]*+)\ndata: ([^\r\n]++)\n\n")
-"""A piece that is one whole event with a name, as most are where events are typed."""
+"""A chunk that is one complete named event: the usual case in APIs with typed events."""
 _LINE_END = re.compile(rb"\r\n?|\n")
 
-TakeEvent = Callable[[bytes, bytes, float], None]
-"""Takes an event's name, its data and the time."""
-TakeFound = Callable[[dict[str, Found], float], None]
-"""Takes what is wanted of an event that was too long to hold, and the time."""
+EventCallback = Callable[[bytes, bytes, float], None]
+"""Called with an event's name, its data and the time."""
+FoundCallback = Callable[[dict[str, Found], float], None]
+"""Called with the wanted members of an event that was too long to buffer, and the time."""
 
 
 class SseSplitter:
-    """Takes an answer in pieces and tells its events."""
+    """Split a response fed in chunks into events."""
 
     __slots__ = (
         "_after_return",
@@ -43,7 +43,9 @@ class SseSplitter:
         "_wanted",
     )
 
-    def __init__(self, take: TakeEvent, take_long: TakeFound, wanted: Mapping[str, Wanted]) -> None:
+    def __init__(
+        self, take: EventCallback, take_long: FoundCallback, wanted: Mapping[str, Wanted]
+    ) -> None:
         self._take = take
         self._take_long = take_long
         self._wanted = wanted
@@ -57,49 +59,49 @@ class SseSplitter:
 
     @property
     def held(self) -> int:
-        """How many bytes of the unfinished event are held."""
+        """The number of buffered bytes of the incomplete event."""
         long = self._long.held if self._long else 0
         return len(self._line) + len(self._data or b"") + len(self._name) + long
 
-    def feed(self, piece: bytes, time: float) -> None:
-        """Take in the next piece; the events that it completes happened at ``time``."""
+    def feed(self, chunk: bytes, time: float) -> None:
+        """Feed the next chunk; the events that it completes happened at ``time``."""
         if (
             self._between
-            and piece.startswith(b"data: ")
-            and piece.endswith(b"\n\n")
-            and piece.find(b"\n") == len(piece) - 2
-            and b"\r" not in piece
-            and _SHORTEST < len(piece) <= EVENT_BYTES
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and b"\r" not in chunk
+            and _SHORTEST < len(chunk) <= EVENT_BYTES
         ):
             take = self._take
-            take(b"", piece[6:-2], time)
-        elif self._between and (event := _NAMED.fullmatch(piece)) and len(piece) <= EVENT_BYTES:
+            take(b"", chunk[6:-2], time)
+        elif self._between and (event := _NAMED.fullmatch(chunk)) and len(chunk) <= EVENT_BYTES:
             self._take(event[1], event[2], time)
-        elif piece:
-            self._feed(piece, time)
+        elif chunk:
+            self._feed(chunk, time)
 
-    def _feed(self, piece: bytes, time: float) -> None:
-        at = int(self._after_return and piece.startswith(b"\n"))
-        for end in _LINE_END.finditer(piece, at):
-            self._end_line(piece[at : end.start()], time)
+    def _feed(self, chunk: bytes, time: float) -> None:
+        at = int(self._after_return and chunk.startswith(b"\n"))
+        for end in _LINE_END.finditer(chunk, at):
+            self._end_line(chunk[at : end.start()], time)
             at = end.end()
-        if at < len(piece):
-            self._hold(piece[at:])
-        self._after_return = piece.endswith(b"\r")
+        if at < len(chunk):
+            self._hold(chunk[at:])
+        self._after_return = chunk.endswith(b"\r")
         begun = self._line or self._data is not None or self._long or self._inside or self._name
         self._between = not (begun or self._after_return)
 
-    def _hold(self, piece: bytes) -> None:
-        """Keep the beginning of a line, or look through it if it gets too long."""
+    def _hold(self, chunk: bytes) -> None:
+        """Buffer the start of a line, or scan it if it gets too long."""
         if not self._inside:
-            self._line += piece
+            self._line += chunk
             if len(self._line) <= EVENT_BYTES:
                 return
-            field, piece = _field(bytes(self._line))
+            field, chunk = _field(bytes(self._line))
             self._line.clear()
             self._inside = 1 if field == b"data" else 2
         if self._inside == 1:
-            self._scan(piece)
+            self._scan(chunk)
 
     def _end_line(self, rest: bytes, time: float) -> None:
         if self._inside or len(self._line) + len(rest) > EVENT_BYTES:
@@ -128,12 +130,12 @@ class SseSplitter:
         if len(self._data) > EVENT_BYTES:
             self._scan(b"")
 
-    def _scan(self, piece: bytes) -> None:
+    def _scan(self, chunk: bytes) -> None:
         if self._long is None:
             self._long = JsonScanner(self._wanted, SCANNED_BYTES)
             self._long.feed(bytes(self._data or b""))
             self._data = None
-        self._long.feed(piece)
+        self._long.feed(chunk)
 
     def _end_event(self, time: float) -> None:
         data, long, name = self._data, self._long, self._name

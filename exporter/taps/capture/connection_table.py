@@ -8,7 +8,7 @@ from math import ceil
 
 from exporter.protocol.events import CLIENT, SERVER
 from exporter.protocol.http1 import REQUEST_LINE
-from exporter.protocol.http2 import PREFACE
+from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.packets import ACK, SYN, Segment, ports, reverse
 from exporter.taps.capture.reassembly import (
     DOUBT_SECONDS,
