@@ -94,9 +94,11 @@ async def test_sends_small_pieces_at_once_and_finds_out_about_dead_peers() -> No
 def _transports() -> list[asyncio.Transport]:
     import gc
 
-    from exporter.taps.proxy.connection import ClientConnection, UpstreamConnection
+    from exporter.taps.proxy.connection import ClientConnection
+    from exporter.taps.proxy.upstream_connection import UpstreamConnection
 
     found = []
+    gc.collect()  # connections of earlier tests
     for each in gc.get_objects():
         if isinstance(each, UpstreamConnection):
             found.append(each.transport)

@@ -76,12 +76,12 @@ async def test_a_defect_in_a_tick_does_not_end_the_deadlines(
 
 
 @on_loop()
-async def test_what_can_be_read_in_two_ways_is_answered_and_not_passed_on() -> None:
+async def test_ambiguous_request_gets_400_and_is_not_forwarded() -> None:
     async with proxied(lambda: Notes(refusal="ambiguous_length")) as scene:
         client = await scene.client(REQUEST)
         data, how = await receive_all(client)
         assert data.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        assert data.endswith(b'{"error":"the request can be read in two ways"}')
+        assert data.endswith(b'{"error":"the request is ambiguous"}')
         assert how == "end"
         assert scene.refused() == {"ambiguous_length": 1}
         client.close()
@@ -246,10 +246,10 @@ def _frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
     return frames
 
 
-def test_every_grpc_request_gets_an_answer_that_no_table_remembers() -> None:
-    stand_in = UnavailableGrpcServer()
-    stand_in.take(ASKED)
-    settings, ack, first, second, goaway = _frames(stand_in.answer())
+def test_every_grpc_request_gets_a_response_without_indexed_headers() -> None:
+    server = UnavailableGrpcServer()
+    server.receive(ASKED)
+    settings, ack, first, second, goaway = _frames(server.response())
     assert settings == (4, 0, 0, b"")
     assert ack == (4, 1, 0, b"")
     assert first[:3] == (1, 5, 1)
@@ -263,31 +263,31 @@ def test_every_grpc_request_gets_an_answer_that_no_table_remembers() -> None:
         ("grpc-status", "14"),
         ("grpc-message", "the server behind the proxy cannot be reached"),
     ]
-    assert stand_in.answered
-    stand_in.take(_frame(1, 4, 5))
-    assert stand_in.answer() == b""
+    assert server.responded
+    server.receive(_frame(1, 4, 5))
+    assert server.response() == b""
 
 
 @given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=8).map(sorted))
 def test_grpc_requests_are_found_in_any_pieces(cuts: list[int]) -> None:
-    stand_in = UnavailableGrpcServer()
+    server = UnavailableGrpcServer()
     answer = b""
     for start, end in zip([0, *cuts], [*cuts, len(ASKED)], strict=True):
-        stand_in.take(ASKED[start:end])
-    answer += stand_in.answer()
+        server.receive(ASKED[start:end])
+    answer += server.response()
     whole = UnavailableGrpcServer()
-    whole.take(ASKED)
-    assert answer == whole.answer()
+    whole.receive(ASKED)
+    assert answer == whole.response()
 
 
 @given(data=st.binary(max_size=300))
-def test_no_bytes_break_the_stand_in(data: bytes) -> None:
-    stand_in = UnavailableGrpcServer()
-    stand_in.take(PREFACE + data)
-    stand_in.answer()
+def test_no_bytes_break_the_unavailable_grpc_server(data: bytes) -> None:
+    server = UnavailableGrpcServer()
+    server.receive(PREFACE + data)
+    server.response()
 
 
-# What it bears.
+# Limits.
 
 
 @on_loop()
@@ -426,7 +426,7 @@ async def test_it_survives_having_no_descriptors_left(kind: str) -> None:
         finally:
             process.kill()
             _, errors = await process.communicate()
-        assert (b"50 connections at most" in errors) == (errors != b"")
+        assert (b"lowered to 50 connections" in errors) == (errors != b"")
 
 
 async def _until_served(port: int, scene: Scene) -> None:

@@ -119,7 +119,7 @@ async def test_renewed_certificates_are_taken_and_broken_ones_are_not(
         shutil.copy(pairs / "new.pem", chain)
         await until(lambda: "KEY_VALUES_MISMATCH" in caplog.text)
         assert await shown(port) == der(pairs / "old.pem")
-        assert "the files read before stay in use" in caplog.text
+        assert "the previous files stay in use" in caplog.text
 
         shutil.copy(pairs / "new.key", key)
         await until(lambda: "TLS files were renewed" in caplog.text)

@@ -16,13 +16,13 @@ REASON = "observer_error"
 
 
 class ObserverErrors:
-    """Count and log exceptions of a tap's observers; ``passed_over`` is called for each.
+    """Count and log exceptions of a tap's observers; ``skipped`` is called for each.
 
     Each place in the code is logged once, without the exception's message: it may hold a prompt.
     """
 
-    def __init__(self, passed_over: Callable[[str], None]) -> None:
-        self._passed_over = passed_over
+    def __init__(self, skipped: Callable[[str], None]) -> None:
+        self._skipped = skipped
         self._episodes = Episodes()
 
     def isolate(self, observer: Observer, error: Exception, time: float) -> Observer:
@@ -31,7 +31,7 @@ class ObserverErrors:
         where = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
         why = "internal error, please report it; the connection is not observed any more"
         with suppress(Exception):
-            self._passed_over(REASON)
+            self._skipped(REASON)
         with suppress(Exception):
             observer.gap(SERVER, time)
         self._episodes.went_wrong(f"observing: {where}", why, time)

@@ -46,7 +46,7 @@ LAG = 2 * BLOCK_MILLISECONDS / 1000
 class CaptureTap:
     """Watches the connections to the ports of servers on one interface, or on ``any``.
 
-    ``passed_over`` gets one word for each connection or packet that is left out: ``joined`` and
+    ``skipped`` gets one word for each connection or packet that is left out: ``joined`` and
     ``forgotten`` (see Connections), ``fragment``, ``malformed``, ``checksum``.
 
     The kernel hands packets over before it verifies them, and a device may mark checksums as valid
@@ -55,11 +55,11 @@ class CaptureTap:
     """
 
     def __init__(
-        self, spec: CaptureSpec, new_observer: NewObserver, passed_over: Callable[[str], None]
+        self, spec: CaptureSpec, new_observer: NewObserver, skipped: Callable[[str], None]
     ) -> None:
         self.spec = spec
-        self._passed_over = passed_over
-        self._connections = ConnectionTable(spec.ports, new_observer, passed_over)
+        self._skipped = skipped
+        self._connections = ConnectionTable(spec.ports, new_observer, skipped)
         self._clock = PacketClock()
         self._ring: PacketRing | None = None
         self._supervisor = Supervisor()
@@ -142,13 +142,13 @@ class CaptureTap:
                 time = clock.convert(seconds, nanoseconds)
                 read = segment(buffer, start, end)
                 if not isinstance(read, Segment):
-                    self._passed_over(read or "malformed")
+                    self._skipped(read or "malformed")
                 elif (
                     not status & CHECKSUM_PENDING
                     and (not status & CHECKSUM_VALID or read.flags & ALWAYS_VERIFIED)
                     and not is_intact(buffer, start, read)
                 ):
-                    self._passed_over("checksum")
+                    self._skipped("checksum")
                 else:
                     connections.take(read, buffer[read.start : read.end], time)
         return False

@@ -35,7 +35,7 @@ class ConnectionTable:
     """Gives segments to their connections, each of which tells an observer of its own.
 
     A connection is read from its opening on or, if that was not seen, from the client's next
-    segment that starts like a request.  Until then it is passed over: ``passed_over`` is called
+    segment that starts like a request.  Until then it is passed over: ``skipped`` is called
     with ``joined``, once.  After its observer has gone blind it is passed over likewise.
 
     Bytes count once by their sequence numbers, on however many interfaces they are seen.
@@ -47,13 +47,13 @@ class ConnectionTable:
         self,
         server_ports: Collection[int],
         new_observer: NewObserver,
-        passed_over: Callable[[str], None],
+        skipped: Callable[[str], None],
         most: int = MOST_CONNECTIONS,
     ) -> None:
         self._ports = frozenset(server_ports)
         self._new_observer = new_observer
-        self._passed_over = passed_over
-        self._errors = ObserverErrors(passed_over)
+        self._skipped = skipped
+        self._errors = ObserverErrors(skipped)
         self._most, self._in_one_go = most, ceil(most * FORGOTTEN_AT_ONCE)
         self._halves: dict[bytes, TcpHalf] = {}
         self._waiting: dict[bytes, float] = {}
@@ -150,7 +150,7 @@ class ConnectionTable:
             return client
         key = segment.key if from_client else reverse(segment.key)
         if key not in self._waiting:
-            self._passed_over("joined")
+            self._skipped("joined")
             if self.circumstances.dropped_at > time - IDLE_SECONDS:
                 self.circumstances.unseen += 1  # its opening may be among what was dropped
         self._wait(key, time)
@@ -187,7 +187,7 @@ class ConnectionTable:
         )
         for key, client in oldest:
             if not client.connection.closed:
-                self._passed_over("forgotten")
+                self._skipped("forgotten")
             self._forget(key, time)
 
     def _forget(self, key: bytes, time: float) -> None:

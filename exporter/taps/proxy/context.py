@@ -1,4 +1,4 @@
-"""What the connections of a proxy have in common."""
+"""State that all connections of a proxy share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from exporter.log import Episodes
 from exporter.protocol.injection import Injection
@@ -16,17 +16,30 @@ from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.proxy.reset_watcher import ResetWatcher
 from exporter.taps.tap import NewObserver, ProxySpec
 
-if TYPE_CHECKING:
-    from exporter.taps.proxy.connection import ClientConnection
+
+class ProxiedConnection(Protocol):
+    """A connection of the proxy, as the tap controls it."""
+
+    def tick(self, now: float) -> None:
+        """Enforce deadlines at ``now``."""
+        ...
+
+    def close_if_idle(self) -> None:
+        """End the connection if no request is in flight."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection at once; requests in flight are lost."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """What a proxy bears; times are in seconds.
+    """Limits of a proxy; times are in seconds.
 
-    ``connections`` are clients at a time, ``head_bytes`` and ``head_seconds`` are about the first
-    head of a connection, and one without a request is closed after ``idle_seconds``, if that is
-    not 0.
+    ``connections`` counts clients at a time.  ``head_bytes`` and ``head_seconds`` bound the first
+    head of a connection.  A connection without a request is closed after ``idle_seconds``, unless
+    that is 0.
     """
 
     connections: int = 8_192
@@ -38,12 +51,11 @@ class ProxyLimits:
 
 @dataclass(slots=True, eq=False)
 class ProxyContext:
-    """What all connections of a proxy have in common.
+    """State that all connections of a proxy share.
 
-    ``opened`` and ``watched`` count the connections that sent something: in all, and now.
-    ``server_tls`` is empty, or has a context for each protocol, and may be replaced.
-    ``new_injection`` makes what changes the bytes of an HTTP/1 connection, if they shall be
-    changed at all.
+    ``opened`` and ``watched`` count the connections that sent something: in total, and open ones.
+    ``server_tls`` is empty or has a context for each protocol, and may be replaced.
+    ``new_injection`` makes the injection of an HTTP/1 connection; without it bytes stay unchanged.
     """
 
     spec: ProxySpec
@@ -56,7 +68,7 @@ class ProxyContext:
     errors: ObserverErrors
     lag: LoopLag
     new_injection: Callable[[], Injection] | None = None
-    connections: set[ClientConnection] = field(default_factory=set)
+    connections: set[ProxiedConnection] = field(default_factory=set)
     opened: int = 0
     watched: int = 0
     refused: Counter[str] = field(default_factory=Counter)

@@ -1,6 +1,6 @@
-"""What the proxy says itself: to who may not pass, and in the place of a server that is not there.
+"""Responses of the proxy itself, to refused requests and for an unreachable server.
 
-Bodies are JSON with the key ``error``, as Triton and the OpenAI-style servers write theirs.
+Bodies are JSON with the key ``error``, like those of Triton and OpenAI-style servers.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ def _http1(status: str, text: str, header: str = "") -> bytes:
 
 
 _UNREACHABLE = "the server behind the proxy cannot be reached"
-AMBIGUOUS = _http1("400 Bad Request", "the request can be read in two ways")
+AMBIGUOUS = _http1("400 Bad Request", "the request is ambiguous")
 HEAD_TOO_SLOW = _http1("408 Request Timeout", "the head of the request took too long")
-HEAD_TOO_LARGE = _http1("431 Request Header Fields Too Large", "the head of the request is large")
+HEAD_TOO_LARGE = _http1(
+    "431 Request Header Fields Too Large", "the head of the request is too large"
+)
 UNREACHABLE = _http1("502 Bad Gateway", _UNREACHABLE)
 TOO_MANY_WAITING = _http1("400 Bad Request", "too many pipelined requests")
-TOO_MANY = _http1("503 Service Unavailable", "too many connections", "Retry-After: 1\r\n")
+TOO_MANY_CONNECTIONS = _http1(
+    "503 Service Unavailable", "too many connections", "Retry-After: 1\r\n"
+)
 
 TOO_LONG = "too_long"
-"""The reason of refusal of a head above the limit, the observer's or the proxy's own."""
+"""Refusal reason of a head above the limit of the observer or the proxy."""
 _REFUSALS = {TOO_LONG: HEAD_TOO_LARGE, "pipelined": TOO_MANY_WAITING}
 
 
 def refusal(reason: str) -> bytes:
-    """Return the answer to a request that the observer refuses."""
+    """Return the response to a request that the observer refuses."""
     return _REFUSALS.get(reason, AMBIGUOUS)
 
 
@@ -48,9 +52,9 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _trailers() -> bytes:
-    """Write the headers of gRPC's answer without messages, none of which a table remembers.
+    """Encode the headers of a gRPC response without messages, none of them indexed.
 
-    A client may have a table of no size, and what the server before us wrote into it is unknown.
+    The client's HPACK table may have size 0, and its content is unknown.
     """
     fields = (
         (":status", "200"),
@@ -62,9 +66,9 @@ def _trailers() -> bytes:
 
 
 class UnavailableGrpcServer:
-    """Answers gRPC requests with UNAVAILABLE: takes what a client sends, and says what to answer.
+    """Sans-I/O HTTP/2 server that answers gRPC requests with UNAVAILABLE.
 
-    Holds nothing of what it takes but the numbers of the streams that wait for an answer.
+    Keeps only the numbers of the streams that wait for a response.
     """
 
     _TRAILERS = _trailers()
@@ -73,18 +77,18 @@ class UnavailableGrpcServer:
         self._skip = len(PREFACE)
         self._head = b""
         self._streams: list[int] = []
-        self._acks = 0
-        self._greeted = False
-        self.answered = False
-        """Whether a request has been answered; what comes after is not."""
+        self._settings_acks = 0
+        self._settings_sent = False
+        self.responded = False
+        """Whether a request got its response; later ones get none."""
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether the client has sent the HEADERS of a request."""
         return bool(self._streams)
 
-    def take(self, data: bytes) -> None:
-        """Take in the next bytes that the client sent, its preface first."""
+    def receive(self, data: bytes) -> None:
+        """Handle the next bytes of the client, beginning with its preface."""
         position = 0
         while position < len(data):
             if self._skip:
@@ -97,26 +101,26 @@ class UnavailableGrpcServer:
             self._head = head if len(head) < _FRAME_HEAD else b""
             if len(head) == _FRAME_HEAD:
                 self._skip = int.from_bytes(head[:3], "big")
-                self._meet(head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFF_FFFF)
+                self._handle_frame(head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFF_FFFF)
 
-    def _meet(self, kind: int, flags: int, stream: int) -> None:
+    def _handle_frame(self, kind: int, flags: int, stream: int) -> None:
         if kind == _SETTINGS and not flags & _ACK:
-            self._acks = 1
+            self._settings_acks = 1
         elif kind == _HEADERS and stream > (self._streams[-1] if self._streams else 0):
             self._streams.append(stream)
 
-    def answer(self) -> bytes:
-        """Return what to send now; empty once a request has been answered."""
-        if self.answered:
+    def response(self) -> bytes:
+        """Return the bytes to send now; empty after the first response."""
+        if self.responded:
             return b""
-        frames = [] if self._greeted else [_frame(_SETTINGS, 0, 0)]
-        self._greeted = True
-        frames += [_frame(_SETTINGS, _ACK, 0)] * self._acks
-        self._acks = 0
+        frames = [] if self._settings_sent else [_frame(_SETTINGS, 0, 0)]
+        self._settings_sent = True
+        frames += [_frame(_SETTINGS, _ACK, 0)] * self._settings_acks
+        self._settings_acks = 0
         flags = _END_STREAM | _END_HEADERS
         frames += [_frame(_HEADERS, flags, stream, self._TRAILERS) for stream in self._streams]
         if self._streams:
             last = self._streams[-1].to_bytes(4, "big")
             frames.append(_frame(_GOAWAY, 0, 0, last + bytes(4)))  # NO_ERROR
-            self.answered = True
+            self.responded = True
         return b"".join(frames)

@@ -1,4 +1,4 @@
-"""Which models of a Triton can be asked for their timing, found out once for each."""
+"""Discover the input by which each model of a Triton returns engine timing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from exporter.protocol.injection import INPUTS
 MAX_MODELS = 256
 MAX_BYTES = 4 * 1024 * 1024
 SECONDS = 5.0
-ASK_AGAIN = 300.0
-"""Seconds after which a model is asked for again: it may have been loaded with other inputs."""
-ASK_SOON = 30.0
-"""The same for a model of which nothing is known: it may be loading."""
+REFRESH_SECONDS = 300.0
+"""Time between queries of a model's configuration: a reload may change its inputs."""
+RETRY_SECONDS = 30.0
+"""The same for a model without a known input: it may be loading."""
 
 
 class ModelInputs:
-    """Remembers by which input each model can be asked; requests never wait for that.
+    """Caches the timing input of each model; requests never wait for it.
 
-    The first request for a model starts the question and goes out as it is.
+    The first request for a model starts the query and is forwarded unchanged.
     """
 
     def __init__(
@@ -36,64 +36,64 @@ class ModelInputs:
         self._host, self._port, self._tls = host, port, tls
         self._server_name = server_name
         self._known: dict[str, tuple[str, float]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._queries: set[asyncio.Task[None]] = set()
 
     def input_of(self, model: str) -> str:
-        """Return the input, empty if there is none or nobody knows yet."""
+        """Return the name of the input, empty if there is none or it is not known yet."""
         name, due = self._known.get(model, ("", 0.0))
         now = asyncio.get_running_loop().time()
-        if now >= due and (model in self._known or self._has_room()):
-            self._known[model] = name, now + ASK_SOON
-            self._begin(self._ask(model))
+        if now >= due and (model in self._known or self._make_room()):
+            self._known[model] = name, now + RETRY_SECONDS
+            self._start(self._query(model))
         return name
 
-    def _has_room(self) -> bool:
-        """Make room if need be: names that clients invent must not keep out the models there are.
+    def _make_room(self) -> bool:
+        """Evict a model without an input if needed, as clients can invent names of models.
 
-        Those that can be asked stay.
+        Return whether there is room; models with an input stay.
         """
         if len(self._known) >= MAX_MODELS:
-            useless = next((model for model, (name, _) in self._known.items() if not name), None)
-            if useless is None:
+            evicted = next((model for model, (name, _) in self._known.items() if not name), None)
+            if evicted is None:
                 return False
-            del self._known[useless]
+            del self._known[evicted]
         return True
 
     def close(self) -> None:
-        """Ask no more."""
-        for task in self._asking:
+        """Cancel pending queries."""
+        for task in self._queries:
             task.cancel()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._queries.add(task)
+        task.add_done_callback(self._queries.discard)
 
-    async def _ask(self, model: str) -> None:
+    async def _query(self, model: str) -> None:
         name = ""
         try:
             async with asyncio.timeout(SECONDS):
                 name = _input(await self._config(model))
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # no Triton, or not now: it is asked again, and requests go out as they are
+            pass  # no Triton, or not available: a later request repeats the query
         if name and model in self._known:
-            self._known[model] = name, asyncio.get_running_loop().time() + ASK_AGAIN
+            self._known[model] = name, asyncio.get_running_loop().time() + REFRESH_SECONDS
 
     async def _config(self, model: str) -> object:
         tls = self._tls()
-        # By hand: loading aiohttp would cost the process of the taps half as much memory again.
+        # Without aiohttp, which would add half to the memory of the tap process.
         reader, writer = await asyncio.open_connection(
             self._host, self._port, ssl=tls, server_hostname=self._server_name if tls else None
         )
         try:
             path = f"/v2/models/{quote(model, safe='')}/config"
             writer.write(f"GET {path} HTTP/1.0\r\nHost: {self._host}\r\n\r\n".encode())
-            answer = bytearray()
-            while (part := await reader.read(65536)) and len(answer) <= MAX_BYTES:
-                answer += part
+            response = bytearray()
+            while (part := await reader.read(65536)) and len(response) <= MAX_BYTES:
+                response += part
         finally:
             writer.close()
-        head, _, body = bytes(answer).partition(b"\r\n\r\n")
+        head, _, body = bytes(response).partition(b"\r\n\r\n")
         return json.loads(body) if head[9:12] == b"200" else None
 
 

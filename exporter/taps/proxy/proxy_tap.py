@@ -1,4 +1,4 @@
-"""The proxy tap: stands between clients and a server, and shows observers what passes."""
+"""The proxy tap: forward connections between clients and a server, and feed observers."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from exporter.taps.tap import NewObserver, ProxySpec, TapTraffic
 SETTING = "tap"
 TICK_SECONDS = 1.0
 DRAIN_SECONDS = 0.05
-"""Time from one look at whether connections have ended to the next, while draining."""
+"""Time between checks whether connections have ended, while draining."""
 SPARE_DESCRIPTORS = 64
-"""What the process needs beside connections, each of which takes two descriptors."""
+"""Descriptors for everything but connections, each of which takes two."""
 
 
 class ProxyTap:
     """Forwards between clients and one server, from `start` in a running loop until `close`.
 
     With a ``certificate`` clients must speak TLS, with a ``verification`` the proxy speaks TLS to
-    the server; their files are read again when they change.  With ``inject`` it asks engines for
-    their timing (:mod:`exporter.protocol.injection`).  ``passed_over`` is called for each
-    connection whose observer failed.
+    the server; their files are reloaded when they change.  With ``inject`` it requests engine
+    timing (:mod:`exporter.protocol.injection`).  ``skipped`` is called for each connection
+    whose observer failed.
     """
 
     def __init__(
         self,
         spec: ProxySpec,
         new_observer: NewObserver,
-        passed_over: Callable[[str], None],
+        skipped: Callable[[str], None],
         *,
         limits: ProxyLimits | None = None,
         certificate: Certificate | None = None,
@@ -62,10 +62,10 @@ class ProxyTap:
     ) -> None:
         self.spec = spec
         self.port = spec.listen_port
-        """The port that is listened on, once there is one."""
+        """The port of the listening sockets, once there are any."""
         self.lag = LoopLag()
         self._new_observer = new_observer
-        self._errors = ObserverErrors(passed_over)
+        self._errors = ObserverErrors(skipped)
         self._limits = limits or ProxyLimits()
         self._certificate = certificate
         self._verification = verification
@@ -78,7 +78,7 @@ class ProxyTap:
         self._supervisor = Supervisor()
 
     async def start(self) -> None:
-        """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
+        """Listen and forward; raises InvalidFile with setting ``tap`` if that fails."""
         if pair := self._certificate:
             self._client_tls = ReloadedFiles(
                 partial(for_clients, pair, SETTING), (pair.chain, pair.key)
@@ -133,17 +133,17 @@ class ProxyTap:
         )
 
     async def drain(self, seconds: float) -> None:
-        """Take no new connections, and return when the last has ended or time is up."""
+        """Accept no new connections; return after the last one ends or after ``seconds``."""
         for server in self._servers:
             server.close()
         deadline = monotonic() + seconds
         while self._shared and self._shared.connections and monotonic() < deadline:
             for connection in tuple(self._shared.connections):
-                connection.leave()
+                connection.close_if_idle()
             await asyncio.sleep(DRAIN_SECONDS)
 
     async def close(self) -> None:
-        """End everything at once."""
+        """Abort all connections."""
         for server in self._servers:
             server.close()
         self._supervisor.cancel()
@@ -152,8 +152,8 @@ class ProxyTap:
             self._inputs.close()
         if self._shared:
             for connection in tuple(self._shared.connections):
-                connection.cut()
-            for _ in range(3):  # turns of the loop in which the last is told of its end, with TLS
+                connection.abort()
+            for _ in range(3):  # iterations of the loop until TLS reports the last end
                 await asyncio.sleep(0)
             self._shared.resets.close()
 
@@ -163,11 +163,11 @@ class ProxyTap:
         return self._supervisor.states
 
     def seen_until(self) -> float:
-        """Return now, or up to when the loop was on time: later bytes may wait to be read."""
+        """Return the time up to which all bytes have been read: now, unless the loop is late."""
         return self.lag.seen_until()
 
     def traffic(self) -> TapTraffic:
-        """Return what it has counted so far; connections that sent nothing count for nothing."""
+        """Return the counters; connections that sent nothing are not counted."""
         shared = self._shared
         if not shared:
             return TapTraffic()
@@ -192,11 +192,13 @@ class ProxyTap:
 
 
 def _within_descriptors(limits: ProxyLimits) -> ProxyLimits:
-    """Have the process allowed all the open files it may have, or lower the limit to what it is."""
+    """Raise the soft limit of open files, and lower the connection limit to fit it."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     possible = max(1, (most - SPARE_DESCRIPTORS) // 2)
     if possible >= limits.connections:
         return limits
-    LOG.warning("proxy: %d connections at most, as only %d files may be open", possible, most)
+    LOG.warning(
+        "proxy: limit lowered to %d connections, as the limit of open files is %d", possible, most
+    )
     return replace(limits, connections=possible)

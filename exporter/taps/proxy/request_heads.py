@@ -1,4 +1,4 @@
-"""How much of a connection a client must send before the proxy connects to the server."""
+"""Detect the end of the first head, after which the proxy connects to the server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TYPE_AT, _SETTINGS = 3, 4
 class FirstHead:
     """Find the end of the first head in the bytes that a client has sent.
 
-    A head is that of an HTTP/1 request without the empty lines before it, the connection preface
-    of HTTP/2 with its SETTINGS frame, or a TLS record, which the proxy passes on as it is.
+    A head is that of an HTTP/1 request without preceding empty lines, the connection preface of
+    HTTP/2 with its SETTINGS frame, or a TLS record, which the proxy forwards unchanged.
 
-    ``size`` is how many bytes of the head there are.
+    ``size`` counts the received bytes of the head.
     """
 
     __slots__ = ("_searched", "_start", "size")
@@ -29,7 +29,7 @@ class FirstHead:
         self._start = self._searched = self.size = 0
 
     def protocol(self, sent: bytearray) -> str:
-        """Return what the client speaks, empty as long as its head is not whole."""
+        """Return the protocol of the client, empty until its head is complete."""
         if sent[:1] == PREFACE[:1] and sent[: len(PREFACE)] == PREFACE[: len(sent)]:
             return self._http2(sent)
         if sent[: len(_TLS_RECORD)] == _TLS_RECORD[: len(sent)]:

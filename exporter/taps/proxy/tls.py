@@ -1,4 +1,4 @@
-"""TLS of the proxy: what it shows to clients, and what it asks of the server behind it."""
+"""TLS contexts of the proxy, for clients and for the server behind it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 HTTP1, HTTP2 = "http/1.1", "h2"
 _OFFERED = [HTTP1, HTTP2]
-"""HTTP/1.1 first: whoever speaks HTTP/2 among these servers is a gRPC server, whose clients offer
-nothing else, and clients that offer both would fail at all other servers."""
+"""HTTP/1.1 first: of the supported servers only gRPC servers speak HTTP/2, and their clients offer
+nothing else.  Clients that offer both would fail at all other servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """PEM files with the certificate chain that clients are shown, and its key."""
+    """PEM files of the certificate chain that the proxy presents to clients, and of its key."""
 
     chain: str
     key: str
@@ -29,16 +29,16 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How the server's certificate is checked; empty are the system's CAs and the server's host."""
+    """Verification of the server's certificate; by default with the system's CAs and its host."""
 
     ca: str = ""
     server_name: str = ""
 
 
 class ReloadedFiles(Generic[T]):
-    """What ``make`` builds from ``files``, built again when they change.
+    """A ``value`` that ``make`` builds from ``files``, and rebuilds when they change.
 
-    A renewal that cannot be used is logged and tried again; until it can, ``value`` stays.
+    If a rebuild fails, the error is logged, ``value`` stays, and the next refresh retries.
     """
 
     def __init__(self, make: Callable[[], T], files: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class ReloadedFiles(Generic[T]):
         self.value = make()
 
     def refresh(self, now: float) -> None:
-        """Take files that changed since the last call."""
+        """Rebuild the value if files changed since the last call."""
         stamps = self._stamp()
         if stamps == self._stamps and not self._failed:
             return
@@ -60,7 +60,7 @@ class ReloadedFiles(Generic[T]):
             self.value = self._make()
         except InvalidFile as invalid:
             self._failed = True
-            why = f"{invalid.problems[0].message}; the files read before stay in use"
+            why = f"{invalid.problems[0].message}; the previous files stay in use"
             self._episodes.went_wrong(self._what, why, now)
             return
         self._failed = False
@@ -72,7 +72,7 @@ class ReloadedFiles(Generic[T]):
 
 
 def _stamp(file: str) -> tuple[int, ...]:
-    """Return what changes when a file is written or replaced, also by a link to another."""
+    """Return a stamp that changes when a file is written, replaced or linked elsewhere."""
     try:
         found = Path(file).stat()
     except OSError:
@@ -81,12 +81,12 @@ def _stamp(file: str) -> tuple[int, ...]:
 
 
 def for_clients(certificate: Certificate, setting: str) -> ssl.SSLContext:
-    """Return the context to accept clients with; raises InvalidFile, naming the ``setting``."""
+    """Return the context for clients; raises InvalidFile, naming the ``setting``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_OFFERED)
     try:
-        # With a password, OpenSSL asks no terminal for that of an encrypted key.
+        # With a password given, OpenSSL does not prompt for one if the key is encrypted.
         context.load_cert_chain(certificate.chain, certificate.key, password="")
     except OSError as error:
         files = f"{quoted(certificate.chain)} with {quoted(certificate.key)}"
@@ -96,7 +96,7 @@ def for_clients(certificate: Certificate, setting: str) -> ssl.SSLContext:
 
 
 def for_server(verification: Verification, setting: str) -> dict[str, ssl.SSLContext]:
-    """Return the contexts to connect with, by what the client speaks; raises InvalidFile."""
+    """Return the contexts for the server, by protocol of the client; raises InvalidFile."""
     contexts = {}
     for protocol in _OFFERED:
         try:

@@ -1,4 +1,4 @@
-"""Accepts TLS clients of the proxy: handshakes are bounded, counted, and use the newest files."""
+"""Accept TLS clients of the proxy, with bounded handshakes and the current certificate."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from exporter.taps.proxy.connection import FAREWELLS, ClientConnection
+from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
 from exporter.taps.proxy.context import ProxyContext
 from exporter.taps.proxy.transports import reset_socket
 
-ACCEPTED_AT_ONCE = 64
+MAX_ACCEPTS = 64
 PAUSE_SECONDS = 1.0
-"""How long no connection is accepted after descriptors or memory ran out."""
+"""Pause of accepting after descriptors or memory ran out."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class TlsListener:
     """Accept TLS connections on a listening socket until `close`.
 
-    ``context`` returns the context of a new connection.  asyncio's own TLS servers make a
-    connection known only after its handshake, so that silent clients would be in no limit.
+    ``context`` returns the context of a new connection.  asyncio's own TLS servers report a
+    connection only after its handshake, so no limit would include silent clients.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TlsListener:
         self._shared.loop.add_reader(self._listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more connections, and end handshakes."""
+        """Accept no more connections, and cancel handshakes."""
         if self._listening.fileno() >= 0:
             self._shared.loop.remove_reader(self._listening.fileno())
             self._listening.close()
@@ -54,7 +54,7 @@ class TlsListener:
 
     def _accept(self) -> None:
         what = "accepting connections"
-        for _ in range(ACCEPTED_AT_ONCE):
+        for _ in range(MAX_ACCEPTS):
             try:
                 client, _ = self._listening.accept()
             except OSError as error:
@@ -68,17 +68,17 @@ class TlsListener:
 
     def _admit(self, client: socket.socket) -> None:
         shared = self._shared
-        known = len(shared.connections) + len(self._handshakes)
-        if known >= shared.limits.connections + FAREWELLS:
+        tracked = len(shared.connections) + len(self._handshakes)
+        if tracked >= shared.limits.connections + MAX_REFUSED_CLIENTS:
             shared.refused["connections"] += 1
             reset_socket(client)
             return
         client.setblocking(False)
-        handshake = shared.loop.create_task(self._shake_hands(client))
+        handshake = shared.loop.create_task(self._handshake(client))
         self._handshakes.add(handshake)
         handshake.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, client: socket.socket) -> None:
+    async def _handshake(self, client: socket.socket) -> None:
         shared = self._shared
         try:
             await shared.loop.connect_accepted_socket(
@@ -92,4 +92,4 @@ class TlsListener:
         except ssl.SSLError:
             shared.refused["handshake"] += 1
         except OSError:
-            pass  # the client has gone
+            pass  # the client disconnected

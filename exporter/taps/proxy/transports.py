@@ -1,4 +1,4 @@
-"""What a proxy does with asyncio's transports beyond their own methods."""
+"""Operations on asyncio's transports that the proxy needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import cast
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-def bound(transport: asyncio.Transport) -> bool:
-    """Let a connection hold back no more than one read; return whether it is plain, without TLS.
+def limit_write_buffer(transport: asyncio.Transport) -> bool:
+    """Limit the write buffer to one read; return whether the transport is plain, without TLS.
 
-    What the kernel does not take at once stops the reading of the other side.  uvloop's TLS would
-    take such a bound for always full.
+    Bytes that the kernel does not take at once pause reading from the other side.  TLS transports
+    of uvloop stay without a limit: with one they would always report a full buffer.
     """
     plain = transport.can_write_eof()
     if plain:
@@ -24,26 +24,26 @@ def bound(transport: asyncio.Transport) -> bool:
 
 
 def descriptor(transport: asyncio.Transport) -> int:
-    """Return the number of its socket."""
+    """Return the file descriptor of the transport's socket."""
     return cast(int, transport.get_extra_info("socket").fileno())
 
 
 def close(transport: asyncio.Transport) -> None:
-    """Close with FIN; a second call changes nothing, unlike that of asyncio's TLS transports."""
+    """Close with FIN; idempotent, unlike the method of asyncio's TLS transports."""
     if not transport.is_closing():
         transport.close()
 
 
 def reset(transport: asyncio.Transport) -> None:
     """Close with RST."""
-    with suppress(OSError, ValueError, AttributeError):  # it has just been closed
+    with suppress(OSError, ValueError, AttributeError):  # already closed
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
 
 
 def reset_socket(connection: socket.socket) -> None:
-    """Close a socket that no transport has, with RST."""
+    """Close a socket without a transport, with RST."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     connection.close()

@@ -1,0 +1,114 @@
+"""The proxy's connection to the server behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol, cast
+
+from exporter.protocol.events import SERVER, Direction
+from exporter.sockets import tune
+from exporter.taps.loop_lag import LoopLag
+from exporter.taps.proxy.transports import descriptor, limit_write_buffer
+
+
+class ClientSide(Protocol):
+    """The client's side of a connection, which gets the events of the server's side."""
+
+    lag: LoopLag
+    last: float
+    awaiting_response: bool
+
+    def server_connected(self, server: UpstreamConnection) -> None:
+        """Start to forward on the new connection to the server."""
+        ...
+
+    def server_full(self, full: bool) -> None:
+        """Pause the client while the server reads more slowly than the client writes."""
+        ...
+
+    def server_ended(self, server: UpstreamConnection) -> None:
+        """Handle a FIN of the server."""
+        ...
+
+    def server_lost(self, server: UpstreamConnection, exc: Exception | None) -> None:
+        """Handle the end of the connection to the server; an exception is a reset."""
+        ...
+
+    def observer_failed(self, error: Exception) -> None:
+        """Replace a failed observer."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """The server's side; ``respond`` and ``feed`` are set by the client's side."""
+
+    __slots__ = (
+        "_connection",
+        "descriptor",
+        "feed",
+        "full",
+        "lag",
+        "plain",
+        "respond",
+        "transport",
+        "write",
+    )
+
+    respond: Callable[[bytes], None]
+    descriptor: int
+    plain: bool
+    feed: Callable[[Direction, bytes, float], None]
+    transport: asyncio.Transport
+    write: Callable[[bytes], None]
+
+    def __init__(self, connection: ClientSide) -> None:
+        self._connection = connection
+        self.full = False
+        self.lag = connection.lag
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Report the connection to the client's side."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.descriptor = descriptor(self.transport)
+        self.write = self.transport.write
+        self.plain = limit_write_buffer(self.transport)
+        tune(self.transport.get_extra_info("socket"))
+        self._connection.server_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Forward bytes of a response first, and then feed them to the observer."""
+        # Loading a slot and calling it in two steps is faster: this is the path of each token.
+        now, respond, feed, lag = monotonic(), self.respond, self.feed, self.lag
+        respond(data)
+        try:
+            connection = self._connection
+            if now <= lag.fresh_until:
+                feed(SERVER, data, now)
+            else:
+                now = max(connection.last, lag.came(now, self.transport))
+                lag.feed_late(feed, SERVER, data, now)
+            connection.last = now
+        except Exception as error:
+            self._connection.observer_failed(error)
+        self._connection.awaiting_response = False
+
+    def eof_received(self) -> bool:
+        """Handle a FIN."""
+        self._connection.server_ended(self)
+        return self.plain
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handle the end of the connection; an exception is a reset."""
+        self._connection.server_lost(self, exc)
+
+    def pause_writing(self) -> None:
+        """Handle a full socket buffer."""
+        self.full = True
+        self._connection.server_full(full=True)
+
+    def resume_writing(self) -> None:
+        """Handle a drained socket buffer."""
+        self.full = False
+        self._connection.server_full(full=False)
