@@ -118,7 +118,7 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
     ),
     "tokenslo_tap_restarts": (
         "counter",
-        "How often the process of the taps ended unasked and was started again.",
+        "Restarts of the tap process after an unexpected end.",
         (),
     ),
     "tokenslo_task_restarts": (

@@ -26,9 +26,9 @@ def test_without_the_privilege() -> None:
     script = """
         import asyncio
         from exporter.taps.capture.capture_tap import CaptureTap
-        from exporter.taps.process.privileges import give_up
+        from exporter.taps.process.privileges import drop_capabilities
         from exporter.taps.tap import CaptureSpec
-        give_up()
+        drop_capabilities()
         tap = CaptureTap(CaptureSpec("eth0", (8000, 8001)), None, None)
         try:
             asyncio.run(tap.start())
@@ -46,6 +46,6 @@ def test_without_the_privilege() -> None:
     assert done.stdout == (
         "tokenslo exporter: tap: capture=eth0:8000,8001 needs the capability CAP_NET_RAW. Fix: run "
         "the container as root with securityContext.capabilities.add: [NET_RAW], or run `setcap "
-        f"cap_net_raw+ep {Path(sys.executable).resolve()}`, or watch without privileges by --tap "
+        f"cap_net_raw+ep {Path(sys.executable).resolve()}`, or use a tap without privileges: --tap "
         "proxy=LISTEN=UPSTREAM.\n"
     )

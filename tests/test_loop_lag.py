@@ -107,7 +107,7 @@ async def test_late_reads_of_a_connection_do_not_go_back_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ages = iter(range(100))
-    monkeypatch.setattr(LoopLag, "came", lambda _, now, __: now - next(ages))
+    monkeypatch.setattr(LoopLag, "arrival_time", lambda _, now, __: now - next(ages))
     async with proxied() as scene:
         client, server = await scene.pair()
         scene.tap.lag.close()

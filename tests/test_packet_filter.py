@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from exporter.taps.capture.packet_filter import MOST_PORTS, packet_filter
+from exporter.taps.capture.packet_filter import MAX_PORTS, packet_filter
 from tests.tcp_segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
 
 SO_ATTACH_FILTER = 26
@@ -135,12 +135,12 @@ def test_packets_too_large_for_their_length_field_pass(sieve: Sieve) -> None:
 
 
 def test_many_ports() -> None:
-    many = tuple(range(1000, 1000 + MOST_PORTS))
+    many = tuple(range(1000, 1000 + MAX_PORTS))
     sieve = Sieve(packet_filter(many))
     for wrap in (ipv4, ipv6):
         for port in (many[0], many[-1]):
             assert sieve.passes(wrap(tcp(40000, port, data=b"x")))
             assert sieve.passes(wrap(tcp(port, 40000, data=b"x")))
-        assert not sieve.passes(wrap(tcp(40000, 1000 + MOST_PORTS, data=b"x")))
+        assert not sieve.passes(wrap(tcp(40000, 1000 + MAX_PORTS, data=b"x")))
     for end in sieve.ends:
         end.close()

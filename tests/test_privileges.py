@@ -11,8 +11,8 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = dedent(
     """
     import subprocess, sys
-    from exporter.taps.process.privileges import give_up
-    give_up()
+    from exporter.taps.process.privileges import drop_capabilities
+    drop_capabilities()
     text = "print(open('/proc/self/status').read())"
     print(open("/proc/self/status").read(), flush=True)
     subprocess.run([sys.executable, "-c", text], check=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from exporter.taps.capture import reassembly
-from exporter.taps.capture.reassembly import Circumstances, TcpConnection
+from exporter.taps.capture.reassembly import CaptureState, TcpConnection
 from tests.recording_observer import RecordingObserver
 from tests.tcp_segments import ACK, FIN, RST
 
@@ -30,11 +30,11 @@ class Wire:
     client_start: int = 1000
     server_start: int = MASK - 20
     watcher: RecordingObserver = field(default_factory=RecordingObserver)
-    circumstances: Circumstances = field(default_factory=Circumstances)
+    capture_state: CaptureState = field(default_factory=CaptureState)
     time: float = 0.0
 
     def __post_init__(self) -> None:
-        self.connection = TcpConnection(self.watcher, self.circumstances)
+        self.connection = TcpConnection(self.watcher, self.capture_state)
         self.connection.client.begin(self.client_start, 0.0)
         self.connection.server.begin(self.server_start, 0.0)
         self.known = [0, 0]
@@ -179,7 +179,7 @@ def test_a_reset_at_the_end_of_what_is_held_is_exact() -> None:
 @pytest.mark.parametrize(("ack", "closes"), [(0, True), (1, False), (None, False)])
 def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> None:
     watcher = RecordingObserver()
-    connection = TcpConnection(watcher, Circumstances())
+    connection = TcpConnection(watcher, CaptureState())
     connection.client.begin(1000, 0.0)
     flags = RST if ack is None else RST | ACK
     connection.server.take(0, 1000 + (ack or 0), flags, 0, b"", 1.0)
@@ -190,7 +190,7 @@ def test_a_reset_after_dropped_packets_loses_what_is_under_way() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
     wire.watcher.live = 1
-    wire.circumstances.dropped_at = 1.5
+    wire.capture_state.dropped_at = 1.5
     wire.answer(400, flags=RST, window=0)
     assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)]
     assert wire.connection.closed
@@ -310,7 +310,7 @@ def test_any_order_repetition_and_overlap_gives_the_stream(
         wire.send(direction, place, data)
     assert wire.watcher.carried(direction) == [STREAM]
     assert wire.watcher.gaps(direction) == 0
-    assert wire.circumstances.held == 0
+    assert wire.capture_state.held == 0
     times = [event[3] for event in wire.watcher.events]
     assert times == sorted(times)
 
@@ -326,7 +326,7 @@ def test_each_hole_is_one_gap_and_no_byte_is_wrong(seen: list[bool], start: int)
         if is_seen:
             place = number * width
             wire.answer(place, STREAM[place : place + width])
-    wire.connection.give_up_holes(before=100.0)
+    wire.connection.skip_holes(before=100.0)
     runs = [b""]
     for number, is_seen in enumerate(seen):
         if is_seen:
@@ -337,7 +337,7 @@ def test_each_hole_is_one_gap_and_no_byte_is_wrong(seen: list[bool], start: int)
     assert wire.watcher.carried(SERVER) == expected
     holes = "".join("x" if is_seen else " " for is_seen in seen)
     assert wire.watcher.gaps(SERVER) == len(re.findall(" +x", holes))
-    assert wire.circumstances.held == 0
+    assert wire.capture_state.held == 0
 
 
 def test_a_hole_is_given_up_in_time_and_what_is_behind_it_keeps_its_times() -> None:
@@ -345,9 +345,9 @@ def test_a_hole_is_given_up_in_time_and_what_is_behind_it_keeps_its_times() -> N
     wire.answer(0, b"one", time=1.0)
     wire.answer(6, b"three", time=2.0)
     wire.answer(11, b"four", time=3.0)
-    wire.connection.give_up_holes(before=2.0)
+    wire.connection.skip_holes(before=2.0)
     assert wire.watcher.events[1:] == []
-    wire.connection.give_up_holes(before=2.1)
+    wire.connection.skip_holes(before=2.1)
     assert wire.watcher.events[1:] == [
         ("gap", SERVER, 2.0),
         ("data", SERVER, b"three", 2.0),
@@ -361,7 +361,7 @@ def test_a_hole_is_given_up_in_time_and_what_is_behind_it_keeps_its_times() -> N
 def test_what_the_kernel_dropped_is_not_waited_for() -> None:
     wire = Wire()
     wire.answer(0, b"one", time=1.0)
-    wire.circumstances.dropped_at = 2.0
+    wire.capture_state.dropped_at = 2.0
     wire.answer(6, b"three", time=2.0)
     wire.answer(14, b"five", time=2.5)  # nothing was dropped since
     assert wire.watcher.events[1:] == [("gap", SERVER, 2.0), ("data", SERVER, b"three", 2.0)]
@@ -410,7 +410,7 @@ def test_times_never_go_back() -> None:
     wire = Wire()
     wire.answer(3, b"two", time=1.0)
     wire.ask(0, b"POST", time=2.0)
-    wire.connection.give_up_holes(before=9.0)
+    wire.connection.skip_holes(before=9.0)
     assert wire.watcher.events == [
         ("data", CLIENT, b"POST", 2.0),
         ("gap", SERVER, 2.0),
@@ -418,7 +418,7 @@ def test_times_never_go_back() -> None:
     ]
 
 
-@pytest.mark.parametrize(("bound", "value"), [("MOST_PIECES", 3), ("MOST_BYTES", 1000)])
+@pytest.mark.parametrize(("bound", "value"), [("MAX_HELD_SEGMENTS", 3), ("MAX_HELD_BYTES", 1000)])
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
     monkeypatch.setattr(reassembly, bound, value)
     wire = Wire()
@@ -433,22 +433,22 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, va
 
 
 def test_all_connections_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reassembly, "MOST_BYTES_HELD", 1000)
+    monkeypatch.setattr(reassembly, "MAX_TOTAL_HELD_BYTES", 1000)
     one = Wire()
-    other = Wire(circumstances=one.circumstances)
+    other = Wire(capture_state=one.capture_state)
     for place in (2, 4, 6):
         one.answer(place, b"x")
     other.answer(2, b"x")
     assert (one.watcher.events, other.watcher.carried(SERVER)) == ([], [b"x"])
     one.connection.forget(9.0)
-    assert one.circumstances.held == 0
+    assert one.capture_state.held == 0
 
 
 def test_repetitions_behind_a_hole_are_held_once() -> None:
     wire = Wire()
     for _ in range(1000):
         wire.answer(5, b"again")
-    assert wire.circumstances.held < 1000
+    assert wire.capture_state.held < 1000
     wire.answer(0, b"first")
     assert wire.watcher.carried(SERVER) == [b"firstagain"]
 
@@ -468,7 +468,7 @@ def test_what_is_dissolved_goes_without_being_looked_for() -> None:
     there = weakref.ref(wire.watcher)
     gc.disable()
     try:
-        wire.connection.dissolve()
+        wire.connection.break_cycle()
         del wire
         assert there() is None
     finally:
@@ -531,9 +531,9 @@ def test_no_segments_break_it(
     wire = Wire()
     for direction, place, ack, flags, window, data in segments:
         wire.send(direction, place, data, ack=ack, flags=flags, window=window)
-    wire.connection.give_up_holes(before=1e9)
+    wire.connection.skip_holes(before=1e9)
     wire.connection.forget(1e9)
-    assert wire.circumstances.held == 0
+    assert wire.capture_state.held == 0
     times = [
         event[-1] for event in wire.watcher.events if event[0] != "blocked" and event[-1] != 1e9
     ]

@@ -1,4 +1,4 @@
-"""The process of the taps: what it tells, how it ends, and what is left when it ends badly."""
+"""The tap process: its messages, its drain, and its restarts."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from exporter.taps.process import child_process as taps_process
 from exporter.taps.process.child_process import TapProcess, TapReply
 from exporter.taps.process.messages import (
     TapSettings,
-    read_readings,
+    measurements_line,
+    read_measurements,
     read_settings,
-    readings_line,
     settings_line,
 )
 from slos.errors import InvalidFile
@@ -353,7 +353,7 @@ async def test_a_process_that_is_killed_is_started_again(
             with pytest.raises(SourceError) as down:
                 await one.snapshot(0.0)
             assert down.value.kind == "ended"
-            assert "the process of the taps was ended by SIGKILL" in str(down.value)
+            assert "the tap process was killed by SIGKILL" in str(down.value)
             upstream.go.set()
 
         await eventually(lambda: tells(one, True))
@@ -370,8 +370,7 @@ async def test_a_process_that_is_killed_is_started_again(
             "restarts": 1,
         }
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        "the process of the taps was ended by SIGKILL; the streams that it had are lost; "
-        "restarting it"
+        "the tap process was killed by SIGKILL; its streams are lost; restarting it"
     ]
 
 
@@ -384,7 +383,7 @@ async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Up
         child = await child_of(os.getpid())
         os.kill(child, signal.SIGSTOP)
         for _ in range(2):
-            with pytest.raises(SourceError, match=r"the taps did not answer within 0\.2 s"):
+            with pytest.raises(SourceError, match=r"the tap process did not respond within 0\.2 s"):
                 await one.snapshot(0.0)
         os.kill(child, signal.SIGCONT)
         snapshot = await one.snapshot(0.0)
@@ -450,8 +449,8 @@ async def test_a_process_that_does_not_start_is_one_problem(
     with pytest.raises(InvalidFile) as failed:
         await TapProcess(TapSettings(["capture=lo:8000"])).start()
     assert str(failed.value) == (
-        "tokenslo exporter: tap: the process of the taps could not be started: it ended with "
-        "status 0. Fix: see what it wrote before this line."
+        "tokenslo exporter: tap: the tap process could not start: it ended with "
+        "status 0. Fix: see the log lines before this one."
     )
 
 
@@ -604,9 +603,9 @@ class Recorded:
         self.recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
 
     async def snapshot(self, *_: object) -> TapReply:
-        lines = [readings_line(model) for model in self.recorder.measurements()]
+        lines = [measurements_line(model) for model in self.recorder.measurements()]
         measurements = tuple(
-            measurement for line in lines for measurement in read_readings(json.loads(line))
+            measurement for line in lines for measurement in read_measurements(json.loads(line))
         )
         return TapReply(measurements, (), self.recorder.live)
 
@@ -725,9 +724,9 @@ READING = st.builds(
 
 @given(st.lists(READING, min_size=1))
 def test_readings_arrive_as_they_were_sent(measurements: list[Measurement]) -> None:
-    line = readings_line(measurements)
+    line = measurements_line(measurements)
     assert line.index(b"\n") == len(line) - 1
-    assert read_readings(json.loads(line)) == tuple(measurements)
+    assert read_measurements(json.loads(line)) == tuple(measurements)
 
 
 def test_settings_arrive_as_they_were_sent() -> None:

@@ -1,1 +1,1 @@
-"""Taps: where the bytes of streams come from, by proxy or by packet capture."""
+"""Taps: read the bytes of streams, by proxy or by packet capture."""

@@ -1,4 +1,4 @@
-"""Notice when the event loop is late, and when the bytes that it then reads really came."""
+"""Detect a late event loop, and find the arrival times of the bytes that it reads late."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from exporter.protocol.events import Direction
 
 TICK_SECONDS = 0.01
 LATE_SECONDS = 0.02
-"""How late a tick may be: no time that counts as exact is late by more than both together."""
+"""Largest delay of a tick; with TICK_SECONDS it bounds the error of exact times."""
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
-"""``tcpi_last_data_recv`` of ``struct tcp_info``: milliseconds since data last came."""
+"""``tcpi_last_data_recv`` of ``struct tcp_info``: milliseconds since data last arrived."""
 
 
 class LoopLag:
-    """Watch the event loop by a timer, from `open` to `close`.
+    """Measures the lag of the event loop with a timer, from `open` to `close`.
 
-    Bytes that are read after ``fresh_until`` are late: something held the loop up while they
-    waited in the kernel.  That lasts until a tick is on time again.  They get the time when the
-    last of them came, by the kernel; ``late`` is set while an observer is fed with them, and
-    ``late_reads`` counts reads of them.
+    Bytes that are read after ``fresh_until`` are late: the loop was blocked while they waited in
+    the kernel.  This ends with the first tick on time.  Late bytes get the kernel's arrival time of
+    the last of them.  ``late`` is set while an observer is fed with them, and ``late_reads`` counts
+    their reads.
     """
 
     __slots__ = ("_due", "_fresh_at", "_timer", "fresh_until", "late", "late_reads")
@@ -36,17 +36,17 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        """Begin, in the running loop."""
+        """Start the timer, in the running loop."""
         self._due = monotonic() + TICK_SECONDS
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
     def close(self) -> None:
-        """End."""
+        """Stop the timer."""
         if self._timer:
             self._timer.cancel()
 
     def seen_until(self) -> float:
-        """Return a time in seconds before which no byte waits unread."""
+        """Return the time in seconds up to which all bytes have been read."""
         now = monotonic()
         return now if now <= self.fresh_until else self._fresh_at
 
@@ -57,15 +57,15 @@ class LoopLag:
         data: bytes,
         time: float,
     ) -> None:
-        """Feed an observer with late bytes, which came at ``time``."""
+        """Feed an observer with late bytes, which arrived at ``time``."""
         self.late = True
         try:
             feed(direction, data, time)
         finally:
             self.late = False
 
-    def came(self, now: float, transport: asyncio.Transport) -> float:
-        """Return when late bytes came that were read at ``now``."""
+    def arrival_time(self, now: float, transport: asyncio.Transport) -> float:
+        """Return the arrival time of late bytes that were read at ``now``."""
         self.late_reads += 1
         return now - _waited(transport)
 
@@ -80,11 +80,11 @@ class LoopLag:
 
 
 def _waited(transport: asyncio.Transport) -> float:
-    """Return for how many seconds the last data of a TCP connection has been there."""
+    """Return the seconds since the last data of a TCP connection arrived."""
     try:
         connection = transport.get_extra_info("socket")
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
         milliseconds: int = _LAST_DATA_RECEIVED.unpack(info)[0]
-    except (OSError, ValueError, AttributeError, struct.error):  # it has just been closed
+    except (OSError, ValueError, AttributeError, struct.error):  # already closed
         return 0.0
     return milliseconds / 1000

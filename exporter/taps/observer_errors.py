@@ -1,4 +1,4 @@
-"""Fault isolation of observers: an exception costs one connection its observer and nothing else."""
+"""Isolate exceptions of observers: each affects only the observer of one connection."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from exporter.protocol.events import SERVER, Observer
 from exporter.protocol.null_observer import NullObserver
 
 REASON = "observer_error"
-"""The reason under which these connections are counted in ``tokenslo_tap_passed_over_total``."""
+"""The label ``reason`` of these connections in ``tokenslo_tap_passed_over_total``."""
 
 
 class ObserverErrors:
     """Count and log exceptions of a tap's observers; ``skipped`` is called for each.
 
-    Each place in the code is logged once, without the exception's message: it may hold a prompt.
+    Each code location is logged once, without the exception's message, which may hold a prompt.
     """
 
     def __init__(self, skipped: Callable[[str], None]) -> None:
@@ -26,10 +26,10 @@ class ObserverErrors:
         self._episodes = Episodes()
 
     def isolate(self, observer: Observer, error: Exception, time: float) -> Observer:
-        """Mark the streams of a failed observer as lossy, and return a blind one to replace it."""
+        """Mark the streams of a failed observer as lossy, and return an inactive replacement."""
         frame = extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
-        why = "internal error, please report it; the connection is not observed any more"
+        why = "internal error, please report it; the connection is no longer observed"
         with suppress(Exception):
             self._skipped(REASON)
         with suppress(Exception):

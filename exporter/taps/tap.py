@@ -1,4 +1,4 @@
-"""What every tap is, and what it is told to be."""
+"""The interface of all taps, and the specs that select and configure them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from exporter.taps.loop_lag import LoopLag
 from slos.errors import BadValue, quoted
 
 NewObserver = Callable[[], Observer]
-"""Makes an observer for a new connection; all of them tell the same listener."""
+"""Makes an observer for a new connection; all observers report to the same listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxySpec:
-    """Listen here, forward there; an empty ``listen_host`` is every interface."""
+    """Addresses of a proxy and its server; an empty ``listen_host`` is all interfaces."""
 
     listen_host: str
     listen_port: int
@@ -38,7 +38,7 @@ class ProxySpec:
 
 @dataclass(frozen=True, slots=True)
 class CaptureSpec:
-    """Watch what passes an interface to and from the TCP ports of servers."""
+    """Interface and server ports of a capture."""
 
     interface: str
     ports: tuple[int, ...]
@@ -52,10 +52,10 @@ Spec = ProxySpec | CaptureSpec
 
 @dataclass(frozen=True, slots=True)
 class TapTraffic:
-    """What a tap counts beside streams; ``dropped`` (packets) is None where none can be.
+    """Counters of a tap besides streams; ``dropped`` (packets) is None where it cannot occur.
 
-    ``unseen`` are requests of which not even the beginning was seen, ``late_reads`` what was read
-    while the tap was late (see :mod:`exporter.taps.loop_lag`).
+    ``unseen`` counts requests whose beginning was dropped, ``late_reads`` reads of a late event
+    loop (see :mod:`exporter.taps.loop_lag`).
     """
 
     connections: int = 0
@@ -67,41 +67,41 @@ class TapTraffic:
 
 
 class Tap(Protocol):
-    """Shows observers the bytes of connections."""
+    """Feeds observers with the bytes of connections."""
 
     @property
     def spec(self) -> Spec:
-        """What it was told to be."""
+        """The spec of the tap."""
         ...
 
     async def start(self) -> None:
-        """Begin; raises InvalidFile with setting ``tap`` if it cannot be done."""
+        """Start; raises InvalidFile with setting ``tap`` if that fails."""
         ...
 
     async def drain(self, seconds: float) -> None:
-        """Take no new connections, and return when the last has ended or time is up."""
+        """Accept no new connections; return after the last one ends or after ``seconds``."""
         ...
 
     async def close(self) -> None:
-        """End everything at once."""
+        """Stop at once."""
         ...
 
     @property
     def tasks(self) -> Sequence[TaskState]:
-        """Its background tasks."""
+        """The background tasks."""
         ...
 
     @property
     def lag(self) -> LoopLag:
-        """How late it is."""
+        """The lag of the event loop."""
         ...
 
     def seen_until(self) -> float:
-        """Return up to when all bytes have been seen, in seconds of the monotonic clock."""
+        """Return the monotonic time in seconds up to which all bytes have been read."""
         ...
 
     def traffic(self) -> TapTraffic:
-        """Return what it has counted so far."""
+        """Return the counters."""
         ...
 
 
@@ -111,12 +111,12 @@ _FIX = "write proxy=LISTEN=UPSTREAM, such as proxy=:9000=127.0.0.1:8000, or capt
 
 
 def parse(text: str) -> Spec:
-    """Read ``proxy=:9000=127.0.0.1:8000`` or ``capture=eth0:8000,8001``; raises BadValue."""
+    """Parse ``proxy=:9000=127.0.0.1:8000`` or ``capture=eth0:8000,8001``; raises BadValue."""
     kind, _, rest = text.partition("=")
     if kind == "proxy" and (match := re.fullmatch(f"{_ADDRESS}={_ADDRESS}", rest)):
         spec = ProxySpec(match[1] or match[2], int(match[3]), match[4] or match[5], int(match[6]))
         if not spec.upstream_host or not 0 < spec.upstream_port <= 65535:
-            raise BadValue(f"{quoted(text)} does not say where to forward to", _FIX)
+            raise BadValue(f"{quoted(text)} has no server to forward to", _FIX)
         if spec.listen_port > 65535:
             raise BadValue(f"{quoted(text)} has a port above 65535", _FIX)
         if spec.listen_port == spec.upstream_port and spec.upstream_host in (

@@ -1,7 +1,7 @@
-"""The capture tap: watches TCP connections as their packets pass, and touches none of them.
+"""The capture tap: feed observers from captured packets, without touching the connections.
 
-Nothing is added to the path of a request, and whatever becomes of this process, no stream notices.
-Packets are stamped by the kernel, so it matters for no time when they are read.
+The tap is not in the path of a request, so its failure affects no stream.  The kernel timestamps
+packets, so reading them late does not change any time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from exporter.background import Supervisor, TaskState
 from exporter.log import Episodes
 from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_clock import PacketClock
-from exporter.taps.capture.packet_filter import MOST_PORTS, packet_filter
+from exporter.taps.capture.packet_filter import MAX_PORTS, packet_filter
 from exporter.taps.capture.packet_ring import (
     ANY,
     BLOCK_MILLISECONDS,
@@ -34,24 +34,24 @@ from exporter.taps.loop_lag import LoopLag
 from exporter.taps.tap import CaptureSpec, NewObserver, TapTraffic
 from slos.errors import InvalidFile, Problem
 
-PACKETS_AT_ONCE = 128
-"""Packets after which others on the event loop have their turn: about a millisecond."""
+MAX_PACKETS_PER_TURN = 128
+"""Packets per turn of the event loop: about a millisecond."""
 SWEEP_SECONDS = 1.0
 ALWAYS_VERIFIED = SYN | RST
-"""Never part of what a device or the kernel has merged, which has no checksum of its own."""
+"""Flags of segments that offloading never merges; merged segments have no valid checksum."""
 LAG = 2 * BLOCK_MILLISECONDS / 1000
-"""Seconds that a packet may wait before it is handed over, amply."""
+"""Upper bound in seconds of a packet's wait in the ring."""
 
 
 class CaptureTap:
-    """Watches the connections to the ports of servers on one interface, or on ``any``.
+    """Captures the connections to the ports of servers on one interface, or on ``any``.
 
-    ``skipped`` gets one word for each connection or packet that is left out: ``joined`` and
-    ``forgotten`` (see Connections), ``fragment``, ``malformed``, ``checksum``.
+    ``skipped`` gets the reason for each skipped connection or packet: ``joined`` and ``forgotten``
+    (see ConnectionTable), ``fragment``, ``malformed``, ``checksum``.
 
     The kernel hands packets over before it verifies them, and a device may mark checksums as valid
-    that it did not compare.  So checksums without that mark are verified, and always those of SYN
-    and RST; what this machine sends has none yet.
+    without verifying them.  So the tap verifies checksums without that mark, and always those of
+    SYN and RST.  Packets that this machine sends have no checksum yet.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class CaptureTap:
         self._clock = PacketClock()
         self._ring: PacketRing | None = None
         self._supervisor = Supervisor()
-        self.lag = LoopLag()  # not opened: the kernel's times are never late
-        self._away = False
-        self._caught_up = 0.0
-        self._troubles = Episodes()
+        self.lag = LoopLag()  # never opened: kernel timestamps are never late
+        self._down = False
+        self._read_until = 0.0
+        self._episodes = Episodes()
 
     async def start(self) -> None:
-        """Begin; raises InvalidFile with setting ``tap`` if it cannot be done.
+        """Start capturing; raises InvalidFile with setting ``tap`` if that fails.
 
-        The privilege is needed for this only, and not any more once it has returned.
+        Only this method needs the privilege.
         """
-        if len(self.spec.ports) > MOST_PORTS:
-            raise self._refused(f"names more than {MOST_PORTS} ports", "name only the servers'")
+        if len(self.spec.ports) > MAX_PORTS:
+            raise self._refused(f"names more than {MAX_PORTS} ports", "name only the servers'")
         try:
             self._ring = PacketRing(self.spec.interface, packet_filter(self.spec.ports))
         except OSError as error:
@@ -83,16 +83,16 @@ class CaptureTap:
         self._supervisor.start(f"sweep {self.spec}", partial(self._sweep, self._ring))
 
     async def drain(self, seconds: float) -> None:
-        """Take no new connections, and return when the last stream has ended or time is up."""
+        """Track no new connections; return after the last stream ends or after ``seconds``."""
         self._connections.accepting = False
         deadline = monotonic() + seconds
         while monotonic() < deadline:
-            await asyncio.sleep(LAG)  # so that all that came before is known
+            await asyncio.sleep(LAG)  # until earlier packets have been read
             if not self._connections.live:
                 return
 
     async def close(self) -> None:
-        """End everything at once; streams under way are lost."""
+        """Stop capturing; streams in flight are lost."""
         self._supervisor.cancel()
         if self._ring:
             asyncio.get_running_loop().remove_reader(self._ring.fileno())
@@ -106,38 +106,38 @@ class CaptureTap:
         return self._supervisor.states
 
     def seen_until(self) -> float:
-        """Return up to when all packets have been read."""
-        return self._caught_up - LAG
+        """Return the time up to which all packets have been read."""
+        return self._read_until - LAG
 
     def traffic(self) -> TapTraffic:
-        """Return what it has counted so far."""
+        """Return the counters."""
         dropped = self._ring.dropped if self._ring else 0
         connections = self._connections
         return TapTraffic(
             connections.watched,
             connections.opened,
             dropped=dropped,
-            unseen=connections.circumstances.unseen,
+            unseen=connections.capture_state.unseen,
         )
 
     def _listen(self, ring: PacketRing) -> None:
         asyncio.get_running_loop().add_reader(ring.fileno(), self._read, ring)
 
     def _read(self, ring: PacketRing) -> bool:
-        """Take in what has come; returns whether that was all of it."""
+        """Process pending packets; return whether none are budget."""
         clock, connections, buffer = self._clock, self._connections, ring.buffer
-        left = PACKETS_AT_ONCE
-        while left > 0:
+        budget = MAX_PACKETS_PER_TURN
+        while budget > 0:
             now = monotonic()
-            packets, losing = ring.read(left)
+            packets, losing = ring.read(budget)
             if not packets:
-                self._caught_up = now
-                self._look_after(ring)
+                self._read_until = now
+                self._check_interface(ring)
                 return True
-            left -= len(packets)
+            budget -= len(packets)
             clock.synchronize()
             if losing:
-                connections.circumstances.dropped_at = clock.convert(*packets[0][:2])
+                connections.capture_state.dropped_at = clock.convert(*packets[0][:2])
             for seconds, nanoseconds, start, end, status in packets:
                 time = clock.convert(seconds, nanoseconds)
                 read = segment(buffer, start, end)
@@ -153,43 +153,43 @@ class CaptureTap:
                     connections.take(read, buffer[read.start : read.end], time)
         return False
 
-    def _look_after(self, ring: PacketRing) -> None:
-        """Ask what befell the interface; until that is over there is nothing to wait for."""
+    def _check_interface(self, ring: PacketRing) -> None:
+        """Stop reading while the interface is down; `_sweep` retries."""
         failure = ring.failure()
         if failure:
-            self._away = True
-            self._troubles.went_wrong(str(self.spec), os.strerror(failure), monotonic())
+            self._down = True
+            self._episodes.went_wrong(str(self.spec), os.strerror(failure), monotonic())
             asyncio.get_running_loop().remove_reader(ring.fileno())
 
-    def _try_again(self, ring: PacketRing) -> None:
+    def _rebind(self, ring: PacketRing) -> None:
         with suppress(OSError):
             ring.bind()
             if not ring.failure():
-                self._away = False
-                self._troubles.went_well(str(self.spec), monotonic())
+                self._down = False
+                self._episodes.went_well(str(self.spec), monotonic())
                 self._listen(ring)
 
     async def _sweep(self, ring: PacketRing) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            if self._away:
-                self._try_again(ring)
+            if self._down:
+                self._rebind(ring)
             if self._read(ring):
                 self._connections.sweep(monotonic() - LAG)
 
     def _reason(self, error: OSError) -> tuple[str, str]:
-        """Return what is wrong and how to mend it."""
+        """Return the problem and its fix."""
         if isinstance(error, PermissionError):
             return (
                 "needs the capability CAP_NET_RAW",
                 "run the container as root with securityContext.capabilities.add: [NET_RAW], or "
-                f"run `setcap cap_net_raw+ep {Path(sys.executable).resolve()}`, or watch without "
-                "privileges by --tap proxy=LISTEN=UPSTREAM",
+                f"run `setcap cap_net_raw+ep {Path(sys.executable).resolve()}`, or use a tap "
+                "without privileges: --tap proxy=LISTEN=UPSTREAM",
             )
         if error.errno == ENODEV:
             names = ", ".join(name for _, name in socket.if_nameindex())
             return "is on no interface of this machine", f"choose one of {names}, {ANY}"
-        return f"cannot be had: {error.strerror}", "use --tap proxy=LISTEN=UPSTREAM instead"
+        return f"is not available: {error.strerror}", "use --tap proxy=LISTEN=UPSTREAM instead"
 
     def _refused(self, message: str, fix: str) -> InvalidFile:
         return InvalidFile([Problem("tokenslo exporter", 0, "tap", f"{self.spec} {message}", fix)])

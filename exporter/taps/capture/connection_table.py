@@ -1,4 +1,4 @@
-"""Which connections a passive tap reads, and from where on."""
+"""Track the connections of a capture, and find where each becomes readable."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from exporter.taps.capture.reassembly import (
     HOLE_SECONDS,
     MASK,
     UNKNOWN,
-    Circumstances,
+    CaptureState,
     TcpConnection,
     TcpHalf,
 )
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.tap import NewObserver
 
-MOST_CONNECTIONS = 16_384
-"""Connections that are known at a time, and again as many that are passed over."""
-FORGOTTEN_AT_ONCE = 1 / 16
-"""Room is made for many, lest in a flood every new connection looks for the oldest."""
+MAX_CONNECTIONS = 16_384
+"""Tracked connections at a time; the table remembers as many skipped ones."""
+EVICTED_FRACTION = 1 / 16
+"""Share of a full table that is evicted at a time, so that a flood does not search it each time."""
 IDLE_SECONDS = 3600.0
 CLOSED_SECONDS = 2.0
-"""How long a closed connection is known still, so that what comes late is known to be its."""
+"""How long a closed connection stays in the table, to match late segments."""
 
 
 class ConnectionTable:
-    """Gives segments to their connections, each of which tells an observer of its own.
+    """Connections by address, each with its own observer.
 
-    A connection is read from its opening on or, if that was not seen, from the client's next
-    segment that starts like a request.  Until then it is passed over: ``skipped`` is called
-    with ``joined``, once.  After its observer has gone blind it is passed over likewise.
+    A connection is read from its SYN on or, if the capture missed that, from the client's next
+    segment that starts a request.  Until then it is skipped: ``skipped`` is called once, with
+    ``joined``.  It is also skipped after its observer becomes inactive.
 
-    Bytes count once by their sequence numbers, on however many interfaces they are seen.
+    Sequence numbers deduplicate bytes that several interfaces show.
 
-    An exception of an observer costs its connection only: see :mod:`exporter.taps.observer_errors`.
+    An exception of an observer affects only its connection: :mod:`exporter.taps.observer_errors`.
     """
 
     def __init__(
@@ -48,27 +48,27 @@ class ConnectionTable:
         server_ports: Collection[int],
         new_observer: NewObserver,
         skipped: Callable[[str], None],
-        most: int = MOST_CONNECTIONS,
+        most: int = MAX_CONNECTIONS,
     ) -> None:
         self._ports = frozenset(server_ports)
         self._new_observer = new_observer
         self._skipped = skipped
         self._errors = ObserverErrors(skipped)
-        self._most, self._in_one_go = most, ceil(most * FORGOTTEN_AT_ONCE)
+        self._most, self._eviction_count = most, ceil(most * EVICTED_FRACTION)
         self._halves: dict[bytes, TcpHalf] = {}
-        self._waiting: dict[bytes, float] = {}
-        self.circumstances = Circumstances()
+        self._skipped_keys: dict[bytes, float] = {}
+        self.capture_state = CaptureState()
         self.opened = 0
         self.accepting = True
 
     @property
     def watched(self) -> int:
-        """How many open connections are read."""
+        """The number of open connections that are read."""
         return sum(not client.connection.closed for _, client in self._clients())
 
     @property
     def live(self) -> int:
-        """How many requests are under way on them."""
+        """The number of requests in flight on them."""
         return sum(
             self._live(client.connection)
             for _, client in self._clients()
@@ -76,7 +76,7 @@ class ConnectionTable:
         )
 
     def take(self, segment: Segment, data: bytes, time: float) -> None:
-        """Take in a segment and its payload, at a time in seconds."""
+        """Handle a segment and its payload; ``time`` is in seconds."""
         key, seq, ack, flags, window, _, _, _ = segment
         half = self._halves.get(key)
         if flags & SYN:
@@ -91,10 +91,10 @@ class ConnectionTable:
         except Exception as error:
             self._isolate(half.connection, error, time)
         if half.connection.observer.inactive:
-            self._pass_over(key if half.direction == CLIENT else reverse(key), time)
+            self._skip(key if half.direction == CLIENT else reverse(key), time)
 
     def sweep(self, time: float) -> None:
-        """Do what is due by ``time``; to be called every second or so."""
+        """Expire connections and holes at ``time``; call it about every second."""
         for key, client in list(self._clients()):
             connection = client.connection
             seen = connection.seen
@@ -103,15 +103,15 @@ class ConnectionTable:
             elif connection.closed:
                 pass
             elif self._expired(connection, time):
-                self._pass_over(key, time)
+                self._skip(key, time)
             elif connection.unused and connection.in_doubt(time - DOUBT_SECONDS):
-                self.circumstances.unseen += 1
+                self.capture_state.unseen += 1
                 self._forget(key, time)
-        for key in [key for key, seen in self._waiting.items() if seen < time - IDLE_SECONDS]:
-            del self._waiting[key]
+        for key in [key for key, seen in self._skipped_keys.items() if seen < time - IDLE_SECONDS]:
+            del self._skipped_keys[key]
 
     def forget_all(self, time: float) -> None:
-        """Give every connection up; what is under way on them is lost."""
+        """Stop tracking all connections; requests in flight are lost."""
         for key, _ in list(self._clients()):
             self._forget(key, time)
 
@@ -119,7 +119,7 @@ class ConnectionTable:
         return ((key, half) for key, half in self._halves.items() if half.direction == CLIENT)
 
     def _open(self, segment: Segment, half: TcpHalf | None, time: float) -> None:
-        """Take in a SYN: the client's, or the server's answer, which tells as much."""
+        """Handle a SYN of the client or a SYN-ACK of the server, which suffices too."""
         first = (segment.seq + 1) & MASK
         if half and half.first in (first, UNKNOWN):
             if half.first == UNKNOWN:
@@ -136,52 +136,54 @@ class ConnectionTable:
             self._watch(segment.key, time).begin(first, time)
 
     def _join(self, segment: Segment, data: bytes, time: float) -> TcpHalf | None:
-        """Return the direction of a connection whose opening was not seen, if it can be read."""
+        """Return the direction of a readable connection whose SYN was not captured."""
         if not data or not self.accepting:
             return None
         source, destination = ports(segment.key)
         from_client = destination in self._ports and (
             source not in self._ports or destination < source
         )
-        if from_client and _begins(data):
+        if from_client and _starts_request(data):
             client = self._watch(segment.key, time)
             client.begin(segment.seq, time)
             client.peer.begin(segment.ack, time)
             return client
         key = segment.key if from_client else reverse(segment.key)
-        if key not in self._waiting:
+        if key not in self._skipped_keys:
             self._skipped("joined")
-            if self.circumstances.dropped_at > time - IDLE_SECONDS:
-                self.circumstances.unseen += 1  # its opening may be among what was dropped
-        self._wait(key, time)
+            if self.capture_state.dropped_at > time - IDLE_SECONDS:
+                self.capture_state.unseen += 1  # the dropped packets may include its SYN
+        self._remember_skipped(key, time)
         return None
 
     def _watch(self, key: bytes, time: float) -> TcpHalf:
         """Return the client's direction of a new connection."""
-        self._waiting.pop(key, None)
+        self._skipped_keys.pop(key, None)
         if key in self._halves:
             self._forget(key, time)
         elif len(self._halves) >= 2 * self._most:
-            self._make_room(time)
-        connection = TcpConnection(self._new_observer(), self.circumstances)
+            self._evict(time)
+        connection = TcpConnection(self._new_observer(), self.capture_state)
         self._halves[key], self._halves[reverse(key)] = connection.client, connection.server
         self.opened += 1
         return connection.client
 
-    def _pass_over(self, key: bytes, time: float) -> None:
+    def _skip(self, key: bytes, time: float) -> None:
         self._remove(key)
-        self._wait(key, time)
+        self._remember_skipped(key, time)
 
-    def _wait(self, key: bytes, time: float) -> None:
-        if key not in self._waiting and len(self._waiting) >= self._most:
-            for oldest in nsmallest(self._in_one_go, self._waiting, key=self._waiting.__getitem__):
-                del self._waiting[oldest]
-        self._waiting[key] = time
+    def _remember_skipped(self, key: bytes, time: float) -> None:
+        if key not in self._skipped_keys and len(self._skipped_keys) >= self._most:
+            for oldest in nsmallest(
+                self._eviction_count, self._skipped_keys, key=self._skipped_keys.__getitem__
+            ):
+                del self._skipped_keys[oldest]
+        self._skipped_keys[key] = time
 
-    def _make_room(self, time: float) -> None:
-        """Forget those least recently seen, closed ones first."""
+    def _evict(self, time: float) -> None:
+        """Evict the least recently seen connections, closed ones first."""
         oldest = nsmallest(
-            self._in_one_go,
+            self._eviction_count,
             self._clients(),
             key=lambda item: (not item[1].connection.closed, item[1].connection.seen),
         )
@@ -201,8 +203,8 @@ class ConnectionTable:
     def _remove(self, key: bytes) -> None:
         connection = self._halves.pop(key).connection
         del self._halves[reverse(key)]
-        connection.let_go()
-        connection.dissolve()
+        connection.discard()
+        connection.break_cycle()
 
     # Calls of observers outside the path of a segment.
 
@@ -214,9 +216,9 @@ class ConnectionTable:
             return 0
 
     def _expired(self, connection: TcpConnection, time: float) -> bool:
-        """Do what is due by ``time`` on a connection; return whether its observer is blind."""
+        """Expire holes and requests at ``time``; return whether the observer is inactive."""
         try:
-            connection.give_up_holes(time - HOLE_SECONDS)
+            connection.skip_holes(time - HOLE_SECONDS)
             if connection.in_doubt(time - DOUBT_SECONDS) and connection.observer.live:
                 connection.observer.gap(SERVER, time)
             connection.observer.expire(time)
@@ -228,10 +230,10 @@ class ConnectionTable:
         connection.observer = self._errors.isolate(connection.observer, error, time)
 
 
-def _begins(data: bytes) -> bool:
-    """Return whether a connection can be read from here on.
+def _starts_request(data: bytes) -> bool:
+    """Return whether a connection is readable from these bytes on.
 
-    That is a request of HTTP/1; HTTP/2 can be read from its preface only, because nobody can join
-    its header compression later.
+    HTTP/1 is readable from any request.  HTTP/2 is readable only from its preface, because its
+    header compression has state.
     """
     return bool(REQUEST_LINE.match(data)) or data.startswith(PREFACE)

@@ -1,22 +1,21 @@
-"""The kernel's times of packets, in seconds of the monotonic clock."""
+"""Convert the kernel's packet timestamps to the monotonic clock."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-QUICK = 20e-6
-"""Two clocks read within so many seconds were read together; else the process was held up."""
+MAX_READ_SECONDS = 20e-6
+"""Longest time to read both clocks; if it takes longer, the process was preempted."""
 ATTEMPTS = 3
 
 
 class PacketClock:
-    """Converts times of the wall clock, which is what packets are stamped with.
+    """Converts wall-clock timestamps of packets.
 
-    The difference of the clocks is taken anew with each batch of packets, so it follows what
-    becomes of the wall clock.  If that is set while a batch waits, the packets stamped before get
-    times that cannot be; they are put between the batch before and now, which is off by
-    the age of the batch at most.
+    The offset between the clocks is measured for each batch of packets, so it follows adjustments
+    of the wall clock.  If the wall clock is set while a batch waits, the batch's times are clamped
+    between the previous batch and now; their error is at most the age of the batch.
     """
 
     def __init__(
@@ -30,17 +29,17 @@ class PacketClock:
         self._now = 0.0
 
     def synchronize(self) -> None:
-        """Compare the clocks; to be called for each batch of packets, when it is there."""
+        """Measure the offset of the clocks; call it after each batch of packets arrives."""
         for _ in range(ATTEMPTS):
             before = self._monotonic()
             wall = self._wall()
             self._now = self._monotonic()
-            if self._now - before < QUICK:
+            if self._now - before < MAX_READ_SECONDS:
                 break
         self._offset = wall - (before + self._now) / 2
 
     def convert(self, seconds: int, nanoseconds: int) -> float:
-        """Return a packet's time; it is never before that of the packet before, nor after now."""
+        """Return a packet's time, clamped between the previous packet's time and now."""
         time = seconds + nanoseconds * 1e-9 - self._offset
         if not self._latest <= time <= self._now:
             time = self._latest if time < self._latest else self._now

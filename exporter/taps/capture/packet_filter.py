@@ -1,15 +1,15 @@
-"""The kernel filter of the capture tap: a classic BPF program that lets through what is needed.
+"""Build the classic BPF program that filters packets of the capture tap in the kernel.
 
-It sees packets from their IP header on, as a SOCK_DGRAM packet socket shows them: link headers are
-off, and so is the outer VLAN tag.  What it lets through, of TCP over IPv4 and IPv6 to and from the
-ports of servers:
+The filter gets packets from their IP header on, as a SOCK_DGRAM packet socket delivers them:
+without link header and outer VLAN tag.  Of TCP over IPv4 and IPv6 to and from the ports of servers
+it accepts:
 
 - segments with payload, and those with SYN, FIN or RST;
-- a client's bare acknowledgement only if it announces a window of zero.  All others are noise here,
-  and half of all packets of a token stream;
-- the first fragment of a fragmented packet, so that it can be counted; later ones have no ports.
+- a client's bare acknowledgement only if it announces a window of zero.  All others carry no
+  information, and are half of all packets of a token stream;
+- the first fragment of a fragmented packet, to count it; later ones have no ports.
 
-On loopback each packet passes twice, leaving and arriving; what leaves is dropped.
+On loopback each packet appears twice, outgoing and incoming; the outgoing one is dropped.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ ADD, ADD_X, SUBTRACT_X, AND, SHIFT_LEFT, SHIFT_RIGHT = 0x04, 0x0C, 0x1C, 0x54, 0
 GO, IF_EQUAL, IF_ANY_BIT = 0x05, 0x15, 0x45
 RETURN = 0x06
 
-# What the kernel knows of a packet besides its bytes, from linux/filter.h.
+# Metadata of a packet, from linux/filter.h.
 PACKET_TYPE, HARDWARE_TYPE = 0xFFFFF000 + 4, 0xFFFFF000 + 28
 PACKET_OUTGOING, ARPHRD_LOOPBACK = 4, 772
 
-MOST_EXTENSIONS = 4
-"""A packet with more of them before TCP is not looked at."""
-MOST_PORTS = 256
-"""The kernel takes 4,096 instructions."""
+MAX_EXTENSIONS = 4
+"""A packet with more extension headers before TCP is dropped."""
+MAX_PORTS = 256
+"""Keeps the program below the kernel's limit of 4,096 instructions."""
 
 ALL_OF_IT = 0x40000
 _TOTAL, _SCRATCH = 0, 1
 
 Label = str
 Step = Label | tuple[int, int] | tuple[int, Label] | tuple[int, int, Label, Label]
-"""A label, an instruction, a jump, or a comparison with where to go if it holds and if it does not
-(on to the next where that is empty)."""
+"""A label, an instruction, a jump, or a comparison with the targets for true and false (the next
+instruction if empty)."""
 
 
 def packet_filter(ports: Sequence[int]) -> bytes:
@@ -72,14 +72,14 @@ def packet_filter(ports: Sequence[int]) -> bytes:
 
 
 def _ipv4() -> Iterator[Step]:
-    """Go on with the total length saved and X where TCP begins."""
+    """Save the total length, and set X to the start of the TCP header."""
     yield "ipv4"
     yield (LOAD_BYTE, 9)
     yield (IF_EQUAL, TCP, "", "drop")
     yield (LOAD_HALF, 6)
     yield (IF_ANY_BIT, 0x1FFF, "drop", "")
     yield (LOAD_HALF, 2)
-    # Zero is the length of a packet too large for this field: segments not cut up yet.
+    # Segments before segmentation offload may exceed this field, which is then 0.
     yield (IF_EQUAL, 0, "", "ipv4 total")
     yield (LOAD_LENGTH, 0)
     yield "ipv4 total"
@@ -89,7 +89,7 @@ def _ipv4() -> Iterator[Step]:
 
 
 def _ipv6() -> Iterator[Step]:
-    """Do the same, stepping over extension headers."""
+    """Do the same as `_ipv4`, skipping extension headers."""
     yield "ipv6"
     yield (LOAD_HALF, 4)
     yield (IF_EQUAL, 0, "ipv6 jumbo", "")
@@ -101,7 +101,7 @@ def _ipv6() -> Iterator[Step]:
     yield (SAVE, _TOTAL)
     yield (X_IS, 40)
     yield (LOAD_BYTE, 6)
-    for number in range(MOST_EXTENSIONS):
+    for number in range(MAX_EXTENSIONS):
         step_over = f"extension {number}"
         yield (IF_EQUAL, TCP, "tcp", "")
         yield from ((IF_EQUAL, header, step_over, "") for header in EXTENSIONS)
@@ -145,7 +145,7 @@ def _tcp(ports: Iterable[int]) -> Iterator[Step]:
 
 
 def _assemble(steps: Iterable[Step]) -> bytes:
-    """Comparisons reach 255 instructions far, jumps anywhere: comparisons go on by jumps."""
+    """Assemble the program; comparisons reach 255 instructions, so they continue with jumps."""
     places: dict[Label, int] = {}
     program: list[tuple[int, int, int, int | Label]] = []
     for step in steps:

@@ -1,7 +1,7 @@
-"""Packets of network interfaces, from a ring buffer that the kernel shares (TPACKET_V3).
+"""Read packets from a ring buffer shared with the kernel (TPACKET_V3).
 
 The kernel writes packets and their times into blocks, and hands a block over when it is full or
-forty milliseconds old: one wake-up for many packets, and no system call for any.  The layout is
+40 ms old: one wake-up for many packets, and no system call per packet.  The layout is
 that of ``linux/if_packet.h``; see ``Documentation/networking/packet_mmap.rst`` of Linux.
 """
 
@@ -21,34 +21,34 @@ ETH_P_ALL = 3
 STATUS_KERNEL, STATUS_USER, STATUS_LOSING = 0, 1, 4
 
 ANY = "any"
-"""Stands for every interface."""
+"""The name for all interfaces."""
 BLOCK = 256 << 10
-"""Bytes of a block.  The largest packets, segments not cut up yet, take 64 KiB of one, and 192 KiB
-where networks are set up for "BIG TCP"; of a larger one the end is missing."""
+"""Bytes of a block.  The largest packets, segments before segmentation offload, take 64 KiB, and
+192 KiB with "BIG TCP"; larger ones are truncated."""
 BLOCKS = 16
-"""4 MiB in all: half a second of 20,000 token chunks per second.  A block that is handed over for
-its age is gone however little is in it, so of less traffic the ring holds 640 ms."""
+"""4 MiB in all: half a second of 20,000 token chunks per second.  A block handed over for its age
+may be almost empty, so at low traffic the ring holds 640 ms."""
 BLOCK_MILLISECONDS = 40
 FRAME = 2048
-"""Without effect on this kind of ring, but asked for."""
+"""Required by the kernel, without effect on this kind of ring."""
 
 _STATUS = struct.Struct("=I")
 _STATUS_AT = 8
 _BLOCK_HEADER = struct.Struct("=8xIII")
 _PACKET_HEADER = struct.Struct("=IIIIIIH")
 CHECKSUM_PENDING, CHECKSUM_VALID = 8, 128
-"""Of a packet's status: its checksum is filled in later, or was verified by kernel or device."""
+"""Status bits: the checksum is not computed yet; the kernel or the device verified it."""
 
 Packet = tuple[int, int, int, int, int]
-"""Seconds and nanoseconds of the wall clock, where in the buffer it starts and ends: at its IP
-header, whatever the link, its outer VLAN tag taken off; and the status."""
+"""Seconds and nanoseconds of the wall clock, start and end in the buffer, and the status.  A packet
+starts at its IP header, without link header and outer VLAN tag."""
 
 
 class PacketRing:
-    """Reads what passes an interface and a kernel filter.
+    """The packets of an interface that pass a kernel filter.
 
-    ``interface`` is a name or ``any``, ``program`` a classic BPF program.  Nothing comes in before
-    the filter is in its place.  Raises OSError: PermissionError without CAP_NET_RAW.
+    ``interface`` is a name or ``any``, ``program`` a classic BPF program.  No packet is received
+    before the filter is attached.  Raises OSError: PermissionError without CAP_NET_RAW.
     """
 
     def __init__(self, interface: str, program: bytes) -> None:
@@ -75,12 +75,12 @@ class PacketRing:
         self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filter_)
 
     def bind(self) -> None:
-        """Begin to read the interface, also after it was away; raises OSError."""
+        """Bind to the interface, also again after it was down; raises OSError."""
         indexes = {name: index for index, name in socket.if_nameindex()} | {ANY: 0}
         index = indexes.get(self._interface)
         if index is None:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-        # Python's own bind takes no interface but one with a name.
+        # Python's own bind does not support index 0, which is all interfaces.
         address = struct.pack("=HHi12x", socket.AF_PACKET, socket.htons(ETH_P_ALL), index)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.bind(self._socket.fileno(), address, len(address)):
@@ -88,18 +88,18 @@ class PacketRing:
             raise OSError(number, os.strerror(number))
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when there are packets."""
+        """Return the file descriptor, which is readable when there are packets."""
         return self._socket.fileno()
 
     def failure(self) -> int:
-        """Return the errno of what befell the interface since the last call, 0 if nothing did."""
+        """Return the errno of an error of the interface since the last call, or 0."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def read(self, most: int) -> tuple[list[Packet], bool]:
-        """Return the next packets in ``buffer``, good until the next call, at most ``most``.
+        """Return at most ``most`` next packets in ``buffer``, valid until the next call.
 
-        None if there are none now.  Also returns whether the kernel had to drop packets before
-        them for want of room; ``dropped`` is how many so far.
+        Also return whether the kernel dropped packets before them because the ring was full;
+        ``dropped`` counts them.
         """
         losing = False
         if not self._left:
@@ -109,7 +109,7 @@ class PacketRing:
         for _ in range(min(most, self._left)):
             following, seconds, nanoseconds, size, full, status, at = unpack(buffer, place)
             if size < full:
-                status |= CHECKSUM_PENDING  # it cannot be verified without the packet's end
+                status |= CHECKSUM_PENDING  # a truncated packet cannot be verified
             packets.append((seconds, nanoseconds, place + at, place + at + size, status))
             place += following
         self._place = place
@@ -117,7 +117,7 @@ class PacketRing:
         return packets, losing
 
     def _next_block(self) -> bool:
-        """Give the block back that was read, and go on to the next if there is one."""
+        """Return the current block to the kernel, and continue with the next if there is one."""
         if self._held:
             _STATUS.pack_into(self.buffer, self._block * BLOCK + _STATUS_AT, STATUS_KERNEL)
             self._block = (self._block + 1) % BLOCKS
@@ -130,11 +130,11 @@ class PacketRing:
         self._place = start + first
         if status & STATUS_LOSING:
             counts = self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 12)
-            self.dropped += struct.unpack("=III", counts)[1]  # since it was last asked
+            self.dropped += struct.unpack("=III", counts)[1]  # since the previous call
             return True
         return False
 
     def close(self) -> None:
-        """Read no more."""
+        """Release the ring and the socket."""
         self.buffer.close()
         self._socket.close()

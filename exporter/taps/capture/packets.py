@@ -1,4 +1,4 @@
-"""TCP segments as they are in IP packets; link headers are off already."""
+"""Parse TCP segments in IP packets without link headers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 TCP, FRAGMENT = 6, 44
 EXTENSIONS = (0, 43, 60)
-"""IPv6 extension headers that are stepped over: hop-by-hop, routing, destination options."""
+"""IPv6 extension headers that are skipped: hop-by-hop, routing, destination options."""
 
 _IPV4 = struct.Struct("!BxHxxHxB10x")
 _IPV6 = struct.Struct("!B3xHB33x")
 _TCP = struct.Struct("!HHIIBBH4x")
-# The usual packet, an IPv4 header without options and TCP behind it, is read in one go.
+# Fast path: an IPv4 header without options, followed by TCP.
 _IPV4_TCP = struct.Struct("!BxHxxHxB14xIIBBH4x")
 
 
 class Segment(NamedTuple):
-    """A TCP segment, seen in some buffer.
+    """A TCP segment in a buffer.
 
-    ``key`` is who sends to whom: source address, destination address, source port, destination
-    port, 12 bytes with IPv4 and 36 with IPv6.  ``seq``, ``ack``, ``flags`` and ``window`` (not
-    scaled) are the header's.  The payload is ``buffer[start:end]``; where the buffer has less of
-    the packet than was sent, it is what there is.  The TCP header starts at ``header``.
+    ``key`` is source address, destination address, source port and destination port: 12 bytes with
+    IPv4 and 36 with IPv6.  ``seq``, ``ack``, ``flags`` and ``window`` (not
+    scaled) are the header's.  The payload is ``buffer[start:end]``; it is cut where the buffer
+    ends.  The TCP header starts at ``header``.
     """
 
     key: bytes
@@ -39,16 +39,15 @@ class Segment(NamedTuple):
 
 
 Read = Segment | Literal["fragment"] | None
-"""None is what is no TCP segment, or not a whole one."""
+"""A segment, or None if it is not TCP or truncated."""
 
 
 def segment(buffer: bytes | mmap, start: int, end: int) -> Read:
-    """Read the IP packet ``buffer[start:end]``; None if there is no TCP segment to be read in it.
+    """Parse the IP packet ``buffer[start:end]``; None if it has no complete TCP segment.
 
-    A packet longer than its 16-bit length field can say has a zero there, and ends where the
-    buffer does: the kernel hands segments over before they are cut up and after they are merged.
-    Otherwise the field counts, because short Ethernet frames are padded.  Checksums are not looked
-    at: see :func:`is_intact`.
+    A packet too long for its 16-bit length field has a 0 there, and ends with the buffer: the
+    kernel delivers segments before segmentation and after merging.  Otherwise the field counts,
+    because short Ethernet frames are padded.  Checksums are verified by :func:`is_intact`.
     """
     if end - start < 40:
         return None
@@ -76,9 +75,9 @@ def segment(buffer: bytes | mmap, start: int, end: int) -> Read:
 
 
 def is_intact(buffer: bytes | mmap, start: int, found: Segment) -> bool:
-    """Return whether the checksums of the IP packet at ``start`` hold, the segment's and IPv4's.
+    """Return whether the TCP and IPv4 checksums of the packet at ``start`` are valid.
 
-    The receiver drops a packet whose checksums do not.  The sum of RFC 1071 is 0 modulo 65,535.
+    The receiver drops a packet with invalid checksums.  The sum of RFC 1071 is 0 modulo 65,535.
     """
     if buffer[start] >> 4 == 4:
         size = (buffer[start] & 0x0F) << 2
@@ -90,7 +89,7 @@ def is_intact(buffer: bytes | mmap, start: int, found: Segment) -> bool:
 
 
 def reverse(key: bytes) -> bytes:
-    """Return the key of what is sent the other way."""
+    """Return the key of the opposite direction."""
     size = (len(key) - 4) // 2
     return key[size : 2 * size] + key[:size] + key[-2:] + key[-4:-2]
 

@@ -1,7 +1,7 @@
-"""One TCP connection from its segments: each direction's bytes in order, once, at their time.
+"""Reassemble a TCP connection: each direction's bytes in order, once, with their times.
 
-A byte's time is when it and all before it had been seen: nobody can read it earlier.  So bytes
-behind a hole that is filled later take the time of what fills it.
+A byte's time is when it and all bytes before it had arrived: no receiver can read it earlier.  So
+bytes after a hole get the time of the segment that fills it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from exporter.taps.capture.packets import ACK, FIN, RST
 MASK = 0xFFFFFFFF
 """Sequence numbers are modulo 2 ** 32."""
 UNKNOWN = -1
-MOST_AHEAD = 1 << 30
-"""No window is larger: what is further ahead, or further behind, is not of this connection."""
+MAX_WINDOW = 1 << 30
+"""The largest TCP window; a segment further ahead or behind belongs to another connection."""
 CLOSING = FIN | RST
 
-MOST_PIECES = 256
-"""Segments that are held behind holes, in one direction."""
-MOST_BYTES = 1 << 20
-"""Bytes that are held behind holes, in one direction."""
-MOST_BYTES_HELD = 8 << 20
-"""Bytes that are held behind holes in all connections together."""
+MAX_HELD_SEGMENTS = 256
+"""Segments held behind holes, per direction."""
+MAX_HELD_BYTES = 1 << 20
+"""Bytes held behind holes, per direction."""
+MAX_TOTAL_HELD_BYTES = 8 << 20
+"""Bytes held behind holes, in all connections together."""
 OVERHEAD = 256
-"""Bytes that a held segment takes beside its payload, roughly."""
+"""Approximate memory in bytes of a held segment without its payload."""
 HOLE_SECONDS = 3.0
-"""Time in which TCP has sent again what was lost on its way, some times over."""
+"""Time after which TCP has retransmitted a lost segment several times."""
 DOUBT_SECONDS = 5.0
 """How long a connection may be silent after dropped packets before its streams count as lossy."""
 
 
 @dataclass(slots=True)
-class Circumstances:
-    """What the connections of a tap share.
+class CaptureState:
+    """State that all connections of a capture share.
 
-    ``held`` is how many bytes they hold together.  ``dropped_at`` is when the kernel last dropped
-    packets, or the first after them came: what is missing since then will not come again.
-    ``unseen`` counts requests of which not even the beginning was seen, because of drops.
+    ``held`` counts the bytes that they hold together.  ``dropped_at`` is the time of the last
+    packets that the kernel dropped, or of the first packet after them: their bytes do not arrive
+    later.  ``unseen`` counts requests whose beginning was dropped.
     """
 
     held: int = 0
@@ -49,7 +49,7 @@ class Circumstances:
 
 
 class BufferedSegment(NamedTuple):
-    """A segment that came before its turn."""
+    """A segment that arrived out of order."""
 
     seq: int
     data: bytes
@@ -60,12 +60,12 @@ class BufferedSegment(NamedTuple):
 class TcpHalf:
     """One direction of a connection.
 
-    ``first`` and ``expected`` are the sequence numbers of its first and its next byte, and ``seen``
-    is when there last was nothing missing before that.
+    ``first`` and ``expected`` are the sequence numbers of its first and its next byte.  ``seen`` is
+    the last time without a hole before ``expected``.
     """
 
     __slots__ = (
-        "circumstances",
+        "capture_state",
         "connection",
         "direction",
         "expected",
@@ -79,11 +79,11 @@ class TcpHalf:
     peer: TcpHalf
 
     def __init__(
-        self, connection: TcpConnection, direction: Direction, circumstances: Circumstances
+        self, connection: TcpConnection, direction: Direction, capture_state: CaptureState
     ) -> None:
         self.connection = connection
         self.direction: Direction = direction
-        self.circumstances = circumstances
+        self.capture_state = capture_state
         self.first = self.expected = UNKNOWN
         self.seen = float("-inf")
         self.finished = False
@@ -91,12 +91,12 @@ class TcpHalf:
         self.held_bytes = 0
 
     def begin(self, seq: int, time: float) -> None:
-        """Take in the sequence number of the first byte to come."""
+        """Set the sequence number of the first byte."""
         self.first = self.expected = seq
         self.seen = time
 
     def take(self, seq: int, ack: int, flags: int, window: int, data: bytes, time: float) -> None:
-        """Take in a segment of this direction, except one with SYN."""
+        """Handle a segment of this direction without SYN."""
         connection, peer = self.connection, self.peer
         if (
             seq == self.expected
@@ -119,74 +119,74 @@ class TcpHalf:
             self._reset(seq, ack, flags, time)
             return
         if flags & ACK:
-            self.peer._acknowledged(ack, time)
+            self.peer._handle_ack(ack, time)
         if self.expected == UNKNOWN:
             self.begin(seq, time)
         if self.direction == CLIENT:
-            connection.announced(window, time)
-        self._arrived(seq, data, bool(flags & FIN), time)
+            connection.window_announced(window, time)
+        self._handle_data(seq, data, bool(flags & FIN), time)
         if not self.held:
             self.seen = time
 
     def _reset(self, seq: int, ack: int, flags: int, time: float) -> None:
-        """Take in a RST by the rule of RFC 5961: only its exact sequence number ends a connection.
+        """Handle a RST by RFC 5961: only the exact sequence number ends a connection.
 
-        To any other in the window the receiver sends a challenge, and a sender that is genuine
-        repeats the RST with the number that was asked for.
+        The receiver answers any other RST in the window with a challenge ACK, and a genuine sender
+        repeats the RST with the exact number.
         """
         connection = self.connection
         if self._is_exact(seq, ack, flags):
             if flags & ACK:
-                self.peer._acknowledged(ack, time)
+                self.peer._handle_ack(ack, time)
             connection.reset(self.direction, time)
         elif (
             self.expected != UNKNOWN
-            and self.seen < self.circumstances.dropped_at
-            and (seq - self.expected) & MASK < MOST_AHEAD
+            and self.seen < self.capture_state.dropped_at
+            and (seq - self.expected) & MASK < MAX_WINDOW
         ):
-            # Which number is exact was among the packets that the kernel dropped.
+            # The dropped packets may have moved the exact number.
             connection.forget(time)
 
     def _is_exact(self, seq: int, ack: int, flags: int) -> bool:
         if self.expected == UNKNOWN:
-            # Nothing has come from this side yet; RFC 9293 asks for an answer to the SYN.
+            # No segment of this side yet; RFC 9293 requires that the RST acknowledges the SYN.
             return bool(flags & ACK) and ack == self.peer.expected
         if self.held and seq == _end(self.held[-1]):
-            return True  # Linux takes the end of what it has beyond a hole for exact as well
+            return True  # Linux also accepts the end of the data after a hole
         ahead = (seq - self.expected) & MASK
         return ahead == 0 or (self.finished and ahead == 1)
 
-    def _acknowledged(self, ack: int, time: float) -> None:
-        """Take in that the other side has everything before ``ack``, whether it was seen or not."""
+    def _handle_ack(self, ack: int, time: float) -> None:
+        """Handle an ACK: the other side has all bytes before ``ack``, captured or not."""
         if self.expected == UNKNOWN:
             self.begin(ack, time)
-        while 0 < (ack - self.expected) & MASK < MOST_AHEAD and not self.finished:
+        while 0 < (ack - self.expected) & MASK < MAX_WINDOW and not self.finished:
             if not self.held:
-                self._lost(ack, time)
-            elif (ack - self.held[0].seq) & MASK < MOST_AHEAD:
-                self.give_up_hole()
+                self._record_loss(ack, time)
+            elif (ack - self.held[0].seq) & MASK < MAX_WINDOW:
+                self.skip_hole()
             else:
                 return
 
-    def _arrived(self, seq: int, data: bytes, fin: bool, time: float) -> None:
+    def _handle_data(self, seq: int, data: bytes, fin: bool, time: float) -> None:
         if self.finished or not (data or fin):
             return
         ahead = (seq - self.expected) & MASK
         if ahead == 0:
             self._deliver(data, fin, time)
-            self._drain(time)
-        elif ahead < MOST_AHEAD:
-            if self.seen < self.circumstances.dropped_at and not self.held:
-                self._lost(seq, time)
+            self._deliver_held(time)
+        elif ahead < MAX_WINDOW:
+            if self.seen < self.capture_state.dropped_at and not self.held:
+                self._record_loss(seq, time)
                 self._deliver(data, fin, time)
             else:
                 self._hold(BufferedSegment(seq, data, fin, time))
         elif (behind := MASK + 1 - ahead) < len(data) + fin:
             self._deliver(data[behind:], fin, time)
-            self._drain(time)
+            self._deliver_held(time)
 
     def _deliver(self, data: bytes, fin: bool, time: float) -> None:
-        """Tell of the next bytes."""
+        """Feed the next bytes to the observer."""
         connection = self.connection
         self.seen = time
         if data:
@@ -198,91 +198,94 @@ class TcpHalf:
             self.finished = True
             connection.finished(self, time)
 
-    def _hold(self, piece: BufferedSegment) -> None:
-        """Keep a segment until its turn comes; what repeats one that is held already is not kept.
+    def _hold(self, arrived: BufferedSegment) -> None:
+        """Hold an out-of-order segment, unless it repeats a held one.
 
-        Beyond the bounds the first hole is given up for lost.
+        Above the limits, count the first hole as lost.
         """
-        expected, circumstances = self.expected, self.circumstances
+        expected, capture_state = self.expected, self.capture_state
         for held in self.held:
-            if held.seq == piece.seq and len(held.data) + held.fin >= len(piece.data) + piece.fin:
+            if (
+                held.seq == arrived.seq
+                and len(held.data) + held.fin >= len(arrived.data) + arrived.fin
+            ):
                 return
-        insort(self.held, piece, key=lambda held: (held.seq - expected) & MASK)
-        self.held_bytes += OVERHEAD + len(piece.data)
-        circumstances.held += OVERHEAD + len(piece.data)
+        insort(self.held, arrived, key=lambda held: (held.seq - expected) & MASK)
+        self.held_bytes += OVERHEAD + len(arrived.data)
+        capture_state.held += OVERHEAD + len(arrived.data)
         while self.held and (
-            len(self.held) > MOST_PIECES
-            or self.held_bytes > MOST_BYTES
-            or circumstances.held > MOST_BYTES_HELD
+            len(self.held) > MAX_HELD_SEGMENTS
+            or self.held_bytes > MAX_HELD_BYTES
+            or capture_state.held > MAX_TOTAL_HELD_BYTES
         ):
-            self.give_up_hole()
+            self.skip_hole()
 
-    def _drain(self, time: float) -> None:
-        """Tell of what is held up to the next hole; none of it happened before ``time``."""
+    def _deliver_held(self, time: float) -> None:
+        """Deliver held segments up to the next hole, with times of at least ``time``."""
         while self.held:
             seq, data, fin, came = self.held[0]
             behind = (self.expected - seq) & MASK
-            if behind >= MOST_AHEAD:
+            if behind >= MAX_WINDOW:
                 return
             del self.held[0]
             self.held_bytes -= OVERHEAD + len(data)
-            self.circumstances.held -= OVERHEAD + len(data)
+            self.capture_state.held -= OVERHEAD + len(data)
             time = max(time, came)
             if behind < len(data) + fin and not self.finished:
                 self._deliver(data[behind:], fin, time)
 
-    def give_up_hole(self) -> None:
-        """Count the first hole as lost, and go on behind it."""
+    def skip_hole(self) -> None:
+        """Count the first hole as lost, and continue after it."""
         time = max(self.held[0].time, self.seen, self.peer.seen)
-        self._lost(self.held[0].seq, time)
-        self._drain(time)
+        self._record_loss(self.held[0].seq, time)
+        self._deliver_held(time)
 
-    def _lost(self, seq: int, time: float) -> None:
-        dropped = self.seen < self.circumstances.dropped_at
+    def _record_loss(self, seq: int, time: float) -> None:
+        dropped = self.seen < self.capture_state.dropped_at
         if dropped and self.direction == CLIENT and not self.connection.observer.live:
-            self.circumstances.unseen += 1
+            self.capture_state.unseen += 1
         self.expected, self.seen = seq, time
         self.connection.observer.gap(self.direction, time)
 
-    def forget_held(self) -> None:
-        """Let go of everything that is held."""
-        self.circumstances.held -= self.held_bytes
+    def discard_held(self) -> None:
+        """Discard all held segments."""
+        self.capture_state.held -= self.held_bytes
         self.held_bytes = 0
         self.held.clear()
 
 
-def _end(piece: BufferedSegment) -> int:
-    return (piece.seq + len(piece.data) + piece.fin) & MASK
+def _end(segment: BufferedSegment) -> int:
+    return (segment.seq + len(segment.data) + segment.fin) & MASK
 
 
 class TcpConnection:
-    """Both directions of a TCP connection, telling ``observer`` what they carry.
+    """Both directions of a TCP connection, which feed one ``observer``.
 
-    ``calm`` is whether all is as it mostly is, so that most need not be looked at.
+    ``calm`` enables the fast path: no holes, no FIN, and an open window.
     """
 
     __slots__ = (
         "blocked_since",
         "calm",
-        "circumstances",
+        "capture_state",
         "client",
         "closed",
         "observer",
         "server",
     )
 
-    def __init__(self, observer: Observer, circumstances: Circumstances) -> None:
+    def __init__(self, observer: Observer, capture_state: CaptureState) -> None:
         self.observer = observer
-        self.circumstances = circumstances
-        self.client = TcpHalf(self, CLIENT, circumstances)
-        self.server = TcpHalf(self, SERVER, circumstances)
+        self.capture_state = capture_state
+        self.client = TcpHalf(self, CLIENT, capture_state)
+        self.server = TcpHalf(self, SERVER, capture_state)
         self.client.peer, self.server.peer = self.server, self.client
         self.calm = True
         self.closed = False
         self.blocked_since: float | None = None
 
     def is_calm(self) -> bool:
-        """Return whether both sides still send, no bytes are missing, and the client reads."""
+        """Return whether both sides are open, there are no holes, and the client reads."""
         return (
             not (self.client.held or self.server.held)
             and not (self.client.finished or self.server.finished)
@@ -292,11 +295,11 @@ class TcpConnection:
 
     @property
     def seen(self) -> float:
-        """When something of it was last seen."""
+        """The time of the last segment."""
         return max(self.client.seen, self.server.seen)
 
-    def announced(self, window: int, time: float) -> None:
-        """Take in how much more the client has room for: what counts is nothing, or something."""
+    def window_announced(self, window: int, time: float) -> None:
+        """Handle the client's window: 0 starts back-pressure, any other value ends it."""
         if window:
             self.unblocked(time)
         elif self.blocked_since is None:
@@ -304,25 +307,25 @@ class TcpConnection:
             self.observer.blocked()
 
     def unblocked(self, time: float) -> None:
-        """Take in that the client has room again, or that it never will.
+        """End the client's back-pressure.
 
-        The server sending on says so too: no acknowledgement is seen that only opens the window.
+        Data of the server ends it too, as the filter drops ACKs that only open the window.
         """
         if self.blocked_since is not None:
             self.observer.backpressure(time - self.blocked_since)
             self.blocked_since = None
 
     def finished(self, half: TcpHalf, time: float) -> None:
-        """Take in that a side has sent all that it will send."""
+        """Handle a FIN of one side."""
         self.observer.half_closed(half.direction, time)
         if half.peer.finished:
             self._close(time)
 
     def reset(self, direction: Direction, time: float) -> None:
-        """Take in that a side has broken the connection off."""
+        """Handle a RST of one side."""
         for half in (self.client, self.server):
             while half.held:
-                half.give_up_hole()
+                half.skip_hole()
         self.unblocked(time)
         if self.closed:
             return
@@ -333,22 +336,22 @@ class TcpConnection:
         self._close(time)
 
     def in_doubt(self, before: float) -> bool:
-        """Return whether packets of it may have been dropped and it was silent since ``before``.
+        """Return whether the kernel may have dropped its packets and it is silent since ``before``.
 
-        A segment that continues where the last one ended would show that none are missing.
+        A later segment that continues the sequence would prove that none are missing.
         """
-        return self.seen < self.circumstances.dropped_at and self.seen < before
+        return self.seen < self.capture_state.dropped_at and self.seen < before
 
     @property
     def unused(self) -> bool:
-        """Whether the client has sent nothing that was seen."""
+        """Whether the capture has no bytes of the client."""
         return self.client.expected == self.client.first
 
-    def give_up_holes(self, before: float) -> None:
-        """Count holes as lost behind which something waits since ``before``."""
+    def skip_holes(self, before: float) -> None:
+        """Count holes as lost whose held segments arrived before ``before``."""
         for half in (self.client, self.server):
-            while half.held and min(piece.time for piece in half.held) < before:
-                half.give_up_hole()
+            while half.held and min(segment.time for segment in half.held) < before:
+                half.skip_hole()
 
     def forget(self, time: float) -> None:
         """Stop tracking the connection; requests in flight on it are lost.
@@ -361,17 +364,17 @@ class TcpConnection:
                 self.observer.gap(SERVER, time)
             self._close(time)
 
-    def let_go(self) -> None:
-        """Close it without a word, and hold nothing any more."""
-        self.client.forget_held()
-        self.server.forget_held()
+    def discard(self) -> None:
+        """Close the connection without events, and discard held segments."""
+        self.client.discard_held()
+        self.server.discard_held()
         self.closed = True
 
-    def dissolve(self) -> None:
-        """Let go of each other, so that nobody has to look for what is not needed any more."""
+    def break_cycle(self) -> None:
+        """Break the reference cycle, so that no garbage collection is needed."""
         for half in (self.client, self.server):
             del half.peer, half.connection
 
     def _close(self, time: float) -> None:
         self.unblocked(time)
-        self.let_go()
+        self.discard()

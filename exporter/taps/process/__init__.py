@@ -1,1 +1,1 @@
-"""The process of the taps, its messages, and the side of the sidecar."""
+"""The tap process, its client in the sidecar, and the messages between them."""

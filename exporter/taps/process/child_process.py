@@ -1,4 +1,4 @@
-"""The sidecar's side of the process of the taps: it is started, asked, and started again."""
+"""Start, query and restart the tap process from the sidecar."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from exporter.taps.process.messages import (
     TapState,
     line,
     read_genai,
+    read_measurements,
     read_problems,
-    read_readings,
     read_state,
     settings_line,
 )
@@ -35,19 +35,18 @@ from slos.errors import InvalidFile, Problem
 MODULE = "exporter.taps.process.worker"
 START_SECONDS = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before a process that ended is started again: twice as long each time, and the first
-again after one that held for STEADY_SECONDS."""
+"""Seconds before a restart: doubled each time, and reset after a run of STEADY_SECONDS."""
 STEADY_SECONDS = 60.0
 END_SECONDS = 5.0
-"""How much longer than its drain the process may take to end."""
+"""Time that the process may take to end after its drain."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapReply:
-    """What the process has counted since it began; ``live`` are the requests under way.
+    """Counters of the process since it started; ``live`` counts requests in flight.
 
-    ``waiting`` counts the streams of each model that wait for a token, and ``tasks`` are the
-    process's background tasks.  ``limited`` counts requests by the label that is ``other``.
+    ``waiting`` counts, by model, streams that wait for a token; ``tasks`` are the background tasks
+    of the process.  ``limited`` counts requests by the label that the limit turned into ``other``.
     """
 
     measurements: tuple[Measurement, ...]
@@ -60,7 +59,7 @@ class TapReply:
 
 
 class _Run:
-    """One process, from its start to its end."""
+    """One process from start to end."""
 
     def __init__(
         self,
@@ -72,19 +71,19 @@ class _Run:
         self.taps: tuple[str, ...] = ()
         self._reader = reader
         self._writer = writer
-        self._surveys = 0
-        self._readings: dict[Model, tuple[Measurement, ...]] = {}
+        self._requests = 0
+        self._measurements: dict[Model, tuple[Measurement, ...]] = {}
 
     @classmethod
     async def start(cls, settings: TapSettings) -> Self:
-        """Start a process; raises InvalidFile if its taps cannot be had."""
+        """Start a process; raises InvalidFile if its taps cannot start."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-P", "-m", MODULE, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,  # which is held no longer than the sidecar lives
+                stdout=asyncio.subprocess.DEVNULL,  # it must not outlive the sidecar
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,
@@ -103,26 +102,28 @@ class _Run:
             async with asyncio.timeout(START_SECONDS):
                 message = await self._read()
         except TimeoutError:
-            raise _unusable(f"nothing was heard of it for {START_SECONDS:g} s") from None
+            raise _start_error(f"did not respond within {START_SECONDS:g} s") from None
         except _Ended as ended:
-            raise _unusable(str(ended)) from None
+            raise _start_error(str(ended)) from None
         if "problems" in message:
             raise InvalidFile(read_problems(message["problems"]))
         self.taps = tuple(message["started"])
 
     async def snapshot(self, known: Collection[str], reported: Collection[str]) -> TapReply:
-        """Ask for the models that changed, and return all; raises _Ended."""
-        self._surveys += 1
-        number = self._surveys
+        """Fetch the models that changed, and return all; raises _Ended."""
+        self._requests += 1
+        number = self._requests
         self._send(line({"survey": number, "known": [*known], "reported": [*reported]}))
         while True:
             message = await self._read()
             if "model" in message:
-                # Also of an answer that was not waited for: each change is sent once.
-                self._readings[message["model"], message["version"]] = read_readings(message)
+                # Also from the reply of a request that timed out: each change is sent once.
+                self._measurements[message["model"], message["version"]] = read_measurements(
+                    message
+                )
             elif message["survey"] == number:
                 return TapReply(
-                    tuple(chain.from_iterable(self._readings.values())),
+                    tuple(chain.from_iterable(self._measurements.values())),
                     tuple(map(read_state, message["taps"])),
                     message["live"],
                     {(name, version): count for name, version, count in message["waiting"]},
@@ -132,14 +133,14 @@ class _Run:
                 )
 
     async def drain(self, seconds: float) -> None:
-        """Have it end when its connections have, after ``seconds`` at the latest."""
+        """Let the process end after its last connection, or after ``seconds``."""
         self._send(line({"drain": seconds}))
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds + END_SECONDS):
                 await self.process.wait()
 
     async def close(self) -> None:
-        """End it now."""
+        """Kill the process."""
         self._writer.close()
         with suppress(ProcessLookupError):
             self.process.kill()
@@ -149,21 +150,21 @@ class _Run:
         self._writer.write(text)
 
     async def _read(self) -> Mapping[str, Any]:
-        """Read a line; raises _Ended."""
+        """Read a message; raises _Ended."""
         try:
             text = await self._reader.readline()
         except ConnectionError:
             text = b""
         if not text:
-            raise _Ended(_how(await self.process.wait()))
+            raise _Ended(_exit_reason(await self.process.wait()))
         message: Mapping[str, Any] = json.loads(text)
         return message
 
 
 class TapProcess:
-    """The process of the taps, kept running from `start` to `close`.
+    """The tap process, kept running from `start` to `close`.
 
-    ``restarts`` counts how often it ended unasked.
+    ``restarts`` counts its unexpected ends.
     """
 
     def __init__(self, settings: TapSettings) -> None:
@@ -180,40 +181,42 @@ class TapProcess:
 
     @property
     def taps(self) -> Sequence[str]:
-        """What runs, with the ports that are really had."""
+        """The specs of the taps, with their actual ports."""
         return self._run.taps if self._run else self._settings.taps
 
     async def start(self) -> None:
-        """Start it; raises InvalidFile if its taps cannot be had."""
+        """Start the process; raises InvalidFile if its taps cannot start."""
         self._run = await _Run.start(self._settings)
         self._supervisor.start("taps-process", self._keep)
 
     async def snapshot(
         self, seconds: float, known: Collection[str] = (), reported: Collection[str] = ()
     ) -> TapReply:
-        """Ask for everything; raises SourceError if there is no answer within ``seconds``.
+        """Fetch all measurements; raises SourceError without a reply within ``seconds``.
 
-        ``known`` are the models that the servers list, ``reported`` those of them whose series
-        begin before their first request.
+        ``known`` are the models that the servers list; the series of those in ``reported`` exist
+        before their first request.
         """
         if not self._run:
-            raise SourceError("ended", f"{self._problem}; it is being started again")
+            raise SourceError("ended", f"{self._problem}; restarting it")
         try:
             async with asyncio.timeout(seconds):
                 return await self._run.snapshot(known, reported)
         except TimeoutError:
-            raise SourceError("timeout", f"the taps did not answer within {seconds:g} s") from None
+            raise SourceError(
+                "timeout", f"the tap process did not respond within {seconds:g} s"
+            ) from None
         except _Ended as ended:
-            raise SourceError("ended", f"the process of the taps {ended}") from None
+            raise SourceError("ended", f"the tap process {ended}") from None
 
     async def drain(self) -> None:
-        """Let connections end, for as long as the settings say, and the process with them."""
+        """Let connections end within the configured drain time, and then the process."""
         self._supervisor.cancel()
         if self._run:
             await self._run.drain(self._settings.drain)
 
     async def close(self) -> None:
-        """End it now."""
+        """Kill the process."""
         await self._supervisor.close()
         if self._run:
             await self._run.close()
@@ -234,29 +237,29 @@ class TapProcess:
             except (InvalidFile, OSError) as error:
                 self._problem = str(error).removesuffix(".")
             else:
-                LOG.info("the process of the taps runs again")
+                LOG.info("the tap process runs again")
 
     async def _ended(self, run: _Run) -> None:
-        """Wait until a process has ended."""
-        how = _how(await run.process.wait())
-        self._run, self._problem = None, f"the process of the taps {how}"
+        """Wait for the end of a process, and log it."""
+        reason = _exit_reason(await run.process.wait())
+        self._run, self._problem = None, f"the tap process {reason}"
         self.restarts += 1
-        LOG.error("%s; the streams that it had are lost; restarting it", self._problem)
+        LOG.error("%s; its streams are lost; restarting it", self._problem)
         await run.close()
 
 
 class _Ended(Exception):  # noqa: N818 - an event
-    """The process is not there any more; the text says how it ended."""
+    """The process has ended; the message has the signal or status."""
 
 
-def _how(status: int) -> str:
+def _exit_reason(status: int) -> str:
     if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
+        return f"was killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
 
 
-def _unusable(why: str) -> InvalidFile:
-    what = f"the process of the taps could not be started: it {why}"
+def _start_error(why: str) -> InvalidFile:
+    what = f"the tap process could not start: it {why}"
     return InvalidFile(
-        [Problem("tokenslo exporter", 0, "tap", what, "see what it wrote before this line")]
+        [Problem("tokenslo exporter", 0, "tap", what, "see the log lines before this one")]
     )

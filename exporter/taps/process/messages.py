@@ -1,9 +1,9 @@
-"""What the sidecar and the process of its taps say to each other: a line of JSON each.
+"""Messages between the sidecar and the tap process: one line of JSON each.
 
 The sidecar sends :class:`TapSettings` and gets ``started`` or ``problems``.  Then it may send
-``{"survey": number, "known": [names], "reported": [names]}`` any time, which is answered by a line
-for every model that has changed since the previous one and a last line with the same number, and
-``{"drain": seconds}`` once.
+``{"survey": number, "known": [names], "reported": [names]}`` at any time.  The reply is a line for
+each model that changed since the previous reply, and a last line with the same number.
+``{"drain": seconds}`` is sent at most once.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from exporter.taps.tap import TapTraffic
 from slos.errors import Problem
 
 MAX_LINE = 16 * 2**20
-"""Bytes; a model with every series that there can be takes about a tenth of it."""
+"""Bytes; the largest possible model takes about a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapSettings:
-    """What the process of the taps is told to do; ``taps`` are texts as people write them.
+    """Settings of the tap process; ``taps`` are specs as given on the command line.
 
-    ``drain`` is for how many seconds connections may go on when it has to end, ``connections`` how
-    many a proxy lets through at once.  Without ``certificate`` (a PEM file, as all of these)
-    clients are not spoken to in TLS, without ``upstream_name`` servers are not; it is the name in
-    the server's certificate, and without ``upstream_ca`` the system's CAs vouch for it.  With
-    ``inject`` proxies ask engines for their timing.  ``tenants`` are those that selectors name, by
-    model; an empty model is every one.
+    ``drain`` is the time in seconds that connections have to end, ``connections`` the limit of a
+    proxy.  ``certificate``, ``key`` and ``upstream_ca`` are PEM files.  Clients use TLS only with
+    ``certificate``, servers only with ``upstream_name``, the name in the server's certificate;
+    without ``upstream_ca`` the system's CAs verify it.  With ``inject`` proxies request engine
+    timing.  ``tenants`` are those that selectors name, by model; an empty model means all.
     """
 
     taps: Sequence[str]
@@ -55,7 +54,7 @@ class TapSettings:
 
 @dataclass(frozen=True, slots=True)
 class TapState:
-    """What a tap has counted; ``passed`` is by reason, ``lossy`` counts streams."""
+    """Counters of a tap; ``passed`` counts skips by reason, ``lossy`` counts streams."""
 
     tap: str
     traffic: TapTraffic
@@ -65,12 +64,12 @@ class TapState:
 
 
 def settings_line(settings: TapSettings) -> bytes:
-    """Write settings."""
+    """Encode settings."""
     return line(asdict(settings))
 
 
 def read_settings(text: bytes) -> TapSettings:
-    """Read settings."""
+    """Decode settings."""
     message = json.loads(text)
     return TapSettings(
         **{**message, "goals": tuple(GoodputObjective(**goal) for goal in message["goals"])}
@@ -78,12 +77,12 @@ def read_settings(text: bytes) -> TapSettings:
 
 
 def line(message: Mapping[str, Any]) -> bytes:
-    """Write any message."""
+    """Encode a message."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def readings_line(measurements: Sequence[Measurement]) -> bytes:
-    """Write the readings of one model, of which there is one at least."""
+def measurements_line(measurements: Sequence[Measurement]) -> bytes:
+    """Encode the measurements of one model, at least one."""
     return line(
         {
             "model": measurements[0].model,
@@ -100,8 +99,8 @@ def readings_line(measurements: Sequence[Measurement]) -> bytes:
     )
 
 
-def read_readings(message: Mapping[str, Any]) -> tuple[Measurement, ...]:
-    """Return what :func:`readings_line` wrote."""
+def read_measurements(message: Mapping[str, Any]) -> tuple[Measurement, ...]:
+    """Decode the message of :func:`measurements_line`."""
     return tuple(
         Measurement(
             signal,
@@ -118,24 +117,24 @@ def read_readings(message: Mapping[str, Any]) -> tuple[Measurement, ...]:
 
 
 def state(tap: TapState) -> Mapping[str, Any]:
-    """Return what is said of a tap."""
+    """Return the message for the state of a tap."""
     return asdict(tap)
 
 
 def read_state(message: Mapping[str, Any]) -> TapState:
-    """Return what :func:`state` wrote."""
+    """Decode the message of :func:`state`."""
     return TapState(**{**message, "traffic": TapTraffic(**message["traffic"])})
 
 
 def read_genai(found: Sequence[Any]) -> GenAiSeries:
-    """Return a histogram of requests by endpoint."""
+    """Decode a histogram of requests by endpoint."""
     signal, model, version, endpoint, error, edges, counts, total = found
     value = Distribution(tuple(edges), tuple(counts), total)
     return GenAiSeries(signal, model, version, value, endpoint, error)
 
 
 def read_problems(message: Sequence[Mapping[str, Any]]) -> tuple[Problem, ...]:
-    """Return problems that were written by ``asdict``."""
+    """Decode problems that ``asdict`` encoded."""
     return tuple(Problem(**problem) for problem in message)
 
 

@@ -1,4 +1,4 @@
-"""Privileges, once nothing needs them any more."""
+"""Drop the privileges of the process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PR_SET_NO_NEW_PRIVS = 38
 CAPABILITY_VERSION_3 = 0x20080522
 
 
-def give_up() -> None:
-    """Give up all capabilities for good: those of this thread, and of what it starts from now on.
+def drop_capabilities() -> None:
+    """Drop all capabilities of this thread and of its future children, irrevocably.
 
-    What is open stays open.  Raises OSError.
+    Open sockets stay open.  Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     own = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)

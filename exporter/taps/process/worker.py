@@ -1,9 +1,9 @@
-"""The process of the taps: ``python -m exporter.taps.process.worker FD``, started by the sidecar.
+"""The tap process: ``python -m exporter.taps.process.worker FD``, started by the sidecar.
 
-It is one of its own so that nothing else that the sidecar does, such as rendering a large scrape,
-ever holds up a byte between a client and its server.  ``FD`` is one end of a socketpair; the other
-end's EOF says that the sidecar is gone: then it lets connections end, and ends.  Signals are for
-the sidecar, which says when it is time.
+It is a separate process so that other work of the sidecar, such as rendering a large scrape, never
+delays a byte between a client and its server.  ``FD`` is one end of a socketpair; EOF from the
+other end means that the sidecar has ended: the process then drains and ends.  It ignores signals:
+the sidecar handles them and requests the drain.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from exporter.taps.process.messages import (
     TapSettings,
     TapState,
     line,
+    measurements_line,
     read_settings,
-    readings_line,
     state,
 )
-from exporter.taps.process.privileges import give_up
+from exporter.taps.process.privileges import drop_capabilities
 from exporter.taps.tap import CaptureSpec, Spec, Tap, parse
 from slos.errors import InvalidFile
 
 SALT_BYTES = 16
-LAST_SURVEY_SECONDS = 2.5
-"""How long the sidecar may take to ask for the last time, once connections have ended."""
+LAST_REQUEST_SECONDS = 2.5
+"""Time for the sidecar's last request after connections have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RunningTap:
-    """A tap, and what it tells."""
+    """A tap and its recorder."""
 
     tap: Tap
     recorder: StreamRecorder
 
     def name(self) -> str:
-        """Return what the tap is, with the port that it really has."""
+        """Return the spec of the tap, with its actual port."""
         spec, port = self.tap.spec, getattr(self.tap, "port", 0)
         return str(spec if isinstance(spec, CaptureSpec) else replace(spec, listen_port=port))
 
     def state(self) -> TapState:
-        """Return what it has counted."""
+        """Return the counters of the tap and its recorder."""
         traffic = self.tap.traffic()
         lossy = self.recorder.lossy + traffic.unseen
         passed, late_gaps = dict(self.recorder.skips), self.recorder.late_gaps
@@ -66,7 +66,7 @@ class _RunningTap:
 
 
 def main(descriptor: int) -> None:
-    """Serve the sidecar at the other end of ``descriptor`` until it has enough or is gone."""
+    """Serve the sidecar at the other end of ``descriptor`` until it drains or ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
@@ -84,36 +84,36 @@ async def _serve(link: socket.socket) -> None:
         probe=settings.probe,
         genai=settings.genai,
     )
-    watched = list(_watched(settings, recorder))
+    taps = list(_configured_taps(settings, recorder))
     try:
-        for one in watched:
+        for one in taps:
             await one.tap.start()
     except InvalidFile as invalid:
         problems = [asdict(problem) for problem in invalid.problems]
-        await _end(watched, writer, line({"problems": problems}))
+        await _end(taps, writer, line({"problems": problems}))
         return
-    give_up()
-    writer.write(line({"started": [one.name() for one in watched]}))
+    drop_capabilities()
+    writer.write(line({"started": [one.name() for one in taps]}))
     limit_garbage_collection()
 
     seconds: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    told = asyncio.Event()
-    answering = asyncio.create_task(_answer(reader, writer, recorder, watched, seconds, told))
+    replied = asyncio.Event()
+    answering = asyncio.create_task(_answer(reader, writer, recorder, taps, seconds, replied))
     await asyncio.wait((answering, seconds), return_when=asyncio.FIRST_COMPLETED)
-    patience = seconds.result() if seconds.done() else settings.drain
+    drain_seconds = seconds.result() if seconds.done() else settings.drain
     busy = recorder.live > 0
-    await asyncio.gather(*(one.tap.drain(patience) for one in watched))
+    await asyncio.gather(*(one.tap.drain(drain_seconds) for one in taps))
     if busy and not answering.done():
-        # What has ended since the last survey is told in one more.
-        told.clear()
+        # Requests that ended since the last reply are reported in one more.
+        replied.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_SURVEY_SECONDS):
-                await told.wait()
+            async with asyncio.timeout(LAST_REQUEST_SECONDS):
+                await replied.wait()
     answering.cancel()
-    await _end(watched, writer)
+    await _end(taps, writer)
 
 
-def _watched(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_RunningTap]:
+def _configured_taps(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_RunningTap]:
     wire = WireSettings(settings.tenant_header, os.urandom(SALT_BYTES))
     for text in settings.taps:
         listener = recorder.for_another_tap()
@@ -124,7 +124,7 @@ def _watched(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_Runni
 
 
 def _tap(spec: Spec, settings: TapSettings, listener: StreamRecorder, wire: WireSettings) -> Tap:
-    """Make a tap; only what it needs is loaded."""
+    """Make a tap, importing only the modules that it needs."""
     new_observer = partial(observe, listener, wire)
     if isinstance(spec, CaptureSpec):
         from exporter.taps.capture.capture_tap import CaptureTap
@@ -153,13 +153,13 @@ async def _answer(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     recorder: StreamRecorder,
-    watched: Sequence[_RunningTap],
+    taps: Sequence[_RunningTap],
     drain: asyncio.Future[float],
-    told: asyncio.Event,
+    replied: asyncio.Event,
 ) -> None:
-    """Answer the sidecar until it is gone.
+    """Answer the sidecar until it ends.
 
-    Sets ``drain`` when it says for how long to drain, and ``told`` after every survey.
+    Sets ``drain`` to the requested drain time, and ``replied`` after every reply.
     """
     with suppress(ConnectionError):
         while text := await reader.readline():
@@ -171,13 +171,13 @@ async def _answer(
                 await asyncio.sleep(0)
             recorder.learn_models(message.pop("known"), message.pop("reported"))
             for measurements in recorder.measurements(changed_only=True):
-                writer.write(readings_line(measurements))
+                writer.write(measurements_line(measurements))
                 await writer.drain()
-                # One model at a time: bytes between clients and servers come first.
+                # Yield after each model: bytes between clients and servers have priority.
                 await asyncio.sleep(0)
-            states = [state(one.state()) for one in watched]
+            states = [state(one.state()) for one in taps]
             waiting = [(*model, count) for model, count in recorder.waiting().items()]
-            tasks = [asdict(task) for one in watched for task in one.tap.tasks]
+            tasks = [asdict(task) for one in taps for task in one.tap.tasks]
             summary = {
                 "live": recorder.live,
                 "waiting": waiting,
@@ -188,13 +188,13 @@ async def _answer(
             }
             writer.write(line({**message, **summary}))
             await writer.drain()
-            told.set()
+            replied.set()
 
 
 async def _end(
-    watched: Sequence[_RunningTap], writer: asyncio.StreamWriter, last: bytes = b""
+    taps: Sequence[_RunningTap], writer: asyncio.StreamWriter, last: bytes = b""
 ) -> None:
-    for one in watched:
+    for one in taps:
         await one.tap.close()
     writer.write(last)
     writer.close()

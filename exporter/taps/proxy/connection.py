@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
         """Handle bytes of a request."""
         now, lag = monotonic(), self.lag
         if now > lag.fresh_until:
-            now = max(self.last, lag.came(now, self._client))
+            now = max(self.last, lag.arrival_time(now, self._client))
         self.last = now
         self._receive(data, now)
 

@@ -87,7 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
             if now <= lag.fresh_until:
                 feed(SERVER, data, now)
             else:
-                now = max(connection.last, lag.came(now, self.transport))
+                now = max(connection.last, lag.arrival_time(now, self.transport))
                 lag.feed_late(feed, SERVER, data, now)
             connection.last = now
         except Exception as error:
