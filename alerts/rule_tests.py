@@ -282,8 +282,8 @@ def _contradictions(plan: Plan) -> Iterator[Item]:
             alert = firing(plan, planned, planned.inconsistent)
             checks += [
                 none(_SETTLED, replace(alert, matchers=_in_any_state(alert))),
-                none(_SETTLED + lasting / 2, alert),
-                some(_SETTLED + told, alert),
+                none(_SETTLED + lasting - STEP, alert),
+                some(_SETTLED + told, labelled(plan, planned, alert, "ticket")),
                 none(2 * _SETTLED + told, alert),
             ]
         busy = busy_pace(plan)
