@@ -17,8 +17,8 @@ from exporter.protocol.events import Listener, Outcome, Stages, Stream
 from exporter.recording.goodput import GoodputObjective, goals
 from exporter.recording.label_limiter import MAX_SERIES
 from exporter.recording.model_metrics import MAX_REASONS, PRECEDING_METHOD
-from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNPROVEN, MODEL_SERIES
-from exporter.recording.retries import MOST, WITHIN
+from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNCONFIRMED, MODEL_SERIES
+from exporter.recording.retries import MAX_FAILURES, RETRY_SECONDS
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Measurement
 from exporter.store.view import SignalState, View
@@ -541,7 +541,7 @@ def test_the_same_prompt_after_a_failure_is_a_suspected_retry(outcome: str) -> N
 def test_a_retry_comes_soon_and_perhaps_before_the_server_has_noticed() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     play(recorder, stream(prompt=9), ended(110.0, "error", "500"))
-    play(recorder, stream(prompt=9, arrived=110.5 + WITHIN))
+    play(recorder, stream(prompt=9, arrived=110.5 + RETRY_SECONDS))
     assert value(recorder, "suspected_retries") == 0
     slow = play(recorder, stream(prompt=7), ("closing", 101.0))
     play(recorder, stream(prompt=7, arrived=102.0))
@@ -561,7 +561,7 @@ def test_who_only_closed_its_half_has_not_failed_and_no_prompt_is_no_prompt() ->
 
 def test_the_oldest_failure_is_forgotten() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
-    for prompt in range(1, MOST + 2):
+    for prompt in range(1, MAX_FAILURES + 2):
         play(recorder, stream(prompt=prompt), ended(101.0, "error", "500"))
     play(recorder, stream(prompt=1, arrived=102.0))
     assert value(recorder, "suspected_retries") == 0
@@ -721,7 +721,7 @@ def test_many_invented_names_push_out_one_another_only() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(model="real"), *chunks(101.0), ended(102.0))
     waiting = play(recorder, stream(model="waiting"))
-    for number in range(MAX_UNPROVEN + 50):
+    for number in range(MAX_UNCONFIRMED + 50):
         play(recorder, stream(model=f"invented-{number}"), ended(101.0, "invalid", "404"))
     play(recorder, stream(model="real"), *chunks(101.0), ended(102.0))
     play_on(recorder, waiting, *chunks(102.0), ended(103.0))
@@ -740,7 +740,7 @@ def test_models_that_no_one_listed_share_one_budget_of_series() -> None:
     assert recorder.limited == {"model": 3}
     assert value(recorder, "requests") == most + 3
     unanswered = StreamRecorder({})
-    for number in range(MAX_UNPROVEN + 3):
+    for number in range(MAX_UNCONFIRMED + 3):
         play(unanswered, stream(model=f"m{number}"))
     assert unanswered.skips == {"models": 3}
 

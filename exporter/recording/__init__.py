@@ -1,1 +1,1 @@
-"""From protocol events to metrics: streams, tokens, goodput and verdicts by model; no I/O."""
+"""Record protocol events as metrics: streams, tokens and goodput by model, without I/O."""

@@ -1,7 +1,7 @@
-"""Requests by endpoint and error, as OpenTelemetry's conventions for generative AI count them.
+"""Record requests by endpoint and error, per OpenTelemetry's conventions for generative AI.
 
-The conventions want the operation of every request and advise other bucket boundaries than ours,
-so these histograms stand beside those of :mod:`exporter.recording.model_metrics`.
+The conventions require the operation of every request and other bucket boundaries, so these
+histograms are separate from those of :mod:`exporter.recording.model_metrics`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_SERIES = 1_000
 
 
 class GenAiRecorder:
-    """Counts requests that ended; ``bounds`` are bucket boundaries in seconds by signal."""
+    """Count ended requests; ``bounds`` are bucket boundaries in seconds by signal."""
 
     def __init__(self, bounds: Mapping[str, Sequence[float]]) -> None:
         self._edges = {signal: (*edges, inf) for signal, edges in bounds.items()}
@@ -28,8 +28,8 @@ class GenAiRecorder:
     def ended(
         self, model: ModelMetrics, stream: Stream, end: float, outcome: Outcome, tpot: float | None
     ) -> None:
-        """Count a request: its latencies if it succeeded, its duration in any case."""
-        if not model.proven:
+        """Record a request: its latencies if it succeeded, its duration always."""
+        if not model.confirmed:
             return
         ok = outcome == "ok"
         self._observe(model, stream, "e2e", end - stream.arrived, "" if ok else outcome)
@@ -39,7 +39,7 @@ class GenAiRecorder:
                 self._observe(model, stream, "tpot", tpot)
 
     def series(self) -> Iterator[list[Any]]:
-        """Yield every histogram as :func:`exporter.taps.process.messages.read_genai` takes it."""
+        """Yield every histogram as read by :func:`exporter.taps.process.messages.read_genai`."""
         for (model, endpoint, signal, error), histogram in self._histograms.items():
             labels = (signal, model.name, model.version, endpoint, error)
             yield [*labels, histogram.edges, list(accumulate(histogram.counts)), histogram.sum]

@@ -1,9 +1,8 @@
-"""Goodput objectives, and the verdict on a request when it has ended.
+"""Goodput objectives, and the verdict on an ended request.
 
-A request that breaks a clause is bad at that moment, whatever its outcome then is
-(:mod:`exporter.recording.judgement`).  One that ends without that is bad if the server failed it.
-If its client disconnected, cancelled or sent an invalid request, it is not counted: the wire does
-not show how it would have gone on.
+A request is bad from the moment it breaks a clause, whatever its outcome
+(:mod:`exporter.recording.slo_evaluation`).  A request that breaks none is bad if the server failed
+it.  It is not counted if its client disconnected, cancelled or sent an invalid request.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from slos.names import goodput_objective
 
 FAILED = ("error", "rejected", "timeout")
 OUTCOME = "outcome"
-"""What stands for the clause of a request that the server failed."""
+"""The label value ``clause`` of a request that the server failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoodputObjective:
-    """A goodput objective: the most seconds by signal, in the file's order.
+    """A goodput objective: maximum seconds by signal, in the order of the SLO file.
 
-    ``name`` is service and objective; an empty ``model`` is every one.
+    ``name`` is service and objective; an empty ``model`` matches every model.
     """
 
     name: str
@@ -34,7 +33,7 @@ class GoodputObjective:
 
 @dataclass(frozen=True, slots=True)
 class GoodputVerdict:
-    """``result`` is good, bad or unknown; ``clause`` is the first of the file that failed."""
+    """``result`` is good, bad or unknown; ``clause`` is the first failed clause of the SLO file."""
 
     result: str
     clause: str = ""
@@ -53,10 +52,10 @@ def goals(services: Iterable[Service]) -> Iterator[GoodputObjective]:
 
 
 def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
-    """Return what is known of a request's times, in seconds by signal.
+    """Return the measured times of a request in seconds, by signal.
 
-    ``stream`` is as it was at ``end``, when the answer was complete or the client disconnected.
-    ``tpot`` is None where it is not known.
+    ``stream`` is the state at ``end``: the end of the response or the client's disconnect.
+    ``tpot`` is None if unknown.
     """
     known = {"e2e": end - stream.arrived}
     if stream.stages and stream.stages.queue is not None:
@@ -74,10 +73,10 @@ def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
 def verdict_at_end(
     goal: GoodputObjective, outcome: Outcome, known: Mapping[str, float]
 ) -> GoodputVerdict | None:
-    """Return the verdict on a request that had broken no clause before it ended.
+    """Return the verdict on a request that broke no clause before its end; None if not counted.
 
-    None if it does not count.  The first clause in the file's order is named of those that show
-    only at the end (``tpot``, ``queue``).
+    Of the clauses that are evaluated only at the end (``tpot``, ``queue``), the verdict names the
+    first failed one of the SLO file.
     """
     if outcome in FAILED:
         return GoodputVerdict("bad", OUTCOME)

@@ -1,4 +1,4 @@
-"""Label sets that are known before the first event: each is served at zero from the start."""
+"""Label sets known before the first event, which are exposed at zero from the start."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SLO_EVENTS = frozenset(map(slo_events, LATENCIES))
 def known_labels(
     signal: str, *, thresholds: Iterable[float] = (), goals: Iterable[GoodputObjective] = ()
 ) -> tuple[Labels, ...]:
-    """Return the label sets of a counter that any model has; empty if there are none.
+    """Return the label sets of a counter that every model has; empty if there are none.
 
-    ``thresholds`` (seconds) are those of the latency that an SLO event is about, ``goals`` those
-    of the model.  Reasons and tenants are not known in advance: their families begin later.
+    ``thresholds`` (seconds) are those of the SLO event's latency, ``goals`` those of the model.
+    Reasons and tenants are not known in advance: their series begin later.
     """
     match signal:
         case "requests":

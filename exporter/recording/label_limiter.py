@@ -1,4 +1,4 @@
-"""Bound the values of labels that clients or servers choose, and the series they cause."""
+"""Limit label values that clients or servers choose, and the series that they create."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter
 
 OTHER = "other"
 MAX_SERIES = 20_000
-"""Series that clients can cause beside those of the models that are known."""
+"""Series that clients can create, in addition to those of known models."""
 
 
 class LabelLimiter:
-    """Keeps the first ``limit`` values of a label; every later one becomes ``other``.
+    """Keep the first ``limit`` values of a label; every later one becomes ``other``.
 
-    Up to ``provisional_limit`` more values are kept before they are confirmed.
+    Up to ``provisional_limit`` additional values are kept before they are confirmed.
     """
 
     def __init__(self, limit: int, provisional_limit: int = 0) -> None:
@@ -22,13 +22,13 @@ class LabelLimiter:
         self._provisional: set[str] = set()
 
     def reserve(self, value: str) -> None:
-        """Keep a value that the operator chose; it takes no place of the others."""
+        """Keep a value that the operator configured; it does not count against the limit."""
         if value not in self._values:
             self._values.add(value)
             self._limit += 1
 
     def begin(self, value: str) -> str:
-        """Return the label of a value that is not confirmed yet; empty where there is no room."""
+        """Return the label of an unconfirmed value; empty if the provisional limit is reached."""
         if value in self._values or value in self._provisional:
             return value
         if len(self._values) >= self._limit:
@@ -39,7 +39,7 @@ class LabelLimiter:
         return value
 
     def admit(self, value: str, *, confirmed: bool = True) -> str:
-        """Return the label of a value; one that is not ``confirmed`` takes no lasting place."""
+        """Return the label of a value; one that is not ``confirmed`` is not kept."""
         if value in self._values:
             return value
         if not confirmed or len(self._values) >= self._limit:
@@ -50,9 +50,9 @@ class LabelLimiter:
 
 
 class SeriesBudget:
-    """The number of series that clients can cause: one budget for models, tenants and reasons.
+    """Limit the series that clients can create: one budget for models, tenants and reasons.
 
-    ``limited`` counts requests by the label that is ``other`` instead of a value of its own.
+    ``limited`` counts requests by the label whose value became ``other``.
     """
 
     def __init__(self, limit: int = MAX_SERIES) -> None:
@@ -60,7 +60,7 @@ class SeriesBudget:
         self.limited: Counter[str] = Counter()
 
     def take(self, series: int) -> bool:
-        """Take a number of series from the budget; False, and nothing is taken, if it has less."""
+        """Take a number of series from the budget; return False, and take none, if it has fewer."""
         if series > self._left:
             return False
         self._left -= series

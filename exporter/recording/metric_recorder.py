@@ -1,7 +1,7 @@
-"""Observations of single events, gathered into the counters and histograms of readings.
+"""Record single events in cumulative counters and histograms.
 
-Sources that learn of requests or tokens one by one (iteration records, per-request timing, traces)
-put them here; what comes out is cumulative since the recorder was made, as from a server.
+Sources that see requests or tokens one by one (iteration records, per-request timing, traces) use
+it.  Its measurements are cumulative since its creation, as those of a server.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from exporter.samples import Distribution, Labels, Measurement, Value
 from slos.signals import SIGNALS, bucket_edges
 
 LONGEST_REQUEST = 7 * 86400.0
-"""Seconds; a longer time is no request but two clocks."""
+"""Seconds; a longer time comes from two different clocks."""
 
 Series = tuple[str, str, str, str]
 """Signal, model, version, method."""
 
 
 class Histogram:
-    """Observations of seconds, one of which costs a search among the edges and two additions.
+    """A histogram of seconds; an observation costs a binary search and two additions.
 
     ``edges`` are ascending upper bounds and end with ``inf``; ``counts`` are not cumulative.
     """
@@ -36,12 +36,12 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, weight: float = 1.0) -> None:
-        """Take in ``weight`` observations of ``value`` seconds."""
+        """Record ``weight`` observations of ``value`` seconds."""
         self.counts[bisect_left(self.edges, value)] += weight
         self.sum += value * weight
 
     def add(self, other: Histogram) -> None:
-        """Take in what another histogram of the same edges has."""
+        """Add the observations of another histogram with the same edges."""
         for position, count in enumerate(other.counts):
             self.counts[position] += count
         self.sum += other.sum
@@ -49,9 +49,9 @@ class Histogram:
 
 @dataclass(slots=True)
 class MetricRecorder:
-    """Counts events by signal, model, version and method.
+    """Count events by signal, model, version and method.
 
-    ``thresholds`` are the SLO thresholds by signal in seconds: each becomes an exact bucket edge.
+    ``thresholds`` are SLO thresholds by signal in seconds: each becomes an exact bucket boundary.
     """
 
     thresholds: Mapping[str, Iterable[float]] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class MetricRecorder:
     _counters: dict[Series, dict[Labels, float]] = field(default_factory=dict)
 
     def observe(self, series: Series, value: float, weight: float = 1.0) -> None:
-        """Take in ``weight`` observations of ``value`` seconds."""
+        """Record ``weight`` observations of ``value`` seconds."""
         self.histogram(series).observe(value, weight)
 
     def histogram(self, series: Series) -> Histogram:
-        """Return what holds a histogram's observations; asking for it makes the series known."""
+        """Return the histogram of a series; create it if needed."""
         histogram = self._histograms.get(series)
         if histogram is None:
             edges = (*bucket_edges(SIGNALS[series[0]], self.thresholds.get(series[0], ())), inf)
@@ -71,12 +71,12 @@ class MetricRecorder:
         return histogram
 
     def count(self, series: Series, labels: Labels = (), amount: float = 1.0) -> None:
-        """Take in ``amount`` events; an amount of 0 makes the series known."""
+        """Add ``amount`` events; an amount of 0 creates the series."""
         counter = self._counters.setdefault(series, {})
         counter[labels] = counter.get(labels, 0.0) + amount
 
     def declare(self, series: Series) -> None:
-        """Make a series known before anything happened."""
+        """Create a series before its first event."""
         if SIGNALS[series[0]].kind == "histogram":
             self.histogram(series)
         else:
@@ -86,7 +86,7 @@ class MetricRecorder:
         return series in self._histograms or series in self._counters
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return everything so far."""
+        """Return all measurements so far."""
         values: dict[Series, Mapping[Labels, Value]] = {
             series: {(): Distribution(h.edges, tuple(accumulate(h.counts)), h.sum)}
             for series, h in self._histograms.items()

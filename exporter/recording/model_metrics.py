@@ -1,4 +1,4 @@
-"""What is counted of one version of a model."""
+"""Record the metrics of one version of a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METHODS: Mapping[str, str] = {
     "suspected_retries": "wire_retries",
 }
 """By signal; ``wire`` for all others."""
-WHERE_NOT_ALL_IS_TOLD: Mapping[str, str] = {
+FALLBACK_METHODS: Mapping[str, str] = {
     "output_tokens": "wire_chunks",
     "partial_tokens": "wire_chunks",
     "tpot": "wire_chunks",
@@ -41,33 +41,41 @@ WHERE_NOT_ALL_IS_TOLD: Mapping[str, str] = {
     "input_tokens": "wire_told",
     "cached_input_tokens": "wire_told",
 }
-"""The method from the first request on that does not say what the signal needs."""
+"""The method of a signal after the first request that does not report what it needs."""
 PRECEDING_METHOD: Mapping[str, str] = {
     "wire_chunks": "wire",
     "wire_told": "wire",
     "wire_stages_sampled": "wire_stages",
 }
-"""Each of these methods begins at 0 where the other one ends."""
+"""The method that ends where this one begins at 0."""
 
 _STAGES = ("queue", "prefill", "decode")
-_AT_ONCE = (
+_FROM_THE_START = (
     *("e2e", "requests", "disconnect_release", "suspected_retries", "client_backpressure"),
     *("streams", "disconnects", "disconnect_age", "partial_tokens", "wasted_tokens", "goodput"),
     slo_events("e2e"),
 )
-_WITH_STREAMS = (
+_FROM_FIRST_STREAM = (
     *("ttft", "itl", "max_gap", "decode", "requests_without_first_token"),
     *(slo_events("ttft"), slo_events("max_gap"), slo_events("decode")),
 )
 _TOKENS = ("input_tokens", "cached_input_tokens", "output_tokens")
-_BEFORE_FIRST_USE = (*_WITH_STREAMS, "tpot", slo_events("itl"), slo_events("tpot"), *_TOKENS)
-"""Signals of which the wire has nothing to say until a first request shows them."""
-_JUDGED_APART = frozenset({"ttft", "itl", "e2e", "max_gap"})
-"""Latencies that are judged while a request is under way (:mod:`exporter.recording.judgement`)."""
+_ZERO_UNTIL_REPORTED = (
+    *_FROM_FIRST_STREAM,
+    "tpot",
+    slo_events("itl"),
+    slo_events("tpot"),
+    *_TOKENS,
+)
+"""Signals that no request has shown yet; they are exposed at zero."""
+_COUNTED_DURING_REQUEST = frozenset({"ttft", "itl", "e2e", "max_gap"})
+"""Latencies evaluated during the request (:mod:`exporter.recording.slo_evaluation`)."""
 _PER_TOKEN = ("itl", "itl_normalized")
-"""Latencies whose events are counted from the histogram: there are too many to judge one by one."""
+"""Latencies whose SLO events come from the histogram: they are too many to count one by one."""
 UNUSED = "wire_unused"
-_MAIN: Mapping[str, str] = {twin: signal for signal, twin in TENANT_SIGNALS.items()}
+_SIGNAL_OF_TENANT_COUNTER: Mapping[str, str] = {
+    twin: signal for signal, twin in TENANT_SIGNALS.items()
+}
 """The signal that a tenant's counter belongs to."""
 
 SAMPLED = "wire_stages_sampled"
@@ -75,7 +83,7 @@ _REASON = re.compile(r"[a-z0-9_]{1,40}")
 
 
 class TokenHistograms:
-    """The histograms that every token goes to."""
+    """The histograms that record every token."""
 
     __slots__ = ("itl", "itl_normalized", "ttft")
 
@@ -85,11 +93,11 @@ class TokenHistograms:
         self.itl_normalized = itl_normalized
 
     def empty(self) -> TokenHistograms:
-        """Return others with the same edges and nothing in them."""
+        """Return empty histograms with the same edges."""
         return TokenHistograms(*(Histogram(one.edges) for one in self._all()))
 
     def add(self, other: TokenHistograms) -> None:
-        """Take in what others have."""
+        """Add the observations of other histograms."""
         for mine, theirs in zip(self._all(), other._all(), strict=True):
             mine.add(theirs)
 
@@ -98,13 +106,15 @@ class TokenHistograms:
 
 
 class ModelMetrics:
-    """Counts what happens to the requests for one version of a model.
+    """Count the requests for one version of a model.
 
-    ``proven`` says that the server has shown that it knows the model, ``live`` how many requests
-    are under way.  ``thresholds`` are SLO thresholds in seconds by signal, ``gap_limits`` those of
-    the longest gap of a stream, clauses of goodput among them.  ``late_gaps`` counts waits for a
-    token that no histogram has yet, or never will, by threshold of ``itl``.  ``tenants`` have
-    their counters from the start.  ``unversioned`` counts requests that name no version.
+    * ``confirmed``: a response of the server confirmed that the model exists.
+    * ``live``: the number of active requests.
+    * ``thresholds``: SLO thresholds in seconds by signal.
+    * ``gap_limits``: thresholds of ``max_gap``, those of goodput clauses included.
+    * ``late_gaps``: waits for a token that no histogram counts yet, by threshold of ``itl``.
+    * ``tenants``: tenants whose counters exist from the start.
+    * ``unversioned``: the metrics of requests without a version.
     """
 
     def __init__(
@@ -119,12 +129,12 @@ class ModelMetrics:
         self.name = name
         self.version = version
         self.unversioned: ModelMetrics | None = None
-        self.proven = False
+        self.confirmed = False
         self.live = 0
-        self.touched = True
+        self.changed = True
         self._budget = budget or SeriesBudget()
         self.goals = tuple(goal for goal in goals if goal.model in ("", name))
-        self._pace: TokenHistograms | None = None
+        self._token_histograms: TokenHistograms | None = None
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
         self._reasons = LabelLimiter(MAX_REASONS)
@@ -137,29 +147,29 @@ class ModelMetrics:
         self.late_gaps = dict.fromkeys(self.thresholds.get("itl", ()), 0)
         self._recorder = MetricRecorder(self.thresholds)
         self._tenants: set[str] = set()
-        self._unused = set(_BEFORE_FIRST_USE)
-        for signal in _AT_ONCE:
+        self._unused = set(_ZERO_UNTIL_REPORTED)
+        for signal in _FROM_THE_START:
             self._begin(self._series(signal))
         for tenant in tenants:
-            self.met(tenant)
+            self.begin_tenant(tenant)
 
     @property
-    def pace(self) -> TokenHistograms:
-        """Where tokens go; with the first stream begins all that streams have."""
-        if self._pace is None:
-            for signal in _WITH_STREAMS:
+    def token_histograms(self) -> TokenHistograms:
+        """The histograms of tokens; the first access creates the series of streams."""
+        if self._token_histograms is None:
+            for signal in _FROM_FIRST_STREAM:
                 self._begin(self._series(signal))
             signals = ("ttft", "itl", "itl_normalized")
-            self._pace = TokenHistograms(
+            self._token_histograms = TokenHistograms(
                 *(self._recorder.histogram(self._series(one)) for one in signals)
             )
-        return self._pace
+        return self._token_histograms
 
     def observe(self, signal: str, seconds: float) -> None:
-        """Count an observation, and judge it by its thresholds if that is done at the end."""
+        """Record an observation, and its SLO events unless they are counted during the request."""
         self._observe(self._series(signal), seconds)
 
-    def event(self, signal: str, threshold: float, *, good: bool) -> None:
+    def count_slo_event(self, signal: str, threshold: float, *, good: bool) -> None:
         """Count a good or bad event of a latency signal."""
         series = self._series(slo_events(signal))
         if series not in self._recorder:
@@ -174,38 +184,38 @@ class ModelMetrics:
         *,
         tenant: str = "",
     ) -> None:
-        """Count events, also among those of their ``tenant`` if there is one."""
-        given = tuple(sorted((labels or {}).items()))
-        self._recorder.count(self._series(signal), given, amount)
+        """Count events, also by ``tenant`` if there is one."""
+        label_set = tuple(sorted((labels or {}).items()))
+        self._recorder.count(self._series(signal), label_set, amount)
         if tenant and signal in TENANT_SIGNALS:
             of_tenant = self._series(TENANT_SIGNALS[signal])
-            self._recorder.count(of_tenant, _of_tenant(given, tenant), amount)
+            self._recorder.count(of_tenant, _of_tenant(label_set, tenant), amount)
 
-    def met(self, tenant: str) -> str:
-        """Begin the counters of a tenant, at zero, with its first request.
+    def begin_tenant(self, tenant: str) -> str:
+        """Create the counters of a tenant at zero, at its first request.
 
-        Return the tenant as a label: ``other`` where the budget has no series left for it.
+        Return the tenant as a label: ``other`` if the series budget is exhausted.
         """
         if not tenant or tenant in self._tenants:
             return tenant
-        begun = [
+        series = [
             (twin, labels)
             for signal, twin in TENANT_SIGNALS.items()
             for labels in self._known_labels(signal)
         ]
-        if tenant != OTHER and not self._budget.take(len(begun)):
-            return self.met(OTHER)
+        if tenant != OTHER and not self._budget.take(len(series)):
+            return self.begin_tenant(OTHER)
         self._tenants.add(tenant)
-        for twin, labels in begun:
+        for twin, labels in series:
             self._recorder.count(self._series(twin), _of_tenant(labels, tenant), 0.0)
         return tenant
 
-    def used(self, *signals: str) -> None:
-        """Stop to serve zero for signals that a request should have shown and did not."""
+    def end_zero_series(self, *signals: str) -> None:
+        """Stop exposing zero for signals that a request should have reported and did not."""
         self._unused.difference_update(signals)
 
-    def staged(self, stages: Stages | None) -> None:
-        """Count the engine's own timing of a request, None if its answer has none."""
+    def observe_stages(self, stages: Stages | None) -> None:
+        """Record the engine's own timing of a request, None if its response has none."""
         if stages is None:
             for signal in _STAGES:
                 if (signal, "", "", self._stages) in self._recorder:
@@ -217,7 +227,9 @@ class ModelMetrics:
             if seconds is not None:
                 self._observe((signal, "", "", self._stages), seconds)
 
-    def judged(self, goal: GoodputObjective, verdict: GoodputVerdict, tenant: str = "") -> None:
+    def count_verdict(
+        self, goal: GoodputObjective, verdict: GoodputVerdict, tenant: str = ""
+    ) -> None:
         """Count the verdict on a request for an objective."""
         labels = {"objective": goal.name, "result": verdict.result, "clause": verdict.clause}
         self.count("goodput", labels, tenant=tenant)
@@ -227,30 +239,30 @@ class ModelMetrics:
         """The signals that are estimates."""
         return frozenset(self._estimated)
 
-    def not_told(self, *signals: str) -> None:
-        """Mark signals as estimates: a request did not say all that they need.
+    def mark_estimated(self, *signals: str) -> None:
+        """Mark signals as estimates, because a request did not report all that they need.
 
-        So they are of the model without a version: the store adds up both.
+        This includes the model without a version, because the store adds up both.
         """
         if self.unversioned:
-            self.unversioned.not_told(*signals)
+            self.unversioned.mark_estimated(*signals)
         for signal in signals:
             for key in (signal, slo_events(signal), TENANT_SIGNALS.get(signal, signal)):
                 if key in SIGNALS:
                     before = self._series(key)
-                    self.touched |= key not in self._estimated
+                    self.changed |= key not in self._estimated
                     self._estimated.add(key)
                     if before in self._recorder:
                         self._begin(self._series(key))
 
-    def reason(self, word: str) -> str:
-        """Return a reason as a label: few values, of few letters."""
-        word = word.lower()
-        if not word or word in self._known_reasons:
-            return word
-        if not _REASON.fullmatch(word):
+    def reason_label(self, reason_text: str) -> str:
+        """Return a reason as a label, with bounded length and cardinality."""
+        reason_text = reason_text.lower()
+        if not reason_text or reason_text in self._known_reasons:
+            return reason_text
+        if not _REASON.fullmatch(reason_text):
             return OTHER
-        reason = self._reasons.admit(word)
+        reason = self._reasons.admit(reason_text)
         if reason == OTHER or not self._budget.take(len(OUTCOMES)):
             self._budget.limited["reason"] += 1
             return OTHER
@@ -258,7 +270,7 @@ class ModelMetrics:
         return reason
 
     def measurements(self) -> Iterator[Measurement]:
-        """Yield everything so far."""
+        """Yield all measurements so far."""
         yield self._named(
             Measurement("live_streams", "", "", "wire", {UNLABELLED: float(self.live)})
         )
@@ -289,7 +301,7 @@ class ModelMetrics:
         return replace(measurement, signal=slo_events(measurement.signal), samples=samples)
 
     def _begin(self, series: Series) -> None:
-        """Begin a histogram, or every label set that a counter is known to have, at zero."""
+        """Create a histogram, or every known label set of a counter, at zero."""
         if SIGNALS[series[0]].kind == "histogram":
             self._recorder.declare(series)
         for labels in self._known_labels(series[0]):
@@ -304,8 +316,8 @@ class ModelMetrics:
     def _known_labels(self, signal: str) -> tuple[Labels, ...]:
         if SIGNALS[signal].kind == "histogram":
             return ()
-        if signal in _MAIN:
-            every = self._known_labels(_MAIN[signal])
+        if signal in _SIGNAL_OF_TENANT_COUNTER:
+            every = self._known_labels(_SIGNAL_OF_TENANT_COUNTER[signal])
             return tuple(_of_tenant(one, tenant) for one in every for tenant in self._tenants)
         latency = SIGNALS[signal].fixed.get("signal", "")
         thresholds = self.thresholds.get(latency, ())
@@ -314,7 +326,7 @@ class ModelMetrics:
     def _observe(self, series: Series, seconds: float) -> None:
         self._recorder.observe(series, seconds)
         signal, model, version, method = series
-        if signal not in _JUDGED_APART and signal in self.thresholds:
+        if signal not in _COUNTED_DURING_REQUEST and signal in self.thresholds:
             events = (slo_events(signal), model, version, method)
             if events not in self._recorder:
                 self._begin(events)
@@ -327,7 +339,7 @@ class ModelMetrics:
 
     def _series(self, signal: str) -> Series:
         if signal in self._estimated:
-            return signal, "", "", _where_not_all_is_told(signal)
+            return signal, "", "", _fallback_method(signal)
         return signal, "", "", METHODS.get(signal, "wire")
 
 
@@ -339,10 +351,10 @@ def _event(threshold: float, result: str) -> Labels:
     return ("result", result), ("threshold", threshold_label(threshold))
 
 
-def _where_not_all_is_told(signal: str) -> str:
-    """Return the method of a signal, of its SLO events or of its tenants' counters."""
+def _fallback_method(signal: str) -> str:
+    """Return the fallback method of a signal, of its SLO events or of its tenants' counters."""
     signal = SIGNALS[signal].fixed.get("signal", signal)
-    return WHERE_NOT_ALL_IS_TOLD[_MAIN.get(signal, signal)]
+    return FALLBACK_METHODS[_SIGNAL_OF_TENANT_COUNTER.get(signal, signal)]
 
 
 def _observed(measurement: Measurement) -> bool:

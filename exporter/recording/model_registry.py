@@ -1,9 +1,9 @@
-"""Models known to the taps: the server names them, not the client.
+"""Registry of the models known to the taps.
 
-A client may write any name.  A name is a label if the SLO file or ``--expect-model`` has it, if the
-server lists it (``/v1/models``, the repository index), or if a server that speaks KServe's protocol
-answers for it: such a server refuses names that it does not have.  OpenAI-compatible servers may
-echo whatever name a request has, so their answers prove nothing, and every other name is ``other``.
+Clients may send any name, so only a confirmed name becomes a label.  A name is confirmed if the SLO
+file or ``--expect-model`` has it, if the server lists it (``/v1/models``, the repository index), or
+if a KServe server responds to it: such a server refuses unknown names.  OpenAI-compatible servers
+may echo any name, so their responses confirm nothing.  Every other name becomes ``other``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from exporter.recording.label_limiter import OTHER, SeriesBudget
 from exporter.recording.model_metrics import ModelMetrics
 
 MAX_MODELS = 256
-"""Models that are reported on, versions counted; those that are expected may be more."""
-MAX_UNPROVEN = 64
+"""The limit of reported models, each version counted; expected models may exceed it."""
+MAX_UNCONFIRMED = 64
 MAX_BEGUN = 32
-"""Models whose series begin before their first request, beside those that are expected."""
+"""The limit of models with series before their first request, in addition to expected ones."""
 MODEL_SERIES = 400
-"""Series of one model, amply: its histograms and the counters without a tenant."""
-PROVING: frozenset[Endpoint] = frozenset(
+"""An upper bound of the series of one model: histograms and counters without a tenant."""
+CONFIRMING: frozenset[Endpoint] = frozenset(
     {"generate", "generate_stream", "model_infer", "model_stream_infer"}
 )
 """Endpoints of KServe's protocol."""
 
 
 class ModelRegistry:
-    """The models that requests are for; ``expected`` names are known from the start."""
+    """Map requests to models; ``expected`` names are known from the start."""
 
     def __init__(
         self,
@@ -44,29 +44,29 @@ class ModelRegistry:
         self._versions: dict[str, str] = {}
         self._known_count = 0
         for name in expected:
-            self._add(name, "", proven=True)
+            self._add(name, "", confirmed=True)
 
     def learn(self, known: Collection[str], reported: Collection[str]) -> None:
-        """Take the names that the server lists now, in place of those that it listed before.
+        """Replace the names that the server lists.
 
-        ``reported`` ones begin now, the others with their first request.
+        Series of ``reported`` ones begin now, those of the others with their first request.
         """
         self._known = self._expected.union(known, reported)
         for name in sorted(reported)[:MAX_BEGUN]:
             key = name, self._versions.get(name, "")
             if key in self._models:
-                self._models[key].proven = True
-            elif self._has_place(name):
-                self._add(*key, proven=True)
+                self._models[key].confirmed = True
+            elif self._may_report(name):
+                self._add(*key, confirmed=True)
 
     def only(self) -> str:
-        """Return the name of the only model there is, empty if there are several or none."""
+        """Return the name of the only known model, empty if there are several or none."""
         return next(iter(self._known)) if len(self._known) == 1 else ""
 
     def requested(self, name: str, version: str, endpoint: Endpoint) -> ModelMetrics | None:
-        """Return the model that a request is for; None if too many are waiting for proof.
+        """Return the model of a request; None if too many models are unconfirmed.
 
-        Without a version it is the one that such a request was last answered by.
+        Without a version, it is the version that last responded to such a request.
         """
         usual = self._versions.get(name, "")
         key = name, version or usual
@@ -74,49 +74,49 @@ class ModelRegistry:
         if model is not None:
             return model
         if name in self._known and key[1] == usual:
-            return self._add(*key, proven=True) if self._has_place(name) else self._other()
-        if endpoint not in PROVING:
+            return self._add(*key, confirmed=True) if self._may_report(name) else self._other()
+        if endpoint not in CONFIRMING:
             return self._other()
-        return self._add(*key, proven=False) if self._has_room() else None
+        return self._add(*key, confirmed=False) if self._may_wait() else None
 
-    def answered(
-        self, asked: ModelMetrics, name: str, version: str, endpoint: Endpoint
+    def confirm(
+        self, requested: ModelMetrics, name: str, version: str, endpoint: Endpoint
     ) -> ModelMetrics:
-        """Return the model that an answer is from, which proves a name that was not known.
+        """Return the model of a response, and confirm its name.
 
-        If only the answer has the version, a model that was not reported on yet takes it over.
+        If only the response has a version, a model that is not reported yet adopts it.
         """
-        if asked.name == OTHER or (endpoint not in PROVING and name not in self._known):
-            return asked
-        model = asked
-        if version and (name, version) != (asked.name, asked.version):
+        if requested.name == OTHER or (endpoint not in CONFIRMING and name not in self._known):
+            return requested
+        model = requested
+        if version and (name, version) != (requested.name, requested.version):
             self._versions[name] = version
-            fresh = not asked.proven and not asked.version
-            if name == asked.name and fresh and (name, version) not in self._models:
-                del self._models[name, asked.version]
-                asked.version = version
-                self._models[name, version] = asked
+            fresh = not requested.confirmed and not requested.version
+            if name == requested.name and fresh and (name, version) not in self._models:
+                del self._models[name, requested.version]
+                requested.version = version
+                self._models[name, version] = requested
         if (name, version or model.version) != (model.name, model.version):
-            model = self.requested(name, version, endpoint) or asked
-        if not model.proven:
+            model = self.requested(name, version, endpoint) or requested
+        if not model.confirmed:
             if not self._budget.take(MODEL_SERIES):
                 self._models.pop((model.name, model.version), None)
                 return self._other()
-            model.proven = True
+            model.confirmed = True
         return model
 
     def reported(self) -> Iterator[ModelMetrics]:
-        """Yield the models that the server has; more may come meanwhile."""
-        return (model for model in tuple(self._models.values()) if model.proven)
+        """Yield the confirmed models; others may be added during the iteration."""
+        return (model for model in tuple(self._models.values()) if model.confirmed)
 
     def _other(self) -> ModelMetrics:
         self._budget.limited["model"] += 1
-        return self._models.get((OTHER, "")) or self._add(OTHER, "", proven=True)
+        return self._models.get((OTHER, "")) or self._add(OTHER, "", confirmed=True)
 
-    def _add(self, name: str, version: str, *, proven: bool) -> ModelMetrics:
+    def _add(self, name: str, version: str, *, confirmed: bool) -> ModelMetrics:
         model = self._models[name, version] = self._new(name, version)
-        model.proven = proven
-        self._known_count += proven
+        model.confirmed = confirmed
+        self._known_count += confirmed
         self._link_versions(name)
         return model
 
@@ -125,17 +125,17 @@ class ModelRegistry:
         for model in self._models.values():
             if model.name == name and model.version and unversioned:
                 model.unversioned = unversioned
-                unversioned.not_told(*model.estimated)
+                unversioned.mark_estimated(*model.estimated)
 
-    def _has_place(self, name: str) -> bool:
+    def _may_report(self, name: str) -> bool:
         return name in self._expected or self._known_count < MAX_MODELS
 
-    def _has_room(self) -> bool:
-        """Return whether another model may wait for proof; make room if none is waiting."""
-        unproven = [model for model in self._models.values() if not model.proven]
-        if len(unproven) < MAX_UNPROVEN:
+    def _may_wait(self) -> bool:
+        """Return whether another model may be unconfirmed; evict an idle one if needed."""
+        unconfirmed = [model for model in self._models.values() if not model.confirmed]
+        if len(unconfirmed) < MAX_UNCONFIRMED:
             return True
-        idle = next((model for model in unproven if not model.live), None)
+        idle = next((model for model in unconfirmed if not model.live), None)
         if idle:
             del self._models[idle.name, idle.version]
         return idle is not None

@@ -1,15 +1,15 @@
-"""What is made of the wire's events: counters and histograms by model.
+"""Record the events of observers as counters and histograms by model.
 
-What is measured, and of whom:
+Recorded are:
 
-* ``ttft``, ``itl`` and ``itl_normalized`` of every stream, token by token as they come;
-* ``max_gap`` of every stream with two chunks or more, up to where its client left;
-* ``tpot`` and ``decode`` of streams, ``e2e`` of all requests, that ended well: what was cut off
-  says nothing of how long the whole would have taken;
-* outcomes and tokens of every request.  What came after the client had left is waste and nothing
-  else: it is in no latency and no other count of tokens.
+* ``ttft``, ``itl`` and ``itl_normalized`` of every stream, token by token;
+* ``max_gap`` of every stream with two chunks or more, up to the client disconnect;
+* ``tpot`` and ``decode`` of streams, and ``e2e`` of all requests, with the outcome ``ok``: a
+  truncated response does not show the time of the complete one;
+* outcomes and tokens of every request.  Tokens after a client disconnect count as wasted, and
+  neither in a latency nor in any other token count.
 
-Requests of our own are left out of everything.
+The sidecar's own probes are not recorded.
 """
 
 from __future__ import annotations
@@ -24,39 +24,52 @@ from typing import Protocol
 from exporter.protocol.events import Outcome, Stream
 from exporter.recording.genai_recorder import GenAiRecorder
 from exporter.recording.goodput import GoodputObjective, times
-from exporter.recording.judgement import Judgement, evaluate_active, judge_ended, judge_first_token
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.model_metrics import ModelMetrics, TokenHistograms
 from exporter.recording.model_registry import ModelRegistry
+from exporter.recording.request_counts import (
+    chunk_tokens,
+    count_disconnect,
+    count_stream,
+    count_tokens,
+    is_tpot_exact,
+    seconds_per_token,
+)
 from exporter.recording.retries import RetryDetector
+from exporter.recording.slo_evaluation import (
+    SloEvaluation,
+    evaluate_active,
+    evaluate_ended,
+    evaluate_first_token,
+)
 from exporter.samples import Measurement
 
 MAX_TENANTS = 100
 MAX_PROVISIONAL_TENANTS = 20
-"""Tenants without any valid request so far: an invalid one takes no place among MAX_TENANTS."""
+"""Tenants without a valid request so far: invalid requests do not count against MAX_TENANTS."""
 AT_ONCE = 500
-"""Requests under way that are judged before other events have their turn."""
+"""Active requests evaluated before the event loop runs other tasks."""
 MAX_TENANT = 64
-"""Characters of a tenant's name."""
+"""The limit of characters in a tenant's name."""
 
 FAILED = ("error", "rejected", "timeout", "disconnected")
-"""Outcomes after which clients try again."""
+"""Outcomes after which clients retry."""
 
-# A name is proven by an answer of the model itself; these may come from whatever stands before it,
-# or were not decided by the server at all, or are what a server says of a name it does not know.
-_PROVING = ("ok", "error", "timeout")
-_NO_PROOF = (
+# Only a response of the model itself confirms its name.  Other outcomes and reasons may come from a
+# gateway or from the client, or are a server's response to an unknown name.
+_CONFIRMING = ("ok", "error", "timeout")
+_NOT_CONFIRMING = (
     *("408", "502", "503", "504"),
     *("deadline_exceeded", "in_band", "reset", "truncated", "unavailable"),
 )
 
 
 class ReadLag(Protocol):
-    """Whether the bytes that are fed now were read late."""
+    """Detects bytes that were read late, because the event loop was busy."""
 
     @property
     def late(self) -> bool:
-        """Return whether they were."""
+        """Whether the current bytes were read late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +78,38 @@ class _OnTime:
 
 
 @dataclass(slots=True)
-class _Live:
-    """A request under way.
+class ActiveRequest:
+    """An active request.
 
-    ``pace`` is where its tokens go: to its model's or, once its client may have left, apart.
-    ``left`` is what the stream was like then.  ``blocked`` says that its client does not read.
-    ``seen_until`` is up to when its tap has seen everything, and ``late`` says that the last chunk
-    was read late.
+    * ``histograms``: the histograms of its tokens: its model's or, after the client's FIN, its own.
+    * ``at_fin``: a copy of the stream at the client's FIN.
+    * ``blocked``: the client does not read.
+    * ``seen_until``: returns the time up to which the tap has seen all bytes.
+    * ``late``: the last chunk was read late.
     """
 
     model: ModelMetrics
-    pace: TokenHistograms | None
-    left: Stream | None = None
+    histograms: TokenHistograms | None
+    at_fin: Stream | None = None
     blocked: bool = False
     late: bool = False
     tenant: str = ""
     seen_until: Callable[[], float] | None = None
-    judgement: Judgement = field(default_factory=Judgement)
+    evaluation: SloEvaluation = field(default_factory=SloEvaluation)
 
 
 class StreamRecorder:
-    """The listener of the observers of a tap; times are in seconds.
+    """The listener of a tap's observers; times are in seconds.
 
-    ``thresholds`` are SLO thresholds by signal.  ``tenants`` are those that selectors name, by
-    model; an empty model is every one.  ``expected`` are names of models that the server
-    is known to have; a request that names none is for the only one.  Requests with the id ``probe``
-    are our own.  ``lossy`` counts streams of which bytes were not seen, ``passed`` what was left
-    out, by reason.  ``genai`` are the bucket boundaries of the profile that is pushed over OTLP, by
-    signal.
+    * ``thresholds``: SLO thresholds by signal.
+    * ``tenants``: tenants that selectors name, by model; an empty model matches every model.
+    * ``expected``: names of models that the server has; a request without a model name is for the
+      only model.
+    * ``probe``: the request id of the sidecar's own probes.
+    * ``genai``: bucket boundaries of the profile pushed over OTLP, by signal.
+
+    ``lossy`` counts streams with missing bytes, ``skips`` skipped requests and connections by
+    reason.
     """
 
     def __init__(
@@ -131,78 +148,78 @@ class StreamRecorder:
         self.lag: ReadLag = _OnTime()
         self.late_gaps = 0
         self._probe = probe
-        self._live: dict[Stream, _Live] = {}
+        self._live: dict[Stream, ActiveRequest] = {}
         self._retries = RetryDetector()
 
     def for_another_tap(self) -> StreamRecorder:
-        """Return a listener for another tap: with counts of its own, only.
+        """Return a listener for another tap, with its own counts of losses and skips.
 
-        Set its ``seen_until`` where the tap sees bytes later than they pass, and the ``lag`` of a
-        tap whose event loop may be late: ``late_gaps`` counts gaps that are left out for that.
+        Set ``seen_until`` for a tap that sees bytes with a delay, and ``lag`` for a tap whose event
+        loop may be late; ``late_gaps`` counts the gaps that are not recorded because of that.
         """
         other = copy(self)
         other.lossy, other.skips, other.late_gaps = 0, Counter(), 0
         return other
 
     def evaluate_active(self, now: float) -> Iterator[None]:
-        """Count requests under way that have crossed a threshold; stops after every few of them.
+        """Count active requests that have exceeded a threshold; yields after every AT_ONCE.
 
-        Events may come in between.
+        Events may occur in between.
         """
         for number, (stream, live) in enumerate(tuple(self._live.items()), 1):
             if stream in self._live:
                 until = min(now, live.seen_until()) if live.seen_until else now
-                there = live.left or stream
-                if live.left:
-                    until = min(until, live.left.closing_at)
-                evaluate_active(live.model, there, live.judgement, until, live.tenant)
+                stream_then = live.at_fin or stream
+                if live.at_fin:
+                    until = min(until, live.at_fin.closing_at)
+                evaluate_active(live.model, stream_then, live.evaluation, until, live.tenant)
             if number % AT_ONCE == 0:
                 yield
 
     @property
     def live(self) -> int:
-        """How many requests are under way at all taps."""
+        """The number of active requests at all taps."""
         return len(self._live)
 
     def waiting(self) -> Mapping[tuple[str, str], int]:
-        """Return how many streams of each model wait for a token, by name and version.
+        """Return the number of streams that wait for a token, by model name and version.
 
-        Left out are streams whose client may have left or does not read, those that may have ended
-        unseen, and begun ones of several choices, of which only one is timed.
+        Streams are not counted if their client may have disconnected or does not read, if they may
+        have ended silently, or if they have begun and have several choices, of which only one is
+        timed.
         """
         return Counter(
             (live.model.name, live.model.version)
             for stream, live in self._live.items()
-            if stream.streaming and live.left is None and not live.blocked and not stream.opaque
+            if stream.streaming and live.at_fin is None and not live.blocked and not stream.opaque
             if not (stream.chunks and stream.silent_end)
             if stream.choices == 1 or not (stream.chunks or stream.other_chunks)
         )
 
     @property
     def limited(self) -> Mapping[str, int]:
-        """How many requests are counted under ``other``, by label."""
+        """The number of requests counted under ``other``, by label."""
         return self._budget.limited
 
     def learn_models(self, known: Collection[str], reported: Collection[str] = ()) -> None:
-        """Take the models that the server lists; ``reported`` ones begin at zero now."""
+        """Set the models that the server lists; series of ``reported`` ones begin at zero now."""
         self._models.learn(known, reported)
 
     def measurements(self, *, changed_only: bool = False) -> Iterator[tuple[Measurement, ...]]:
-        """Yield everything so far, model by model; events may come in between.
+        """Yield all measurements so far, model by model; events may occur in between.
 
-        With ``changed_only`` models are left out to which nothing happened since they were last
-        yielded.
+        With ``changed_only``, only models that changed since they were last yielded.
         """
         for model in self._models.reported():
-            if model.touched or model.live or not changed_only:
-                # One that has live requests may yet change, and so may it when they are gone.
-                model.touched = model.live > 0
+            if model.changed or model.live or not changed_only:
+                # A model with active requests changes again at the latest when they end.
+                model.changed = model.live > 0
                 yield tuple(model.measurements())
 
     # Events
 
     def started(self, stream: Stream, time: float) -> None:
-        """Begin to measure a request."""
+        """Begin to record a request."""
         if self._probe and stream.request_id == self._probe:
             return
         stream.model = stream.model or self._models.only()
@@ -211,11 +228,11 @@ class StreamRecorder:
             self.skips["models"] += 1
             return
         model.live += 1
-        model.touched = True
-        tenant = model.met(self._tenant(stream.tenant, self._tenants.begin))
-        self._live[stream] = _Live(
+        model.changed = True
+        tenant = model.begin_tenant(self._tenant(stream.tenant, self._tenants.begin))
+        self._live[stream] = ActiveRequest(
             model,
-            model.pace if stream.streaming else None,
+            model.token_histograms if stream.streaming else None,
             tenant=tenant,
             seen_until=self.seen_until,
         )
@@ -223,145 +240,147 @@ class StreamRecorder:
             model.count("suspected_retries")
 
     def chunk(self, stream: Stream, time: float, tokens: int) -> None:
-        """Measure a piece of a stream's answer."""
+        """Record a chunk of a stream."""
         live = self._live.get(stream)
         if live is None:
             return
-        pace = live.pace
+        histograms = live.histograms
         late = self.lag.late
-        if not stream.chunks or pace is None:
+        if not stream.chunks or histograms is None:
             self._first(stream, live, time)
             stream.first_tokens = tokens
         elif late or live.late:
-            # Chunks that are read late come in one: nothing is known of the gaps around each.
+            # Chunks that are read late arrive together: the gaps around them are unknown.
             self.late_gaps += 1
-            live.judgement.pending = frozenset()
+            live.evaluation.pending = frozenset()
         else:
             gap = time - stream.last
-            pace.itl.observe(gap)
-            if live.judgement.pending and live.left is None:
-                live.judgement.token_came(live.model)
+            histograms.itl.observe(gap)
+            if live.evaluation.pending and live.at_fin is None:
+                live.evaluation.resolve_pending_gap(live.model)
             if gap > stream.max_gap:
                 stream.max_gap = gap
-                live.judgement.note_gap(live.model, stream.last, gap)
+                live.evaluation.record_gap(live.model, stream.last, gap)
             if tokens and stream.choices == 1:
-                pace.itl_normalized.observe(gap / tokens, tokens)
+                histograms.itl_normalized.observe(gap / tokens, tokens)
         live.late = late
         stream.last = time
         stream.chunks += 1
         stream.tokens += tokens or 1
 
     def closing(self, stream: Stream, time: float) -> None:
-        """Keep apart what comes from now on, until it is known whom it was for."""
+        """Record later chunks separately, until the outcome shows whether the client got them."""
         live = self._live.get(stream)
         if live is None:
             return
-        _rejoin(stream, live)
+        _merge_after_fin(stream, live)
         stream.closing_at = time
-        live.left = copy(stream)
-        live.pace = live.pace and live.pace.empty()
+        live.at_fin = copy(stream)
+        live.histograms = live.histograms and live.histograms.empty()
         self._retries.failed(stream.prompt, time)
 
     def ended(
         self, stream: Stream, time: float, outcome: Outcome, reason: str, stopped: float | None
     ) -> None:
-        """Count a request that is over."""
+        """Count an ended request."""
         live = self._live.get(stream)
         if live is None:
             return
-        if outcome in _PROVING and reason.lower() not in _NO_PROOF:
-            self._answered(stream, live)
-        self._remember(stream, live, outcome, time)
-        model, delivered, end = self._over(stream, live), stream, time
+        if outcome in _CONFIRMING and reason.lower() not in _NOT_CONFIRMING:
+            self._confirm_model(stream, live)
+        self._record_failure(stream, live, outcome, time)
+        model, delivered, end = self._remove(stream, live), stream, time
         confirmed = outcome != "invalid"
         tenant = self._tenant(stream.tenant, partial(self._tenants.admit, confirmed=confirmed))
         if outcome == "disconnected":
-            delivered = live.left or stream
-            end = time if live.left is None else live.left.closing_at
-            _count_disconnect(model, delivered, end, tenant)
+            delivered = live.at_fin or stream
+            end = time if live.at_fin is None else live.at_fin.closing_at
+            count_disconnect(model, delivered, end, tenant)
             if stopped is not None:
                 model.observe("disconnect_release", max(0.0, stopped - end))
-            if (wasted := _chunk_tokens(stream) - _chunk_tokens(delivered)) > 0:
+            if (wasted := chunk_tokens(stream) - chunk_tokens(delivered)) > 0:
                 model.count("wasted_tokens", amount=wasted)
         else:
-            _rejoin(stream, live)
-        tenant = model.met(tenant)
+            _merge_after_fin(stream, live)
+        tenant = model.begin_tenant(tenant)
         if tenant == OTHER:
             self._budget.limited["tenant"] += 1
-        model.touched = True
+        model.changed = True
         model.count("requests", {"outcome": outcome}, tenant=tenant)
         if outcome != "ok":
-            failure = {"outcome": outcome, "reason": model.reason(reason)}
+            failure = {"outcome": outcome, "reason": model.reason_label(reason)}
             model.count("request_failures", failure)
         else:
             model.observe("e2e", max(0.0, end - stream.arrived))
         if outcome == "ok" or stream.stages:
-            model.staged(stream.stages)
+            model.observe_stages(stream.stages)
         if stream.streaming:
-            _count_stream(model, delivered, outcome, tenant)
-        _count_tokens(model, delivered, outcome, tenant)
-        tpot = _tpot(delivered) if outcome == "ok" else None
-        if tpot and not _is_tpot_exact(delivered) and any("tpot" in g.clauses for g in model.goals):
-            model.not_told("goodput")
+            count_stream(model, delivered, outcome, tenant)
+        count_tokens(model, delivered, outcome, tenant)
+        tpot = seconds_per_token(delivered) if outcome == "ok" else None
+        if tpot and not is_tpot_exact(delivered) and any("tpot" in g.clauses for g in model.goals):
+            model.mark_estimated("goodput")
         known = times(delivered, end, tpot)
-        judge_ended(model, delivered, live.judgement, end, outcome, tenant, known)
+        evaluate_ended(model, delivered, live.evaluation, end, outcome, tenant, known)
         self.genai.ended(model, delivered, end, outcome, tpot)
 
     def lost(self, stream: Stream) -> None:
-        """Forget a stream of which something was not seen."""
+        """Discard a stream with missing bytes."""
         self.lossy += 1
         live = self._live.get(stream)
         if live:
-            self._over(stream, live)
+            self._remove(stream, live)
 
     def blocked(self, stream: Stream) -> None:
-        """Note that a client does not read; `backpressure` says when it reads again."""
+        """Mark a client as not reading; ``backpressure`` follows when it reads again."""
         live = self._live.get(stream)
         if live:
             live.blocked = True
 
     def backpressure(self, stream: Stream, seconds: float) -> None:
-        """Count for how long a client did not read."""
+        """Record the seconds for which a client did not read."""
         live = self._live.get(stream)
         if live:
             live.blocked = False
             live.model.count("client_backpressure", amount=seconds)
 
     def skipped(self, reason: str) -> None:
-        """Count what was not understood."""
+        """Count a skipped request or connection."""
         self.skips[reason] += 1
 
-    # What they mean
+    # State of active requests
 
-    def _first(self, stream: Stream, live: _Live, time: float) -> None:
-        self._answered(stream, live)
-        live.pace = live.pace or live.model.pace
-        live.pace.ttft.observe(max(0.0, time - stream.arrived))
+    def _first(self, stream: Stream, live: ActiveRequest, time: float) -> None:
+        self._confirm_model(stream, live)
+        live.histograms = live.histograms or live.model.token_histograms
+        live.histograms.ttft.observe(max(0.0, time - stream.arrived))
         stream.first = time
-        if live.left is None:
-            judge_first_token(live.model, stream, live.judgement)
+        if live.at_fin is None:
+            evaluate_first_token(live.model, stream, live.evaluation)
 
-    def _answered(self, stream: Stream, live: _Live) -> None:
-        """Take in that the server knows the model, and perhaps only now tells its version."""
-        model = self._models.answered(live.model, stream.model, stream.version, stream.endpoint)
+    def _confirm_model(self, stream: Stream, live: ActiveRequest) -> None:
+        """Confirm the model, whose version may be known only now."""
+        model = self._models.confirm(live.model, stream.model, stream.version, stream.endpoint)
         if model is not live.model:
             live.model.live -= 1
             model.live += 1
             live.model = model
-            if live.left is None and live.pace:
-                live.pace = model.pace
+            if live.at_fin is None and live.histograms:
+                live.histograms = model.token_histograms
 
-    def _over(self, stream: Stream, live: _Live) -> ModelMetrics:
+    def _remove(self, stream: Stream, live: ActiveRequest) -> ModelMetrics:
         del self._live[stream]
         live.model.live -= 1
         return live.model
 
-    def _remember(self, stream: Stream, live: _Live, outcome: Outcome, time: float) -> None:
-        """Keep in mind what may be tried again; clients that left may have done so already."""
+    def _record_failure(
+        self, stream: Stream, live: ActiveRequest, outcome: Outcome, time: float
+    ) -> None:
+        """Record a failure for the detection of retries; a disconnect is recorded already."""
         if outcome not in FAILED:
-            if live.left:
+            if live.at_fin:
                 self._retries.succeeded(stream.prompt)
-        elif live.left is None or outcome != "disconnected":
+        elif live.at_fin is None or outcome != "disconnected":
             self._retries.failed(stream.prompt, time)
 
     def _tenant(self, name: str, limited: Callable[[str], str]) -> str:
@@ -371,104 +390,11 @@ class StreamRecorder:
         return limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
 
 
-def _rejoin(stream: Stream, live: _Live) -> None:
-    """Count what came after the client had closed its half as all the rest."""
-    if live.left is not None and live.pace:
-        live.model.pace.add(live.pace)
-        live.pace = live.model.pace
-        if live.left.chunks < stream.chunks:
-            live.judgement.token_came(live.model)
-    live.left = None
-
-
-def _phase(stream: Stream, outcome: Outcome) -> str:
-    if outcome == "ok":
-        return "complete"
-    return "mid_stream" if stream.chunks or stream.unread else "before_first_token"
-
-
-def _count_stream(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: str) -> None:
-    phase = _phase(stream, outcome)
-    model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
-    if phase == "before_first_token":
-        model.count("requests_without_first_token", {"outcome": outcome})
-    if stream.chunks < 2 or stream.opaque:
-        return
-    model.observe("max_gap", stream.max_gap)
-    if outcome != "ok":
-        return
-    model.observe("decode", stream.last - stream.first)
-    tpot = _tpot(stream)
-    if tpot is not None:
-        if not _is_tpot_exact(stream):
-            model.not_told("tpot")
-        model.observe("tpot", tpot)
-
-
-def _count_disconnect(model: ModelMetrics, stream: Stream, left: float, tenant: str) -> None:
-    """Count that a client left; ``stream`` is what it was like then."""
-    if not stream.streaming:
-        return
-    model.count("disconnects", {"phase": _phase(stream, "disconnected")}, tenant=tenant)
-    model.observe("disconnect_age", max(0.0, left - stream.arrived))
-    tokens = _output_tokens(stream)
-    if tokens:
-        if not stream.counted:
-            model.not_told("partial_tokens")
-        model.count("partial_tokens", amount=tokens)
-
-
-def _count_tokens(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: str) -> None:
-    tokens = _output_tokens(stream)
-    if not stream.counted and (tokens or outcome == "ok"):
-        model.not_told("output_tokens")
-        model.used("output_tokens")
-    if tokens:
-        model.count("output_tokens", amount=tokens, tenant=tenant)
-    for signal, told in (
-        ("input_tokens", stream.input_tokens),
-        ("cached_input_tokens", stream.cached_tokens),
-    ):
-        if told is not None:
-            model.count(signal, amount=told, tenant=tenant)
-        elif outcome == "ok":
-            model.not_told(signal)
-            model.used(signal)
-
-
-def _output_tokens(stream: Stream) -> int:
-    """Return how many tokens the server says there are, else one for each token-bearing chunk."""
-    if stream.counted and stream.output_tokens is not None:
-        return stream.output_tokens
-    return _chunk_tokens(stream)
-
-
-def _chunk_tokens(stream: Stream) -> int:
-    """Return how many tokens the chunks had, those of other answers to the request included."""
-    return stream.tokens + stream.other_chunks
-
-
-def _tpot(stream: Stream) -> float | None:
-    """Return seconds per token after the first chunk; None where the wire does not show it.
-
-    That is so of several answers to a request, whose tokens come as a sum, and of one that came in
-    a single chunk.
-    """
-    if not stream.streaming or not stream.chunks or stream.choices > 1:
-        return None
-    tokens = _output_tokens(stream)
-    if stream.chunks == 1 and tokens > 2:
-        return None
-    return (stream.last - stream.first) / max(1, tokens - max(1, stream.first_tokens))
-
-
-def _is_tpot_exact(stream: Stream) -> bool:
-    """Return whether the tokens of the first chunk are known, to within 5 % of all or one token.
-
-    A first chunk that holds many tokens (a parser of tool calls withheld them, speculative
-    decoding) shows only with continuous usage.  One token without a chunk is the end of sequence.
-    """
-    if not stream.counted:
-        return False
-    tokens = _output_tokens(stream)
-    return stream.first_tokens > 0 or tokens - stream.chunks <= max(1, tokens // 20)
+def _merge_after_fin(stream: Stream, live: ActiveRequest) -> None:
+    """Merge the chunks after the client's FIN with the others: it was no disconnect."""
+    if live.at_fin is not None and live.histograms:
+        live.model.token_histograms.add(live.histograms)
+        live.histograms = live.model.token_histograms
+        if live.at_fin.chunks < stream.chunks:
+            live.evaluation.resolve_pending_gap(live.model)
+    live.at_fin = None
