@@ -20,9 +20,9 @@ from exporter.http_server import start
 from exporter.interpreter import limit_garbage_collection, shorten_thread_switches
 from exporter.log import LOG, Episodes
 from exporter.objectives.objective_log import ObjectiveLog
-from exporter.objectives.objective_status import judge
+from exporter.objectives.objective_status import evaluate
 from exporter.objectives.slo_events import SloEvents
-from exporter.objectives.time_slices import SliceJudge
+from exporter.objectives.time_slices import SliceEvaluator
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
 from exporter.render_gate import RENDER_GATE
@@ -41,7 +41,7 @@ from exporter.web.otlp_genai import from_engines
 from exporter.web.readiness import Readiness, ReadinessInputs, readiness
 from exporter.web.readiness import family as ready_family
 from exporter.web.server import Facts, application
-from exporter.web.status_page import Status
+from exporter.web.status import Status
 from exporter.web.view_families import families
 from exporter.web.warm_up import WarmUp
 from slos.model import Service
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DEFECT = "internal error, please report it"
-LOOK_EVERY = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two looks at whether engines decode."""
 
 
@@ -87,7 +87,7 @@ async def watch(
     edges = thresholds(services)
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = DecodeProgress(config.stuck_after, unwatched_after=config.unready_after)
-    slices = SliceJudge(services)
+    slices = SliceEvaluator(services)
     probes = tuple(_probes(config, store, progress))
     taps = [source for source in sources if isinstance(source, TapSource)]
     export = _otlp_export(config, version)
@@ -134,7 +134,7 @@ async def watch(
             time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             view=view,
             readiness=judged(view),
-            objectives=judge(services, view),
+            objectives=evaluate(services, view),
             tasks=tasks(),
         )
 
@@ -168,7 +168,7 @@ async def watch(
                 config.probe,
             )
             supervisor.start(f"read {source.name}", work)
-        pace = max(config.interval, LOOK_EVERY)
+        pace = max(config.interval, CHECK_INTERVAL)
         supervisor.start("progress", partial(_keep_up, progress, slices, store, judged, pace))
         for probe in probes:
             supervisor.start(f"probe {probe.model}", probe.run)
@@ -232,7 +232,7 @@ async def _push(
 
 async def _keep_up(
     progress: DecodeProgress,
-    slices: SliceJudge,
+    slices: SliceEvaluator,
     store: Store,
     judged: Callable[[View], Readiness],
     pace: float,
@@ -283,7 +283,7 @@ async def _read(
         snapshot = await _read_once(source, store, episodes, events, warm_up, began, probed)
         await RENDER_GATE.opened()
         try:
-            objectives.look(snapshot, partial(store.view, with_last_minute=False), monotonic())
+            objectives.update(snapshot, partial(store.view, with_last_minute=False), monotonic())
         except Exception as error:
             # What the log says of objectives must not stop the reading.
             what = "logging which objectives can be measured"
@@ -308,7 +308,7 @@ async def _read_once(
         read = await source.snapshot(began)
         await RENDER_GATE.opened()
         snapshot = events.added(without_probes(read, probed), began)
-        await asyncio.to_thread(warm_up.take, snapshot)
+        await asyncio.to_thread(warm_up.warm, snapshot)
         now = await _store(store, snapshot, monotonic() - began)
     except SourceError as error:
         now = monotonic()

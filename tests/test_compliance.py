@@ -7,11 +7,12 @@ from math import inf
 
 import pytest
 
-from exporter.objectives.objective_status import ObjectiveState, judge
+from exporter.objectives.objective_status import ObjectiveState, evaluate
 from exporter.samples import Distribution, Labels, Measurement, ModelInfo, Snapshot, Value
 from exporter.store.store import Store
 from exporter.web.readiness import readiness
-from exporter.web.status_page import Status, status_html
+from exporter.web.status import Status
+from exporter.web.status_page import status_html
 from slos.model import Objective
 from slos.signals import slo_events
 from tests.service_example import objective, service
@@ -48,7 +49,7 @@ def _judge(
         )
         store.update(Snapshot("taps", measurements, models=(ModelInfo("llama", "1"),)), now, 0.1)
     view = store.view(now)
-    states = judge([service(one, **fields)], view)
+    states = evaluate([service(one, **fields)], view)
     page = status_html(Status("1", "now", view, readiness(view, 5), states))
     return states[0], page
 

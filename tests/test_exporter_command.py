@@ -130,7 +130,9 @@ async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
         _, facts = await get(f"{url}/", Accept="application/json")
         [objective_] = json.loads(facts)["objectives"]
         assert objective_["quality"] == "unavailable"
-        assert objective_["note"] == "800ms is not a bucket edge of the histogram (100ms, 500ms)"
+        assert (
+            objective_["note"] == "800ms is not a bucket boundary of the histogram (100ms, 500ms)"
+        )
 
         process.send_signal(number)
         _, errors = await asyncio.wait_for(process.communicate(), 10)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from exporter.objectives.objective_log import LOOK_EVERY, SETTLED, ObjectiveLog
+from exporter.objectives.objective_log import CHECK_INTERVAL, SETTLED, ObjectiveLog
 from exporter.samples import Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.store.store import Store
 from tests.service_example import objective, service
@@ -53,7 +53,7 @@ class Sidecar:
             else:
                 self.store.fail("triton", outcome, self.now, 0.01)
             snapshot = outcome if isinstance(outcome, Snapshot) else None
-            self.log.look(snapshot, self.store.view, self.now)
+            self.log.update(snapshot, self.store.view, self.now)
             self.now += 1.0
 
 
@@ -61,7 +61,7 @@ def times(outcome: Snapshot | SourceError, count: float) -> Iterable[Snapshot | 
     return [outcome] * int(count)
 
 
-UNTIL_TOLD = LOOK_EVERY + SETTLED + 2
+UNTIL_TOLD = CHECK_INTERVAL + SETTLED + 2
 
 
 def test_it_speaks_at_once_and_not_again_while_nothing_changes(
@@ -110,7 +110,7 @@ def test_a_model_that_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixtu
     sidecar.read(*(measured(model) for model in ("llama", "other") * 30))
     first, then = said(caplog)
     assert first == MEASURED
-    assert "no model that is reported on matches the selector (model=llama)" in then
+    assert "no reported model matches the selector (model=llama)" in then
 
 
 def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,8 +125,8 @@ def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCapture
     sidecar = Sidecar("triton", "traces")
     sidecar.read(REFUSED, Snapshot("traces"))
     assert said(caplog) == [
-        "objective chat/kv-headroom cannot be measured: no model is reported on. Fix: compare the "
-        "selector with the models reported on: none."
+        "objective chat/kv-headroom cannot be measured: no model is reported. Fix: compare the "
+        "selector with the reported models: none."
     ]
     caplog.clear()
     sidecar = Sidecar("triton", "traces")
@@ -154,5 +154,5 @@ def test_looking_costs_nothing_while_nothing_is_due() -> None:
         return sidecar.store.view(now)
 
     for tenth in range(1, 101):
-        sidecar.log.look(measured(), view, tenth / 10)  # type: ignore[arg-type]
+        sidecar.log.update(measured(), view, tenth / 10)  # type: ignore[arg-type]
     assert len(asked) == 2

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from exporter.objectives.objective_status import ObjectiveState, judge
+from exporter.objectives.objective_status import ObjectiveState, evaluate
 from exporter.store.view import View
 from slos.model import Objective
 from tests.service_example import objective, service
@@ -13,7 +13,7 @@ from tests.views import busy, measured, unavailable, view
 
 
 def judged(shown: View, *objectives: Objective, **fields: object) -> ObjectiveState:
-    [state] = judge([service(*objectives, **fields)], shown)
+    [state] = evaluate([service(*objectives, **fields)], shown)
     return state
 
 
@@ -26,7 +26,7 @@ def test_a_threshold_that_is_an_edge_is_measured_as_well_as_its_signal() -> None
     assert (state.model, state.version, state.quality) == ("llama", "1", "estimate")
     assert state.note == (
         "time to first token: whole milliseconds; "
-        "not counted: requests that died before their first token: not reported on this model"
+        "not counted: requests that died before their first token: not reported for this model"
     )
     assert (state.good, state.target_text) == ("its first token comes within 800ms", "99%")
 
@@ -34,10 +34,10 @@ def test_a_threshold_that_is_an_edge_is_measured_as_well_as_its_signal() -> None
 def test_a_threshold_between_edges_cannot_be_measured() -> None:
     state = judged(busy(), ttft("0.3"))
     assert state.quality == "unavailable"
-    assert state.note == "300ms is not a bucket edge of the histogram (100ms, 500ms, 800ms, 2s)"
+    assert state.note == "300ms is not a bucket boundary of the histogram (100ms, 500ms, 800ms, 2s)"
     assert state.fix == (
-        "put what `tokenslo server-config slo.yaml` prints into the model's config.pbtxt and load "
-        "the model again"
+        "add the output of `tokenslo server-config slo.yaml` to the model's config.pbtxt and "
+        "reload the model"
     )
 
 
@@ -49,7 +49,7 @@ def test_a_threshold_between_edges_cannot_be_measured() -> None:
         ("3", "use 2s as threshold"),
     ],
 )
-def test_edges_that_nobody_can_set_are_offered_instead(threshold: str, fix: str) -> None:
+def test_fixed_edges_are_offered_as_thresholds(threshold: str, fix: str) -> None:
     first_token = replace(busy().signals[0], method="vllm_histogram")
     assert judged(view(first_token), ttft(threshold)).fix == fix
 
@@ -57,7 +57,7 @@ def test_edges_that_nobody_can_set_are_offered_instead(threshold: str, fix: str)
 def test_count_and_sum_cannot_answer_a_threshold() -> None:
     state = judged(busy(), objective("queue"))
     assert state.quality == "unavailable"
-    assert state.note.startswith("only count and sum are known")
+    assert state.note.startswith("the source reports only count and sum")
     assert state.fix
 
 
@@ -79,10 +79,8 @@ def test_exact_signals_make_an_exact_objective() -> None:
 def test_a_selector_that_chooses_nothing_is_said() -> None:
     state = judged(busy(), objective("ttft"), selector={"model": "lama", "cluster": "eu"})
     assert (state.model, state.quality) == ("", "unavailable")
-    assert state.note == (
-        "no model that is reported on matches the selector (model=lama, cluster=eu)"
-    )
-    assert state.fix == "compare the selector with the models reported on: llama"
+    assert state.note == ("no reported model matches the selector (model=lama, cluster=eu)")
+    assert state.fix == "compare the selector with the reported models: llama"
 
 
 @pytest.mark.parametrize(
@@ -105,11 +103,11 @@ def test_goodput_is_not_measured_while_no_request_can_be_judged(
     state = judged(view(measured("goodput", {**samples, **others})), objective("goodput"))
     assert state.quality == quality
     if quality == "unavailable":
-        assert state.note == "no request so far told all of ttft, tpot"
-        assert state.fix.startswith("leave out the clause")
+        assert state.note == "no request so far provided all of ttft, tpot"
+        assert state.fix.startswith("remove the clause")
 
 
 def test_every_chosen_model_is_judged() -> None:
     shown = view(*(measured("kv_utilization", 0.1, model=name) for name in ("a", "b")))
-    states = judge([service(objective("kv_headroom"), selector={"cluster": "eu"})], shown)
+    states = evaluate([service(objective("kv_headroom"), selector={"cluster": "eu"})], shown)
     assert [state.model for state in states] == ["a", "b"]

@@ -27,7 +27,7 @@ from exporter.store.view import View
 from exporter.web.otlp_export import (
     OtlpExport,
     Push,
-    Starts,
+    StartTimes,
     endpoint,
     genai_metrics,
     metrics,
@@ -52,8 +52,8 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def pushed(shown: View, starts: Starts | None = None, now: int = NOW) -> dict[str, Metric]:
-    starts = starts or Starts(BEGAN)
+def pushed(shown: View, starts: StartTimes | None = None, now: int = NOW) -> dict[str, Metric]:
+    starts = starts or StartTimes(BEGAN)
     starts.begin(now)
     push = Push(tuple, shown.models, from_engines(shown, PROFILE))
     found = [
@@ -65,7 +65,7 @@ def pushed(shown: View, starts: Starts | None = None, now: int = NOW) -> dict[st
 
 
 def genai(*series: GenAiSeries, models: tuple[ModelInfo, ...] = ()) -> dict[str, Metric]:
-    found = genai_metrics(Push(tuple, models, series), PROFILE, {}, Starts(BEGAN), NOW)
+    found = genai_metrics(Push(tuple, models, series), PROFILE, {}, StartTimes(BEGAN), NOW)
     return {metric.name: metric for metric in found}
 
 
@@ -198,7 +198,9 @@ def test_no_two_metrics_share_a_name_and_gen_ai_is_not_squatted() -> None:
         for key, signal in SIGNALS.items()
     ]
     found = pushed(view(*states))
-    names = [metric.name for metric in metrics(families(view(*states), "1"), Starts(BEGAN), NOW)]
+    names = [
+        metric.name for metric in metrics(families(view(*states), "1"), StartTimes(BEGAN), NOW)
+    ]
     names += [name for name in found if name.startswith("gen_ai")]
     assert len(names) == len({*names})
     assert len({*OWN_METRICS}) == len({name.replace("_", ".", 1) for name in OWN_METRICS})
@@ -279,13 +281,13 @@ def test_who_sends_comes_from_the_standard_variables(monkeypatch: pytest.MonkeyP
 # Start times
 
 
-def starts_of(starts: Starts, count: float, now: int, **more: View) -> int:
+def starts_of(starts: StartTimes, count: float, now: int, **more: View) -> int:
     shown = view(measured("requests", {(("outcome", "ok"),): count}))
     return int(point(pushed(shown, starts, now)["llm.requests"]).start_time_unix_nano)
 
 
 def test_a_series_that_only_grows_keeps_its_start() -> None:
-    starts = Starts(100)
+    starts = StartTimes(100)
     assert [starts_of(starts, count, at) for count, at in ((1, 200), (1, 300), (5, 400))] == [
         100, 100, 100
     ]  # fmt: skip
@@ -294,7 +296,7 @@ def test_a_series_that_only_grows_keeps_its_start() -> None:
 def test_after_a_backward_clock_step_points_still_end_after_they_start() -> None:
     second, hour = 10**9, 3600 * 10**9
     ticks = iter(range(0, 10 * second, second))
-    starts = Starts(10 * hour, clock=lambda: next(ticks))
+    starts = StartTimes(10 * hour, clock=lambda: next(ticks))
     assert starts_of(starts, 5, 10 * hour + second) == 10 * hour
     assert starts_of(starts, 7, 9 * hour + 2 * second) == 9 * hour, "an hour back, and a second on"
     assert starts_of(starts, 9, 9 * hour + 3 * second) == 9 * hour, "the start stays"
@@ -305,7 +307,7 @@ def test_after_a_backward_clock_step_points_still_end_after_they_start() -> None
 @given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=20))
 def test_no_clock_makes_a_point_end_before_it_starts(steps: list[int]) -> None:
     now, ticks = 10**18, 0
-    starts = Starts(now, clock=lambda: ticks)
+    starts = StartTimes(now, clock=lambda: ticks)
     for count, step in enumerate(steps):
         ticks += 10**9
         now += step
@@ -313,20 +315,20 @@ def test_no_clock_makes_a_point_end_before_it_starts(steps: list[int]) -> None:
 
 
 def test_a_series_that_fell_starts_after_the_export_before() -> None:
-    starts = Starts(100)
+    starts = StartTimes(100)
     assert [starts_of(starts, count, at) for count, at in ((9, 200), (2, 300), (3, 400))] == [
         100, 200, 200
     ]  # fmt: skip
 
 
 def test_a_series_that_is_new_starts_after_the_export_before() -> None:
-    starts = Starts(100)
+    starts = StartTimes(100)
     pushed(view(), starts, 200)
     assert starts_of(starts, 4, 300) == 200
 
 
 def test_a_histogram_with_other_edges_is_another() -> None:
-    starts = Starts(100)
+    starts = StartTimes(100)
     for at, edges, start in ((200, (0.1, float("inf")), 100), (300, (0.2, float("inf")), 200)):
         shown = view(measured("itl", Distribution(edges, (1.0, 2.0), 1.0)))
         found = point(pushed(shown, starts, at)["llm.inter_token_latency"])
@@ -335,7 +337,7 @@ def test_a_histogram_with_other_edges_is_another() -> None:
 
 def test_what_was_not_seen_for_an_hour_is_forgotten() -> None:
     hour = 3600 * 10**9
-    starts = Starts(100)
+    starts = StartTimes(100)
     assert starts_of(starts, 5, 200) == 100
     pushed(view(), starts, 200 + hour)
     assert starts_of(starts, 5, 300 + hour) == 200 + hour
@@ -471,7 +473,7 @@ async def test_a_redirect_is_no_delivery(
         await close(export)
     assert results(export) == {"failed": 2.0}
     assert len(got) == 2, "nothing was sent elsewhere"
-    assert f"the receiver answered {code}; give its final address" in caplog.messages[0]
+    assert f"the receiver responded {code}; give its final address" in caplog.messages[0]
 
 
 async def test_an_endless_answer_is_not_read() -> None:

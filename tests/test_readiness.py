@@ -42,20 +42,20 @@ def test_all_is_well() -> None:
 def test_nothing_is_ready_before_anything_is_read() -> None:
     found = judged(NOBODY, ExpectedModel("llama"))
     assert layers(found) == {"process tokenslo": True, "source": False, "model llama": None}
-    assert found.reasons == ("nothing has been read yet",)
+    assert found.reasons == ("no source has been scraped yet",)
 
 
 def test_one_failed_reading_is_not_yet_a_reason() -> None:
     failing = replace(UP, up=False, age=4.9, error="no answer")
     assert judged(view(sources=(failing,))).ready
     stale = judged(view(sources=(replace(failing, age=5.1),)))
-    assert stale.reasons == ("source triton was last read 5.1 s ago: no answer",)
+    assert stale.reasons == ("source triton was last scraped 5.1 s ago: no answer",)
 
 
 def test_a_source_that_never_answered_is_not_ready() -> None:
     never = SourceState("triton", False, None, 0.1, "refused", {"refused": 1}, None)
     found = judged(view(sources=(never,), models=()))
-    assert found.reasons == ("source triton has not been read yet: refused",)
+    assert found.reasons == ("source triton has not been scraped yet: refused",)
 
 
 def test_server_and_models_speak_for_themselves() -> None:
@@ -65,7 +65,7 @@ def test_server_and_models_speak_for_themselves() -> None:
     )
     found = judged(view(sources=(replace(UP, ready=False),), models=models))
     assert found.reasons == (
-        "the server triton says it is not ready",
+        "the server triton reports that it is not ready",
         "model llama is not ready: UNAVAILABLE: out of memory",
     )
 
@@ -94,7 +94,7 @@ def test_what_nobody_knows_takes_no_server_away() -> None:
     found = judged(busy(), decoding={LLAMA: unknown}, probes={"llama": ProbeState(None, "not yet")})
     assert found.ready
     assert [(layer.layer, layer.ready, layer.reason) for layer in found.layers[-3:]] == [
-        ("backend", None, "it has published no iteration and made no token yet"),
+        ("backend", None, "it has published no iteration and produced no token yet"),
         ("decode", None, "llama: nobody tells"),
         ("probe", None, "not yet"),
     ]

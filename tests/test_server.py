@@ -14,12 +14,12 @@ import pytest
 
 from exporter import connection_limit, http_server
 from exporter.http_server import start
-from exporter.objectives.objective_status import judge
+from exporter.objectives.objective_status import evaluate
 from exporter.sockets import Listen
 from exporter.store.view import View
 from exporter.web.readiness import readiness
 from exporter.web.server import Facts, Renderer, application
-from exporter.web.status_page import Status
+from exporter.web.status import Status
 from slos.errors import InvalidFile
 from tests.views import busy, view
 
@@ -27,7 +27,7 @@ LOOPBACK = Listen("127.0.0.1", 0)
 
 
 def status(shown: View) -> Status:
-    return Status("1.2.3", "now", shown, readiness(shown, 5), judge([], shown))
+    return Status("1.2.3", "now", shown, readiness(shown, 5), evaluate([], shown))
 
 
 def facts(shown: Callable[[], View] = busy) -> Facts:

@@ -7,17 +7,14 @@ from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
 
-from exporter.objectives.objective_status import judge
+from exporter.objectives.objective_status import evaluate
 from exporter.samples import Distribution, Labels, ModelInfo, Value
 from exporter.store.view import SourceState, View
+from exporter.web.page_assets import CONTENT_SECURITY_POLICY
 from exporter.web.readiness import readiness
-from exporter.web.status_page import (
-    CONTENT_SECURITY_POLICY,
-    Status,
-    readiness_json,
-    status_html,
-    status_json,
-)
+from exporter.web.status import Status
+from exporter.web.status_json import readiness_json, status_json
+from exporter.web.status_page import status_html
 from tests.service_example import objective, service
 from tests.views import busy, measured, unavailable, view
 
@@ -25,7 +22,7 @@ EVIL = "</td><script>alert('model')</script>\"&<img src=x onerror=alert(1)>"
 
 
 def status(shown: View) -> Status:
-    objectives = judge([service(objective("ttft"))], shown)
+    objectives = evaluate([service(objective("ttft"))], shown)
     return Status("1.2.3", "2026-01-02T03:04:05Z", shown, readiness(shown, 5), objectives)
 
 
@@ -112,7 +109,7 @@ def test_sources_objectives_and_excluded_models_are_shown() -> None:
         "Sources",
         "Objectives",
         "llama version 1 · tensorrtllm · streams · engine statistics 0.2 s old",
-        "Not reported on",
+        "Excluded models",
     ]
     assert shown["chat/ttft"][:3] == ["99%: its first token comes within 800ms", "", "llama"]
     assert shown["tokenizer"] == ["not decoupled"]
@@ -199,7 +196,7 @@ def test_reasons_stand_at_the_top() -> None:
     down = SourceState("triton", False, None, None, "refused", {}, None)
     html = status_html(status(view(sources=(down,), models=())))
     assert '<strong class="bad">not ready</strong>' in html
-    assert "source triton has not been read yet: refused" in html
+    assert "source triton has not been scraped yet: refused" in html
 
 
 def test_json_says_the_same() -> None:

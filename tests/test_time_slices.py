@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.objectives.time_slices import SliceJudge
+from exporter.objectives.time_slices import SliceEvaluator
 from exporter.store.view import SignalState, View
 from slos.model import Objective, TimeSlices
 from tests.service_example import objective, service
@@ -40,7 +40,7 @@ def first_tokens(good: float, bad: float, threshold: str = "0.8") -> SignalState
 def judged(
     looks: Iterable[tuple[float, View]], asked: Objective = AVAILABILITY
 ) -> dict[str, float]:
-    judge = SliceJudge([service(asked)])
+    judge = SliceEvaluator([service(asked)])
     for seconds, shown in looks:
         judge.update(shown, START + seconds)
     states = judge.states()

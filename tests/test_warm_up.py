@@ -86,7 +86,7 @@ def rendered_afresh(view: View) -> bytes:
 def test_text_from_caches_is_the_text_without_them(updates: list[tuple[Snapshot, bool]]) -> None:
     store, warm_up = Store(1.5), WarmUp()
     for now, (snapshot, stored) in enumerate(updates):
-        warm_up.take(snapshot)
+        warm_up.warm(snapshot)
         if stored:
             store.update(snapshot, now, 0.1)
         view = store.view(now, with_last_minute=False)
@@ -127,11 +127,11 @@ def test_first_scrape_renders_nothing_of_models_after_the_warm_up(
     made: list[tuple[str, str]],
 ) -> None:
     snapshot, store, warm_up = survey_of("warm-a", "warm-b"), Store(5.0), WarmUp()
-    warm_up.take(snapshot)
+    warm_up.warm(snapshot)
     assert {text for _, text in made if "warm-a" in text}
     store.update(snapshot, 0.0, 0.1)
     made.clear()
-    warm_up.take(snapshot)
+    warm_up.warm(snapshot)
     assert not made
     body = expose(store.view(0.0, with_last_minute=False), "1.2.3", OPENMETRICS).body
     assert body.count(b'llm_time_to_first_token_seconds_bucket{le="0.1",model="warm-') == 2
@@ -141,9 +141,9 @@ def test_first_scrape_renders_nothing_of_models_after_the_warm_up(
 
 def test_only_new_models_are_rendered_in_a_warm_up(made: list[tuple[str, str]]) -> None:
     warm_up = WarmUp()
-    warm_up.take(survey_of("known-one"))
+    warm_up.warm(survey_of("known-one"))
     made.clear()
-    warm_up.take(survey_of("known-one", "new-one"))
+    warm_up.warm(survey_of("known-one", "new-one"))
     shown = [text for _, text in made if "backend" not in text]
     assert any("new-one" in text for text in shown)
     assert not any("known-one" in text for text in shown)
@@ -178,4 +178,4 @@ def test_threads_share_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not any(threads.map(differs, range(400)))
     finally:
         sys.setswitchinterval(interval)
-    assert shared._kept == sum(map(len, shared._heads.values())) <= 50
+    assert shared._cached == sum(map(len, shared._heads.values())) <= 50

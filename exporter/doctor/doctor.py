@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from exporter.doctor.server_config import FLAG, first_response_settings
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.methods import METHODS
-from exporter.objectives.objective_status import ObjectiveState, judge
+from exporter.objectives.objective_status import ObjectiveState, evaluate
 from exporter.recording.model_metrics import METHODS as TAP_METHODS
 from exporter.samples import Measurement, ModelInfo, SourceError
 from exporter.settings import Settings, load_settings
@@ -83,14 +83,14 @@ async def diagnose(
         server = DetectedServer(public(urls[0]), "", f"tokenslo exporter {sidecar.version}", note)
         view = sidecar.view
         first_response = _first_response(view, services)
-        return Diagnosis(version, (server,), {}, view, judge(services, view), first_response)
+        return Diagnosis(version, (server,), {}, view, evaluate(services, view), first_response)
     servers = await detect_servers(urls, limits)
     settings = _settings(servers, urls)
     given = {name: [url] for name, url in settings.items() if name != TAP}
     view, measurements = View((), (), (), {}), tuple[Measurement, ...]()
     if given:
         view, measurements = await _view(load_settings({**options, **given}, {}), services)
-    objectives = judge(services, view)
+    objectives = evaluate(services, view)
     if TAP in settings and not given:
         objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)
     return Diagnosis(

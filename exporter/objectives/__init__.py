@@ -1,1 +1,1 @@
-"""SLO objectives inside the sidecar: their status, SLO events, time slices and unseen models."""
+"""SLO objectives in the sidecar: their status, SLO events, time slices and unseen models."""

@@ -1,6 +1,6 @@
-"""Whether an objective was met in the last minute, from the sidecar's own counters.
+"""Compliance of objectives in the last minute, from the sidecar's own counters.
 
-Rules in Prometheus judge the whole window and all replicas; this is one sidecar, now.
+Rules in Prometheus evaluate the whole window and all replicas; this is one sidecar, now.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Signals = Mapping[str, SignalState]
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
-    """Good and bad events of the last minute; of a gauge the one event that it is now."""
+    """Good and bad events of the last minute; a gauge is one event."""
 
     good: float
     bad: float
@@ -38,7 +38,7 @@ class Compliance:
 
 
 def compliance(service: Service, objective: Objective, signals: Signals) -> Compliance | None:
-    """Return the events of an objective on one model, None where they cannot be counted here."""
+    """Return the events of an objective on one model, None if they cannot be counted here."""
     indicator = INDICATORS.get(objective.indicator)
     if indicator is None or objective.slices is not None:
         return None

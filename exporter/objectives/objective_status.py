@@ -1,4 +1,4 @@
-"""What the objectives of SLO files mean for the signals that are had today."""
+"""Evaluate which objectives of SLO files can be measured, and which are met."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FIRST_RESPONSE = "triton_first_response"
 class ObjectiveState:
     """Whether one objective can be measured on one model now, and whether it is met.
 
-    ``good`` says when an event is good.  If ``quality`` is ``unavailable``, ``note`` is the reason
-    and ``fix`` what would help; otherwise ``note`` is what to keep in mind.  ``model`` is empty
-    where no model is chosen by the file's selector.  Events are those of the last minute, or the
-    one that a gauge is now; ``met`` is None without any.
+    ``good`` describes a good event.  If ``quality`` is ``unavailable``, ``note`` is the reason and
+    ``fix`` the remedy; otherwise ``note`` is a limitation.  ``model`` is empty if no model matches
+    the file's selector.  Events are those of the last minute, or the one that a gauge is now;
+    ``met`` is None without any.
     """
 
     file: str
@@ -63,14 +63,14 @@ class _Verdict:
     fix: str = ""
 
 
-def judge(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]:
-    """Judge every objective on every model that its selector chooses, in file order."""
+def evaluate(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]:
+    """Evaluate every objective on every model that its selector matches, in file order."""
     by_model = view.by_model()
     return tuple(
         _state(service, objective, model, verdict, by_model.get(model, {}))
         for service in services
         for objective in service.objectives
-        if not objective.queries  # of which only Prometheus can tell
+        if not objective.queries  # only Prometheus evaluates these
         for model, verdict in _verdicts(service, objective, by_model)
     )
 
@@ -108,7 +108,7 @@ def _verdicts(
     by_model: dict[tuple[str, str], dict[str, SignalState]],
 ) -> Iterator[tuple[tuple[str, str], _Verdict]]:
     selector = service.selects(objective)
-    chosen = [model for model in by_model if chooses(selector, model)]
+    chosen = [model for model in by_model if selects_model(selector, model)]
     if not chosen:
         known = ", ".join(sorted({name for name, _ in by_model})) or "none"
         wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
@@ -116,18 +116,18 @@ def _verdicts(
             ("", ""),
             _Verdict(
                 "unavailable",
-                f"no model that is reported on matches the selector ({wanted})"
+                f"no reported model matches the selector ({wanted})"
                 if wanted
-                else "no model is reported on",
-                f"compare the selector with the models reported on: {known}",
+                else "no model is reported",
+                f"compare the selector with the reported models: {known}",
             ),
         )
     for model in chosen:
         yield model, _verdict(service, objective, by_model[model])
 
 
-def chooses(selector: Mapping[str, str], model: tuple[str, str]) -> bool:
-    """Match what is known here; other labels (namespace, cluster, …) are added by Prometheus."""
+def selects_model(selector: Mapping[str, str], model: tuple[str, str]) -> bool:
+    """Whether a selector matches; Prometheus adds other labels (namespace, cluster, …)."""
     labels = dict(zip(("model", "version"), model, strict=True))
     return all(selector.get(key, value) == value for key, value in labels.items())
 
@@ -136,11 +136,11 @@ def _verdict(service: Service, objective: Objective, signals: dict[str, SignalSt
     indicator = INDICATORS[objective.indicator]
     found = [_signal_verdict(key, signals.get(key)) for key in indicator.signals]
     if indicator.threshold == "seconds":
-        found[0] = _edge_verdict(service, objective, signals.get(indicator.signals[0]), found[0])
+        found[0] = _bucket_verdict(service, objective, signals.get(indicator.signals[0]), found[0])
         # The others only complete a latency indicator: without them it is still an estimate.
-        found[1:] = map(_as_shortcoming, found[1:])
+        found[1:] = map(_as_estimate, found[1:])
     if indicator.verdicts and indicator.verdicts.unknown:
-        found = [_judged_verdict(service, objective, indicator.verdicts, signals, found[0])]
+        found = [_counter_verdict(service, objective, indicator.verdicts, signals, found[0])]
     worst = min(found, key=lambda one: WORST_FIRST.index(one.quality))
     if worst.quality == "unavailable":
         return worst
@@ -149,25 +149,25 @@ def _verdict(service: Service, objective: Objective, signals: dict[str, SignalSt
 
 def _signal_verdict(key: str, state: SignalState | None) -> _Verdict:
     if state is None:
-        return _Verdict("unavailable", f"{_lower(key)}: not reported on this model", "")
+        return _Verdict("unavailable", f"{_lower(key)}: not reported for this model", "")
     note = f"{_lower(key)}: {state.note}" if state.note else ""
     return _Verdict(state.quality, note, state.fix)
 
 
-def _as_shortcoming(verdict: _Verdict) -> _Verdict:
+def _as_estimate(verdict: _Verdict) -> _Verdict:
     if verdict.quality == "unavailable":
         return _Verdict("estimate", f"not counted: {verdict.note}")
     return verdict
 
 
-def _judged_verdict(
+def _counter_verdict(
     service: Service,
     objective: Objective,
     verdicts: Verdicts,
     signals: dict[str, SignalState],
     verdict: _Verdict,
 ) -> _Verdict:
-    """Judge a counter of verdicts, which says nothing while all of them are that nobody knows."""
+    """Evaluate a counter of verdicts, which is unavailable while all of them are unknown."""
     state = signals.get(verdicts.signal)
     if state is None or verdict.quality == "unavailable":
         return verdict
@@ -181,17 +181,17 @@ def _judged_verdict(
     if counts.get(verdicts.unknown) and not known:
         return _Verdict(
             "unavailable",
-            f"no request so far told all of {', '.join(objective.clauses)}",
-            "leave out the clause that the server does not tell: queue needs its own timing, and "
+            f"no request so far provided all of {', '.join(objective.clauses)}",
+            "remove the clause that the server does not measure: queue needs its own timing, and "
             "ttft, tpot and max_gap need streaming requests",
         )
     return verdict
 
 
-def _edge_verdict(
+def _bucket_verdict(
     service: Service, objective: Objective, state: SignalState | None, verdict: _Verdict
 ) -> _Verdict:
-    """Judge the buckets, which count what is within the threshold only if that is an edge."""
+    """Evaluate the buckets: the threshold must be one of their boundaries."""
     if state is None or objective.threshold is None or verdict.quality == "unavailable":
         return verdict
     threshold = float(objective.threshold)
@@ -200,26 +200,26 @@ def _edge_verdict(
         if threshold not in distribution.edges:
             return _Verdict(
                 "unavailable",
-                _no_edge(objective.threshold, distribution),
-                _edge_fix(service, state, threshold, distribution),
+                _no_bucket(objective.threshold, distribution),
+                _bucket_fix(service, state, threshold, distribution),
             )
     return verdict
 
 
-def _no_edge(threshold: Decimal, distribution: Distribution) -> str:
+def _no_bucket(threshold: Decimal, distribution: Distribution) -> str:
     if distribution.edges == (inf,):
-        return "only count and sum are known, so nobody can say how many were within the threshold"
+        return "the source reports only count and sum, no buckets"
     edges = ", ".join(_seconds(edge) for edge in distribution.edges if edge != inf)
-    return f"{format_duration(threshold)} is not a bucket edge of the histogram ({edges})"
+    return f"{format_duration(threshold)} is not a bucket boundary of the histogram ({edges})"
 
 
-def _edge_fix(
+def _bucket_fix(
     service: Service, state: SignalState, threshold: float, distribution: Distribution
 ) -> str:
     if state.method == FIRST_RESPONSE:
         return (
-            f"put what `tokenslo server-config {service.file}` prints into the model's "
-            "config.pbtxt and load the model again"
+            f"add the output of `tokenslo server-config {service.file}` to the model's "
+            "config.pbtxt and reload the model"
         )
     around = [
         _seconds(edge)

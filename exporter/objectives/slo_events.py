@@ -1,9 +1,9 @@
 """Good and bad events of latency signals that only an engine's histogram measures.
 
-A histogram tells how many observations were within a threshold only where the threshold is one of
-its bucket boundaries.  Where it is not, the events are unavailable: nothing is interpolated.
-Requests that ended before their first token are bad events of ``ttft``, as far as the same source
-counts them.  Taps judge every request themselves (:mod:`exporter.recording.model_metrics`).
+A histogram counts the observations within a threshold only if the threshold is one of its bucket
+boundaries.  Otherwise the events are unavailable: nothing is interpolated.  Requests that ended
+before their first token are bad events of ``ttft`` if the same source counts them.  Taps evaluate
+every request themselves (:mod:`exporter.recording.model_metrics`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from slos.signals import RESULTS, slo_events, threshold_label
 
 DIED = "requests_without_first_token"
 NO_EVENT = frozenset({"invalid"})
-"""Outcomes before the first token that are no event of ``ttft``: the request itself was wrong."""
+"""Outcomes that are no event of ``ttft``: the request itself was invalid."""
 FORGET_AFTER = 3600.0
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Events of one histogram so far, by threshold and result, and what they were counted from."""
+    """Events of one histogram by threshold and result, and its last values."""
 
     histogram: Distribution | None = None
     died: float | None = None
@@ -35,7 +35,7 @@ class _Counted:
 
 
 class SloEvents:
-    """Adds the events of every threshold to the surveys of one source.
+    """Add the events of every threshold to the snapshots of one source.
 
     ``thresholds`` are seconds by latency signal.
     """
@@ -45,7 +45,7 @@ class SloEvents:
         self._counted: dict[Series, _Counted] = {}
 
     def added(self, snapshot: Snapshot, now: float) -> Snapshot:
-        """Return the survey with the events of its latency signals, or why they are missing."""
+        """Return the snapshot with the events of its latency signals, or why they are missing."""
         if not self._thresholds:
             return snapshot
         judged = {

@@ -1,8 +1,8 @@
-"""Judge the time slices of objectives from the sidecar's own counters.
+"""Evaluate time slices of objectives from the sidecar's own counters.
 
-Prometheus sees a slice through two or three scrapes, so near the limit its verdict is a guess.  The
-sidecar reads its sources every interval and judges a slice by all events that were counted in it.
-A slice begins at a whole multiple of its length in Unix time, is judged for each model of each
+Prometheus scrapes a slice two or three times, so its result is unreliable near the limit.  The
+sidecar scrapes its sources every interval and evaluates a slice from all events counted in it.  A
+slice begins at a whole multiple of its length in Unix time, is evaluated for each model of each
 sidecar, and is good if it has no events.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from exporter.objectives.compliance import Compliance, Signals, compliance
-from exporter.objectives.objective_status import chooses
+from exporter.objectives.objective_status import selects_model
 from exporter.recording.initial_series import slice_labels
 from exporter.samples import Labels, Model, Value
 from exporter.store.view import SignalState, View
@@ -23,7 +23,7 @@ from slos.names import goodput_objective
 from slos.signals import RESULTS
 
 LATE = Decimal("0.1")
-"""The share of a slice that may pass before it is first looked at: later, it is not judged."""
+"""Maximum share of a slice before its first update; a later one is not evaluated."""
 
 Key = tuple[str, str, str]
 """Objective, model and version."""
@@ -31,9 +31,9 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """The slice under way: its ``number``, and the events counted before it began.
+    """The current slice: its ``number``, and the events counted before it began.
 
-    ``whole`` is False if it was first looked at too late.
+    ``whole`` is False if its first update came too late.
     """
 
     number: int
@@ -41,8 +41,8 @@ class _Slice:
     whole: bool
 
 
-class SliceJudge:
-    """Counts good and bad time slices of the objectives of ``services``."""
+class SliceEvaluator:
+    """Count good and bad time slices of the objectives of ``services``."""
 
     def __init__(self, services: Iterable[Service]) -> None:
         self._objectives = tuple(
@@ -55,17 +55,17 @@ class SliceJudge:
         self._counts: dict[Key, dict[str, float]] = {}
 
     def update(self, view: View, now: float) -> None:
-        """Judge the slices that have ended at ``now``, in Unix time.
+        """Evaluate the slices that have ended at ``now``, in Unix time.
 
-        Slices in which the signals were unavailable are not judged.
+        Slices with unavailable signals are not evaluated.
         """
         by_model = view.by_model()
         for service, objective, slices in self._objectives:
             name = goodput_objective(service.service, objective.name)
             for model, signals in by_model.items():
-                if chooses(service.selects(objective), model):
+                if selects_model(service.selects(objective), model):
                     events = _events(service, objective, signals)
-                    self._look((name, *model), slices, events, now)
+                    self._update_slice((name, *model), slices, events, now)
 
     def states(self) -> tuple[SignalState, ...]:
         """Return the counts of every objective, by model."""
@@ -80,19 +80,21 @@ class SliceJudge:
             for (model, version), samples in found.items()
         )
 
-    def _look(self, key: Key, slices: TimeSlices, events: Compliance | None, now: float) -> None:
+    def _update_slice(
+        self, key: Key, slices: TimeSlices, events: Compliance | None, now: float
+    ) -> None:
         if events is None:
             self._slices.pop(key, None)
             return
         counts = self._counts.setdefault(key, dict.fromkeys(RESULTS, 0.0))
         seconds = float(slices.window)
         number = int(now // seconds)
-        known = self._slices.get(key)
-        if known and known.number == number:
+        current = self._slices.get(key)
+        if current and current.number == number:
             return
-        follows = known is not None and number == known.number + 1
-        if known and follows and known.whole:
-            counts[_result(known.before, events, slices)] += 1
+        follows = current is not None and number == current.number + 1
+        if current and follows and current.whole:
+            counts[_result(current.before, events, slices)] += 1
         in_time = now - number * seconds <= float(LATE) * seconds
         self._slices[key] = _Slice(number, events, follows and in_time)
 

@@ -1,8 +1,8 @@
-"""Models that an SLO file selects and that no source has seen: their counters stand at zero.
+"""Zero counters for models that an SLO file selects and no source has reported yet.
 
 Only the counters that the file's objectives read are served, with an empty version; gauges are
 reported as unavailable.  A selector without ``model`` names no model, so nothing is served for it
-until a source sees one.
+until a source reports one.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState,
 
 
 def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> View:
-    """Return the view with the counters of selected models that no source has seen.
+    """Return the view with the counters of selected models that no source has reported.
 
-    Gauges that no source reports on are added also for models that a tap alone has seen.
+    Gauges that no source reports are also added for models that only a tap has seen.
     """
     if not selected:
         return view

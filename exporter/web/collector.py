@@ -1,4 +1,4 @@
-"""The sidecar's families as text for Prometheus."""
+"""Render the metric families of a view for a Prometheus scrape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITER = TextWriter()
 
 @dataclass(frozen=True, slots=True)
 class RenderedExposition:
-    """A rendered scrape; ``body`` is compressed if ``encoding`` says so."""
+    """The response to a scrape; ``encoding`` is the content coding of ``body``."""
 
     body: bytes
     content_type: str
@@ -36,8 +36,8 @@ def expose(
 ) -> RenderedExposition:
     """Render ``view`` as Prometheus text 0.0.4, or as OpenMetrics if ``accept`` names it.
 
-    ``accept`` is an HTTP ``Accept`` header, ``version`` tokenslo's own, and ``more`` are families
-    that are not of the view.  Compression is the fastest: level 6 takes longer than all else.
+    ``accept`` is an HTTP ``Accept`` header, ``version`` tokenslo's own, and ``more`` are further
+    families.  The compression level is the fastest: level 6 takes longer than the rendering.
     """
     is_openmetrics = "application/openmetrics-text" in accept
     body = _WRITER.render(families(view, version, more), openmetrics=is_openmetrics)

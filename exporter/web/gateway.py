@@ -1,4 +1,4 @@
-"""The gauges by which the Gateway API inference extension picks a server, under names it knows.
+"""Gauges for the endpoint picker of the Gateway API inference extension.
 
 An unavailable value has no series: a 0 would draw all traffic.
 """
@@ -16,18 +16,18 @@ Sample = tuple[Labels, float]
 
 
 def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[MetricFamily, ...]:
-    """Return the metrics with what is known of every model; a role given again takes its place."""
+    """Return the configured metrics of every model; the last metric of a role wins."""
     by_role = {one.role: one for one in wanted}
     by_metric: dict[str, list[GatewayMetric]] = {}
     for one in by_role.values():
         by_metric.setdefault(one.metric, []).append(one)
-    known = _known(view) if by_metric else []
+    models = _samples_by_role(view) if by_metric else []
     return tuple(
         MetricFamily(
             metric,
             "gauge",
             " ".join(dict.fromkeys(ROLES[one.role] for one in places)),
-            tuple(series for model, values in known for series in _series(model, values, places)),
+            tuple(series for model, values in models for series in _series(model, values, places)),
         )
         for metric, places in by_metric.items()
     )
@@ -36,24 +36,24 @@ def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[MetricFamily,
 def _series(
     model: tuple[str, str], values: Mapping[str, Sample], places: Iterable[GatewayMetric]
 ) -> list[tuple[dict[str, str], float]]:
-    """Return a model's series of one metric; numbers that are labels share one series."""
+    """Return a model's series of one metric; values exported as labels share one series."""
     own = {"model_name": model[0], "version": model[1]}
     found: list[tuple[dict[str, str], float]] = []
-    told: dict[str, str] = {}
+    shared: dict[str, str] = {}
     for one in places:
         if one.role not in values:
             continue
         more, value = values[one.role]
         labels = {**dict(one.labels), **dict(more)}
         if VALUE in labels.values():
-            told |= {k: f"{value:.15g}" if text == VALUE else text for k, text in labels.items()}
+            shared |= {k: f"{value:.15g}" if text == VALUE else text for k, text in labels.items()}
         else:
             found.append(({**own, **labels}, value))
-    return [*found, *([({**own, **told}, 1.0)] if told else [])]
+    return [*found, *([({**own, **shared}, 1.0)] if shared else [])]
 
 
-def _known(view: View) -> list[tuple[tuple[str, str], dict[str, Sample]]]:
-    """Return by model what is known of each role."""
+def _samples_by_role(view: View) -> list[tuple[tuple[str, str], dict[str, Sample]]]:
+    """Return the available samples by model and role."""
     return [
         (
             model,
@@ -82,24 +82,24 @@ def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
 
 
 def _running(states: Mapping[str, SignalState]) -> float | None:
-    """Return the scheduled ones; what other servers call running is already that."""
+    """Return the scheduled sequences; other servers already report those as running."""
     active = _gauge(states, "sequences_active")
-    methods = tuple(states[signal].method for signal in _COUNTED if signal in states)
+    methods = tuple(states[signal].method for signal in _SEQUENCE_GAUGES if signal in states)
     if active is None or methods != _UNSCHEDULED_WAIT:
         return active
     waiting = _gauge(states, "sequences_waiting")
     return None if waiting is None else max(0.0, active - waiting)
 
 
-_COUNTED = ("sequences_active", "sequences_waiting")
+_SEQUENCE_GAUGES = ("sequences_active", "sequences_waiting")
 _UNSCHEDULED_WAIT = ("trtllm_iteration", "trtllm_waiting")
-"""Methods by which those that wait are among the active ones."""
+"""Methods that count waiting sequences as active."""
 
 
 def _plain(
     value_of: Callable[[Mapping[str, SignalState]], float | None],
 ) -> Callable[[Mapping[str, SignalState]], Sample | None]:
-    """Return a function that gives a value as a sample without labels."""
+    """Wrap a value function to return a sample without labels."""
 
     def sample(states: Mapping[str, SignalState]) -> Sample | None:
         value = value_of(states)

@@ -1,10 +1,9 @@
-"""What ``/metrics`` shows, pushed over OTLP/HTTP by OpenTelemetry's own exporter.
+"""Push the metrics of ``/metrics`` over OTLP/HTTP with OpenTelemetry's exporter.
 
-Everything keeps its own name in OpenTelemetry's spelling (``llm_sequences_max`` is
-``llm.sequences_max``, a unit is a field instead of a suffix), so that a receiver that spells names
-as Prometheus does has exactly those of ``/metrics``.  The latencies that OpenTelemetry's GenAI
-conventions name go out once more as these have them, in a scope with their schema URL
-(:mod:`exporter.genai`).
+Metrics keep their names in OpenTelemetry's style (``llm_sequences_max`` is ``llm.sequences_max``, a
+unit is a field instead of a suffix), so that a receiver that translates names to Prometheus gets
+exactly those of ``/metrics``.  Latencies defined by OpenTelemetry's GenAI conventions are sent a
+second time under those names, in a scope with their schema URL (:mod:`exporter.genai`).
 
 Headers, compression, timeout and certificates come from the standard variables
 OTEL_EXPORTER_OTLP_*, resource attributes from OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
@@ -56,7 +55,7 @@ Models = Sequence[ModelInfo]
 
 PATH = "/v1/metrics"
 LAST_SECONDS = 2.0
-"""How long the last export, when the sidecar stops, may take."""
+"""Time limit in seconds of the last export, at shutdown."""
 FORGET_AFTER = 3600 * 10**9
 
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
@@ -90,25 +89,25 @@ _COUNTED = {
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What one export sends: ``families`` are made in the thread of the export."""
+    """The content of one export; ``families`` is called in the export thread."""
 
     families: Callable[[], Iterable[MetricFamily]]
     models: Models = ()
     genai: Sequence[GenAiSeries] = ()
 
 
-class Starts:
-    """When each cumulative series began, by which receivers tell a restart from a gap.
+class StartTimes:
+    """Track the start time of every cumulative series, by which receivers detect resets.
 
-    A series that is new, or lower than before, counts what came in since the previous export.
-    Times are in Unix nanoseconds, and ``clock`` is one in nanoseconds that never goes back.
+    A new or reset series starts at the previous export.  Times are in Unix nanoseconds; ``clock``
+    is a monotonic clock in nanoseconds.
     """
 
     def __init__(self, began: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._before = began
         self._clock = clock
         self._ticks = clock()
-        self._known: dict[object, tuple[int, float, int]] = {}
+        self._series: dict[object, tuple[int, float, int]] = {}
 
     def begin(self, now: int) -> None:
         """Begin an export at ``now``; after a backward step of the clock, move all times with it.
@@ -119,25 +118,25 @@ class Starts:
         if now <= self._before:
             step = now - self._before - max(1, ticks - self._ticks)
             self._before += step
-            self._known = {
+            self._series = {
                 key: (start + step, count, seen + step)
-                for key, (start, count, seen) in self._known.items()
+                for key, (start, count, seen) in self._series.items()
             }
         self._ticks = ticks
 
     def of(self, series: object, count: float, now: int) -> int:
         """Return the start of a series that is at ``count``."""
-        start, last, _ = self._known.get(series, (self._before, 0.0, now))
+        start, last, _ = self._series.get(series, (self._before, 0.0, now))
         if count < last:
             start = self._before
-        self._known[series] = start, count, now
+        self._series[series] = start, count, now
         return start
 
     def exported(self, now: int) -> None:
-        """Note the time of an export, and forget what has not been seen for an hour."""
+        """Record the time of an export, and drop series not exported for an hour."""
         self._before = now
         horizon = now - FORGET_AFTER
-        self._known = {key: one for key, one in self._known.items() if one[2] > horizon}
+        self._series = {key: one for key, one in self._series.items() if one[2] > horizon}
 
 
 def endpoint(url: str) -> str:
@@ -148,7 +147,7 @@ def endpoint(url: str) -> str:
 
 
 def server_attributes(urls: Iterable[str]) -> Attributes:
-    """Return ``server.address`` and ``server.port`` where all of what is read is one server."""
+    """Return ``server.address`` and ``server.port`` if all sources are one server."""
     servers = {(parts.hostname or "", parts.port) for parts in map(urlsplit, filter(None, urls))}
     if len(servers) != 1:
         return {}
@@ -156,11 +155,11 @@ def server_attributes(urls: Iterable[str]) -> Attributes:
     return {"server.address": host} | ({"server.port": port} if port else {})
 
 
-def metrics(families: Iterable[MetricFamily], starts: Starts, now: int) -> list[Metric]:
+def metrics(families: Iterable[MetricFamily], starts: StartTimes, now: int) -> list[Metric]:
     """Return the families as OTLP metrics of the time ``now`` (Unix nanoseconds)."""
     found = []
     for family in families:
-        name, unit = _spelled(family)
+        name, unit = _otel_name(family)
         points: list[tuple[dict[str, str | int], Value]] = [
             ({**labels}, value) for labels, value in family.series
         ]
@@ -170,9 +169,9 @@ def metrics(families: Iterable[MetricFamily], starts: Starts, now: int) -> list[
 
 
 def genai_metrics(
-    push: Push, profile: GenAiProfile, server: Attributes, starts: Starts, now: int
+    push: Push, profile: GenAiProfile, server: Attributes, starts: StartTimes, now: int
 ) -> list[Metric]:
-    """Return the latencies of a push as a version of the GenAI conventions has them."""
+    """Return the latencies of a push under a version of the GenAI conventions."""
     infos = {(one.model, one.version): one for one in push.models}
     points: dict[str, list[tuple[dict[str, str | int], Value]]] = {}
     for one in push.genai:
@@ -201,7 +200,7 @@ def genai_metrics(
 def _merged(
     points: Iterable[tuple[dict[str, str | int], Value]],
 ) -> list[tuple[dict[str, str | int], Value]]:
-    """Add up histograms of equal attributes: several endpoints may be one operation."""
+    """Sum histograms of equal attributes: several endpoints may be one operation."""
     found: dict[tuple[object, ...], tuple[dict[str, str | int], Value]] = {}
     for attributes, value in points:
         edges = value.edges if isinstance(value, Distribution) else ()
@@ -212,8 +211,8 @@ def _merged(
     return list(found.values())
 
 
-def _spelled(family: MetricFamily) -> tuple[str, str]:
-    """Return a family's name and unit in OpenTelemetry's spelling.
+def _otel_name(family: MetricFamily) -> tuple[str, str]:
+    """Return a family's name and unit in OpenTelemetry's style.
 
     Units in braces are notes: receivers add no suffix for them.
     """
@@ -227,7 +226,7 @@ def _data(
     name: str,
     kind: str,
     points: Sequence[tuple[dict[str, str | int], Value]],
-    starts: Starts,
+    starts: StartTimes,
     now: int,
 ) -> Sum | Gauge | Histogram:
     def start(attributes: Attributes, value: Value) -> int:
@@ -262,13 +261,13 @@ def _histogram(
         sum=value.sum,
         bucket_counts=[after - before for before, after in pairwise((0, *upto))],
         explicit_bounds=[edge for edge in value.edges if edge != inf],
-        min=None,  # type: ignore[arg-type]  # nobody knows; the protocol has it optional
+        min=None,  # type: ignore[arg-type]  # unknown; optional in the protocol
         max=None,  # type: ignore[arg-type]
     )
 
 
 def resource(version: str) -> Resource:
-    """Return who sends; what the standard variables say comes first."""
+    """Return the resource; attributes of the standard variables take precedence."""
     ours = {
         "service.name": "tokenslo",
         "service.version": version,
@@ -278,7 +277,7 @@ def resource(version: str) -> Resource:
 
 
 class OtlpExport:
-    """Sends families in a thread of its own; whoever offers them never waits."""
+    """Export families in a background thread, without blocking the caller."""
 
     def __init__(
         self, url: str, version: str, server: Attributes, profile: GenAiProfile | None = None
@@ -289,31 +288,31 @@ class OtlpExport:
         self._version = version
         self.profile = profile
         self._server = server
-        self._starts = Starts(time.time_ns())
+        self._starts = StartTimes(time.time_ns())
         self._results = Counter[str]()
         self._episodes = Episodes()
-        self._words = _listen_to_the_exporter()
+        self._messages = _capture_exporter_log()
         self._offers: queue.Queue[Callable[[], None] | None] = queue.Queue(1)
-        # A daemon, so that a receiver that does not answer cannot keep the process from ending.
+        # A daemon: an unresponsive receiver must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="otlp", daemon=True)
         self._thread.start()
 
     def offer(self, push: Push) -> None:
-        """Send what is known now, unless the receiver is still busy with an earlier push."""
+        """Queue a push, or skip it if the previous one is still being sent."""
         try:
             self._offers.put_nowait(self._export(push))
         except queue.Full:
             self._results["skipped"] += 1
 
     def family(self) -> MetricFamily:
-        """Return how the exports went."""
+        """Return the export results as a metric."""
         results = sorted(self._results.items())
         return own_family(
             "tokenslo_otlp_exports", [({"result": result}, count) for result, count in results]
         )
 
     async def close(self, push: Push) -> None:
-        """Send a last time and let go, within LAST_SECONDS."""
+        """Send a last push and stop, within LAST_SECONDS."""
         await asyncio.to_thread(self._finish, self._export(push))
 
     def _finish(self, last: Callable[[], None]) -> None:
@@ -327,13 +326,13 @@ class OtlpExport:
     def _work(self) -> None:
         while export := self._offers.get():
             what, problem, cause = f"sending metrics to {self.where}", "", None
-            self._words.clear()
+            self._messages.clear()
             try:
                 export()
             except _NotAcceptedError as error:
                 problem = str(error)
             except Exception as error:
-                # A defect here must not end the thread, nor anything beside it.
+                # A defect here must not end the thread.
                 problem, cause = "internal error, please report it", error
             now = time.monotonic()
             self._results["failed" if problem else "ok"] += 1
@@ -348,7 +347,7 @@ class OtlpExport:
         def export() -> None:
             data = MetricsData([ResourceMetrics(self._resource, self._scopes(push, now), "")])
             if self._exporter.export(data) is not MetricExportResult.SUCCESS:
-                raise _NotAcceptedError(self._words[0] if self._words else "not accepted")
+                raise _NotAcceptedError(self._messages[0] if self._messages else "not accepted")
 
         return export
 
@@ -366,11 +365,11 @@ class OtlpExport:
 
 
 class _NotAcceptedError(Exception):
-    """The receiver did not take an export."""
+    """The receiver rejected an export."""
 
 
-class _Words(logging.Handler):
-    """Keeps what the exporter says of a failure, which it would repeat at every export."""
+class _LogCapture(logging.Handler):
+    """Collect the exporter's log messages, which would otherwise repeat at every export."""
 
     def __init__(self, kept: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -381,10 +380,10 @@ class _Words(logging.Handler):
         self._kept.append(text if len(text) <= 300 else f"{text[:300]}…")
 
 
-def _listen_to_the_exporter() -> list[str]:
-    """Take the exporter's words from the log and return the list that they go to."""
-    words: list[str] = []
+def _capture_exporter_log() -> list[str]:
+    """Redirect the exporter's log messages to a list, and return it."""
+    messages: list[str] = []
     logger = logging.getLogger("opentelemetry.exporter.otlp.proto.http")
     logger.propagate = False
-    logger.handlers = [_Words(words)]
-    return words
+    logger.handlers = [_LogCapture(messages)]
+    return messages

@@ -1,4 +1,4 @@
-"""Signals of engines as histograms of OpenTelemetry's conventions for generative AI."""
+"""Engine histograms under OpenTelemetry's GenAI conventions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from exporter.store.view import View
 
 
 def from_engines(view: View, profile: GenAiProfile) -> Sequence[GenAiSeries]:
-    """Return the signals that no tap measures, with the buckets of the engine's histogram."""
+    """Return the signals without a tap's measurement, with the engine's own buckets."""
     return [
         GenAiSeries(state.signal, state.model, state.version, value)
         for state in view.signals

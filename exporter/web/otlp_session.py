@@ -1,4 +1,4 @@
-"""The HTTP session of OTLP pushes: no redirects, and no answer is read."""
+"""The HTTP session of OTLP pushes: no redirects, and no response body is read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from exporter.sources.fetch import REDIRECTS
 
 
 class OtlpSession(requests.Session):
-    """Fails for a redirect, and reads the head of an answer only.
+    """Fail on redirects, and read only the head of a response.
 
-    OpenTelemetry's exporter takes every status below 400 for a delivery, and reads the whole body,
-    which may be endless.
+    OpenTelemetry's exporter treats every status below 400 as success, and reads the whole
+    body, which may be endless.
     """
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
@@ -22,7 +22,7 @@ class OtlpSession(requests.Session):
         response.close()
         if response.status_code in REDIRECTS:
             raise requests.TooManyRedirects(
-                f"redirects are not followed, and the receiver answered {response.status_code}; "
+                f"redirects are not followed, and the receiver responded {response.status_code}; "
                 "give its final address"
             )
         return response

@@ -1,8 +1,8 @@
-"""Readiness of the servers and models that the sidecar watches, by layer, with reasons.
+"""Readiness of servers and models by layer, with reasons.
 
-The layers are separate because they fail separately: a server that answers may have no model, a
-model that is loaded may not decode, and a sidecar that runs may read nothing.  A layer in an
-unknown state does not make a server unready: removing it from traffic would be an outage.
+Layers fail separately: a server may respond without a model, a loaded model may not decode, and a
+running sidecar may scrape nothing.  A layer in an unknown state does not make a server unready:
+removing it from traffic would be an outage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from exporter.store.view import SourceState, View
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The readiness of a source or a model in one respect; ``ready`` is None where it is unknown.
+    """The readiness of a source or a model in one respect; ``ready`` is None if unknown.
 
     ``reason`` explains why it is not ready or unknown, or what to watch.
     """
@@ -65,11 +65,10 @@ _NOTHING = ReadinessInputs()
 
 
 def readiness(view: View, unready_after: float, watched: ReadinessInputs = _NOTHING) -> Readiness:
-    """Judge a view: a source is ready if it was read in the last ``unready_after`` seconds.
+    """Evaluate a view: a source is ready if scraped in the last ``unready_after`` seconds.
 
-    Parts of a source (``triton/statistics``) are not layers: without one some signals are missing,
-    and the server serves all the same.  Neither are models that are not reported on, unless they
-    are expected.
+    Parts of a source (``triton/statistics``) are not layers: without one some signals are
+    unavailable, but the server serves.  Neither are excluded models, unless they are expected.
     """
     layers = (
         Layer("process", "tokenslo", ready=True),
@@ -105,20 +104,22 @@ def _labels(layer: Layer) -> dict[str, str]:
 def _sources(view: View, unready_after: float) -> Iterator[Layer]:
     sources = [source for source in view.sources if "/" not in source.source]
     if not sources:
-        yield Layer("source", "", ready=False, reason="nothing has been read yet")
+        yield Layer("source", "", ready=False, reason="no source has been scraped yet")
     for source in sources:
         yield _freshness(source, unready_after)
     for source in sources:
         if source.ready is not None:
-            reason = "" if source.ready else f"the server {source.source} says it is not ready"
+            reason = (
+                "" if source.ready else f"the server {source.source} reports that it is not ready"
+            )
             yield Layer("server", source.source, source.ready, reason)
 
 
 def _freshness(source: SourceState, unready_after: float) -> Layer:
     if source.age is None:
-        reason = f"source {source.source} has not been read yet"
+        reason = f"source {source.source} has not been scraped yet"
     elif source.age > unready_after:
-        reason = f"source {source.source} was last read {source.age:.1f} s ago"
+        reason = f"source {source.source} was last scraped {source.age:.1f} s ago"
     else:
         return Layer("source", source.source, ready=True)
     why = f": {source.error}" if source.error else ""
@@ -126,10 +127,10 @@ def _freshness(source: SourceState, unready_after: float) -> Layer:
 
 
 def _models(view: View, expected: Iterable[ExpectedModel]) -> Iterator[Layer]:
-    told = set()
+    listed = set()
     for info in view.models:
         if not info.excluded:
-            told.add((info.model, info.version))
+            listed.add((info.model, info.version))
             yield _loaded(info)
     for wanted in expected:
         found = [
@@ -138,7 +139,7 @@ def _models(view: View, expected: Iterable[ExpectedModel]) -> Iterator[Layer]:
             if info.model == wanted.name and wanted.version in ("", info.version)
         ]
         best = max(found, key=lambda info: info.ready, default=None)
-        if best and (best.model, best.version) in told:
+        if best and (best.model, best.version) in listed:
             continue
         yield _loaded(best) if best else _absent(wanted, view)
 
@@ -152,7 +153,7 @@ def _loaded(info: ModelInfo) -> Layer:
 def _absent(wanted: ExpectedModel, view: View) -> Layer:
     what = f"model {wanted.name}" + (f", version {wanted.version}," if wanted.version else "")
     if not view.models:
-        return Layer("model", wanted.name, None, "no model list was read lately", wanted.version)
+        return Layer("model", wanted.name, None, "no recent model list", wanted.version)
     return Layer("model", wanted.name, False, f"{what} is not on the server", wanted.version)
 
 
@@ -160,7 +161,11 @@ def _engines(view: View, decoding: Mapping[Model, Decoding]) -> Iterator[Layer]:
     for info in view.models:
         known = decoding.get((info.model, info.version))
         if known:
-            why = "" if known.initialised else "it has published no iteration and made no token yet"
+            why = (
+                ""
+                if known.initialised
+                else "it has published no iteration and produced no token yet"
+            )
             yield Layer("backend", info.model, known.initialised, why, info.version)
             reason = f"{info.model}: {known.reason}" if known.reason else ""
             yield Layer("decode", info.model, known.progressing, reason, info.version)

@@ -1,4 +1,4 @@
-"""The sidecar's one port: metrics, health, readiness, and a status page."""
+"""The HTTP server of the sidecar: metrics, health, readiness and status page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ from exporter.http_server import add_headers
 from exporter.render_gate import RENDER_GATE
 from exporter.store.view import View
 from exporter.web.collector import RenderedExposition, expose
+from exporter.web.page_assets import CONTENT_SECURITY_POLICY
 from exporter.web.readiness import Readiness
-from exporter.web.status_page import (
-    CONTENT_SECURITY_POLICY,
-    Status,
-    readiness_json,
-    status_html,
-    status_json,
-)
+from exporter.web.status import Status
+from exporter.web.status_json import readiness_json, status_json
+from exporter.web.status_page import status_html
 
 T = TypeVar("T")
 
 EXPLANATIONS = {
-    404: "Nothing is here. There are /, /metrics, /healthz and /readyz.",
+    404: "Not found. The endpoints are /, /metrics, /healthz and /readyz.",
     405: "Only GET and HEAD are allowed.",
 }
 
@@ -51,7 +48,7 @@ class Facts:
 
 
 class Renderer:
-    """Renders in a thread of its own, so that a large scrape does not block the event loop.
+    """Render in a thread, so that a large scrape does not block the event loop.
 
     Concurrent requests of one kind share one rendering.
     """
@@ -72,7 +69,7 @@ class Renderer:
                 running = asyncio.get_running_loop().run_in_executor(self._thread, prepare())
                 self._running[kind] = running, stack.pop_all()
             running.add_done_callback(lambda _: self._ended(kind))
-        # Shielded, because others may be waiting for the same.
+        # Shielded, because other requests may be waiting for the same rendering.
         rendered: T = await asyncio.shield(running)
         return rendered
 
@@ -81,14 +78,14 @@ class Renderer:
             self._running.pop(kind)[1].close()
 
     def close(self) -> None:
-        """End the thread, and what it has not rendered yet."""
+        """Stop the thread and cancel pending renderings."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         for kind in tuple(self._running):
             self._ended(kind)
 
 
 def application(facts: Facts) -> web.Application:
-    """Return the web application; it only reads."""
+    """Return the read-only web application."""
     renderer = Renderer()
 
     async def metrics(request: web.Request) -> web.Response:
@@ -120,14 +117,14 @@ def application(facts: Facts) -> web.Application:
 
     async def status(request: web.Request) -> web.Response:
         as_json = "application/json" in request.headers.get("Accept", "")
-        show = status_json if as_json else status_html
+        render = status_json if as_json else status_html
 
         def prepare() -> Callable[[], bytes]:
             view = facts.view_with_last_minute()
-            return lambda: show(facts.status(view)).encode(errors="replace")
+            return lambda: render(facts.status(view)).encode(errors="replace")
 
         return web.Response(
-            body=await renderer.render(show, prepare),
+            body=await renderer.render(render, prepare),
             content_type="application/json" if as_json else "text/html",
             charset="utf-8",
             headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Vary": "Accept"},

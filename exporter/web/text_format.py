@@ -1,8 +1,7 @@
-"""Write families as Prometheus text or OpenMetrics: byte for byte what prometheus_client writes.
+"""Write families as Prometheus text or OpenMetrics, byte for byte as prometheus_client does.
 
 prometheus_client sorts and escapes the labels of every line at every scrape.  Here the head of a
-line, which is all of it but the value, is written once and kept; so are the lines of a family in
-which no value changes.
+line (all but the value) is cached, and so are the lines of a family without changed values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from exporter.families import LabelSet, MetricFamily, Series
 from exporter.samples import Distribution, Labels
 
 MAX_HEADS = 200_000
-"""Heads of lines that are kept."""
+"""Maximum cached heads of lines."""
 
 UNITS = ("seconds", "bytes", "ratio")
 """Units that OpenMetrics can state, because our metric names end in them."""
@@ -28,12 +27,12 @@ Key = tuple[str, str, LabelSet | Labels, tuple[float, ...]]
 
 
 class TextWriter:
-    """Renders families; keeps text from one scrape to the next.  Threads may share a writer."""
+    """Render families, with text cached between scrapes.  Threads may share a writer."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._heads: dict[Key, tuple[str, ...]] = {}
-        self._kept = 0
+        self._cached = 0
         self._last: dict[tuple[str, str], tuple[tuple[Series, ...], str]] = {}
 
     def render(self, families: Iterable[MetricFamily], *, openmetrics: bool) -> bytes:
@@ -66,18 +65,18 @@ class TextWriter:
     def _heads_of(
         self, family: MetricFamily, labels: Mapping[str, str], edges: tuple[float, ...]
     ) -> tuple[str, ...]:
-        known = labels if isinstance(labels, LabelSet) else tuple(labels.items())
-        key = (family.name, family.kind, known, edges)
+        label_set = labels if isinstance(labels, LabelSet) else tuple(labels.items())
+        key = (family.name, family.kind, label_set, edges)
         heads = self._heads.get(key)
         if heads is None:
             heads = tuple(_heads(family, labels, edges))
             with self._lock:
-                if self._kept + len(heads) > MAX_HEADS:
+                if self._cached + len(heads) > MAX_HEADS:
                     self._heads.clear()
-                    self._kept = 0
+                    self._cached = 0
                 if key not in self._heads:
                     self._heads[key] = heads
-                    self._kept += len(heads)
+                    self._cached += len(heads)
         return heads
 
 
@@ -117,7 +116,7 @@ def _head(name: str, pairs: Sequence[str]) -> str:
 
 @lru_cache(maxsize=65_536)
 def _pair(pair: tuple[str, str]) -> str:
-    """Return a label with its value as text."""
+    """Format a label pair."""
     label, value = pair
     escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     return f'{label}="{escaped}"'
@@ -125,6 +124,6 @@ def _pair(pair: tuple[str, str]) -> str:
 
 @lru_cache(maxsize=65_536)
 def _number(value: float) -> str:
-    """Return a value as the end of a line."""
+    """Format a value as the end of a line."""
     text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
     return f"{text}\n"

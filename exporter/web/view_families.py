@@ -1,4 +1,4 @@
-"""Families of a view, in one order: what is measured, then the exporter's own."""
+"""Metric families of a view in a stable order: signals, then the exporter's own metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slos.own_metrics import OWN_METRICS
 from slos.signals import SIGNALS, Signal
 
 MAX_LABEL_SETS = 65_536
-"""Label sets that are kept of measured series, and as many of ``tokenslo_signal_info``."""
+"""Maximum cached label sets of signals; the same number for ``tokenslo_signal_info``."""
 
 _CATALOGUE: dict[str, Signal] = {}
 """Every metric once, in catalogue order; signals that share one agree on kind and help."""
@@ -21,7 +21,7 @@ for _signal in SIGNALS.values():
 
 
 def families(view: View, version: str, more: Iterable[MetricFamily] = ()) -> Iterator[MetricFamily]:
-    """Yield every family that has series: what is measured, the exporter's own, then ``more``.
+    """Yield every family that has series: signals, the exporter's own metrics, then ``more``.
 
     ``version`` is tokenslo's own.
     """

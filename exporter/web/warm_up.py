@@ -1,6 +1,6 @@
-"""Render new models once before the store has them, so that no scrape meets empty caches.
+"""Warm the render caches for new models before the store has them.
 
-Label sets and the heads of lines of 200 models take 0.1 to 0.2 s; every later scrape finds them.
+Label sets and line heads of 200 models take 0.1 to 0.2 s; later scrapes use the cache.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from exporter.web.collector import expose
 
 
 class WarmUp:
-    """Fills the caches of :func:`exporter.web.collector.expose` for the models of one source."""
+    """Warm the caches of :func:`exporter.web.collector.expose` for the models of one source."""
 
     def __init__(self) -> None:
-        self._known: frozenset[ModelInfo] = frozenset()
+        self._models: frozenset[ModelInfo] = frozenset()
 
-    def take(self, snapshot: Snapshot) -> None:
-        """Render the models that are new or changed since the last survey; discard the text."""
+    def warm(self, snapshot: Snapshot) -> None:
+        """Render the models that are new or changed since the last snapshot; discard the text."""
         models = frozenset(snapshot.models)
-        new = {(info.model, info.version) for info in models - self._known}
-        self._known = models
+        new = {(info.model, info.version) for info in models - self._models}
+        self._models = models
         if not new:
             return
 
