@@ -73,10 +73,10 @@ class GrpcConnection:
     def __post_init__(self) -> None:
         self.observer = Http2Observer(self.log, self.settings)
         self._encoders = (Encoder(), Encoder())
-        self.say(CLIENT, PREFACE + frame(SETTINGS, 0, 0))
-        self.say(SERVER, frame(SETTINGS, 0, 0))
+        self.send(CLIENT, PREFACE + frame(SETTINGS, 0, 0))
+        self.send(SERVER, frame(SETTINGS, 0, 0))
 
-    def say(self, direction: Direction, *frames: bytes) -> None:
+    def send(self, direction: Direction, *frames: bytes) -> None:
         self.now += 1.0
         self.said.append((direction, self.now, b"".join(frames)))
         self.observer.feed(direction, b"".join(frames), self.now)
@@ -88,7 +88,7 @@ class GrpcConnection:
         self, direction: Direction, stream: int, fields: Fields, *, end: bool = False
     ) -> None:
         flags = END_HEADERS | END_STREAM * end
-        self.say(direction, frame(HEADERS, flags, stream, self.block(direction, fields)))
+        self.send(direction, frame(HEADERS, flags, stream, self.block(direction, fields)))
 
     def call(
         self, *messages: bytes, stream: int = 1, path: str = STREAM_INFER, **more: str
@@ -97,21 +97,21 @@ class GrpcConnection:
         fields = {":method": "POST", ":path": path, "content-type": "application/grpc"}
         self.headers(CLIENT, stream, fields | {k.replace("_", "-"): v for k, v in more.items()})
         for message in messages:
-            self.ask(message, stream=stream)
+            self.send_request(message, stream=stream)
 
-    def ask(self, message: bytes, *, stream: int = 1, compressed: int = 0) -> None:
-        self.say(CLIENT, frame(DATA, 0, stream, enveloped(message, compressed)))
+    def send_request(self, message: bytes, *, stream: int = 1, compressed: int = 0) -> None:
+        self.send(CLIENT, frame(DATA, 0, stream, enveloped(message, compressed)))
 
     def respond(self, *messages: bytes, stream: int = 1) -> None:
         for message in messages:
-            self.say(SERVER, frame(DATA, 0, stream, enveloped(message)))
+            self.send(SERVER, frame(DATA, 0, stream, enveloped(message)))
 
     def status(self, code: int = 0, message: str = "", *, stream: int = 1) -> None:
         fields = {"grpc-status": str(code), "grpc-message": message}
         self.headers(SERVER, stream, fields, end=True)
 
     def reset(self, direction: Direction, code: int = 8, *, stream: int = 1) -> None:
-        self.say(direction, frame(RST, 0, stream, struct.pack(">I", code)))
+        self.send(direction, frame(RST, 0, stream, struct.pack(">I", code)))
 
 
 def capture(name: str) -> list[Line]:
@@ -129,15 +129,15 @@ def heard(lines: list[Line], settings: ObserverSettings | None = None) -> WireLo
 
 
 def split(lines: list[Line], cuts: Iterator[int]) -> list[Line]:
-    """Return the same bytes in pieces of other sizes, each at the time of its last byte."""
-    pieces: list[Line] = []
+    """Return the same bytes in segments of other sizes, each at the time of its last byte."""
+    segments: list[Line] = []
     for direction, at, what in lines:
         if not isinstance(what, bytes):
-            pieces.append((direction, at, what))
+            segments.append((direction, at, what))
             continue
         start = 0
         while start < len(what):
             size = next(cuts)
-            pieces.append((direction, at, what[start : start + size]))
+            segments.append((direction, at, what[start : start + size]))
             start += size
-    return pieces
+    return segments

@@ -72,6 +72,6 @@ def chunks(log: WireLog) -> list[tuple[float, int]]:
     return [event[2:] for event in log.events if event[0] == "chunk"]
 
 
-def passed(log: WireLog) -> list[str]:
+def skipped(log: WireLog) -> list[str]:
     """Return the reasons of what was left out."""
     return [event[1] for event in log.events if event[0] == "skipped"]

@@ -110,7 +110,7 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
     assert sum(n for n in state.samples.values() if isinstance(n, float)) == 4
 
 
-def test_first_tokens_are_judged_by_every_threshold() -> None:
+def test_first_tokens_are_evaluated_by_every_threshold() -> None:
     recorder = StreamRecorder(TTFT)
     play(recorder, stream(), *chunks(100.25), ended(101.0))
     play(recorder, stream(), *chunks(100.5), ended(101.0))
@@ -129,7 +129,7 @@ def test_first_tokens_are_judged_by_every_threshold() -> None:
     }
 
 
-def test_gaps_are_judged_as_the_histogram_counts_them() -> None:
+def test_gaps_are_evaluated_as_the_histogram_counts_them() -> None:
     recorder = StreamRecorder({"itl": (0.0625,)})
     play(recorder, stream(), *chunks(100.0, 100.0625, 100.5, 100.51), ended(100.52))
     judged = counter(recorder, "itl_slo_events")
@@ -265,7 +265,7 @@ def test_deaths_that_are_first_seen_late_are_not_counted_whole() -> None:
     assert judged(snapshot)["0.8", "bad"] == 6 + 1
 
 
-def test_a_threshold_that_is_no_boundary_is_unavailable_and_says_why() -> None:
+def test_a_threshold_that_is_no_boundary_is_unavailable_with_a_reason() -> None:
     snapshot = look(SloEvents({"ttft": (0.5,)}), 0.0, histogram(1.0, 4.0, 10.0))
     [gap] = snapshot.missing
     assert (gap.signal, gap.model) == ("ttft_slo_events", "llama")
@@ -301,7 +301,7 @@ def shown(store: Store, now: float = 0.0) -> dict[str, float]:
     }
 
 
-def test_a_selected_model_that_was_never_seen_stands_at_zero() -> None:
+def test_a_selected_model_without_requests_is_at_zero() -> None:
     series = shown(Store(60.0))
     assert set(series.values()) == {0.0}
     assert 'llm_requests_total{model="llama",outcome="timeout",version=""}' in series

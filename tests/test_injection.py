@@ -63,7 +63,7 @@ STREAM = "/v2/models/chat/generate_stream"
 ASK = request(STREAM, b'{"text_input":"Hi","max_tokens":2}')
 
 
-def test_a_model_that_has_the_input_is_asked_by_it() -> None:
+def test_a_model_with_the_input_gets_it() -> None:
     body = asked_body(STREAM, b' {"text_input": "Hi"}')
     assert body == b' {"return_perf_metrics":true,"text_input": "Hi"}'
     body = asked_body("/v2/models/a%20b/versions/2/generate", b'{"text_input":"Hi"}')
@@ -84,7 +84,7 @@ def test_a_model_that_has_the_input_is_asked_by_it() -> None:
         (STREAM, b"[" * 100_000, ()),
     ],
 )
-def test_everything_else_goes_through_with_its_answer(
+def test_other_requests_and_their_responses_pass_unchanged(
     path: str, body: bytes, fields: tuple[str, ...]
 ) -> None:
     ask = request(path, body, *fields)
@@ -133,7 +133,7 @@ def dechunked(body: bytes) -> bytes:
     return data
 
 
-def test_an_answer_in_one_piece_gets_a_new_length() -> None:
+def test_a_whole_response_gets_a_new_length() -> None:
     ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
     body = json.dumps({"model_name": "chat", **TIMES, "text_output": "a"}).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -143,7 +143,7 @@ def test_an_answer_in_one_piece_gets_a_new_length() -> None:
     assert b"Content-Length: %d" % len(rest) in head.split(b"\r\n")
 
 
-def test_an_answer_in_chunks_is_changed_as_a_whole() -> None:
+def test_a_chunked_response_is_changed_as_a_whole() -> None:
     ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
     body = json.dumps({"model_name": "chat", **TIMES, "text_output": "a"}).encode()
     answer = answered(ask, chunked(body[:30], body[30:], content_type="application/json"))
@@ -152,7 +152,7 @@ def test_an_answer_in_chunks_is_changed_as_a_whole() -> None:
     assert b"Transfer-Encoding: chunked" in head
 
 
-def test_an_answer_too_large_to_hold_goes_through() -> None:
+def test_a_response_too_large_to_buffer_passes_unchanged() -> None:
     ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
     body = json.dumps({**TIMES, "text_output": "a" * MAX_RESPONSE}).encode()
     answer = chunked(body[: 2**20], body[2**20 :], content_type="application/json")
@@ -160,7 +160,7 @@ def test_an_answer_too_large_to_hold_goes_through() -> None:
     assert dechunked(got) == body
 
 
-def test_trtllm_serve_is_asked_by_a_header_and_its_word_taken_out() -> None:
+def test_trtllm_serve_gets_the_header_and_its_timing_is_removed() -> None:
     ask = request("/v1/chat/completions", b'{"model":"m","stream":true}')
     sent = Injection(input_of).from_client(ask)
     assert sent == ask.replace(b"\r\n\r\n", b"\r\nX-TRTLLM-return-metrics: 1\r\n\r\n")
@@ -172,14 +172,14 @@ def test_trtllm_serve_is_asked_by_a_header_and_its_word_taken_out() -> None:
     assert answered(ask, whole) == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def test_who_asks_by_itself_keeps_the_answer() -> None:
+def test_a_client_that_requests_timing_keeps_it() -> None:
     ask = request("/v1/completions", b'{"model":"m"}', "x-trtllm-return-metrics: 1")
     whole = b"HTTP/1.1 200 OK\r\nServer-Timing: server_queue;dur=1\r\nContent-Length: 2\r\n\r\n{}"
     assert Injection(input_of).from_client(ask) == ask
     assert answered(ask, whole) == whole
 
 
-def test_answers_belong_to_their_requests_in_order() -> None:
+def test_responses_belong_to_requests_in_order() -> None:
     """Pipelined, with an answer of 100 and one without a body between."""
     probe = b"HEAD /v2/health/ready HTTP/1.1\r\n\r\n"
     empty = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
@@ -190,7 +190,7 @@ def test_answers_belong_to_their_requests_in_order() -> None:
     assert got == empty + early + plain + timed + plain
 
 
-def test_an_answer_until_the_close_is_changed_too() -> None:
+def test_a_response_until_close_is_changed_too() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     answer = head + event(text_output="a", **TIMES) + b": half an"
     assert answered(ASK, answer) == head + event(text_output="a") + b": half an"
@@ -326,7 +326,7 @@ def test_a_request_cut_off_in_its_body_is_that_and_no_other() -> None:
     ],
     ids=["in a body", "in a chunk", "between chunks"],
 )
-def test_an_answer_cut_off_is_passed_on_as_far_as_it_came(ask: bytes, answer: bytes) -> None:
+def test_a_truncated_response_is_forwarded_as_received(ask: bytes, answer: bytes) -> None:
     assert answered(ask, answer) == answer
 
 

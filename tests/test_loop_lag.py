@@ -64,7 +64,7 @@ async def stream_through(
 
 
 @on_loop()
-async def test_gaps_between_chunks_that_are_read_late_are_left_out_and_counted() -> None:
+async def test_gaps_of_late_read_chunks_are_counted_but_not_recorded() -> None:
     recorder = StreamRecorder({}, expected=["m"])
     pieces = [HEAD + chunk("0"), *(chunk(str(number)) for number in range(1, 40))]
 

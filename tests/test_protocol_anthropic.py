@@ -12,8 +12,8 @@ from tests.http_streams import (
     answered,
     chunk,
     chunks,
-    passed,
     request,
+    skipped,
     streamed,
     typed,
 )
@@ -71,7 +71,7 @@ def test_a_stream_is_timed_by_its_deltas() -> None:
     assert (stream.model, stream.input_tokens, stream.output_tokens) == ("org/model", 9, 3)
     assert stream.counted
     assert end(log) == ("ok", "end_turn")
-    assert passed(log) == []
+    assert skipped(log) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_stream_is_timed_by_its_deltas() -> None:
         (PING, False),
     ],
 )
-def test_what_bears_text(event: bytes, bears: bool) -> None:
+def test_which_chunks_have_text(event: bytes, bears: bool) -> None:
     assert chunks(streamed(PATH, [start(), event, last(), STOP])) == [(2.0, 0)] * bears
 
 
@@ -137,7 +137,7 @@ def test_a_stream_that_ends_with_its_connection_needs_message_stop(
     assert log.of(0)[-1][2] == outcome
 
 
-def test_a_client_that_leaves_after_message_stop_has_all_of_it() -> None:
+def test_a_disconnect_after_message_stop_is_ok() -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, {"model": "m", "stream": True}), 0.0)
@@ -148,7 +148,7 @@ def test_a_client_that_leaves_after_message_stop_has_all_of_it() -> None:
     assert end(log) == ("ok", "end_turn")
 
 
-def test_a_whole_answer_has_its_usage() -> None:
+def test_a_whole_response_has_usage() -> None:
     log = answered(PATH, {
         "id": "msg_1", "type": "message", "role": "assistant", "model": "org/model",
         "content": [{"type": "text", "text": "abc"}], "stop_reason": "end_turn",

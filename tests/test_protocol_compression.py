@@ -15,7 +15,7 @@ from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
 from slos.signals import slo_events
 from tests.event_log import WireLog
-from tests.http_streams import STREAM_HEAD, chunk, chunks, event, passed, request
+from tests.http_streams import STREAM_HEAD, chunk, chunks, event, request, skipped
 from tests.test_stream_recorder import spread, value
 
 PATH = "/v1/chat/completions"
@@ -63,7 +63,7 @@ def test_a_compressed_stream_is_timed_event_by_event(encoding: str, kind: str) -
     assert chunks(log) == [(1.0, 0), (2.0, 0)]
     assert log.of(0)[-1] == ("ended", 5.0, "ok", "stop", None)
     assert (log.streams[0].output_tokens, log.streams[0].opaque) == (3, False)
-    assert passed(log) == []
+    assert skipped(log) == []
 
 
 def test_an_event_may_be_cut_anywhere() -> None:
@@ -79,7 +79,7 @@ def test_an_event_may_be_cut_anywhere() -> None:
         assert log.of(0)[-1][2] == "ok"
 
 
-def test_a_whole_answer_has_its_version_and_tokens() -> None:
+def test_a_whole_response_has_version_and_tokens() -> None:
     answer = {"model_name": "m", "model_version": "3", "outputs": []}
     data = compressor("gzip")(json.dumps(answer).encode())
     log = WireLog()
@@ -124,7 +124,7 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
         observer.feed(SERVER, chunk(body) + b"0\r\n\r\n", 4.0)
 
     assert log.of(0) == [("started", 0.0), ("ended", 4.0, "ok", "", None)]
-    assert passed(log) == ["compressed"]
+    assert skipped(log) == ["compressed"]
     assert log.streams[0].opaque
     assert value(recorder, "requests", outcome="ok") == 1
     assert value(recorder, "streams", outcome="ok", phase="complete") == 1

@@ -25,7 +25,7 @@ def watched() -> tuple[WireLog, Observer]:
 
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("size", [1, 1000])
-def test_http1_is_told_as_by_its_observer(name: str, size: int) -> None:
+def test_http1_events_equal_those_of_its_observer(name: str, size: int) -> None:
     lines = cut(recorded(name), lambda: size)
     direct = WireLog()
     show(Http1Observer(direct, ObserverSettings()), lines)
@@ -56,7 +56,7 @@ class Spy:
 
 
 @pytest.mark.parametrize("size", [1, 5, 24, 100])
-def test_http2_is_known_by_its_preface(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_http2_is_detected_by_its_preface(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(detection, "Http2Observer", Spy)
     log, observer = watched()
     observer.feed(SERVER, b"settings", 0.5)
@@ -90,7 +90,7 @@ def test_the_real_observer_of_http2_takes_it() -> None:
     assert callable(Http2Observer)
 
 
-def test_tls_is_passed_over() -> None:
+def test_tls_is_skipped() -> None:
     log, observer = watched()
     observer.feed(CLIENT, b"\x16", 1.0)
     observer.feed(CLIENT, b"\x03\x01\x02", 1.0)
@@ -100,7 +100,7 @@ def test_tls_is_passed_over() -> None:
     assert log.events == [("skipped", "tls")]
 
 
-def test_a_server_that_talks_on_without_its_client_is_passed_over() -> None:
+def test_a_server_that_sends_without_its_client_is_skipped() -> None:
     log, observer = watched()
     for _ in range(2):
         observer.feed(SERVER, b"x" * (EARLY_BYTES // 2 + 1), 1.0)
@@ -134,7 +134,7 @@ def test_a_connection_in_use_is_joined_at_a_request() -> None:
     assert not observer.inactive
 
 
-def test_nothing_is_under_way_before_anything_is_known() -> None:
+def test_no_request_is_active_before_detection() -> None:
     log, observer = watched()
     observer.backpressure(1.0)
     observer.feed(CLIENT, b"", 0.0)
@@ -148,7 +148,7 @@ def test_nothing_is_under_way_before_anything_is_known() -> None:
 
 
 @given(
-    pieces=st.lists(
+    segments=st.lists(
         st.tuples(
             st.sampled_from([CLIENT, SERVER]),
             st.one_of(
@@ -160,9 +160,9 @@ def test_nothing_is_under_way_before_anything_is_known() -> None:
     ),
     gap=st.integers(0, 8),
 )
-def test_random_bytes_do_no_harm(pieces: list[tuple[int, bytes]], gap: int) -> None:
+def test_random_bytes_do_no_harm(segments: list[tuple[int, bytes]], gap: int) -> None:
     _, observer = watched()
-    for number, (direction, data) in enumerate(pieces):
+    for number, (direction, data) in enumerate(segments):
         if number == gap:
             observer.gap(SERVER, 1.0)
         observer.feed(CLIENT if direction == CLIENT else SERVER, data, 1.0)

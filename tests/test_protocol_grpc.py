@@ -151,154 +151,158 @@ def test_times_are_those_of_the_last_byte_of_each_message() -> None:
 # How requests end
 
 
-def test_requests_of_a_call_are_told_apart_by_id() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a", final=True), asked("b", final=True))
-    talk.respond(answered("b"), answered("a"), answered("b"))
-    talk.respond(answered("a", None, final=True), answered("b"), answered("b", None, final=True))
-    assert told(talk.log) == ["m 1 a 1 chunks ok", "m 1 b 3 chunks ok"]
-    assert talk.observer.live == 0
+def test_requests_of_a_call_are_distinguished_by_id() -> None:
+    connection = GrpcConnection()
+    connection.call(asked("a", final=True), asked("b", final=True))
+    connection.respond(answered("b"), answered("a"), answered("b"))
+    connection.respond(
+        answered("a", None, final=True), answered("b"), answered("b", None, final=True)
+    )
+    assert told(connection.log) == ["m 1 a 1 chunks ok", "m 1 b 3 chunks ok"]
+    assert connection.observer.live == 0
 
 
 def test_the_same_id_again_goes_to_the_oldest_first() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a", final=True), asked("a", final=True))
-    talk.respond(answered("a"), answered("a", None, final=True), answered("a"), answered("a"))
-    talk.respond(answered("a", None, final=True))
-    assert told(talk.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
+    connection = GrpcConnection()
+    connection.call(asked("a", final=True), asked("a", final=True))
+    connection.respond(answered("a"), answered("a", None, final=True), answered("a"), answered("a"))
+    connection.respond(answered("a", None, final=True))
+    assert told(connection.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
 
 
 def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a", final=True), asked("b"))
-    assert [stream.silent_end for stream in talk.log.streams] == [False, True]
+    connection = GrpcConnection()
+    connection.call(asked("a", final=True), asked("b"))
+    assert [stream.silent_end for stream in connection.log.streams] == [False, True]
 
 
 @pytest.mark.parametrize("final", [None, False])
 def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
     final: bool | None,
 ) -> None:
-    talk = GrpcConnection()
-    talk.call(asked())
-    talk.respond(answered(final=final), answered(final=final))
-    last = talk.now
-    talk.ask(asked())
-    assert talk.log.of(0)[-1] == ("ended", last, "ok", "", None)
-    talk.respond(answered(final=final))
-    assert talk.observer.live == 1
-    last = talk.now
-    talk.say(CLIENT, frame(DATA, END_STREAM, 1))
-    talk.status()
-    assert talk.log.of(1)[-1] == ("ended", last, "ok", "", None)
+    connection = GrpcConnection()
+    connection.call(asked())
+    connection.respond(answered(final=final), answered(final=final))
+    last = connection.now
+    connection.send_request(asked())
+    assert connection.log.of(0)[-1] == ("ended", last, "ok", "", None)
+    connection.respond(answered(final=final))
+    assert connection.observer.live == 1
+    last = connection.now
+    connection.send(CLIENT, frame(DATA, END_STREAM, 1))
+    connection.status()
+    assert connection.log.of(1)[-1] == ("ended", last, "ok", "", None)
 
 
 def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call() -> None:
-    talk = GrpcConnection()
-    talk.call(asked())
-    talk.respond(answered())
-    talk.say(CLIENT, frame(DATA, END_STREAM, 1))
-    talk.respond(answered())
-    talk.status()
-    assert talk.log.of(0)[-1] == ("ended", talk.now, "ok", "", None)
+    connection = GrpcConnection()
+    connection.call(asked())
+    connection.respond(answered())
+    connection.send(CLIENT, frame(DATA, END_STREAM, 1))
+    connection.respond(answered())
+    connection.status()
+    assert connection.log.of(0)[-1] == ("ended", connection.now, "ok", "", None)
 
 
 def test_where_ends_show_a_request_waits_for_its_own() -> None:
-    talk = GrpcConnection()
-    talk.call(asked())
-    talk.respond(answered(), answered(final=True))
-    talk.ask(asked())
-    talk.respond(answered())
-    talk.ask(asked())
-    talk.respond(answered(), answered(final=True), answered(final=True))
-    assert told(talk.log) == ["m 1 - 2 chunks ok", "m 1 - 3 chunks ok", "m 1 - 1 chunks ok"]
+    connection = GrpcConnection()
+    connection.call(asked())
+    connection.respond(answered(), answered(final=True))
+    connection.send_request(asked())
+    connection.respond(answered())
+    connection.send_request(asked())
+    connection.respond(answered(), answered(final=True), answered(final=True))
+    assert told(connection.log) == ["m 1 - 2 chunks ok", "m 1 - 3 chunks ok", "m 1 - 1 chunks ok"]
 
 
-def test_an_end_that_shows_because_it_was_asked_for_tells_nothing_of_others() -> None:
-    talk = GrpcConnection()
-    talk.call(asked(final=True))
-    talk.respond(answered(), answered(text=None, final=True))
-    talk.ask(asked())
-    talk.respond(answered())
-    talk.ask(asked())
-    talk.respond(answered(), answered())
-    assert told(talk.log) == ["m 1 - 1 chunks ok", "m 1 - 1 chunks ok", "m 1 - 2 chunks"]
+def test_a_requested_final_response_does_not_end_other_requests() -> None:
+    connection = GrpcConnection()
+    connection.call(asked(final=True))
+    connection.respond(answered(), answered(text=None, final=True))
+    connection.send_request(asked())
+    connection.respond(answered())
+    connection.send_request(asked())
+    connection.respond(answered(), answered())
+    assert told(connection.log) == ["m 1 - 1 chunks ok", "m 1 - 1 chunks ok", "m 1 - 2 chunks"]
 
 
 def test_the_version_is_known_with_the_first_response() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a", final=True), asked("a", final=True))
-    talk.respond(answered("a"), answered("a", None, final=True), answered("a"))
-    assert [stream.version for stream in talk.log.at_start] == ["", ""]
-    assert [stream.version for stream in talk.log.streams] == ["1", "1"]
+    connection = GrpcConnection()
+    connection.call(asked("a", final=True), asked("a", final=True))
+    connection.respond(answered("a"), answered("a", None, final=True), answered("a"))
+    assert [stream.version for stream in connection.log.at_start] == ["", ""]
+    assert [stream.version for stream in connection.log.streams] == ["1", "1"]
 
 
 def test_a_text_that_looks_like_a_message_is_none() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("a"))
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(answered("a"))
     inside = enveloped(answered("a", b""))
     outside = enveloped(answered("a", b"so they say: " + inside))
     start = outside.index(inside)
     for part in (outside[:start], outside[start : start + len(inside)]):
-        talk.say(SERVER, frame(DATA, 0, 1, part))
-    assert told(talk.log) == ["m 1 a 2 chunks"]
+        connection.send(SERVER, frame(DATA, 0, 1, part))
+    assert told(connection.log) == ["m 1 a 2 chunks"]
 
 
 def test_an_end_that_does_not_show_is_found_by_silence() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), asked("b"), asked("c", final=True))
-    talk.respond(answered("a"), answered("c"))
-    heard_last = talk.now - 1
-    talk.observer.expire(heard_last + QUIET_SECONDS - 0.1)
-    assert talk.observer.live == 3
-    talk.observer.expire(heard_last + QUIET_SECONDS)
-    assert talk.log.events[-1] == ("ended", 0, heard_last, "ok", "", None)
-    talk.observer.expire(heard_last + 10 * QUIET_SECONDS)
-    assert talk.observer.live == 2
+    connection = GrpcConnection()
+    connection.call(asked("a"), asked("b"), asked("c", final=True))
+    connection.respond(answered("a"), answered("c"))
+    heard_last = connection.now - 1
+    connection.observer.expire(heard_last + QUIET_SECONDS - 0.1)
+    assert connection.observer.live == 3
+    connection.observer.expire(heard_last + QUIET_SECONDS)
+    assert connection.log.events[-1] == ("ended", 0, heard_last, "ok", "", None)
+    connection.observer.expire(heard_last + 10 * QUIET_SECONDS)
+    assert connection.observer.live == 2
 
 
 def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a", final=True), asked("a", final=True))
-    talk.respond(answered("a"), answered("a"), answered("a", None, error="boom"))
-    assert talk.log.of(0)[-1][2:4] == ("error", "in_band")
-    talk.respond(answered("a"), answered("a", None, final=True), answered("a"))
-    assert talk.observer.live == 1
-    talk.respond(answered("a", None, final=True))
-    assert told(talk.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
+    connection = GrpcConnection()
+    connection.call(asked("a", final=True), asked("a", final=True))
+    connection.respond(answered("a"), answered("a"), answered("a", None, error="boom"))
+    assert connection.log.of(0)[-1][2:4] == ("error", "in_band")
+    connection.respond(answered("a"), answered("a", None, final=True), answered("a"))
+    assert connection.observer.live == 1
+    connection.respond(answered("a", None, final=True))
+    assert told(connection.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
 
 
 def test_an_error_without_a_known_id_is_the_oldest_request_s() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), asked("b"))
-    talk.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
-    assert told(talk.log) == ["m - a error in_band", "m - b"]
+    connection = GrpcConnection()
+    connection.call(asked("a"), asked("b"))
+    connection.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
+    assert told(connection.log) == ["m - a error in_band", "m - b"]
 
 
-def test_answers_to_nobody_are_passed_over_once_a_call() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("z"), answered("z"), answered("z", None, final=True), answered("a"))
-    assert talk.log.events[1:] == [("skipped", "unmatched"), ("chunk", 0, talk.now, 0)]
+def test_unmatched_responses_are_skipped_once_per_call() -> None:
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(answered("z"), answered("z"), answered("z", None, final=True), answered("a"))
+    assert connection.log.events[1:] == [("skipped", "unmatched"), ("chunk", 0, connection.now, 0)]
 
 
 def test_what_bears_no_text_is_no_chunk() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("a", b""), answered("a", b"x"), answered("a", b""), answered("a", b"y"))
-    talk.respond(answered("a", b"", name="other"), *[answered("a", None)] * 3)
-    assert told(talk.log) == ["m 1 a 3 chunks"]
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(
+        answered("a", b""), answered("a", b"x"), answered("a", b""), answered("a", b"y")
+    )
+    connection.respond(answered("a", b"", name="other"), *[answered("a", None)] * 3)
+    assert told(connection.log) == ["m 1 a 3 chunks"]
 
 
 def test_a_tensor_of_several_texts_bears_text_if_one_does() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
+    connection = GrpcConnection()
+    connection.call(asked("a"))
     for texts, chunks in (([b"", b""], 0), ([b"", b"x"], 1), ([b"x", b""], 2), ([b"", b""], 2)):
         message = kserve.ModelStreamInferResponse.FromString(answered("a"))
         packed = b"".join(struct.pack("<I", len(text)) + text for text in texts)
         message.infer_response.raw_output_contents[0] = packed
-        talk.respond(message.SerializeToString())
-        assert sum(event[0] == "chunk" for event in talk.log.events) == chunks
+        connection.respond(message.SerializeToString())
+        assert sum(event[0] == "chunk" for event in connection.log.events) == chunks
 
 
 # Statuses
@@ -329,17 +333,17 @@ OUTCOMES = """
 @pytest.mark.parametrize("path", [INFER, "/inference.GRPCInferenceService/ModelStreamInfer"])
 def test_statuses(line: str, path: str) -> None:
     code, outcome = line.split(" ", 1)
-    talk = GrpcConnection()
-    talk.call(asked("a"), path=path)
-    talk.status(int(code))
-    assert told(talk.log) == [f"m - a {outcome}"]
+    connection = GrpcConnection()
+    connection.call(asked("a"), path=path)
+    connection.status(int(code))
+    assert told(connection.log) == [f"m - a {outcome}"]
 
 
 def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), path=INFER)
-    talk.status(14, "Request for unknown model: 'm' has no available versions")
-    assert told(talk.log) == ["m - a invalid UNAVAILABLE"]
+    connection = GrpcConnection()
+    connection.call(asked("a"), path=INFER)
+    connection.status(14, "Request for unknown model: 'm' has no available versions")
+    assert told(connection.log) == ["m - a invalid UNAVAILABLE"]
 
 
 @pytest.mark.parametrize(
@@ -357,132 +361,135 @@ def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> Non
 )
 @pytest.mark.parametrize("end", [True, False])
 def test_http_statuses(status: str, outcome: str, end: bool) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), path=INFER)
-    talk.headers(SERVER, 1, {":status": status}, end=end)
-    assert told(talk.log) == [f"m - a {outcome}"]
+    connection = GrpcConnection()
+    connection.call(asked("a"), path=INFER)
+    connection.headers(SERVER, 1, {":status": status}, end=end)
+    assert told(connection.log) == [f"m - a {outcome}"]
 
 
 def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("a"))
-    talk.say(SERVER, frame(DATA, END_STREAM, 1))
-    assert told(talk.log) == ["m 1 a 1 chunks error truncated"]
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(answered("a"))
+    connection.send(SERVER, frame(DATA, END_STREAM, 1))
+    assert told(connection.log) == ["m 1 a 1 chunks error truncated"]
 
 
-def test_a_status_before_the_request_is_whole_is_its_answer() -> None:
-    talk = GrpcConnection()
-    talk.call(path=INFER)
-    talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", text=b"x" * 99))[:60]))
-    assert talk.log.events == []
-    talk.status(8)
-    assert told(talk.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
-    assert talk.log.streams[0].prompt == 0
+def test_a_status_before_the_complete_request_ends_it() -> None:
+    connection = GrpcConnection()
+    connection.call(path=INFER)
+    connection.send(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", text=b"x" * 99))[:60]))
+    assert connection.log.events == []
+    connection.status(8)
+    assert told(connection.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
+    assert connection.log.streams[0].prompt == 0
 
 
 # Clients that leave
 
 
-def test_what_comes_after_a_reset_is_for_nobody_until_the_server_ends_it() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), asked("b"))
-    talk.respond(answered("a"))
-    talk.reset(CLIENT)
-    left = talk.now
-    talk.respond(answered("a"), answered("a"), answered("a", None, final=True))
-    assert talk.log.of(0)[2:] == [
+def test_responses_after_a_reset_belong_to_a_disconnect() -> None:
+    connection = GrpcConnection()
+    connection.call(asked("a"), asked("b"))
+    connection.respond(answered("a"))
+    connection.reset(CLIENT)
+    left = connection.now
+    connection.respond(answered("a"), answered("a"), answered("a", None, final=True))
+    assert connection.log.of(0)[2:] == [
         ("closing", left),
         ("chunk", left + 1, 0),
         ("chunk", left + 2, 0),
         ("ended", left + 3, "disconnected", "", left + 3),
     ]
-    assert talk.observer.live == 1
-    talk.reset(SERVER)
-    assert talk.log.of(1)[-1] == ("ended", talk.now, "disconnected", "", talk.now)
-    assert talk.observer.live == 0
+    assert connection.observer.live == 1
+    connection.reset(SERVER)
+    assert connection.log.of(1)[-1] == ("ended", connection.now, "disconnected", "", connection.now)
+    assert connection.observer.live == 0
 
 
 @pytest.mark.parametrize("more", [0, 2])
 def test_after_a_reset_silence_is_the_end(more: int) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.reset(CLIENT)
-    talk.respond(*[answered("a")] * more)
-    talk.observer.expire(talk.now + LINGER_SECONDS - 0.1)
-    assert talk.observer.live == 1
-    end = talk.now + LINGER_SECONDS
-    talk.observer.expire(end)
-    stopped = talk.now if more else None
-    assert talk.log.events[-1] == ("ended", 0, end, "disconnected", "", stopped)
-    assert talk.observer.live == 0
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.reset(CLIENT)
+    connection.respond(*[answered("a")] * more)
+    connection.observer.expire(connection.now + LINGER_SECONDS - 0.1)
+    assert connection.observer.live == 1
+    end = connection.now + LINGER_SECONDS
+    connection.observer.expire(end)
+    stopped = connection.now if more else None
+    assert connection.log.events[-1] == ("ended", 0, end, "disconnected", "", stopped)
+    assert connection.observer.live == 0
 
 
 def test_a_reset_after_the_end_is_nothing() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("a", final=True))
-    talk.reset(CLIENT)
-    talk.status()
-    assert told(talk.log) == ["m 1 a 1 chunks ok"]
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(answered("a", final=True))
+    connection.reset(CLIENT)
+    connection.status()
+    assert told(connection.log) == ["m 1 a 1 chunks ok"]
 
 
 def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), asked("b"))
-    talk.observer.half_closed(CLIENT, talk.now)
-    talk.observer.half_closed(CLIENT, talk.now)
-    talk.respond(answered("a"), answered("a", final=True))
-    talk.observer.half_closed(SERVER, 99.0)
-    assert told(talk.log) == ["m 1 a closing 2 chunks ok", "m - b closing disconnected stopped"]
+    connection = GrpcConnection()
+    connection.call(asked("a"), asked("b"))
+    connection.observer.half_closed(CLIENT, connection.now)
+    connection.observer.half_closed(CLIENT, connection.now)
+    connection.respond(answered("a"), answered("a", final=True))
+    connection.observer.half_closed(SERVER, 99.0)
+    assert told(connection.log) == [
+        "m 1 a closing 2 chunks ok",
+        "m - b closing disconnected stopped",
+    ]
 
 
-def test_a_server_that_answers_the_end_of_a_connection_by_a_status_has_lost_its_client() -> None:
+def test_a_status_after_the_client_s_fin_is_a_disconnect() -> None:
     # As gRPC's C core does when a client is killed: UNAVAILABLE, "Socket closed".
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("a"))
-    talk.observer.half_closed(CLIENT, talk.now)
-    talk.status(14)
-    assert told(talk.log) == ["m 1 a 1 chunks closing disconnected stopped"]
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(answered("a"))
+    connection.observer.half_closed(CLIENT, connection.now)
+    connection.status(14)
+    assert told(connection.log) == ["m 1 a 1 chunks closing disconnected stopped"]
 
 
 @pytest.mark.parametrize("closed_before", [True, False])
 def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.respond(answered("a"))
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.respond(answered("a"))
     if closed_before:
-        talk.observer.half_closed(CLIENT, talk.now)
-    talk.respond(answered("a"))
-    talk.observer.aborted(99.0)
-    stopped = talk.now if closed_before else None
-    assert talk.log.events[-1] == ("ended", 0, 99.0, "disconnected", "", stopped)
+        connection.observer.half_closed(CLIENT, connection.now)
+    connection.respond(answered("a"))
+    connection.observer.aborted(99.0)
+    stopped = connection.now if closed_before else None
+    assert connection.log.events[-1] == ("ended", 0, 99.0, "disconnected", "", stopped)
 
 
 def test_a_server_that_goes_away() -> None:
     for end, reason in (
-        (lambda talk: talk.observer.half_closed(SERVER, 9.0), "truncated"),
-        (lambda talk: talk.observer.server_lost(9.0), "reset"),
-        (lambda talk: talk.reset(SERVER), "reset"),
+        (lambda connection: connection.observer.half_closed(SERVER, 9.0), "truncated"),
+        (lambda connection: connection.observer.server_lost(9.0), "reset"),
+        (lambda connection: connection.reset(SERVER), "reset"),
     ):
-        talk = GrpcConnection()
-        talk.call(asked("a"))
-        end(talk)
-        assert told(talk.log) == [f"m - a error {reason}"]
+        connection = GrpcConnection()
+        connection.call(asked("a"))
+        end(connection)
+        assert told(connection.log) == [f"m - a error {reason}"]
 
 
 def test_a_refused_stream_is_rejected() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.reset(SERVER, 7)
-    assert told(talk.log) == ["m - a rejected reset"]
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.reset(SERVER, 7)
+    assert told(connection.log) == ["m - a rejected reset"]
 
 
 # What is asked
 
 
-def test_the_prompt_is_told_by_all_but_the_id() -> None:
+def test_the_prompt_hash_excludes_the_id() -> None:
     prompts = {
         (text[:5], salt, request_id): _prompt(asked(request_id, text=text), salt)
         for text in (b"hello", b"x" * HELD_BYTES * 3, b"y" * HELD_BYTES * 3 + b"z")
@@ -497,9 +504,9 @@ def test_the_prompt_is_told_by_all_but_the_id() -> None:
 
 
 def _prompt(message: bytes, salt: bytes) -> int:
-    talk = GrpcConnection(ObserverSettings(salt=salt))
-    talk.call(message)
-    return talk.log.streams[0].prompt
+    connection = GrpcConnection(ObserverSettings(salt=salt))
+    connection.call(message)
+    return connection.log.streams[0].prompt
 
 
 @pytest.mark.parametrize(
@@ -507,26 +514,26 @@ def _prompt(message: bytes, salt: bytes) -> int:
 )
 def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
     assert callable(compress)
-    talk = GrpcConnection()
-    talk.call(grpc_encoding=encoding)
-    talk.ask(compress(asked("a", text=b"hello " * 99)), compressed=1)
-    talk.headers(SERVER, 1, {":status": "200", "grpc-encoding": encoding})
-    talk.say(SERVER, frame(DATA, 0, 1, enveloped(compress(answered("a")), 1)))
-    assert told(talk.log) == ["m 1 a 1 chunks"]
-    assert talk.log.streams[0].prompt == _prompt(asked("", text=b"hello " * 99), b"")
+    connection = GrpcConnection()
+    connection.call(grpc_encoding=encoding)
+    connection.send_request(compress(asked("a", text=b"hello " * 99)), compressed=1)
+    connection.headers(SERVER, 1, {":status": "200", "grpc-encoding": encoding})
+    connection.send(SERVER, frame(DATA, 0, 1, enveloped(compress(answered("a")), 1)))
+    assert told(connection.log) == ["m 1 a 1 chunks"]
+    assert connection.log.streams[0].prompt == _prompt(asked("", text=b"hello " * 99), b"")
 
 
 def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> None:
-    talk = GrpcConnection()
+    connection = GrpcConnection()
     bomb = gzip.compress(asked("a", text=b"\0" * 100_000_000), 1)
-    talk.call(grpc_encoding="gzip")
+    connection.call(grpc_encoding="gzip")
     tracemalloc.start()
-    talk.ask(bomb, compressed=1)
+    connection.send_request(bomb, compressed=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * len(bomb) + 1_000_000
-    assert told(talk.log) == ["m - a"]
-    assert talk.log.streams[0].prompt == 0
+    assert told(connection.log) == ["m - a"]
+    assert connection.log.streams[0].prompt == 0
 
 
 @pytest.mark.parametrize(
@@ -541,41 +548,41 @@ def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> N
 def test_messages_that_cannot_be_read_lose_the_call(
     encoding: str, body: bytes, compressed: int, reason: str
 ) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), grpc_encoding=encoding)
-    talk.ask(body, compressed=compressed)
-    assert talk.log.events[1:] == [("skipped", reason), ("lost", 0)]
-    assert talk.observer.live == 0
-    talk.respond(answered("a"))
-    assert not talk.observer.inactive
+    connection = GrpcConnection()
+    connection.call(asked("a"), grpc_encoding=encoding)
+    connection.send_request(body, compressed=compressed)
+    assert connection.log.events[1:] == [("skipped", reason), ("lost", 0)]
+    assert connection.observer.live == 0
+    connection.respond(answered("a"))
+    assert not connection.observer.inactive
 
 
 def test_a_large_message_passes_without_being_kept() -> None:
-    talk = GrpcConnection()
+    connection = GrpcConnection()
     request = enveloped(asked("a", text=b"x" * 20_000_000))
     answer = enveloped(answered("a", b"y" * 20_000_000))
-    talk.call()
-    pieces = [
+    connection.call()
+    segments = [
         (way, frame(DATA, 0, 1, whole[at : at + 16384]))
         for way, whole in ((CLIENT, request), (SERVER, answer))
         for at in range(0, len(whole), 16384)
     ]
     tracemalloc.start()
-    for way, piece in pieces:
-        talk.observer.feed(way, piece, 9.0)
+    for way, segment in segments:
+        connection.observer.feed(way, segment, 9.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert told(talk.log) == ["m 1 a 1 chunks"]
+    assert told(connection.log) == ["m 1 a 1 chunks"]
     assert peak < 10 * HELD_BYTES
 
 
 def test_no_text_is_kept() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a", text=b"a secret"))
+    connection = GrpcConnection()
+    connection.call(asked("a", text=b"a secret"))
     for index in range(9):
-        talk.respond(answered("a", b"secret %d" % index))
-    assert told(talk.log) == ["m 1 a 9 chunks"]
-    assert b"secret" not in b"".join(_reachable(talk.observer))
+        connection.respond(answered("a", b"secret %d" % index))
+    assert told(connection.log) == ["m 1 a 9 chunks"]
+    assert b"secret" not in b"".join(_reachable(connection.observer))
 
 
 def _reachable(root: object) -> list[bytes]:

@@ -189,7 +189,7 @@ OK = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"text_output": "whole"}'[:-
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_is_told_of_a_recorded_connection(name: str) -> None:
+def test_recorded_connection_events_match_the_golden_file(name: str) -> None:
     log, observer = watched(recorded(name))
 
     assert told(log) == TOLD[name]
@@ -208,22 +208,22 @@ def test_times_are_those_of_the_bytes() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("size", [1, 2, 7, 1000000])
-def test_pieces_of_any_one_size_give_the_same(name: str, size: int) -> None:
+def test_segments_of_any_fixed_size_give_the_same_events(name: str, size: int) -> None:
     lines = recorded(name)
     whole, _ = watched(lines)
-    pieces, _ = watched(cut(lines, lambda: size))
+    segments, _ = watched(cut(lines, lambda: size))
 
-    assert (pieces.timeless(), pieces.known()) == (whole.timeless(), whole.known())
+    assert (segments.timeless(), segments.known()) == (whole.timeless(), whole.known())
 
 
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(RECORDED), seed=st.integers(0, 2**32), most=st.integers(1, 400))
-def test_any_pieces_give_the_same(name: str, seed: int, most: int) -> None:
+def test_any_segmentation_gives_the_same_events(name: str, seed: int, most: int) -> None:
     lines, chance = recorded(name), random.Random(seed)
     whole, _ = watched(lines)
-    pieces, _ = watched(cut(lines, lambda: chance.randint(1, most)))
+    segments, _ = watched(cut(lines, lambda: chance.randint(1, most)))
 
-    assert (pieces.timeless(), pieces.known()) == (whole.timeless(), whole.known())
+    assert (segments.timeless(), segments.known()) == (whole.timeless(), whole.known())
 
 
 # What no server or client should send
@@ -290,7 +290,7 @@ def test_mangled_connections_do_no_harm(lines: list[Line]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    pieces=st.lists(
+    segments=st.lists(
         st.tuples(
             st.sampled_from([CLIENT, SERVER]),
             st.one_of(
@@ -301,9 +301,9 @@ def test_mangled_connections_do_no_harm(lines: list[Line]) -> None:
         max_size=12,
     )
 )
-def test_random_bytes_do_no_harm(pieces: list[tuple[Direction, bytes]]) -> None:
+def test_random_bytes_do_no_harm(segments: list[tuple[Direction, bytes]]) -> None:
     log, observer = watched()
-    for direction, data in pieces:
+    for direction, data in segments:
         observer.feed(direction, data, 1.0)
         check(log, observer)
 
@@ -485,14 +485,14 @@ def test_requests_that_are_merely_unusual_are_taken(request_bytes: bytes) -> Non
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x00", "upgrade"),
     ],
 )
-def test_answers_that_are_not_understood_make_blind(answer: bytes, word: str) -> None:
+def test_a_malformed_response_makes_the_observer_inactive(answer: bytes, word: str) -> None:
     log, observer = watched([(CLIENT, 1.0, post()), (SERVER, 2.0, answer), (SERVER, 3.0, TOKEN)])
 
     assert (observer.inactive, observer.refusal, observer.live) == (True, "", 0)
     assert told(log) == ["started 0", "lost 0", f"skipped {word}"]
 
 
-def test_an_answer_nobody_asked_for_makes_blind() -> None:
+def test_an_unsolicited_response_makes_the_observer_inactive() -> None:
     log, observer = watched([(SERVER, 1.0, b"HTTP/1.1 408 Request Timeout\r\n\r\n")])
 
     assert observer.inactive
@@ -517,7 +517,7 @@ def test_an_answer_nobody_asked_for_makes_blind() -> None:
         ),
     ],
 )
-def test_other_requests_are_followed_but_not_told(request_bytes: bytes, answer: bytes) -> None:
+def test_other_requests_are_parsed_but_not_reported(request_bytes: bytes, answer: bytes) -> None:
     log, observer = watched(
         [
             (CLIENT, 1.0, request_bytes),
@@ -531,7 +531,7 @@ def test_other_requests_are_followed_but_not_told(request_bytes: bytes, answer: 
     assert observer.live == 1
 
 
-def test_a_tunnel_is_passed_over() -> None:
+def test_a_tunnel_is_skipped() -> None:
     log, observer = watched(
         [
             (CLIENT, 1.0, b"CONNECT a:1 HTTP/1.1\r\n\r\n"),
@@ -544,7 +544,7 @@ def test_a_tunnel_is_passed_over() -> None:
     assert told(log) == ["skipped connect"]
 
 
-def test_an_answer_may_come_before_the_request_is_whole() -> None:
+def test_a_response_may_start_before_the_request_is_complete() -> None:
     early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
     head, rest = post(b"{}" * 50)[:-50], post(b"{}" * 50)[-50:]
     log, observer = watched(
@@ -563,7 +563,7 @@ def test_an_answer_may_come_before_the_request_is_whole() -> None:
     assert not observer.inactive
 
 
-def test_request_and_answer_may_pass_each_other() -> None:
+def test_request_and_response_may_overlap() -> None:
     path = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 40\r\n\r\n"
     log, _ = watched(
         [
@@ -578,7 +578,7 @@ def test_request_and_answer_may_pass_each_other() -> None:
     assert (log.streams[0].model, log.streams[0].output_tokens) == ("m", 5)
 
 
-def test_pipelined_requests_are_answered_in_their_order() -> None:
+def test_pipelined_responses_belong_to_requests_in_order() -> None:
     log, observer = watched()
     observer.feed(CLIENT, post(model="a") + b"GET /metrics HTTP/1.1\r\n\r\n" + post(model="b"), 1.0)
     assert observer.live == 3
@@ -603,7 +603,7 @@ def test_pipelined_requests_are_answered_in_their_order() -> None:
         (502, "error"), (503, "rejected"), (504, "timeout"),
     ],
 )  # fmt: skip
-def test_the_status_tells_the_outcome(status: int, outcome: str) -> None:
+def test_the_status_determines_the_outcome(status: int, outcome: str) -> None:
     answer = b"HTTP/1.1 %d Word\r\nContent-Length: 2\r\n\r\n{}" % status
     log, _ = watched([(CLIENT, 1.0, post()), (SERVER, 2.0, answer)])
 
@@ -642,7 +642,7 @@ SERVER_RST: Line = (SERVER, 6.0, False)
         ([REQUEST, CLIENT_FIN, BEGUN, END, CLIENT_RST], True, (5.0, "ok", "", None)),
     ],
 )
-def test_who_left_and_when(lines: list[Line], closing: bool, end: tuple[object, ...]) -> None:
+def test_ends_of_connections(lines: list[Line], closing: bool, end: tuple[object, ...]) -> None:
     log, observer = watched([*lines, (SERVER, 7.0, TOKEN), (CLIENT, 8.0, post())])
 
     events = log.of(0)
@@ -665,21 +665,21 @@ def test_nothing_ends_by_a_half_closed_connection_alone() -> None:
     assert observer.live == 1
 
 
-def test_requests_behind_the_one_being_answered_end_with_the_connection() -> None:
+def test_pending_requests_end_with_the_connection() -> None:
     log, _ = watched([REQUEST, (CLIENT, 1.5, post()), BEGUN, CLIENT_FIN, MORE, CLIENT_RST])
 
     assert log.of(0)[-1] == ("ended", 6.0, "disconnected", "", 4.0)
     assert log.of(1)[1:] == [("closing", 3.0), ("ended", 6.0, "disconnected", "", None)]
 
 
-def test_a_request_that_never_arrived_whole_is_not_told() -> None:
+def test_an_incomplete_request_is_not_reported() -> None:
     log, observer = watched([(CLIENT, 1.0, post()[:-1]), (CLIENT, 2.0, None), SERVER_FIN])
 
     assert log.events == []
     assert observer.live == 0
 
 
-def test_a_client_that_closed_its_half_early_may_still_be_answered() -> None:
+def test_a_half_closed_client_may_still_receive_its_response() -> None:
     answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 9\r\n\r\n"
     log, _ = watched([(CLIENT, 1.0, post()[:-1]), (CLIENT, 2.0, None), (SERVER, 3.0, answer)])
 
@@ -696,7 +696,7 @@ def test_a_body_until_the_end_of_the_connection_is_whole_then() -> None:
 # Gaps, back-pressure, tenants, prompts
 
 
-def test_after_a_gap_the_next_request_is_told() -> None:
+def test_the_next_request_after_missing_bytes_is_reported() -> None:
     log, observer = watched([REQUEST, BEGUN])
     observer.gap(SERVER, 3.0)
     show(
@@ -722,7 +722,7 @@ def test_after_a_gap_what_cannot_be_followed_is_lost_again() -> None:
     assert told(log) == ["started 0", "lost 0", "started 1", "ended 1 ok  False"]
 
 
-def test_backpressure_is_of_the_answer_under_way() -> None:
+def test_backpressure_belongs_to_the_active_response() -> None:
     log, observer = watched()
     observer.backpressure(1.0)
     show(observer, [REQUEST, (CLIENT, 1.5, post()), BEGUN])

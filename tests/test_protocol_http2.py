@@ -55,9 +55,9 @@ CALL = {":method": "POST", ":path": STREAM_INFER, "content-type": "application/g
 
 
 def conversation() -> GrpcConnection:
-    """Return a talk with every kind of frame in it, in every form that they may have."""
-    talk = GrpcConnection(ObserverSettings(tenant_header="x-team", salt=b"salt"))
-    talk.say(
+    """Return a connection with every kind of frame in it, in every form that they may have."""
+    connection = GrpcConnection(ObserverSettings(tenant_header="x-team", salt=b"salt"))
+    connection.send(
         CLIENT,
         frame(SETTINGS, 0, 0, struct.pack(">HI", 1, 0)),
         frame(WINDOW, 0, 0, b"\0\0\1\0"),
@@ -65,17 +65,17 @@ def conversation() -> GrpcConnection:
         frame(PRIORITY, 0, 1, bytes(5)),
         frame(0x42, 0xFF, 7, b"nobody knows this"),
     )
-    block = talk.block(CLIENT, CALL | {"x-team": "blue", "user-agent": "a" * 300})
+    block = connection.block(CLIENT, CALL | {"x-team": "blue", "user-agent": "a" * 300})
     priority = struct.pack(">IB", 0, 16)
     flags = PADDED | WITH_PRIORITY
-    talk.say(
+    connection.send(
         CLIENT,
         frame(HEADERS, flags, 1, b"\7" + priority + block[:5] + bytes(7)),
         frame(CONTINUATION, 0, 1, block[5:20]),
         frame(CONTINUATION, END_HEADERS, 1, block[20:]),
     )
     one, two = enveloped(asked("a")), enveloped(asked("b", text=b"long " * 3000))
-    talk.say(
+    connection.send(
         CLIENT,
         frame(DATA, PADDED, 1, b"\3" + one[:10] + bytes(3)),
         frame(DATA, 0, 1, one[10:] + two[:3]),
@@ -84,18 +84,18 @@ def conversation() -> GrpcConnection:
         frame(DATA, 0, 1, two[9000:]),
         frame(DATA, PADDED | END_STREAM, 1, b"\5" + bytes(5)),
     )
-    talk.headers(SERVER, 1, {":status": "100"})
-    talk.headers(SERVER, 1, {":status": "200"})
+    connection.headers(SERVER, 1, {":status": "100"})
+    connection.headers(SERVER, 1, {":status": "200"})
     three = [enveloped(answered(one)) for one in "aba"]
-    talk.say(
+    connection.send(
         SERVER,
         frame(DATA, 0, 1, three[0] + three[1] + three[2][:30]),
         frame(PING, 1, 0, bytes(8)),
         frame(DATA, PADDED, 1, b"\xff" + three[2][30:] + bytes(255)),
     )
-    talk.respond(answered("b", b"x" * 20000), answered("a", None, final=True))
-    talk.status()
-    return talk
+    connection.respond(answered("b", b"x" * 20000), answered("a", None, final=True))
+    connection.status()
+    return connection
 
 
 def test_frames_of_every_form() -> None:
@@ -145,7 +145,7 @@ def test_any_split_is_the_same(name: str, most: int, seed: int) -> None:
 
 
 @given(st.sampled_from(sorted(SPLIT)), st.integers(1, 5))
-def test_pieces_that_come_together_are_the_same(name: str, most: int) -> None:
+def test_merged_segments_give_the_same_events(name: str, most: int) -> None:
     lines = SPLIT[name]
     together: list[Line] = []
     for way, at, what in lines:
@@ -173,12 +173,12 @@ def test_data_that_end_a_stream_end_it_with_their_last_byte(padding: int | None)
         frame(DATA, 0, 1, message) + frame(DATA, PADDED | END_STREAM, 1, b"\0"),
         frame(DATA, 0, 1, message) + frame(DATA, END_STREAM, 1),
     ):
-        talk = GrpcConnection()
-        talk.call(asked("a"))
+        connection = GrpcConnection()
+        connection.call(asked("a"))
         for at in range(len(data)):
-            assert talk.observer.live == 1
-            talk.say(SERVER, data[at : at + 1])
-        assert [event[0] for event in talk.log.events] == ["started", "chunk", "ended"]
+            assert connection.observer.live == 1
+            connection.send(SERVER, data[at : at + 1])
+        assert [event[0] for event in connection.log.events] == ["started", "chunk", "ended"]
 
 
 # What breaks the rules
@@ -206,22 +206,26 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_a_connection_that_breaks_the_rules_is_left_alone(what: str) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), stream=5)
-    talk.say(CLIENT, BREAKS[what])
-    assert talk.log.events[1:] == [("skipped", "malformed"), ("lost", 0)]
-    assert (talk.observer.inactive, talk.observer.live, talk.observer.refusal) == (True, 0, "")
-    talk.respond(answered("a"), stream=5)
-    talk.observer.gap(CLIENT, 9.0)
-    talk.observer.aborted(9.0)
-    assert len(talk.log.events) == 3
+def test_a_malformed_connection_makes_the_observer_inactive(what: str) -> None:
+    connection = GrpcConnection()
+    connection.call(asked("a"), stream=5)
+    connection.send(CLIENT, BREAKS[what])
+    assert connection.log.events[1:] == [("skipped", "malformed"), ("lost", 0)]
+    assert (
+        connection.observer.inactive,
+        connection.observer.live,
+        connection.observer.refusal,
+    ) == (True, 0, "")
+    connection.respond(answered("a"), stream=5)
+    connection.observer.gap(CLIENT, 9.0)
+    connection.observer.aborted(9.0)
+    assert len(connection.log.events) == 3
 
 
 def test_a_short_goaway_breaks_the_rules() -> None:
-    talk = GrpcConnection()
-    talk.say(SERVER, frame(GOAWAY, 0, 0, bytes(7)))
-    assert talk.log.events == [("skipped", "malformed")]
+    connection = GrpcConnection()
+    connection.send(SERVER, frame(GOAWAY, 0, 0, bytes(7)))
+    assert connection.log.events == [("skipped", "malformed")]
 
 
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
@@ -234,9 +238,9 @@ def test_a_side_begins_with_its_settings(direction: int) -> None:
 
 
 def test_a_server_that_pushes_is_not_followed() -> None:
-    talk = GrpcConnection()
-    talk.say(SERVER, frame(PUSH, END_HEADERS, 1, bytes(4)))
-    assert talk.log.events == [("skipped", "push")]
+    connection = GrpcConnection()
+    connection.send(SERVER, frame(PUSH, END_HEADERS, 1, bytes(4)))
+    assert connection.log.events == [("skipped", "push")]
 
 
 def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
@@ -249,11 +253,11 @@ def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
 
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
 def test_after_a_gap_all_is_lost(direction: int) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), asked("b"))
-    talk.observer.gap(direction, 9.0)
-    assert talk.log.events[2:] == [("skipped", "gap"), ("lost", 0), ("lost", 1)]
-    assert (talk.observer.inactive, talk.observer.live) == (True, 0)
+    connection = GrpcConnection()
+    connection.call(asked("a"), asked("b"))
+    connection.observer.gap(direction, 9.0)
+    assert connection.log.events[2:] == [("skipped", "gap"), ("lost", 0), ("lost", 1)]
+    assert (connection.observer.inactive, connection.observer.live) == (True, 0)
 
 
 # Bounds
@@ -262,15 +266,18 @@ def test_after_a_gap_all_is_lost(direction: int) -> None:
 def test_headers_beyond_the_bound() -> None:
     bomb = Encoder()
     many = bomb.encode([("x", "y" * 4000)]) + bomb.encode([("x", "y" * 4000)]) * 20
-    pieces = [frame(CONTINUATION, 0, 1, bytes(16000))] * 5
+    segments = [frame(CONTINUATION, 0, 1, bytes(16000))] * 5
     for what in (
         frame(HEADERS, END_HEADERS, 1, many),
-        frame(HEADERS, 0, 1, b"") + b"".join(pieces),
+        frame(HEADERS, 0, 1, b"") + b"".join(segments),
         frame(HEADERS, 0, 1, bytes(MAX_HEADER_BYTES + 1))[:100],
     ):
-        talk = GrpcConnection()
-        talk.say(CLIENT, what)
-        assert (talk.log.events, talk.observer.inactive) == ([("skipped", "headers")], True)
+        connection = GrpcConnection()
+        connection.send(CLIENT, what)
+        assert (connection.log.events, connection.observer.inactive) == (
+            [("skipped", "headers")],
+            True,
+        )
 
 
 def indexed(stream: int, fields: int) -> bytes:
@@ -281,9 +288,9 @@ def indexed(stream: int, fields: int) -> bytes:
 
 def test_fields_of_a_block_are_bounded() -> None:
     for fields, fits in ((MAX_FIELDS, True), (MAX_FIELDS + 1, False)):
-        talk = GrpcConnection()
-        talk.say(CLIENT, indexed(1, fields))
-        assert talk.observer.inactive != fits
+        connection = GrpcConnection()
+        connection.send(CLIENT, indexed(1, fields))
+        assert connection.observer.inactive != fits
 
 
 @pytest.mark.parametrize("fields", [1, 15, 100])
@@ -324,14 +331,14 @@ def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
 @given(st.lists(st.sampled_from(["blue", "red", "green"]), max_size=20))
 def test_the_same_block_means_something_else_once_the_table_has_changed(teams: list[str]) -> None:
     """The newest entry of the table has always the same index."""
-    talk, encoder = GrpcConnection(ObserverSettings(tenant_header="x-team")), Encoder()
+    connection, encoder = GrpcConnection(ObserverSettings(tenant_header="x-team")), Encoder()
     blocks = []
     for number, team in enumerate(teams):
         fields = [NeverIndexedHeaderTuple(name, value) for name, value in CALL.items()]
         blocks.append(encoder.encode([*fields, ("x-team", team)]))
-        talk.say(CLIENT, frame(HEADERS, END_HEADERS, 2 * number + 1, blocks[-1]))
-        talk.ask(asked("a"), stream=2 * number + 1)
-    assert [stream.tenant for stream in talk.log.streams] == teams
+        connection.send(CLIENT, frame(HEADERS, END_HEADERS, 2 * number + 1, blocks[-1]))
+        connection.send_request(asked("a"), stream=2 * number + 1)
+    assert [stream.tenant for stream in connection.log.streams] == teams
 
 
 def test_the_second_block_of_two_tenants_is_the_same() -> None:
@@ -343,59 +350,63 @@ def test_the_second_block_of_two_tenants_is_the_same() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 3)), max_size=40))
 def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> None:
-    talk = GrpcConnection(ObserverSettings(tenant_header="x-team"))
+    connection = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     teams = [team * length for team, length in calls]
     for number, team in enumerate(teams):
-        talk.call(asked("a"), stream=2 * number + 1, x_team=team)
-        talk.headers(SERVER, 2 * number + 1, {":status": "200", "x-team": team})
-        talk.status(stream=2 * number + 1)
-    assert [stream.tenant for stream in talk.log.streams] == teams
-    assert [event[3] for event in talk.log.events if event[0] == "ended"] == ["ok"] * len(teams)
+        connection.call(asked("a"), stream=2 * number + 1, x_team=team)
+        connection.headers(SERVER, 2 * number + 1, {":status": "200", "x-team": team})
+        connection.status(stream=2 * number + 1)
+    assert [stream.tenant for stream in connection.log.streams] == teams
+    assert [event[3] for event in connection.log.events if event[0] == "ended"] == ["ok"] * len(
+        teams
+    )
 
 
 def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
     for size, fits in ((0, True), (16384, True), (MAX_HEADER_BYTES, True), (1 << 20, False)):
-        talk, encoder = GrpcConnection(), Encoder()
+        connection, encoder = GrpcConnection(), Encoder()
         encoder.header_table_size = size
         for stream in (1, 3):
             block = encoder.encode([*CALL.items(), ("x", "y" * 5000)])
-            talk.say(CLIENT, frame(HEADERS, END_HEADERS, stream, block))
-            talk.ask(asked("a"), stream=stream)
-        assert len(talk.log.streams) == 2 * fits
-        assert talk.observer.inactive != fits
+            connection.send(CLIENT, frame(HEADERS, END_HEADERS, stream, block))
+            connection.send_request(asked("a"), stream=stream)
+        assert len(connection.log.streams) == 2 * fits
+        assert connection.observer.inactive != fits
 
 
-def test_more_calls_than_the_bound_are_passed_over() -> None:
-    talk = GrpcConnection()
+def test_calls_above_the_limit_are_skipped() -> None:
+    connection = GrpcConnection()
     for number in range(MAX_CALLS + 1):
-        talk.call(asked("a"), stream=2 * number + 1, path=INFER)
-    assert talk.observer.live == MAX_CALLS
-    assert talk.log.events[-1] == ("skipped", "calls")
-    talk.status(stream=1)
-    talk.call(asked("b"), stream=9999)
-    assert talk.observer.live == MAX_CALLS
+        connection.call(asked("a"), stream=2 * number + 1, path=INFER)
+    assert connection.observer.live == MAX_CALLS
+    assert connection.log.events[-1] == ("skipped", "calls")
+    connection.status(stream=1)
+    connection.call(asked("b"), stream=9999)
+    assert connection.observer.live == MAX_CALLS
 
 
-def test_calls_that_were_left_make_room_once_the_server_is_done() -> None:
-    talk = GrpcConnection()
+def test_cancelled_calls_free_their_place_once_the_server_stops() -> None:
+    connection = GrpcConnection()
     for number in range(MAX_CALLS + 1):
         stream = 2 * number + 1
-        talk.call(asked("a"), stream=stream)
-        talk.reset(CLIENT, stream=stream)
-        talk.respond(answered("a", final=True), stream=stream)
-    assert ("skipped", "calls") not in talk.log.events
-    assert len(talk.log.streams) == MAX_CALLS + 1
+        connection.call(asked("a"), stream=stream)
+        connection.reset(CLIENT, stream=stream)
+        connection.respond(answered("a", final=True), stream=stream)
+    assert ("skipped", "calls") not in connection.log.events
+    assert len(connection.log.streams) == MAX_CALLS + 1
 
 
-def test_more_requests_than_the_bound_are_passed_over() -> None:
-    talk = GrpcConnection()
-    talk.call()
-    talk.say(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", final=True)) * (MAX_REQUESTS + 1)))
-    assert talk.observer.live == MAX_REQUESTS
-    assert talk.log.events[-1] == ("skipped", "crowded")
-    talk.respond(answered("a", final=True))
-    talk.ask(asked("a", final=True))
-    assert talk.observer.live == MAX_REQUESTS
+def test_requests_above_the_limit_are_skipped() -> None:
+    connection = GrpcConnection()
+    connection.call()
+    connection.send(
+        CLIENT, frame(DATA, 0, 1, enveloped(asked("a", final=True)) * (MAX_REQUESTS + 1))
+    )
+    assert connection.observer.live == MAX_REQUESTS
+    assert connection.log.events[-1] == ("skipped", "crowded")
+    connection.respond(answered("a", final=True))
+    connection.send_request(asked("a", final=True))
+    assert connection.observer.live == MAX_REQUESTS
 
 
 # Streams
@@ -410,28 +421,28 @@ def test_more_requests_than_the_bound_are_passed_over() -> None:
         (3, 11, {0: ("error", "reset"), 1: ("error", "reset")}),
     ],
 )
-def test_a_server_that_goes_away_says_which_calls_it_has_taken(
+def test_goaway_rejects_the_calls_not_started(
     last: int, code: int, ends: dict[int, tuple[str, str]]
 ) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), stream=1)
-    talk.call(asked("b"), stream=3)
-    talk.say(SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + b"why"))
-    told = {event[1]: event[3:5] for event in talk.log.events if event[0] == "ended"}
+    connection = GrpcConnection()
+    connection.call(asked("a"), stream=1)
+    connection.call(asked("b"), stream=3)
+    connection.send(SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + b"why"))
+    told = {event[1]: event[3:5] for event in connection.log.events if event[0] == "ended"}
     assert told == ends
-    assert talk.observer.live == 2 - len(ends)
+    assert connection.observer.live == 2 - len(ends)
 
 
 def test_a_client_that_goes_away_is_still_there() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
-    talk.say(CLIENT, frame(GOAWAY, 0, 0, bytes(8)))
-    talk.respond(answered("a", final=True))
-    assert talk.log.events[-1][3:5] == ("ok", "")
+    connection = GrpcConnection()
+    connection.call(asked("a"))
+    connection.send(CLIENT, frame(GOAWAY, 0, 0, bytes(8)))
+    connection.respond(answered("a", final=True))
+    assert connection.log.events[-1][3:5] == ("ok", "")
 
 
-def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
-    talk = GrpcConnection()
+def test_non_grpc_requests_are_skipped_once_each() -> None:
+    connection = GrpcConnection()
     for stream, method, path, kind in (
         (1, "GET", "/v2/health/ready", ""),
         (3, "POST", "/inference.GRPCInferenceService/ServerLive", "application/grpc"),
@@ -440,44 +451,44 @@ def test_what_is_no_grpc_is_passed_over_once_per_request() -> None:
         (9, "POST", "/v1/chat/completions", "application/json"),
     ):
         fields = {":method": method, ":path": path, "content-type": kind}
-        talk.headers(CLIENT, stream, fields)
-        talk.say(CLIENT, frame(DATA, END_STREAM, stream, b"whatever"))
-        talk.headers(SERVER, stream, {":status": "200"})
-        talk.say(SERVER, frame(DATA, END_STREAM, stream, b"whatever"))
-        assert talk.log.events == [("skipped", "http2")] * max(0, (stream - 5) // 2)
-    talk.call(asked("a"), stream=11)
-    assert talk.observer.live == 1
+        connection.headers(CLIENT, stream, fields)
+        connection.send(CLIENT, frame(DATA, END_STREAM, stream, b"whatever"))
+        connection.headers(SERVER, stream, {":status": "200"})
+        connection.send(SERVER, frame(DATA, END_STREAM, stream, b"whatever"))
+        assert connection.log.events == [("skipped", "http2")] * max(0, (stream - 5) // 2)
+    connection.call(asked("a"), stream=11)
+    assert connection.observer.live == 1
 
 
-def test_the_tenant_is_what_the_header_says_and_no_more_than_fits() -> None:
-    talk = GrpcConnection(ObserverSettings(tenant_header="x-team"))
+def test_the_tenant_header_is_truncated() -> None:
+    connection = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     for stream, team in ((1, "blue"), (3, "é" * 500)):
-        talk.call(asked("a"), stream=stream, x_team=team)
-    talk.call(asked("a"), stream=5)
-    assert [stream.tenant for stream in talk.log.streams] == ["blue", "é" * 128, ""]
+        connection.call(asked("a"), stream=stream, x_team=team)
+    connection.call(asked("a"), stream=5)
+    assert [stream.tenant for stream in connection.log.streams] == ["blue", "é" * 128, ""]
 
 
 def test_a_repeated_status_is_nothing() -> None:
     """Triton sends the status of a call that timed out four times."""
-    talk = GrpcConnection()
-    talk.call(asked("a"), path=INFER)
+    connection = GrpcConnection()
+    connection.call(asked("a"), path=INFER)
     for _ in range(4):
-        talk.status(4)
-        talk.reset(SERVER, 0)
-    talk.call(asked("b"), path=INFER, stream=3)
-    talk.status(0, stream=3)
-    assert [event[3] for event in talk.log.events if event[0] == "ended"] == ["timeout", "ok"]
+        connection.status(4)
+        connection.reset(SERVER, 0)
+    connection.call(asked("b"), path=INFER, stream=3)
+    connection.status(0, stream=3)
+    assert [event[3] for event in connection.log.events if event[0] == "ended"] == ["timeout", "ok"]
 
 
 def test_backpressure_is_that_of_every_request() -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"), asked("b"), stream=1)
-    talk.call(asked("c"), stream=3)
-    talk.respond(answered("a", final=True))
-    talk.observer.blocked()
-    assert talk.log.events[-2:] == [("blocked", 1), ("blocked", 2)]
-    talk.observer.backpressure(1.5)
-    assert talk.log.events[-2:] == [("backpressure", 1, 1.5), ("backpressure", 2, 1.5)]
+    connection = GrpcConnection()
+    connection.call(asked("a"), asked("b"), stream=1)
+    connection.call(asked("c"), stream=3)
+    connection.respond(answered("a", final=True))
+    connection.observer.blocked()
+    assert connection.log.events[-2:] == [("blocked", 1), ("blocked", 2)]
+    connection.observer.backpressure(1.5)
+    assert connection.log.events[-2:] == [("backpressure", 1, 1.5), ("backpressure", 2, 1.5)]
 
 
 def test_the_server_may_speak_first() -> None:
@@ -506,11 +517,11 @@ def _whatever(observer: Http2Observer, log: WireLog) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from((CLIENT, SERVER)), st.binary(max_size=200)), max_size=9))
-def test_random_bytes(pieces: list[tuple[int, bytes]]) -> None:
-    talk = GrpcConnection()
-    for direction, data in pieces:
-        talk.observer.feed(direction, data, 1.0)
-    _whatever(talk.observer, talk.log)
+def test_random_bytes(segments: list[tuple[int, bytes]]) -> None:
+    connection = GrpcConnection()
+    for direction, data in segments:
+        connection.observer.feed(direction, data, 1.0)
+    _whatever(connection.observer, connection.log)
 
 
 @given(
@@ -529,11 +540,11 @@ def test_random_bytes(pieces: list[tuple[int, bytes]]) -> None:
     )
 )
 def test_random_frames(frames: list[tuple[int, int, int, int, bytes]]) -> None:
-    talk = GrpcConnection()
-    talk.call(asked("a"))
+    connection = GrpcConnection()
+    connection.call(asked("a"))
     for direction, kind, flags, stream, payload in frames:
-        talk.observer.feed(direction, frame(kind, flags, stream, payload), 1.0)
-    _whatever(talk.observer, talk.log)
+        connection.observer.feed(direction, frame(kind, flags, stream, payload), 1.0)
+    _whatever(connection.observer, connection.log)
 
 
 @given(st.sampled_from(sorted(SPLIT)), st.integers())
@@ -565,17 +576,17 @@ def test_mutated_recordings(name: str, seed: int) -> None:
 
 def test_what_is_held_is_bounded() -> None:
     """A client that never finishes anything, on as many streams as it likes."""
-    talk = GrpcConnection()
+    connection = GrpcConnection()
     start = frame(DATA, 0, 1, enveloped(bytes(100_000))[:16000])
     heads = [
-        frame(HEADERS, END_HEADERS, 2 * n + 1, talk.block(CLIENT, CALL))
+        frame(HEADERS, END_HEADERS, 2 * n + 1, connection.block(CLIENT, CALL))
         for n in range(2 * MAX_CALLS)
     ]
     tracemalloc.start()
     for number, head in enumerate(heads):
-        talk.observer.feed(CLIENT, head, 1.0)
+        connection.observer.feed(CLIENT, head, 1.0)
         stream = struct.pack(">I", 2 * number + 1)
-        talk.observer.feed(CLIENT, start[:5] + stream + start[9:], 1.0)
+        connection.observer.feed(CLIENT, start[:5] + stream + start[9:], 1.0)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held < MAX_CALLS * 12_000

@@ -1,4 +1,4 @@
-"""JSON in pieces, against the json module."""
+"""JSON in segments, against the json module."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_no_end_of_members_is_looked_at() -> None:
     assert scanned(b"{" + many + b'"name":"a"}') == {}
 
 
-def test_the_rest_after_the_limit_is_passed_over() -> None:
+def test_bytes_after_the_limit_are_skipped() -> None:
     data = b'{"mark":1,"name":"a"}'
 
     assert scanned(data, limit=len(data) - 1) == {"mark": 1, "name": "a"}

@@ -95,11 +95,11 @@ def test_all_else_is_no_request_for_tokens(method: str, path: str) -> None:
         ({"id": '"text_output":"a"', "text_output": ""}, False),
     ],
 )
-def test_which_events_bear_text(answer: object, bears: bool) -> None:
+def test_which_events_have_text(answer: object, bears: bool) -> None:
     assert bearing(streamed(answer)) == [1.0] * bears
 
 
-def test_the_version_is_that_of_the_path_or_of_the_answer() -> None:
+def test_the_version_is_that_of_the_path_or_of_the_response() -> None:
     log = streamed({"model_name": "other", "model_version": "7", "text_output": "a"})
 
     assert (log.at_start[0].version, log.streams[0].version) == ("", "7")
@@ -122,7 +122,7 @@ def test_an_error_in_the_middle_ends_the_stream_as_one() -> None:
     assert log.of(0)[1:] == [("chunk", 1.0, 0), ("ended", 2.0, "error", "in_band", None)]
 
 
-def test_an_error_under_200_is_one_for_whole_answers_too() -> None:
+def test_an_in_band_error_of_a_whole_response() -> None:
     log = WireLog()
     show(Http1Observer(log, ObserverSettings()), recorded("triton_errors"))
 

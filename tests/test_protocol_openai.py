@@ -130,7 +130,7 @@ def test_requests_for_tokens(path: str, endpoint: str) -> None:
         (b"", ("", False, 1, "")),
     ],
 )
-def test_what_the_body_says(body: object, known: tuple[object, ...]) -> None:
+def test_request_body_fields(body: object, known: tuple[object, ...]) -> None:
     stream = asked(body)
 
     assert (stream.model, stream.streaming, stream.choices, stream.request_id) == known
@@ -179,7 +179,7 @@ def test_the_model_is_found_behind_a_prompt_of_any_size() -> None:
         b'event: a\r\nid: 5\r\nretry: 1\r\n: note\r\ndata: {"choices":[{"text":"a"}]}\r\n\r\n',
     ],
 )
-def test_what_bears_text(bears: bytes) -> None:
+def test_which_chunks_have_text(bears: bytes) -> None:
     assert chunks(streamed([bears])) == [(1.0, 0)]
 
 
@@ -214,7 +214,7 @@ def test_what_bears_none(bears_not: bytes) -> None:
     assert log.events[-1][0] == "ended"
 
 
-def test_continuous_usage_tells_how_many_tokens_a_chunk_has() -> None:
+def test_continuous_usage_gives_tokens_per_chunk() -> None:
     log = streamed(
         [
             chunk({"role": "assistant", "content": ""}, usage=used(0)),
@@ -235,7 +235,7 @@ def test_continuous_usage_tells_how_many_tokens_a_chunk_has() -> None:
     assert stream.counted
 
 
-def test_usage_beside_the_last_text_alone_is_that_of_the_answer() -> None:
+def test_usage_only_in_the_last_text_chunk_is_the_total() -> None:
     log = streamed([text("a"), text("b", usage=None), text("c", "stop", usage=used(9))])
 
     assert chunks(log) == [(1.0, 0), (2.0, 0), (3.0, 0)]
@@ -269,7 +269,7 @@ def test_how_streams_end(events: list[bytes], end: tuple[str, str]) -> None:
     assert streamed(events).of(0)[-1] == ("ended", float(len(events)), *end, None)
 
 
-def test_whoever_leaves_after_the_end_mark_has_all_of_it() -> None:
+def test_a_disconnect_after_the_end_marker_is_ok() -> None:
     for leave in ("aborted", "half_closed", "server_lost"):
         log = WireLog()
         observer = Http1Observer(log, ObserverSettings())
@@ -331,7 +331,7 @@ def test_no_text_is_held_after_its_event() -> None:
     assert len(chunks(log)) == 6
 
 
-def test_what_is_no_json_is_passed_over_once() -> None:
+def test_invalid_json_is_skipped_once() -> None:
     log = streamed([text("a"), b"data: hello\n\n", b"data: [1]\n\n", text("b"), DONE])
 
     assert chunks(log) == [(1.0, 0), (4.0, 0)]
@@ -357,7 +357,7 @@ def test_timing_of_trtllm_serve_comes_after_the_end_mark() -> None:
         ("nothing", None),
     ],
 )
-def test_timing_in_the_header_of_a_whole_answer(
+def test_timing_in_the_header_of_a_whole_response(
     timing: str, stages: tuple[float | None, ...] | None
 ) -> None:
     found = whole(b"{}", f"Server-Timing: {timing}").streams[0].stages
@@ -403,7 +403,7 @@ def test_what_goes_on_after_its_end_is_no_json() -> None:
     assert ("skipped", "event") in log.events
 
 
-def test_chunks_of_other_answers_are_counted_apart() -> None:
+def test_chunks_of_other_choices_are_counted_separately() -> None:
     events = [chunk({"content": "a"}, index=number % 3) for number in range(9)]
     log = streamed([*events, chunk({"content": ""}, index=1), DONE])
 
@@ -411,7 +411,7 @@ def test_chunks_of_other_answers_are_counted_apart() -> None:
     assert log.streams[0].other_chunks == 6
 
 
-def test_continuous_usage_of_one_of_several_answers_is_not_that_of_all() -> None:
+def test_continuous_usage_of_one_choice_is_not_the_total() -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m", "stream": True, "n": 2}), 0.0)
@@ -433,7 +433,7 @@ TIMING = {"time_to_first_token_ms": 30.0, "generation_time_ms": 400, "queue_time
           "mean_itl_ms": 4.0, "tokens_per_second": 200.0}  # fmt: skip
 
 
-def test_vllm_tells_its_timing_beside_the_usage() -> None:
+def test_vllm_timing_in_the_usage_chunk() -> None:
     last = event({"choices": [], "usage": used(1), "metrics": TIMING})
     log = streamed([text("a"), text("", "stop"), last, DONE])
 
@@ -452,7 +452,7 @@ def test_vllm_tells_its_timing_beside_the_usage() -> None:
         ("x", None),
     ],
 )
-def test_vllm_tells_its_timing_in_whole_answers(metrics: object, stages: Stages | None) -> None:
+def test_vllm_timing_in_whole_responses(metrics: object, stages: Stages | None) -> None:
     answer = {"choices": [{"index": 0, "text": "a"}], "usage": used(1), "metrics": metrics}
 
     assert whole(json.dumps(answer).encode()).streams[0].stages == stages
@@ -461,7 +461,7 @@ def test_vllm_tells_its_timing_in_whole_answers(metrics: object, stages: Stages 
 # Whole answers
 
 
-def test_a_whole_answer_has_usage_and_a_reason() -> None:
+def test_a_whole_response_has_usage_and_a_reason() -> None:
     choices = [{"index": 0, "message": {"content": "text"}, "finish_reason": "length"}]
     log = whole(json.dumps({"choices": choices, "usage": used(6, cached=2)}).encode())
 
@@ -471,7 +471,7 @@ def test_a_whole_answer_has_usage_and_a_reason() -> None:
     assert (stream.counted, stream.streaming) == (True, False)
 
 
-def test_a_great_whole_answer_is_read_and_not_held() -> None:
+def test_a_large_whole_response_is_scanned_and_not_buffered() -> None:
     content = 'a "quoted\\" text, "usage":{"completion_tokens":1} ' * 40000
     logprobs = [{"token": "a]}", "top": [{"token": "{["}]}] * 3000
     choice = {"message": {"content": content}, "logprobs": logprobs, "finish_reason": "stop"}
@@ -498,7 +498,7 @@ def test_a_great_whole_answer_is_read_and_not_held() -> None:
         (b'{"choices":[{"finish_reason":"cancelled"}]}', 200, ("cancelled", "cancelled")),
     ],
 )
-def test_how_whole_answers_end(answer: bytes, status: int, end: tuple[str, str]) -> None:
+def test_outcomes_of_whole_responses(answer: bytes, status: int, end: tuple[str, str]) -> None:
     assert whole(answer, status=status).of(0)[-1] == ("ended", 2.0, *end, None)
 
 

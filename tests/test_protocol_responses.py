@@ -14,8 +14,8 @@ from tests.http_streams import (
     answered,
     chunk,
     chunks,
-    passed,
     request,
+    skipped,
     streamed,
     typed,
 )
@@ -122,7 +122,7 @@ def test_a_stream_of_vllm_is_timed_by_its_deltas() -> None:
     assert (stream.input_tokens, stream.output_tokens, stream.cached_tokens) == (9, 3, 0)
     assert stream.counted
     assert end(log) == ("ok", "")
-    assert passed(log) == []
+    assert skipped(log) == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_tool_call_begins_with_its_name() -> None:
         typed("response.function_call_arguments.done", arguments="{}", item_id="fc_1"),
     ],
 )
-def test_text_that_comes_in_one_piece_counts_once(whole: bytes) -> None:
+def test_text_in_one_event_counts_once(whole: bytes) -> None:
     log = streamed(PATH, [CREATED, BEGUN, whole, ITEM_DONE, completed(40)])
 
     assert chunks(log) == [(3.0, 0)]
@@ -179,11 +179,11 @@ def test_text_that_comes_with_the_last_event_alone_has_all_tokens() -> None:
          ("error", "in_band")),
     ],
 )  # fmt: skip
-def test_the_last_event_says_how_a_stream_ended(last: bytes, outcome: tuple[str, str]) -> None:
+def test_the_last_event_determines_the_outcome(last: bytes, outcome: tuple[str, str]) -> None:
     assert end(streamed(PATH, [CREATED, delta("a"), last])) == outcome
 
 
-def test_a_client_that_leaves_after_the_last_event_has_all_of_it() -> None:
+def test_a_disconnect_after_the_last_event_is_ok() -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, {"model": "m", "stream": True}), 0.0)
@@ -193,7 +193,7 @@ def test_a_client_that_leaves_after_the_last_event_has_all_of_it() -> None:
     assert end(log) == ("ok", "")
 
 
-def test_a_whole_answer_has_its_usage() -> None:
+def test_a_whole_response_has_usage() -> None:
     whole = response("completed", output=[{"type": "message"}], usage=usage(7, cached=4))
     log = answered(PATH, whole)
 
@@ -213,7 +213,7 @@ def test_a_whole_answer_has_its_usage() -> None:
         ({"error": {"message": "x", "code": 404}}, 404, ("invalid", "404")),
     ],
 )  # fmt: skip
-def test_how_whole_answers_end(whole: object, status: int, outcome: tuple[str, str]) -> None:
+def test_outcomes_of_whole_responses(whole: object, status: int, outcome: tuple[str, str]) -> None:
     assert end(answered(PATH, whole, status=status)) == outcome
 
 

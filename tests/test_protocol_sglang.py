@@ -46,7 +46,7 @@ def test_a_request_is_counted(method: str) -> None:
         ({"text": "a", "sampling_params": {"n": 2}}, 2),
     ],
 )
-def test_the_number_of_answers(body: object, choices: int) -> None:
+def test_the_number_of_choices(body: object, choices: int) -> None:
     log = WireLog()
     Http1Observer(log, ObserverSettings()).feed(CLIENT, request(PATH, body), 1.0)
 
@@ -63,7 +63,7 @@ def test_a_chunk_has_the_tokens_that_are_new_in_it() -> None:
     assert end(log) == ("ok", "length")
 
 
-def test_of_several_answers_only_the_first_is_timed_and_the_others_are_counted() -> None:
+def test_only_the_first_choice_is_timed_and_the_others_are_counted() -> None:
     ask = {**ASK, "text": ["a", "b"]}
     events = [so_far("a", 1, index=0), so_far("b", 1, index=1), so_far("ab", 2, index=0), DONE]
     log = streamed(PATH, events, ask)
@@ -89,7 +89,7 @@ def test_how_streams_end(last: bytes, outcome: tuple[str, str]) -> None:
     assert end(streamed(PATH, [last, DONE], ASK)) == outcome
 
 
-def test_a_whole_answer_has_its_usage() -> None:
+def test_a_whole_response_has_usage() -> None:
     meta = {"id": "1", "finish_reason": {"type": "stop"}, "prompt_tokens": 5,
             "completion_tokens": 7, "cached_tokens": 0, "e2e_latency": 0.5}  # fmt: skip
     log = answered(PATH, {"text": "abc", "output_ids": [1], "meta_info": meta}, ASK)

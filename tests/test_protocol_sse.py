@@ -1,4 +1,4 @@
-"""Server-sent events in pieces, against the algorithm of the standard read literally."""
+"""Server-sent events in segments, against the algorithm of the standard read literally."""
 
 from __future__ import annotations
 

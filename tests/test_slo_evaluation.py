@@ -69,7 +69,7 @@ def test_a_hang_in_which_nothing_ends_is_counted_when_it_crosses() -> None:
     assert sum(n for (signal, _, _), n in total.items() if signal == "goodput") == 2
 
 
-def test_nothing_is_judged_beyond_what_its_tap_has_seen() -> None:
+def test_evaluation_stops_at_the_time_that_the_tap_has_seen() -> None:
     recorder = StreamRecorder(THRESHOLDS, expected=["llama"]).for_another_tap()
     recorder.seen_until = lambda: 100.25
     play(recorder, stream())
@@ -84,7 +84,7 @@ def test_a_stream_that_may_have_ended_unseen_is_not_late() -> None:
     assert not counts(recorder)
 
 
-def test_many_requests_under_way_are_judged_a_few_at_a_time() -> None:
+def test_active_requests_are_evaluated_in_batches() -> None:
     recorder = StreamRecorder(THRESHOLDS, expected=["llama"])
     for _ in range(2 * AT_ONCE + 1):
         play(recorder, stream())

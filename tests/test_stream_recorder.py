@@ -112,7 +112,7 @@ def methods(recorder: StreamRecorder, signal: str) -> set[str]:
     }
 
 
-def test_a_stream_that_tells_its_tokens() -> None:
+def test_a_stream_with_token_counts() -> None:
     recorder = StreamRecorder({"itl": (0.06,)})
     one = stream(
         tenant="acme", input_tokens=7, cached_tokens=2, output_tokens=4, counted=True, version="1"
@@ -164,7 +164,7 @@ def test_thresholds_are_exact_edges() -> None:
     ]
 
 
-def test_an_answer_in_one_piece_has_neither_a_first_token_nor_gaps() -> None:
+def test_a_whole_response_has_neither_ttft_nor_gaps() -> None:
     recorder = StreamRecorder({})
     one = stream(streaming=False, input_tokens=7, output_tokens=4, counted=True)
     play(recorder, one, ended(101.25))
@@ -181,7 +181,7 @@ llm_tokens_total{direction="output",model="llama",version=""} 4.0
         assert methods(recorder, signal) == {"wire_unused"}
 
 
-def test_what_came_after_the_client_had_left_is_waste_and_nothing_else() -> None:
+def test_tokens_after_a_client_disconnect_are_only_wasted() -> None:
     recorder = StreamRecorder({})
     play(
         recorder,
@@ -224,7 +224,7 @@ def test_a_client_that_only_closed_its_half_got_everything() -> None:
     assert text(half, buckets=True) == text(plain, buckets=True)
 
 
-def test_of_two_closings_the_last_is_when_the_client_left() -> None:
+def test_the_last_closing_is_the_client_disconnect() -> None:
     recorder = StreamRecorder({})
     play(
         recorder,
@@ -240,7 +240,7 @@ def test_of_two_closings_the_last_is_when_the_client_left() -> None:
     assert (value(recorder, "partial_tokens"), value(recorder, "wasted_tokens")) == (2, 1)
 
 
-def test_a_client_that_resets_leaves_at_the_end() -> None:
+def test_a_client_reset_is_a_disconnect_at_the_end() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     play(recorder, stream(), ended(130.0, "disconnected", ""))
     assert spread(recorder, "disconnect_age") == (1, 30.0)
@@ -440,7 +440,7 @@ def test_time_per_token_is_exact_where_the_tokens_of_the_first_chunk_are_known(
     assert METHODS[method].quality == ("exact" if method == "wire" else "estimate")
 
 
-def test_an_answer_in_a_single_chunk_has_no_time_per_token() -> None:
+def test_a_response_in_a_single_chunk_has_no_tpot() -> None:
     recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
     one = stream(counted=True, output_tokens=100)
     play(recorder, one, *chunks(102.0), ended(103.0))
@@ -450,7 +450,7 @@ def test_an_answer_in_a_single_chunk_has_no_time_per_token() -> None:
 
 
 @pytest.mark.parametrize(("choices", "counted"), [(3, False), (4, False), (4, True)])
-def test_tokens_of_all_answers_to_a_request_are_counted(choices: int, counted: bool) -> None:
+def test_tokens_of_all_choices_are_counted(choices: int, counted: bool) -> None:
     recorder = StreamRecorder({})
     others = 100 * (choices - 1)
     told = {"counted": True, "output_tokens": 100 * choices} if counted else {}
@@ -463,7 +463,7 @@ def test_tokens_of_all_answers_to_a_request_are_counted(choices: int, counted: b
 
 
 @pytest.mark.parametrize("outcome", get_args(Outcome))
-def test_only_answers_that_are_whole_are_asked_for_their_tokens(outcome: str) -> None:
+def test_only_complete_responses_make_token_counts_estimates(outcome: str) -> None:
     recorder = StreamRecorder({})
     told = {"counted": True, "output_tokens": 12, "input_tokens": 7, "cached_tokens": 1}
     play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
@@ -474,7 +474,7 @@ def test_only_answers_that_are_whole_are_asked_for_their_tokens(outcome: str) ->
     assert methods(recorder, "output_tokens") == {"wire"} | ({"wire_chunks"} if also else set())
 
 
-def test_what_no_answer_tells_is_not_there() -> None:
+def test_unreported_tokens_have_no_series() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(streaming=False), ended(104.0))
     signals = {measurement.signal for measurement in measurements(recorder)}
@@ -482,7 +482,7 @@ def test_what_no_answer_tells_is_not_there() -> None:
     assert methods(recorder, "tpot") == {"wire_unused"}
 
 
-def test_a_stream_left_without_its_count_makes_only_counts_an_estimate() -> None:
+def test_a_disconnect_without_a_token_count_makes_only_counts_estimates() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(counted=True, output_tokens=3), *chunks(101.0, 102.0), ended(103.0))
     play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0, "disconnected", ""))
@@ -491,7 +491,7 @@ def test_a_stream_left_without_its_count_makes_only_counts_an_estimate() -> None
     assert methods(recorder, "tpot") == {"wire"}
 
 
-def test_with_continuous_usage_a_stream_left_has_its_count() -> None:
+def test_with_continuous_usage_a_disconnected_stream_has_its_count() -> None:
     recorder = StreamRecorder({})
     left = stream(counted=True, output_tokens=6)
     events = (*chunks(101.0, 102.0, tokens=3), ("closing", 102.5), *chunks(103.0, tokens=3))
@@ -500,7 +500,7 @@ def test_with_continuous_usage_a_stream_left_has_its_count() -> None:
     assert methods(recorder, "output_tokens") == methods(recorder, "partial_tokens") == {"wire"}
 
 
-def test_of_several_answers_only_the_sum_of_tokens_is_known() -> None:
+def test_of_several_choices_only_the_sum_of_tokens_is_known() -> None:
     recorder = StreamRecorder({})
     one = stream(choices=2, counted=True, output_tokens=8)
     play(recorder, one, *chunks(101.0, 102.0, tokens=4), ended(103.0))
@@ -648,12 +648,12 @@ def test_goodput(
     assert judged(stream(**fields), *events) == ({expected: 1.0} if expected else {})
 
 
-def test_an_answer_without_any_token_has_no_first_one() -> None:
+def test_a_response_without_tokens_has_no_ttft() -> None:
     assert judged(stream(), ended(100.5), ttft=0.5) == {("unknown", ""): 1.0}
     assert judged(stream(), ended(101.0), ttft=0.5) == {("bad", "ttft"): 1.0}
 
 
-def test_a_clause_about_the_queue_needs_the_engines_word() -> None:
+def test_a_queue_clause_needs_the_engine_s_timing() -> None:
     known = stream(stages=Stages(queue=0.25))
     assert judged(known, *chunks(101.0), ended(102.0), queue=0.5) == {("good", ""): 1.0}
     assert judged(stream(), *chunks(101.0), ended(102.0), queue=0.5) == {("unknown", ""): 1.0}
@@ -688,7 +688,7 @@ def names(recorder: StreamRecorder) -> set[tuple[str, str]]:
     return {(measurement.model, measurement.version) for measurement in measurements(recorder)}
 
 
-def test_only_the_server_can_make_a_model_known() -> None:
+def test_only_the_server_confirms_a_model() -> None:
     recorder = StreamRecorder({})
     for number, (outcome, reason) in enumerate(
         [
@@ -710,7 +710,7 @@ def test_only_the_server_can_make_a_model_known() -> None:
     assert names(recorder) == {("broken", ""), ("slow", ""), ("unary", "")}
 
 
-def test_what_happened_before_a_model_was_known_is_not_lost() -> None:
+def test_events_before_the_confirmation_of_a_model_are_counted() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(), ended(101.0, "rejected", "503"))
     play(recorder, stream(), *chunks(101.0), ended(102.0))
@@ -764,7 +764,7 @@ def requests_of(recorder: StreamRecorder, model: str) -> float:
     )
 
 
-def test_a_server_that_echoes_names_makes_none_known() -> None:
+def test_a_server_that_echoes_names_confirms_none() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     for number in range(300):
         one = stream(endpoint="chat", model=f"invented-{number}")
@@ -834,7 +834,7 @@ def test_models_that_are_expected_need_no_proof_but_their_versions_do() -> None:
     assert names(recorder) == {("llama", "")}
 
 
-def test_an_answer_says_which_version_a_request_was_for() -> None:
+def test_the_response_determines_the_version_of_a_request() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(), ended(101.0, "rejected", "503"))
     play(recorder, (other := stream()))
