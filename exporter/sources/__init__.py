@@ -1,4 +1,4 @@
-"""What the sidecar can read: one file per thing read; bytes in, readings out."""
+"""Sources: scraped endpoints, tailed files and receivers, each of which returns snapshots."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from exporter.samples import Snapshot
 
 
 class Source(Protocol):
-    """Something that can be read again and again; it is entered before the first reading."""
+    """A source of measurements; enter its context before the first snapshot."""
 
     name: str
 
     @property
     def where(self) -> str:
-        """What it reads, for people: addresses without credentials."""
+        """The addresses or files that it reads, without credentials."""
         ...
 
     def tasks(self) -> Sequence[TaskState]:
@@ -25,11 +25,11 @@ class Source(Protocol):
         ...
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Read everything once; ``now`` in seconds.  Raises SourceError."""
+        """Read the source once; ``now`` in seconds.  Raises SourceError."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Open what it needs."""
+        """Open connections, files and listeners."""
         ...
 
     async def __aexit__(
@@ -38,12 +38,12 @@ class Source(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the source."""
         ...
 
 
 class BaseSource:
-    """How most sources are entered and left: nothing is opened before it is needed."""
+    """A base class of sources that open connections and files on first use."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,4 +61,4 @@ class BaseSource:
         return ()
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close connections and files."""

@@ -1,4 +1,4 @@
-"""The sources that a configuration asks for."""
+"""Create the sources that the settings name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slos.thresholds import thresholds
 
 
 def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[Source]:
-    """Make every source; none is opened yet.  Thresholds of ``services`` become bucket edges."""
+    """Yield every source, unopened; thresholds of ``services`` become bucket boundaries."""
     limits = FetchLimits(config.timeout, config.max_bytes)
     edges = thresholds(services)
     if config.triton or config.triton_metrics:
@@ -58,7 +58,7 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
             limits=limits,
         )
     if config.tap:
-        # Last, as others may need more time to open, and from then on it stands in the way.
+        # Last: other sources may open slowly, and from here on clients connect through the tap.
         alone = not any(getattr(config, name) for name in _MODEL_SOURCES)
         yield TapSource(
             TapProcess(_tap_settings(config, services, edges)),
@@ -77,7 +77,7 @@ _MODEL_SOURCES = (
     "sglang",
     "otlp_traces",
 )
-"""Settings of sources that tell what is missing of their models."""
+"""Settings of sources that report unavailable signals of their models themselves."""
 
 
 def _served(config: Settings, limits: FetchLimits) -> ServedModels:
@@ -114,7 +114,7 @@ def _tap_settings(
 
 
 def _tenants(selectors: Iterable[Mapping[str, str]]) -> Mapping[str, Sequence[str]]:
-    """Return the tenants that selectors name, by model; an empty model is every one."""
+    """Return the tenants that selectors name, by model; an empty model stands for all models."""
     found: dict[str, dict[str, None]] = {}
     for selector in selectors:
         if TENANT in selector:
@@ -123,6 +123,6 @@ def _tenants(selectors: Iterable[Mapping[str, str]]) -> Mapping[str, Sequence[st
 
 
 def _genai_bounds(config: Settings) -> Mapping[str, Sequence[float]]:
-    """Return the bucket boundaries of the conventions by signal, if they are pushed at all."""
+    """Return the bucket boundaries of the GenAI conventions by signal; empty if not exported."""
     profile = PROFILES.get(config.otlp_genai) if config.otlp_endpoint else None
     return {signal: one.bounds for signal, one in profile.metrics.items()} if profile else {}

@@ -1,4 +1,4 @@
-"""One bounded HTTP exchange: nothing read from outside may hang, flood or mislead the sidecar."""
+"""Make one HTTP request with limits on time, size and redirects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How long (seconds, from connecting to the last byte) and how large an answer may be."""
+    """The limits of one response: seconds from connecting to the last byte, and bytes."""
 
     timeout: float = 2.0
     max_bytes: int = 8 * 1024 * 1024
@@ -29,7 +29,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A status that was asked for, and the whole body."""
+    """An accepted status, and the whole body."""
 
     status: int
     body: bytes
@@ -38,8 +38,8 @@ class HttpResponse:
 def new_session(tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
     """Return a session without proxies, cookies or transparent decompression (a size bomb).
 
-    Every exchange has a connection of its own: one that was idle since the last may be dead, and
-    its failure would be blamed on the server.
+    Every request uses a new connection: an idle connection may be dead, and its failure would look
+    like a failure of the server.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=16, force_close=True, ssl=tls or True),
@@ -68,7 +68,7 @@ async def fetch(
     statuses: Collection[int] = (200,),
     body: bytes | None = None,
 ) -> HttpResponse:
-    """Make one exchange and return its answer; redirects are not followed.
+    """Make one request and return the response; redirects are not followed.
 
     Raises SourceError of one of the kinds timeout, refused, unreachable, tls, status, too_large,
     truncated and malformed.
@@ -98,10 +98,11 @@ async def receive(
     body: bytes | None = None,
     whole: bool = False,
 ) -> int:
-    """Make one exchange, give ``take`` its body piece by piece and return its status.
+    """Make one request, pass the body to ``take`` chunk by chunk and return the status.
 
-    For answers that a server gives only once: what came before a failure has been taken, up to the
-    limit of its size.  One that is good only as a ``whole`` is not begun if it says to be larger.
+    For responses that a server sends only once: chunks that arrived before a failure have been
+    passed on, up to the size limit.  With ``whole``, a response whose Content-Length exceeds the
+    limit is refused before its body is read.
     Raises SourceError as :func:`fetch` does.
     """
     where = public(url)
@@ -141,9 +142,9 @@ async def receive(
 
 
 def parse_json(answer: HttpResponse, url: str) -> object:
-    """Return the body as JSON; raises SourceError ``malformed``.
+    """Parse the body as JSON; raises SourceError ``malformed``.
 
-    Lone surrogates become question marks: JSON can carry them, UTF-8 and so URLs and labels cannot.
+    Lone surrogates become question marks: UTF-8, and thus URLs and labels, cannot hold them.
     """
     try:
         value: object = json.loads(answer.body)

@@ -64,7 +64,7 @@ class TailedFile:
         self.tail = (self.tail + data[-TAIL:])[-TAIL:]
 
     def waits(self, size: int) -> bool:
-        """Tell whether this is a copy whose ``size`` bytes are all in its original."""
+        """Return whether this is a copy whose ``size`` bytes are all in its original."""
         original = self.original
         if original is None:
             return False
@@ -81,7 +81,7 @@ class FileTailer:
 
     ``files`` is the number of matching files.  ``malformed`` counts lines that are not JSON objects
     or exceed 1 MiB, ``lossy`` files that were truncated, replaced or removed before their end was
-    read.  ``error`` is the reason why the last read left a file out.
+    read.  ``error`` is the reason why the last read skipped a file.
     """
 
     def __init__(self, pattern: str, max_bytes: int) -> None:
@@ -169,7 +169,7 @@ class FileTailer:
         if file is not None and not self._is_same(identity, file, path, size):
             self._close(identity)
             self._replaced.append((identity, self._known.pop(identity)))
-            # A file that was away in between is another one that got the same inode.
+            # A file that was missing in between is another file with the same inode.
             self.lossy += not file.missed
             file.missed += 1
             file = None
@@ -188,7 +188,7 @@ class FileTailer:
         return None if file.waits(size) else file
 
     def _is_same(self, identity: FileId, file: TailedFile, path: Path, size: int) -> bool:
-        """Tell whether a file still holds what was read of it; a copy follows its original."""
+        """Return whether a file still holds the bytes read from it; a copy follows its original."""
         fd = self._opened(identity, file, path)
         if size < file.size:
             file.original = None
@@ -203,7 +203,7 @@ class FileTailer:
         return size >= file.position and _holds(fd, file)
 
     def _new_file(self, identity: FileId, path: Path, size: int) -> TailedFile:
-        """Return the state of a file that is seen for the first time."""
+        """Return the state of a new file."""
         file = TailedFile(path)
         fd = self._opened(identity, file, path)
         if not self._began:
@@ -289,7 +289,7 @@ class FileTailer:
             file.fd = None
 
     def _forget(self) -> bool:
-        """Make room by forgetting the file that is away the longest; return False if none is."""
+        """Drop the file that has been missing for longest; return False if none is missing."""
         identity = max(self._known, key=lambda identity: self._known[identity].missed)
         if not self._known[identity].missed:
             return False
@@ -311,16 +311,16 @@ class FileTailer:
 
 
 def _holds(fd: int, file: TailedFile) -> bool:
-    """Tell whether a descriptor's file begins with what was read of ``file``."""
+    """Return whether a descriptor's file begins with the bytes read from ``file``."""
     start = file.position - len(file.tail)
     head, tail = os.pread(fd, len(file.head), 0), os.pread(fd, len(file.tail), start)
     return (head, tail) == (file.head, file.tail)
 
 
 def _begins(fd: int, size: int, file: TailedFile) -> bool:
-    """Tell whether a descriptor's ``size`` bytes are the beginning of ``file``.
+    """Return whether a descriptor's ``size`` bytes are the beginning of ``file``.
 
-    A file that cannot be read any more is believed by its first bytes.
+    If ``file`` is no longer readable, its first bytes decide.
     """
     start = max(0, size - TAIL)
     try:
@@ -343,7 +343,7 @@ def _skip_to(fd: int, file: TailedFile, position: int) -> None:
 
 
 def _end_of_lines(fd: int, size: int) -> int:
-    """Return where the last whole line ends."""
+    """Return the position after the last whole line."""
     end = size
     while end > 0:
         start = max(0, end - CHUNK)

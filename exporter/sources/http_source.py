@@ -1,4 +1,4 @@
-"""What every source shares that reads one HTTP server: its address, limits and connections."""
+"""The base class of sources that read one HTTP server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from exporter.sources.fetch import (
 T = TypeVar("T")
 MAX_VERSION = 40
 MAX_MODELS = 256
-"""Models of one server (versions counted) that are reported on."""
+"""The maximum of reported models of one server; versions count separately."""
 
 Parts = dict[str, SourceError | None]
 
@@ -43,7 +43,7 @@ class HttpSource(BaseSource):
         return public(self.url)
 
     async def close(self) -> None:
-        """Close the connections; a later survey opens new ones."""
+        """Close the connections; a later snapshot opens new ones."""
         if self._session:
             await self._session.close()
             self._session = None
@@ -60,17 +60,17 @@ class HttpSource(BaseSource):
     async def drain(
         self, path: str, take: Callable[[bytes], None], statuses: Collection[int] = (200,)
     ) -> int:
-        """Get what exists only once, piece by piece; raises SourceError after what was taken."""
+        """Stream a body that the server sends only once; raises SourceError."""
         return await receive(
             self._opened(), "GET", self.url + path, take, limits=self._limits, statuses=statuses
         )
 
     async def is_healthy(self) -> bool:
-        """Ask ``/health``, which answers 200 or 503; raises SourceError."""
+        """Return whether ``/health`` answers 200, not 503; raises SourceError."""
         return (await self.get("/health", (200, 503))).status == 200
 
     async def read_version(self) -> str:
-        """Ask ``/version``; empty if the answer names none.  Raises SourceError."""
+        """Read ``/version``; empty if the response names none.  Raises SourceError."""
         document = await self.get_json("/version")
         version = document.get("version") if isinstance(document, dict) else None
         return version[:MAX_VERSION] if isinstance(version, str) else ""
@@ -82,7 +82,7 @@ class HttpSource(BaseSource):
 
 
 async def attempt(parts: Parts, name: str, measurement: Awaitable[T]) -> T | None:
-    """Await one part of a survey and note how it went."""
+    """Await one part of a snapshot and record its error, or None."""
     try:
         result = await measurement
     except SourceError as error:
@@ -93,7 +93,7 @@ async def attempt(parts: Parts, name: str, measurement: Awaitable[T]) -> T | Non
 
 
 def served(model: str, backend: str, version: str, ready: bool | None) -> ModelInfo:
-    """Describe a model of a server that has no versions of models, only one of its own."""
+    """Describe a model of a server without model versions."""
     reason = "" if ready is not False else "/health answers 503"
     return ModelInfo(
         model, "", f"{backend} {version}".rstrip(), decoupled=True, ready=not reason, reason=reason
@@ -101,7 +101,7 @@ def served(model: str, backend: str, version: str, ready: bool | None) -> ModelI
 
 
 def check_any(parts: Parts) -> None:
-    """Raise SourceError if no part of a survey could be read."""
+    """Raise SourceError if no part of a snapshot could be read."""
     failures = [error for error in parts.values() if error]
     if len(failures) == len(parts):
         kinds = {error.kind: str(error) for error in failures}
@@ -109,7 +109,7 @@ def check_any(parts: Parts) -> None:
 
 
 def duplicates(metrics: ByModel) -> SourceError | None:
-    """Return the problem of series that stand twice in an exposition."""
+    """Return an error if an exposition has duplicate series, else None."""
     found = metrics.duplicates
     if not found:
         return None
@@ -120,7 +120,7 @@ def duplicates(metrics: ByModel) -> SourceError | None:
 
 
 def too_many(models: Sequence[object], most: int = MAX_MODELS) -> SourceError | None:
-    """Return the problem of a server with more than ``most`` models."""
+    """Return an error if a server has more than ``most`` models, else None."""
     if len(models) <= most:
         return None
     return SourceError(

@@ -1,4 +1,4 @@
-"""Numbers out of JSON that somebody else wrote."""
+"""Read numbers from untrusted JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import isfinite
 
 
 def amount(value: object) -> float | None:
-    """Return a finite number that is not negative; None for anything else, booleans included."""
+    """Return a finite, non-negative number; None for anything else, booleans included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

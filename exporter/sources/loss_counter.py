@@ -1,8 +1,8 @@
-"""Whether everything that was counted at one place has arrived at another.
+"""Detect lost records by comparing the received ones with the server's own count.
 
-A server keeps what it tells of each request in a bounded queue that is emptied by whoever reads it:
-with two readers each gets a part, and a full queue drops without a word.  But the server counts its
-requests elsewhere too.
+A server keeps the records of its requests in a bounded queue that every read empties: with two
+readers each gets a part, and a full queue drops records silently.  The server's counters have all
+requests.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class LossCounter:
-    """Holds what arrived against what was counted; ``lost`` is what never came.
+    """Compares received records with a counter; ``lost`` is the number of missing records.
 
-    The count must be read before what is told of the same requests: then what arrived beyond the
-    count can only be of the latest reading, and what is still owed ``patience`` readings later is
-    lost.
+    Read the counter before the records: then records beyond the count can only be from the latest
+    scrape, and records that are still outstanding ``patience`` scrapes later are lost.
     """
 
     patience: int = 1
@@ -28,14 +27,14 @@ class LossCounter:
     _owed: deque[float] = field(default_factory=deque)
 
     def arrive(self, count: float) -> None:
-        """Note what arrived."""
+        """Add received records."""
         self._arrived += count
 
     def settle(self, counted: float) -> float:
-        """Compare with the count of this reading; return what is lost since the last."""
+        """Compare with the counter of this scrape; return newly lost records."""
         before, self._counted = self._counted, counted
         arrived, self._arrived = self._arrived, 0.0
-        if before is None or counted < before:  # the beginning, or the server restarted
+        if before is None or counted < before:  # first scrape, or the server restarted
             self._balance = arrived
             self._owed.clear()
             return 0.0

@@ -1,4 +1,4 @@
-"""Kinds of models behind Triton: by backend, and by whether they are decoupled."""
+"""Classify Triton's models by backend and by decoupled transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["tensorrtllm", "ensemble", "vllm", "decoupled", "unary", "unknown
 
 
 def kind_of(info: ModelInfo) -> Kind:
-    """Classify a model: the kind decides which of Triton's metrics are right for it."""
+    """Classify a model; the kind decides which of Triton's metrics are valid for it."""
     match info.backend:
         case "":
             return "unknown"

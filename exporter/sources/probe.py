@@ -1,10 +1,9 @@
-"""A request for one token, sent now and then: the only proof that a model answers.
+"""Probe models with periodic requests for one token.
 
-It is off by default, because the server cannot tell it from any other: its counters and histograms
-have it too, and so nothing that a server counts by requests is kept of a model that is probed.
-What was sent is counted in ``tokenslo_probe_requests_total``, and every request names itself, by
-``id`` to Triton and by ``user`` to others, so that taps and traces, which see single requests,
-leave it out.  Nothing that a server answers is shown or logged.
+Probes are off by default: the server's counters and histograms include them, so request signals of
+a probed model are withheld.  ``tokenslo_probe_requests_total`` counts the probes.  Every probe
+carries the id of this process, in ``id`` for Triton and in ``user`` for others, so taps and traces
+exclude it.  Responses are never shown or logged.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from exporter.samples import Measurement, Missing, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
 
 ID = f"tokenslo-probe-{secrets.token_hex(8)}"
-"""Names the requests of this process: random, so that clients cannot hide behind it."""
+"""The id of this process' probes; random, so that clients cannot imitate it."""
 MAX_BYTES = 64 * 1024
 FAILURES = 3
-"""So many in a row make the layer not ready: one alone may be a restart or a lost packet."""
+"""Consecutive failures until a model is not ready: one may be a restart or a lost packet."""
 _EVERY_STATUS = range(100, 600)
 _BUSY_STATUSES = (429, 503)
 
-# What the models of Triton's LLM backends call their inputs: a text, or tokens; how many to make.
+# Input names of Triton's LLM backends: text or token ids, and the maximum of output tokens.
 _INPUTS: Mapping[str, object] = {
     "text_input": "Hi",
     "PROMPT": "Hi",
@@ -60,20 +59,20 @@ COUNTED = frozenset(
         *("input_tokens", "cached_input_tokens", "output_tokens"),
     }
 )
-"""Signals in which a probe counts; a single token has no gap, and gauges have it for a moment."""
+"""Signals that include probes; a single token has no gap, and gauges show it briefly."""
 PER_REQUEST_SOURCES = ("taps", "traces")
-"""Sources that leave probes out by themselves."""
+"""Sources that observe single requests and exclude probes themselves."""
 _WITHHELD = "the server counts the sidecar's own probes among the requests of clients"
 _USE_TAP = "send clients through the tap, or let it see them; or leave out --probe"
 
 Result = Literal["ok", "busy", "failed"]
 SendProbe = Callable[[aiohttp.ClientSession, str, FetchLimits], Awaitable[None]]
-"""Sends one request about a model; raises SourceError if it is not answered as it should be."""
+"""Sends one probe to a model; raises SourceError for a failure or an invalid response."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """How a model answers; ``ready`` is None where nobody knows (yet), ``reason`` says why not."""
+    """The result of the latest probes; ``ready`` is None if unknown, ``reason`` explains it."""
 
     ready: bool | None
     reason: str
@@ -116,7 +115,7 @@ class Probe:
                 await asyncio.sleep(max(0.0, began + self._interval - monotonic()))
 
     async def send(self, session: aiohttp.ClientSession) -> None:
-        """Send one request and note what came of it."""
+        """Send one probe and record its result."""
         began, what = monotonic(), f"probing {self.model}"
         try:
             await self._send(session, self.model, self._limits)
@@ -135,17 +134,17 @@ class Probe:
             self._note("ok", "")
 
     def success(self) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield whether the last probe was answered."""
+        """Yield 1 if the last probe succeeded, else 0."""
         if self._last:
             yield {"model": self.model}, float(self._last == "ok")
 
     def seconds(self) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield how long the last answer took."""
+        """Yield the duration of the last successful probe in seconds."""
         if self._seconds is not None:
             yield {"model": self.model}, self._seconds
 
     def results(self) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield how many probes there were of each result."""
+        """Yield the number of probes by result."""
         for result, count in sorted(self._results.items()):
             yield {"model": self.model, "result": result}, count
 
@@ -160,7 +159,7 @@ class Probe:
 
 
 def without_probes(snapshot: Snapshot, probed: Collection[str]) -> Snapshot:
-    """Withhold what a server counts of requests to models that are probed."""
+    """Mark request signals of probed models as unavailable."""
     if snapshot.source in PER_REQUEST_SOURCES or not probed:
         return snapshot
     kept: list[Measurement] = []
@@ -174,7 +173,7 @@ def without_probes(snapshot: Snapshot, probed: Collection[str]) -> Snapshot:
 
 
 def families(probes: Sequence[Probe]) -> tuple[MetricFamily, ...]:
-    """Return what is to be kept of all probes."""
+    """Return the metric families of all probes."""
     return (
         own_family("tokenslo_probe_success", [one for p in probes for one in p.success()]),
         own_family("tokenslo_probe_duration_seconds", [one for p in probes for one in p.seconds()]),
@@ -183,7 +182,7 @@ def families(probes: Sequence[Probe]) -> tuple[MetricFamily, ...]:
 
 
 def of_triton(url: str) -> SendProbe:
-    """SendProbe by ``generate`` or, where the model streams, by ``generate_stream``."""
+    """Return a probe of Triton: ``generate``, or ``generate_stream`` for decoupled models."""
 
     async def send(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
         where = f"{url.rstrip('/')}/v2/models/{quote(model, safe='')}"
@@ -198,7 +197,7 @@ def of_triton(url: str) -> SendProbe:
 
 
 def of_openai(url: str) -> SendProbe:
-    """SendProbe a server with OpenAI's API for a completion."""
+    """Return a probe of servers with OpenAI's completions API."""
 
     async def send(session: aiohttp.ClientSession, model: str, limits: FetchLimits) -> None:
         where = f"{url.rstrip('/')}/v1/completions"
@@ -224,7 +223,7 @@ async def _fetch(
 
 
 def _triton_request(config: object, model: str) -> tuple[bytes, bool]:
-    """Return a request of as little as the model's configuration allows, and whether it streams."""
+    """Return the smallest request that the model accepts, and whether it streams."""
     document = config if isinstance(config, dict) else {}
     policy = document.get("model_transaction_policy")
     streams = isinstance(policy, dict) and policy.get("decoupled") is True
@@ -257,7 +256,7 @@ def _json(text: bytes) -> object:
 
 
 def _check(answers: Sequence[object], wanted: str, where: str) -> None:
-    """Raise SourceError unless there is an answer, and none of them is an error."""
+    """Raise SourceError for an error or an empty response."""
     good = [one for one in answers if isinstance(one, dict) and wanted in ("", *one)]
     if not good or len(good) < len(answers) or any("error" in one for one in good):
         raise SourceError("error", f"{public(where)} answered with an error, or without a token")

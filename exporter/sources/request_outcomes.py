@@ -1,4 +1,4 @@
-"""Requests that ended, by outcome, and failures by reason, from the counters of a server."""
+"""Measure requests by outcome and failures by reason from a server's counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.samples import Labels, Measurement, Model, Value
 
 @dataclass(frozen=True, slots=True)
 class FinishedCount:
-    """Requests that the engine counted when they finished, and the method that this is."""
+    """The number of finished requests that an engine counted, and the method."""
 
     method: str
     reason: str
@@ -21,7 +21,7 @@ class FinishedCount:
 def request_measurements(
     model: Model, method: str, samples: Mapping[tuple[str, str], float], note: str = ""
 ) -> Iterator[Measurement]:
-    """Yield both readings of a model; ``samples`` are counts by outcome and reason."""
+    """Yield requests and request failures; ``samples`` are counts by outcome and reason."""
     outcomes: dict[Labels, Value] = dict.fromkeys(known_labels("requests"), 0.0)
     failures: dict[Labels, Value] = {}
     totals: dict[str, float] = {}

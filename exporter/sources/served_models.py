@@ -1,4 +1,4 @@
-"""The names of the models that the servers behind taps list: /v1/models, the repository index."""
+"""Read model names from servers behind taps: /v1/models and Triton's repository index."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from exporter.sources.triton import model_repository
 from exporter.taps.tap import ProxySpec, Spec
 
 INTERVAL = 30.0
-"""Seconds between two requests to a server."""
+"""Seconds between two requests to a server, once a server has listed a model."""
 INITIAL_INTERVAL = 2.0
-"""The same while no server has listed any model."""
+"""Seconds between two requests while no server has listed any model."""
 
 
 class ServedModels:
-    """Asks every server that taps watch for the names of its models.
+    """Polls the servers behind taps for the names of their models.
 
-    A capture tap's servers are asked on this host.  With a ``server_name``, which their certificate
-    has, servers are asked in TLS; ``ca`` is a file of CAs, empty for the system's.
+    Servers of a capture tap are reached on this host.  With a ``server_name``, the name in their
+    certificate, requests use TLS; ``ca`` is a file of CAs, empty for the system's.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class ServedModels:
         self._not_http: set[str] = set()
 
     async def run(self) -> None:
-        """Ask again and again."""
+        """Poll until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL if any(self._listed.values()) else INITIAL_INTERVAL)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask every server; one that does not answer keeps the names it had.
+        """Poll every server once; the names of an unreachable server are kept.
 
-        What does not speak HTTP is a port for gRPC, which is not asked again.
+        A port that does not answer in HTTP serves gRPC and is not polled again.
         """
         async with new_session(self._tls()) as session:
             for url in self._urls:
@@ -58,7 +58,7 @@ class ServedModels:
         return frozenset().union(*self._listed.values())
 
     def generative(self) -> frozenset[str]:
-        """Return the names of models that certainly generate text: those of /v1/models."""
+        """Return the names at /v1/models, whose models generate text."""
         return frozenset().union(*self._generative.values())
 
     async def _read_models(self, session: aiohttp.ClientSession, url: str) -> None:
@@ -76,8 +76,8 @@ class ServedModels:
         if not self._server_name:
             return None
         context = ssl.create_default_context(cafile=self._ca or None)
-        # The address is not the name in the certificate, which the proxy verifies; here the chain
-        # suffices, as nothing but names is read.
+        # The proxy verifies the name in the certificate; here the chain suffices, because only
+        # model names are read.
         context.check_hostname = False
         return context
 
@@ -93,7 +93,7 @@ class ServedModels:
         try:
             return parse_json(answer, url)
         except SourceError:
-            return None  # it is no server of this kind
+            return None  # another kind of server
 
 
 def _addresses(tap: Spec) -> Sequence[str]:
@@ -104,7 +104,7 @@ def _addresses(tap: Spec) -> Sequence[str]:
 
 
 def _ids(document: object) -> Iterator[str]:
-    """Yield the ids in an answer of /v1/models."""
+    """Yield the ids in a response of /v1/models."""
     data = document.get("data") if isinstance(document, dict) else None
     for entry in data if isinstance(data, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):

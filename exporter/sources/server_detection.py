@@ -1,4 +1,4 @@
-"""Recognise servers by what they answer."""
+"""Detect the kind of a server by its responses."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Get = Callable[[str], Awaitable[HttpResponse | None]]
 
 @dataclass(frozen=True, slots=True)
 class DetectedServer:
-    """What an address turned out to be: ``setting`` is the sidecar's for it, empty for none.
+    """The kind of server at an address; ``setting`` is the sidecar's setting for it, or empty.
 
-    A server that only a tap can measure has the setting ``tap``.  ``what`` is for people: a name,
-    or why nothing is known.
+    A server that only a tap can measure has the setting ``tap``.  ``what`` is its name, or the
+    reason why it was not detected.
     """
 
     url: str
@@ -37,7 +37,7 @@ class DetectedServer:
 
 
 async def detect_servers(urls: Sequence[str], limits: FetchLimits) -> tuple[DetectedServer, ...]:
-    """Find out what listens at each address, in order."""
+    """Detect the server at each address, in order."""
     async with new_session() as session:
 
         def get_from(where: str) -> Get:
@@ -55,9 +55,9 @@ async def detect_servers(urls: Sequence[str], limits: FetchLimits) -> tuple[Dete
 
 
 async def _recognise(url: str, get: Get) -> DetectedServer:
-    """Find out what listens at ``url``.
+    """Detect the server at ``url``.
 
-    What some servers give only once is asked for last, unless it is what the address names.
+    Endpoints whose records can be read only once come last, unless ``url`` is such an endpoint.
     """
     detectors = (_triton, _openai, _metrics)
     try:
@@ -88,15 +88,15 @@ async def _openai(get: Get) -> tuple[str, str] | None:
     if not isinstance(models, list):
         return None
     version = _version(_document(await get("/version")))
-    # Said by trtllm-serve (tensorrt_llm/serve/openai_protocol.py); asking for /metrics would take
-    # iteration records away before they are read.
+    # trtllm-serve's owner (tensorrt_llm/serve/openai_protocol.py): a request for /metrics would
+    # consume iteration records.
     if any(isinstance(one, dict) and one.get("owned_by") == "tensorrt_llm" for one in models):
         return "trtllm", f"trtllm-serve {version}".rstrip()
     return await _metrics(get, version)
 
 
 async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
-    """Tell servers apart by what they publish; trtllm-serve publishes JSON at this path."""
+    """Detect a server by the metrics it publishes; trtllm-serve publishes JSON at this path."""
     answer = await get("/metrics")
     if answer is None:
         return None
@@ -112,7 +112,7 @@ async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
 
 
 async def _tapped(get: Get) -> tuple[str, str] | None:
-    """Recognise a server of which only the streams can be measured; return its name and why."""
+    """Detect a server that only a tap can measure; return its name and the reason."""
     answer = await get("/metrics")
     for prefix, what in _NO_SOURCE.items():
         if answer is not None and f"# TYPE {prefix}".encode() in answer.body:
@@ -149,7 +149,7 @@ def _version(document: object) -> str:
 
 
 def base(url: str) -> str:
-    """Return the address of a server from that of one of its pages."""
+    """Return the address of a server without the path of a known endpoint."""
     address = url.rstrip("/")
     for ending in _ENDINGS:
         address = address.removesuffix(ending)

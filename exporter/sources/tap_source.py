@@ -1,4 +1,4 @@
-"""The streams themselves, as the taps see them: what each client got, when, and how it ended."""
+"""The taps as a source: run their process and take snapshots of what it recorded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _UNAVAILABLE: Mapping[str, Unavailable] = {
         "write one, with the clauses that a good request meets, and give the sidecar --slo FILE",
     ),
 }
-"""Why a signal that bytes on the wire can show is not there, and what would bring it."""
+"""Reasons and fixes for signals that a tap measures only under a condition."""
 ON_THE_WIRE = frozenset(
     (
         *_UNAVAILABLE,
@@ -75,15 +75,15 @@ _NOTES: Mapping[str, str] = {
     "output_tokens": "what was sent after a client had left is among the wasted tokens instead",
     "goodput": "a request whose client disconnected counts only if it had broken a clause",
 }
-"""What to keep in mind beside a method's own note."""
+"""Notes in addition to those of the method."""
 
 
 class TapSource(BaseSource):
-    """Runs the ``process`` of the taps and asks it what it has counted.
+    """Runs the ``process`` of the taps and takes snapshots of its metrics.
 
-    ``alone`` says that no other source knows the servers, so that this one says what is missing;
-    an answer may take ``timeout`` seconds.  ``served`` has the models that the servers list, where
-    no other source has them.
+    ``alone``: no other source reads the servers, so this one reports all unavailable signals.  A
+    snapshot may take ``timeout`` seconds.  ``served`` holds the models that the servers list, if no
+    other source has them.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class TapSource(BaseSource):
 
     @property
     def where(self) -> str:
-        """The taps."""
+        """The addresses of the taps."""
         return f"streams by {' and '.join(self._process.taps)}"
 
     async def __aenter__(self) -> Self:
-        """Start the taps; raises InvalidFile if they cannot be had."""
+        """Start the taps; raises InvalidFile if one cannot start."""
         if self._served:
             await self._served.refresh()
             self._supervisor.start("list served models", self._served.run)
@@ -127,21 +127,21 @@ class TapSource(BaseSource):
         return self
 
     async def close(self) -> None:
-        """End the taps at once."""
+        """Stop the taps immediately."""
         self._supervisor.cancel()
         await self._process.close()
 
     async def drain(self) -> None:
-        """Let connections end, for as long as the settings say; it can be read meanwhile."""
+        """Drain connections within the configured time; snapshots remain possible."""
         await self._process.drain()
 
     @property
     def genai(self) -> Sequence[GenAiSeries]:
-        """Histograms of requests by endpoint, as they were at the last survey."""
+        """Histograms of requests by endpoint, from the last snapshot."""
         return self._genai
 
     def set_models(self, models: Iterable[ModelInfo]) -> None:
-        """Take the models that other sources know."""
+        """Set the models that other sources reported."""
         if not self._served:
             infos = tuple(models)
             reported = {info.model for info in infos if info.ready and not info.excluded}
@@ -152,7 +152,7 @@ class TapSource(BaseSource):
         return (*self._supervisor.states, *self._process.tasks, *self._tasks)
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Return what the taps have counted so far; raises SourceError."""
+        """Return the measurements so far; raises SourceError."""
         if self._process.restarts != self._restarts:
             self._restart()
         if self._served:
@@ -178,7 +178,7 @@ class TapSource(BaseSource):
         )
 
     def families(self) -> tuple[MetricFamily, ...]:
-        """Return what is to be told of the taps themselves."""
+        """Return the metric families of the taps themselves."""
         counted = self._ended_counts.copy()
         for state in self._states:
             counted.update(_counted(state))
@@ -199,7 +199,7 @@ class TapSource(BaseSource):
         )
 
     def _restart(self) -> None:
-        """Keep what the process that ended had counted; what it had under way is lost."""
+        """Keep the counts of the process that ended; its open streams are lost."""
         self._restarts = self._process.restarts
         for state in self._states:
             self._ended_counts.update(_counted(state))
@@ -209,11 +209,11 @@ class TapSource(BaseSource):
         self._started = set()
 
     def _from_zero(self, measurements: Sequence[Measurement]) -> Iterator[Measurement]:
-        """Yield readings, those that are told for the first time without what they have counted.
+        """Yield measurements; a series appears empty first.
 
-        What a method counted before it takes over from another one is not counted by the store.
-        So the other one is told in full before, and once more beside the new one, which is empty
-        then; from there on the new one is told alone.
+        The store does not count what a method counted before it replaced another one.  So the
+        preceding method is reported in full, then once more together with the new one, which is
+        still empty; from then on only the new one is reported.
         """
         before, there = frozenset(self._started), set(map(_series, measurements))
         ended = set(map(_older, before))
@@ -232,7 +232,7 @@ class TapSource(BaseSource):
                 }
                 yield replace(measurement, samples=samples)
             else:
-                # With those of a process that ended, which begin anew as well.
+                # Includes the series of a process that ended, which restart too.
                 every = {**self._samples.get(series, {}), **measurement.samples}
                 samples = {labels: nothing_of(value) for labels, value in every.items()}
                 yield replace(measurement, samples=samples)
@@ -263,7 +263,7 @@ _COUNTERS = (
 
 
 def _counted(state: TapState) -> Mapping[Counted, int]:
-    """Return what a tap has counted, by metric and labels."""
+    """Return the counters of a tap by metric and labels."""
     tap = ("tap", state.tap)
     traffic = state.traffic
     found: dict[Counted, int] = {
@@ -282,7 +282,7 @@ def _counted(state: TapState) -> Mapping[Counted, int]:
 
 
 def _models(measurements: Iterable[Measurement]) -> Iterator[ModelInfo]:
-    """Yield the models that there are readings of; all that is known is whether they stream."""
+    """Yield the measured models, and whether they stream."""
     streams: dict[tuple[str, str], bool] = {}
     for measurement in measurements:
         model = measurement.model, measurement.version
@@ -297,7 +297,7 @@ def _series(measurement: Measurement) -> Series:
 
 
 def _older(series: Series) -> Series | None:
-    """Return the series that this one goes on from, if it does."""
+    """Return the series of the preceding method, if there is one."""
     signal, model, version, method = series
     older = PRECEDING_METHOD.get(method)
     return (signal, model, version, older) if older else None

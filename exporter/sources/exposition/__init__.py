@@ -1,1 +1,1 @@
-"""Prometheus text expositions: parsed, read incrementally, summed by model."""
+"""Prometheus text expositions: parsing, incremental reading and sums by model."""

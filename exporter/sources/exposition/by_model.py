@@ -1,7 +1,7 @@
-"""An exposition seen by model: what Triton and its backends publish, summed to (model, version).
+"""Sum the series of an exposition by (model, version).
 
 One model may have several series of one counter: with and without ``gpu_uuid``, and with a label
-``_<key>`` for every metric tag of its configuration.  They are parts of one number.  With
+``_<key>`` for every metric tag of its configuration.  They are parts of one sum.  With
 ``--model-namespacing`` Triton's own families carry ``namespace``, backends' families do not; the
 namespace then becomes part of the model's name.
 """
@@ -21,7 +21,7 @@ from exporter.sources.exposition.text_parser import ParsedFamily
 T = TypeVar("T")
 
 NAMED_BY = "nv_inference_request_success"
-"""The family from which models and their namespaces are learnt: every loaded model has it."""
+"""The family that lists models and their namespaces: every loaded model has it."""
 
 COUNTERS = ("counter", "histogram", "summary")
 
@@ -31,7 +31,7 @@ Part = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class HistogramPart:
-    """Where one histogram stands among the samples of its family.
+    """The indices of one histogram among the samples of its family.
 
     ``edges`` are ascending and end with ``inf``, ``buckets`` returns their counts, and ``total`` is
     the index of the sum.
@@ -44,15 +44,14 @@ class HistogramPart:
 
 
 class ByModel:
-    """The families of one exposition by (model, version); unusable values are left out.
+    """The families of one exposition by (model, version), without unusable values.
 
-    ``names`` maps the model names used here to those that Triton's HTTP API knows.  ``ambiguous``
+    ``names`` maps the model names used here to those of Triton's HTTP API.  ``ambiguous``
     are models whose backend's families cannot be distinguished from those of a model of the same
-    name in another namespace; they are left out too.  ``parts`` continues counters of several
+    name in another namespace; they are excluded too.  ``parts`` continues counters of several
     series over partial resets, from scrape to scrape.
 
-    Where every sample belongs depends on names and labels only, so it is kept in the families'
-    caches.
+    The model of a sample depends on names and labels only, so it is kept in the families' caches.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class ByModel:
         self._ambiguous_names = {bare for bare, full in qualified.items() if len(full) > 1}
 
     def has(self, name: str) -> bool:
-        """Tell whether the exposition declares the family."""
+        """Return whether the exposition declares the family."""
         return name in self.families
 
     @property
     def duplicates(self) -> list[str]:
-        """Return a series that stands there twice for every family that has one."""
+        """Return one duplicate series of every family that has any."""
         return [family.duplicate for family in self.families.values() if family.duplicate]
 
     def models(self, *names: str) -> set[Model]:
@@ -97,7 +96,7 @@ class ByModel:
         """Sum a family's samples by model and by the value of the label ``category``.
 
         ``suffix`` selects ``_count`` or ``_sum`` of a histogram or summary.  A sum with a negative,
-        infinite or NaN part is left out: the rest of it would look like a counter reset.
+        infinite or NaN part is omitted: the rest of it would look like a counter reset.
         """
         family = self.families.get(name)
         if family is None:
@@ -120,7 +119,7 @@ class ByModel:
         return found
 
     def total(self, name: str, suffix: str = "") -> dict[Model, float]:
-        """Sum a family's samples by model, whatever their other labels."""
+        """Sum a family's samples by model over all other labels."""
         totals = self.totals(name, "", suffix)
         return {model: sums[""] for model, sums in totals.items() if sums}
 
@@ -142,7 +141,7 @@ class ByModel:
         return [labels for _, labels, _ in family.samples] if family else []
 
     def samples(self, name: str) -> Iterator[tuple[Model | None, Mapping[str, str], float]]:
-        """Yield model, labels and value of a family's samples; None where none is named."""
+        """Yield model (None without a label), labels and value of a family's samples."""
         family = self.families.get(name)
         for _, labels, value in family.samples if family else ():
             yield self._model_of(labels), labels, value
@@ -150,8 +149,8 @@ class ByModel:
     def distributions(self, name: str, per_second: float = 1.0) -> dict[Model, Distribution]:
         """Return a histogram's buckets by model; ``per_second`` is 1000 for milliseconds.
 
-        Left out are histograms without a ``+Inf`` bucket, with buckets that fall, or whose parts
-        have different edges.
+        Histograms without a ``+Inf`` bucket, with decreasing buckets or with parts of different
+        boundaries are omitted.
         """
         if name not in self.families:
             return {}
@@ -232,7 +231,7 @@ class ByModel:
 
 
 def _labelled_model(labels: Mapping[str, str]) -> Model:
-    """Return the model of a sample; vLLM itself says ``model_name`` where its backend does not."""
+    """Return the model in a sample's labels: ``model``, or vLLM's own ``model_name``."""
     name = labels.get("model") or labels.get("model_name", "")
     namespace = labels.get("namespace", "")
     return (f"{namespace}/{name}" if namespace and name else name, labels.get("version", ""))
@@ -253,7 +252,7 @@ def _getter(indices: list[int]) -> Callable[[list[float]], Values]:
 
 
 def _is_histogram(values: Values) -> bool:
-    """Tell whether buckets rise and end, and the sum after them is usable."""
+    """Return whether buckets are cumulative, and total and sum are usable."""
     *counts, total = values
     return (
         counts[0] >= 0

@@ -1,8 +1,8 @@
-"""Add up counters of several processes or engines without miscounting partial resets.
+"""Sum counters of several processes or engines across partial resets.
 
-One of several engines of a model may restart while the others go on.  The sum of their counters
-then falls, and whoever reads it takes that for a reset of the whole and counts everything again.
-So each part is continued by itself: its value before a reset stays in the sum.
+One of several engines of a model may restart while the others continue.  The sum of their counters
+then falls, which reads as a reset of the sum and counts everything again.  So each part is
+continued on its own: its value before a reset stays in the sum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Values = tuple[float, ...]
 
 
 class CounterParts:
-    """Remembers the parts of sums between scrapes; sums of a single part need no memory."""
+    """Keeps the parts of sums between scrapes; sums of a single part need no state."""
 
     def __init__(self) -> None:
         self._groups: dict[Hashable, _Group] = {}
@@ -42,10 +42,10 @@ class CounterParts:
         return known.total(parts)
 
     def derived(self, key: Hashable, values: Values, raw: Values) -> Values:
-        """Return ``values`` derived from counters ``raw``, none less than before.
+        """Return ``values`` derived from counters ``raw``, monotonic until ``raw`` resets.
 
-        Counters that are not read in one moment may make a difference fall, which would look like
-        a reset.  A real one shows in ``raw``.
+        Counters that are not read at the same moment may make a difference fall, which would look
+        like a reset.
         """
         last = self._derived.get(key)
         if last and len(last[0]) == len(values) and not _has_fallen(raw, last[1]):
@@ -56,7 +56,7 @@ class CounterParts:
 
 
 class _Group:
-    """The parts of one sum: the last value of each, and what it had before its resets."""
+    """The parts of one sum: their last values, and the total before resets."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, Values] = {}

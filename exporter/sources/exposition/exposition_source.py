@@ -1,4 +1,4 @@
-"""Scrape an engine that publishes everything it knows at ``/metrics``, under its own labels."""
+"""The base class of sources that scrape an engine's ``/metrics``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from exporter.sources.unavailable import Unavailable, completed
 class ExpositionSource(HttpSource):
     """Scrapes one server; the engines of a model are added up.
 
-    ``backend`` is the engine's name, ``families`` those that are read, ``gaps`` the signals that
-    the engine lacks, always or at times, and ``enable`` what makes it publish metrics.
+    ``backend`` and ``engine`` are the engine's name as a label and in messages, ``families`` the
+    families to read, ``unavailable`` the reasons for signals that the engine may lack, and
+    ``enable`` the option that enables its metrics.
     """
 
     backend = ""
@@ -49,14 +50,14 @@ class ExpositionSource(HttpSource):
     def interpret(
         self, metrics: ByModel, infos: Sequence[ModelInfo]
     ) -> Iterable[Measurement | Missing]:
-        """Yield the readings of these models, and the reason for every value that is refused."""
+        """Yield the measurements of these models, and the reason for every refused value."""
 
     async def read_state(self, parts: Parts) -> bool | None:
-        """Read what is not in the metrics; return whether the server is ready, None if unknown."""
+        """Read state that the metrics lack; return whether the server is ready, None if unknown."""
         return None
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Read everything once.  Raises SourceError if nothing at all could be read."""
+        """Read the server once.  Raises SourceError if no part of it could be read."""
         parts: Parts = {}
         ready, metrics = await asyncio.gather(
             self.read_state(parts), attempt(parts, "metrics", self._read_metrics())

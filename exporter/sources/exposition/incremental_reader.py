@@ -1,9 +1,9 @@
-"""Read one server's expositions again and again: only what changed costs time.
+"""Read successive expositions of one server: parse only values while the series stay the same.
 
-Between two scrapes of a server the values change, and names and labels hardly ever do.  So the
-reader keeps a digest of all lines without their values.  If it is the same as before, only the
-values are taken; otherwise the whole body is parsed.  The work is cut into pieces of 128 KiB, so
-that a thread that reads does not hold the interpreter lock for long.
+Between two scrapes of a server the values change, but names and labels rarely do.  So the reader
+keeps a digest of all lines without their values.  If it is unchanged, only the values are parsed;
+otherwise the whole body is.  The work is cut into chunks of 128 KiB, so that the thread does not
+hold the interpreter lock for long.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ExpositionReader:
     def read(self, body: bytes) -> dict[str, ParsedFamily]:
         """Return the wanted families by name; raises ExpositionError.
 
-        Of a series that stands there twice the first value counts, as in Prometheus.  Families
+        Of a duplicate series the first value counts, as in Prometheus.  Families
         share their ``cache`` with the last call if no name and no label has changed.
         """
         check_lines(body)
@@ -71,7 +71,7 @@ class ExpositionReader:
 
 
 def _digest_and_values(body: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the digest of all lines without their last last_words, and these last_words."""
+    """Return the digest of all lines without their last words, and the last words."""
     digest = blake2b(digest_size=16)
     last_words: list[bytes] = []
     for chunk in RENDER_GATE.paced(_chunks(body)):
@@ -120,7 +120,7 @@ def _with_values(layout: _Layout, last_words: list[bytes]) -> dict[str, ParsedFa
 def _indices(
     body: bytes, last_words: list[bytes], families: dict[str, ParsedFamily]
 ) -> dict[str, list[int]] | None:
-    """Return the indices of every family's values among the last last_words of all lines.
+    """Return the indices of every family's values among the last words of all lines.
 
     None if they cannot be found: a sample has a timestamp, say.
     """
@@ -168,7 +168,7 @@ def _layout(
 
 
 def _matches(samples: list[Sample], last_words: list[bytes]) -> bool:
-    """Tell whether these are the values of all samples."""
+    """Return whether the last words are the values of all samples."""
     try:
         values = list(map(float, last_words))
     except ValueError:

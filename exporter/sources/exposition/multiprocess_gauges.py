@@ -4,8 +4,8 @@ Every process that ever set a gauge has a series of its own, with the label ``pi
 last value after the process ended, for as long as the folder PROMETHEUS_MULTIPROC_DIR is kept.
 A process whose gauges have changed since the first scrape is alive.  Several live processes are
 frontends of one server (``num_serve_frontends``): they share one engine, and each one has the
-engine's state at the last iteration that it fetched.  So the gauges that changed last are current,
-and adding them up would count the engine once per process.
+engine's state at the last iteration that it fetched.  So the gauges that changed last are current;
+their sum would count the engine once per process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Gauges = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class GaugeWriter:
-    """One process: its gauges, when they last changed, and whether that was ever seen to happen."""
+    """One process: its gauges, the time of their last change, and whether it is alive."""
 
     gauges: Gauges
     changed: float
@@ -30,15 +30,15 @@ class GaugeWriter:
 
 
 Writers = Mapping[str, GaugeWriter]
-"""By pid; the only one of an exposition without such labels has an empty one."""
+"""By pid; empty for the only process of an exposition without that label."""
 
 
 def read(
     families: Mapping[str, ParsedFamily], names: Mapping[str, str]
 ) -> dict[str, dict[str, float]]:
-    """Return the gauges by process; ``names`` are families to what they are called here.
+    """Return the gauges by process; ``names`` maps families to gauge names.
 
-    Unusable values are left out.
+    Unusable values are omitted.
     """
     found: dict[str, dict[str, float]] = {}
     for family, name in names.items():
@@ -51,9 +51,9 @@ def read(
 def update_writers(
     before: Writers | None, found: Mapping[str, Gauges], now: float
 ) -> dict[str, GaugeWriter]:
-    """Return what is known of each process after this reading; ``before`` is None at the first.
+    """Return the state of each process after this scrape; ``before`` is None at the first scrape.
 
-    A process that appears later than the first reading is alive.
+    A process that appears after the first scrape is alive.
     """
     return {
         pid: _updated(before.get(pid) if before else None, gauges, now, new=before is not None)

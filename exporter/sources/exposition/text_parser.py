@@ -1,4 +1,4 @@
-r"""The Prometheus text exposition format 0.0.4, as servers really write it: bytes in, data out.
+r"""Parse the Prometheus text exposition format 0.0.4, with the deviations of real servers.
 
 Families
     The name on a ``# TYPE`` (or ``# HELP``) line is the family, exactly as written: Triton's
@@ -12,7 +12,7 @@ Accepted beyond the letter of the format
     Line ends of CR LF; ``nan`` and ``inf`` in any case (Triton writes ``Nan``); an unknown escape
     in a label value stands for itself; a ``# TYPE`` line may be repeated; ``#x TYPE y`` is a
     comment, though prometheus_client takes it for a declaration.  Timestamps are accepted and
-    dropped: a reading is dated by whoever fetched it.
+    dropped: the time of the scrape counts.
 
 Refused although prometheus_client accepts it
     A last line without line feed, because the body was cut off there; leading commas in labels;
@@ -23,9 +23,9 @@ Refused although prometheus_client accepts it
     times its size in memory: lines of more than 64 KiB, more than 200,000 lines, more than 10,000
     families.
 
-Not noticed
-    A body cut off exactly between two lines is a valid exposition; only the transport can tell.
-    Lines of families that were not asked for are detect_servers by their names and not looked into.
+Not detected
+    A body cut off exactly between two lines is a valid exposition; only the transport shows it.
+    Lines of unwanted families are recognised by name and not parsed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ParsedFamily:
     """A metric family; ``type`` is counter, gauge, histogram, summary or untyped.
 
     ``samples`` holds (sample name, labels, value) in order of appearance; labels are read-only and
-    shared between samples and between scrapes.  ``duplicate`` is a series that stands there twice.
+    shared between samples and between scrapes.  ``duplicate`` is a duplicate series, if any.
     ``cache`` is for what is derived from names and labels alone:
     :mod:`exporter.sources.exposition.incremental_reader` keeps it while they stay the same.
     """
@@ -98,7 +98,7 @@ class ParsedFamily:
 
 
 class _Blocks(dict[str, Mapping[str, str]]):
-    """Labels by block: blocks repeat from family to family and from reading to reading.
+    """Labels by block: blocks repeat across families and scrapes.
 
     Raises ValueError for a block that is malformed or not worth keeping.  When full it is emptied:
     a server with more blocks than fit would defeat any ageing as well.
@@ -117,7 +117,7 @@ _known_labels = _Blocks()
 
 
 class _Malformed(ValueError):  # noqa: N818
-    """What is wrong with a line, raised where its number is not known."""
+    """An error in a line, raised without its line number."""
 
     def __init__(self, found: str, expected: str) -> None:
         shown = repr(found if len(found) <= 60 else found[:59] + "…") if found else "nothing"
@@ -189,7 +189,7 @@ def _decode(body: bytes) -> str:
 def _declare(
     comment: str, families: dict[str, ParsedFamily], owners: dict[str, ParsedFamily]
 ) -> ParsedFamily | None:
-    """Take in what follows ``#`` on a line; return the family that it is about, if any."""
+    """Handle a HELP or TYPE comment; return its family, None for other comments."""
     words = _COMMENT.fullmatch(comment.rstrip(_BLANKS))
     keyword, name, rest = words.groups() if words else ("", "", "")
     if keyword not in ("HELP", "TYPE"):
@@ -219,7 +219,7 @@ def _family(name: str, families: dict[str, ParsedFamily]) -> ParsedFamily:
 
 
 def _is_all(group: str, size: int, family: ParsedFamily) -> bool:
-    """Whether all ``size`` lines behind a group's comment are the family's, by their names."""
+    """Return whether all ``size`` lines after a group's comment belong to the family, by name."""
     for after in "{ ":
         for name in family.sample_names():
             size -= group.count(f"\n{name}{after}")
@@ -275,7 +275,7 @@ def _read_sample(line: str) -> Sample:
 
 
 def _labels(block: str) -> Mapping[str, str]:
-    """Return the labels in a block, which is what stands between the braces."""
+    """Return the labels in a block, the text between the braces."""
     pairs = _LABEL.findall(block.strip(_BLANKS))
     if pairs and pairs[-1][2]:
         raise _Malformed(pairs[-1][2], 'name="value" and commas between (no name starts with __)')

@@ -1,4 +1,4 @@
-"""SGLang's metrics, by the names in python/sglang/srt/observability/metrics_collector.py.
+"""Interpret SGLang's metrics, by the names in python/sglang/srt/observability/metrics_collector.py.
 
 Schedulers publish their gauges and queue times with the labels ``tp_rank``, ``pp_rank``,
 ``moe_ep_rank`` and, with data parallelism, ``dp_rank``.  With
@@ -77,7 +77,7 @@ def selected(families: Mapping[str, ParsedFamily]) -> dict[str, ParsedFamily]:
 
 
 def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measurement | Missing]:
-    """Yield the readings of these models, and the reason for every value that is refused."""
+    """Yield the measurements of these models, and the reason for every refused value."""
     keys = [(info.model, info.version) for info in models]
     for signal, method, name in HISTOGRAMS:
         yield from of_models(signal, method, keys, metrics.distributions(name))

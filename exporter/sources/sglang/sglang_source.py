@@ -1,4 +1,4 @@
-"""One SGLang server as a source: its metrics, by the names under which it serves its models."""
+"""Read one SGLang server: its metrics, by served model name."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ UNAVAILABLE: Mapping[str, Unavailable] = {
     "cached_input_tokens": Unavailable("the prefix cache has had no hit yet", "none needed"),
     "preemptions": Unavailable("no request has been retracted yet", "none needed"),
 }
-"""Signals that SGLang does not have, or not always."""
+"""Reasons and fixes for signals that SGLang lacks, always or sometimes."""
 
 
 class SglangSource(ExpositionSource):
     """Reads one SGLang server at ``url``.
 
-    Its ``/health`` generates a token by default, so it is not asked: a server whose metrics answer
-    is up.
+    Its ``/health`` generates a token by default, so it is not requested: a server whose metrics
+    respond is up.
     """
 
     backend = "sglang"
@@ -77,7 +77,7 @@ class SglangSource(ExpositionSource):
     def interpret(
         self, metrics: ByModel, infos: Sequence[ModelInfo]
     ) -> Iterable[Measurement | Missing]:
-        """Yield what SGLang publishes of these models."""
+        """Yield the measurements of these models."""
         return sglang_metrics.interpret(
             ByModel(sglang_metrics.selected(metrics.families), self._parts), infos
         )

@@ -1,1 +1,1 @@
-"""Triton's own trace spans: export requests in, the timings of single requests out; no I/O."""
+"""Triton's own trace spans as a source of request timings."""

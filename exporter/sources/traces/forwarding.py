@@ -17,7 +17,7 @@ from exporter.samples import SourceError
 from exporter.sources.fetch import new_session, public
 
 RETRYABLE = frozenset((429, 502, 503, 504))
-"""Answers after which a sender may try again (OTLP specification 1.5, OTLP/HTTP)."""
+"""Statuses after which a sender may retry (OTLP specification 1.5, OTLP/HTTP)."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
@@ -50,7 +50,7 @@ class Forwarder:
 
     @property
     def where(self) -> str:
-        """Where to, without credentials."""
+        """The collector's address, without credentials."""
         return public(self._url)
 
     def offer(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -63,7 +63,7 @@ class Forwarder:
         self._offered.set()
 
     def problem(self) -> SourceError | None:
-        """Return what has gone wrong since the last call, or still does."""
+        """Return dropped requests since the last call, or the current failure, as an error."""
         dropped, self._dropped = self._dropped, 0
         if dropped:
             why = f"; {self._failure}" if self._failure else ""
@@ -93,7 +93,7 @@ class Forwarder:
     async def _send(
         self, session: aiohttp.ClientSession, waiting: _Waiting
     ) -> tuple[bool, SourceError | None]:
-        """Return whether to try again, and what went wrong."""
+        """Send one request; return whether to retry, and the error."""
         try:
             async with session.post(
                 self._url,

@@ -1,4 +1,4 @@
-"""OTLP export requests in JSON, as Triton sends them: hex ids, 64-bit numbers as strings."""
+"""Decode OTLP export requests in JSON: hex ids, 64-bit numbers as strings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def decode(body: bytes) -> Export:
 
 
 def response(rejected: int, message: str) -> bytes:
-    """Return the answer to an export request, which says how many spans were not taken."""
+    """Return the response to an export request, with the number of rejected spans."""
     if not rejected:
         return b"{}"
     partial = {"rejectedSpans": str(rejected), "errorMessage": message}
@@ -49,12 +49,12 @@ def response(rejected: int, message: str) -> bytes:
 
 
 def failure(code: int, message: str) -> bytes:
-    """Return a google.rpc.Status, with which a receiver refuses an export request."""
+    """Return a google.rpc.Status, the response that refuses an export request."""
     return json.dumps({"code": code, "message": message}).encode()
 
 
 def _lean(value: dict[str, object]) -> object:
-    """Shrink what there is most of while it is parsed: events to pairs, attributes to those kept.
+    """Shrink objects during parsing: events to pairs, attributes to those that are used.
 
     A call per object also lets other threads run during a large body, which parsing would not.
     """

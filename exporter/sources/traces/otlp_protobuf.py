@@ -1,4 +1,4 @@
-"""OTLP export requests in protobuf, as OpenTelemetry collectors send them."""
+"""Decode OTLP export requests in protobuf, as OpenTelemetry collectors send them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def decode(body: bytes) -> Export:
 
 
 def response(rejected: int, message: str) -> bytes:
-    """Return the answer to an export request, which says how many spans were not taken."""
+    """Return the response to an export request, with the number of rejected spans."""
     if not rejected:
         return b""
     partial = ExportTracePartialSuccess(rejected_spans=rejected, error_message=message)
@@ -69,7 +69,7 @@ def response(rejected: int, message: str) -> bytes:
 
 
 def failure(code: int, message: str) -> bytes:
-    """Return a google.rpc.Status, with which a receiver refuses an export request."""
+    """Return a google.rpc.Status, the response that refuses an export request."""
     text = message.encode()[:SHORT]
     return bytes((0x08, code, 0x12, len(text))) + text  # its fields 1 and 2
 
@@ -77,7 +77,7 @@ def failure(code: int, message: str) -> bytes:
 def _parts(body: bytes) -> int:
     """Count the messages in an export request, up to one more than MOST_PARTS.
 
-    What is malformed is counted up to there.
+    A malformed body is counted up to its first error.
     """
     count = 0
     waiting = [(0, len(body), _REQUEST)]

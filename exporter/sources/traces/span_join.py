@@ -1,4 +1,4 @@
-"""Joins the root span of a request, which has the times, and its child, which has the model.
+"""Join the root span of a request, which has the times, and its child, which has the model.
 
 The child of an asynchronous model ends long before its stream and comes in an earlier export; other
 children come in the same one or, when exports overtake each other, later.  An export that is sent
@@ -21,7 +21,7 @@ class SpanJoinLimits:
     """How long one half waits for the other (seconds), and how much may wait.
 
     A model waits as long as its stream may last; a root only for an export that was overtaken.
-    ``remembered`` requests are detect_servers if they are sent again.
+    ``remembered`` requests are recognised when they are sent again.
     """
 
     model_wait: float = 3600.0
@@ -34,7 +34,7 @@ class SpanJoinLimits:
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """A traced request: the model that was asked, and its times."""
+    """A traced request: its model and its times."""
 
     model: str
     version: str
@@ -42,11 +42,10 @@ class TracedRequest:
 
 
 class SpanJoiner:
-    """Gives each request once, when both of its halves are there.
+    """Returns each request once, when both of its halves have arrived; probes are skipped.
 
-    Requests of our own are not given.
-    ``lost`` counts requests that were traced and could not be told, or not completely: a half that
-    never came, times that contradict each other, or events that were cut off.
+    ``lost`` counts traced requests without complete measurements: a half is missing, times
+    contradict each other, or events were dropped.
     """
 
     def __init__(self, limits: SpanJoinLimits | None = None) -> None:
@@ -59,7 +58,7 @@ class SpanJoiner:
         self.lost = 0
 
     def add(self, span: Span, now: float) -> TracedRequest | None:
-        """Take in a span that arrived at ``now`` (monotonic, seconds)."""
+        """Add a span that arrived at ``now`` (monotonic, seconds)."""
         found = (
             None if span.step else self._model(span, now) if span.model else self._root(span, now)
         )
@@ -67,7 +66,7 @@ class SpanJoiner:
         return found
 
     def expire(self, now: float) -> None:
-        """Give up what has waited too long or is too much, the oldest first."""
+        """Drop halves beyond the limits of time and number, the oldest first."""
         limits = self._limits
         while self._models and (
             len(self._models) > limits.models
@@ -119,7 +118,7 @@ class SpanJoiner:
         self.lost += 1
 
     def _forget(self, key: Key) -> None:
-        """Drop both halves and note that the request is dealt with."""
+        """Drop both halves and remember the request as done."""
         self._models.pop(key, None)
         if root := self._roots.pop(key, None):
             self._gaps -= len(root[1].gaps)

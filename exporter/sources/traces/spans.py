@@ -1,7 +1,7 @@
-"""The spans of Triton's tracer that time requests, and nothing else of what comes with them.
+"""The spans of Triton's tracer that time requests.
 
 Triton (server, tracer.cc) exports per traced request a root span ``InferRequest`` with the events
-of the front end and no attributes, a child named after the model that was asked, and below that
+of the front end and no attributes, a child named after the requested model, and below that
 ``compute`` or the steps of an ensemble.  Only roots and models are kept; attributes other than the
 model's name, version and whether it is a step are dropped here, the client's id of the request
 after it was seen whether the request is a probe.
@@ -39,7 +39,7 @@ Event = tuple[str, int]
 
 
 class MalformedExportError(Exception):
-    """A body is no OTLP export request; the text says why, without quoting it."""
+    """A body is no OTLP export request; the message has the reason, without quoting it."""
 
 
 class ExportTooLargeError(Exception):
@@ -47,15 +47,15 @@ class ExportTooLargeError(Exception):
 
 
 class MalformedSpanError(ValueError):
-    """One span of an export request is not as OTLP has them."""
+    """One span of an export request violates OTLP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """A root (``model`` is empty) or the span of a model; times are nanoseconds since the epoch.
 
-    ``step`` says that another model asked for it, ``probe`` that it is a request of our own.
-    ``cut`` is how many events its exporter left out.
+    ``step``: another model sent the request; ``probe``: it is a probe of the sidecar.  ``cut`` is
+    the number of events that its exporter dropped.
     """
 
     trace: bytes

@@ -1,6 +1,6 @@
-"""From the events of a root span to when its responses left, per front end.
+"""Time a request by the events of its root span, per front end.
 
-What the events mean was observed on Triton 2.51:
+Meanings of the events as observed on Triton 2.51:
 
 - HTTP: ``INFER_RESPONSE_COMPLETE`` comes once per response, and once more for the final flag if
   that comes apart from the last response; a stream that sent fewer chunks than it completed
@@ -11,8 +11,8 @@ What the events mean was observed on Triton 2.51:
 The span itself ends later than its last response: with gRPC when its slot on the stream is used
 again or the stream ends, with a model that blocks when its ``execute`` returns.
 
-A response may hold several tokens, or be an error; a stream whose client left looks like one that
-ended there.
+A response may hold several tokens, or be an error.  After a client disconnects, a stream looks as
+if it had ended there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_RECEIVING = 60 * NANOSECONDS
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One request as its front end saw it, in seconds.
+    """The times of one request at its front end, in seconds.
 
     ``first`` is from its arrival to its first response, ``gaps`` lie between responses, and
     ``whole`` is from its arrival to its end; what cannot be known is None or empty.  ``streams``
@@ -88,7 +88,7 @@ def _times(root: Span, wanted: str) -> list[int]:
 
 
 def _arrival(root: Span, wanted: str) -> int:
-    """Return when the request came in; the span itself starts once it has been parsed."""
+    """Return the arrival of the request; the span starts after parsing."""
     earliest = root.start - LONGEST_RECEIVING
     return max(
         (at for at in _times(root, wanted) if earliest <= at <= root.start), default=root.start

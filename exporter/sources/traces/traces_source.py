@@ -1,8 +1,8 @@
-"""The sidecar as the OTLP/HTTP endpoint to which Triton sends its traces.
+"""Receive Triton's traces as an OTLP/HTTP endpoint.
 
-An export is answered as soon as it is understood; nothing of a body is kept but names of models and
-times.  Requests of our own are left out.  Reported on are models that were seen to stream: from the
-spans of a model that answers at once nobody can tell whether it has tokens at all.
+An export is answered after decoding; only model names and times of a body are kept.  Probes are
+excluded.  Reported are models that were observed to stream: the spans of other models do not show
+whether they generate tokens.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ FORMATS: Mapping[str, Callable[[], _Format]] = {
 
 
 class _Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
-    """An export that is not taken: HTTP status, code of google.rpc.Status, kind for counting."""
+    """A refused export: HTTP status, code of google.rpc.Status, kind for counting."""
 
     def __init__(self, status: int, code: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class _Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
 
 
 class TracesSource(BaseSource):
-    """Receives the traces of a Triton server at ``listen``, and may pass them on to ``forward``.
+    """Receives the traces of a Triton server at ``listen``; forwards them to ``forward`` if set.
 
     ``thresholds`` are SLO thresholds in seconds by signal.  ``models`` are glob patterns of models
     to report on although they were not seen to stream.  ``triton`` is the address of the server's
@@ -146,12 +146,12 @@ class TracesSource(BaseSource):
 
     @property
     def where(self) -> str:
-        """Where it listens, and where it passes on to."""
+        """The address of the endpoint, and of the collector."""
         onward = f" (passed on to {self._forwarder.where})" if self._forwarder else ""
         return f"traces sent to {self.url or f'http://{self._listen}'}{PATH}{onward}"
 
     async def __aenter__(self) -> Self:
-        """Listen; raises InvalidFile if the address cannot be had."""
+        """Listen; raises InvalidFile if the address is not available."""
         async with AsyncExitStack() as stack:
             stack.callback(self._thread.shutdown, wait=False, cancel_futures=True)
             if self._triton:
@@ -159,7 +159,7 @@ class TracesSource(BaseSource):
             if self._forwarder:
                 supervisor = await stack.enter_async_context(self._supervisor)
                 supervisor.start("trace-forwarder", self._forwarder.run)
-            # A body is passed on as it came, so it is inflated here.
+            # Bodies are forwarded unchanged, so they are inflated here.
             self.url, close = await start(
                 self._application(), self._listen, setting="otlp-traces", auto_decompress=False
             )
@@ -168,7 +168,7 @@ class TracesSource(BaseSource):
         return self
 
     async def close(self) -> None:
-        """Listen no more, and let go of everything."""
+        """Close the listener, connections and the thread."""
         await self._open.aclose()
 
     def tasks(self) -> Sequence[TaskState]:
@@ -176,7 +176,7 @@ class TracesSource(BaseSource):
         return self._supervisor.states
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Return what the traces have told so far."""
+        """Return the measurements so far."""
         parts = {"exports": self._problem}
         self._problem = None
         if self._forwarder:
@@ -202,7 +202,7 @@ class TracesSource(BaseSource):
         )
 
     async def _read_setting(self, triton: HttpSource, now: float) -> None:
-        """Read the trace setting now and then; what was read last holds until it is read again."""
+        """Read the trace setting if the last one is older than SETTING_AGE."""
         if now < self._setting_due:
             return
         self._setting_due, self._setting_problem = now + SETTING_AGE, None
@@ -237,7 +237,7 @@ class TracesSource(BaseSource):
             )
 
     async def _export(self, request: web.Request, kind: str) -> bytes:
-        """Take one export and return the body of the answer; raises _Refusal."""
+        """Handle one export and return the body of the response; raises _Refusal."""
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding not in ("identity", "gzip"):
             raise _Refusal(415, INVALID_ARGUMENT, "encoding", "the only encoding taken is gzip")
@@ -261,7 +261,7 @@ class TracesSource(BaseSource):
         return answer
 
     async def _body(self, request: web.Request) -> bytes:
-        """Read a body as it comes; raises _Refusal."""
+        """Read a body within limits of size and time; raises _Refusal."""
         if (request.content_length or 0) > self._limits.max_bytes:
             raise self._too_large()
         body = bytearray()
@@ -285,7 +285,7 @@ class TracesSource(BaseSource):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _take(self, body: bytes, encoding: str, kind: str) -> tuple[int, bytes]:
-        """Take in an export; return how many spans are malformed, and the answer.
+        """Record an export; return the number of malformed spans, and the response.
 
         Raises _Refusal.
         """
@@ -325,7 +325,7 @@ class TracesSource(BaseSource):
                 self._recorder.observe((signal, *model, ALL), value)
 
     def _so_far(self) -> tuple[tuple[Measurement, ...], tuple[Model, ...], int]:
-        """Return readings, models and how many requests were lost."""
+        """Return measurements, models and the number of lost requests."""
         self._joiner.expire(monotonic())
         measurements = tuple(
             measurement
@@ -357,9 +357,9 @@ class TracesSource(BaseSource):
 
 
 def _empty(measurement: Measurement) -> Measurement:
-    """Return a reading without its observations, for the first time that its model is told.
+    """Return a measurement without its observations, for the first snapshot of its model.
 
-    What a method has counted before it takes over from another one is not counted by the store.
+    The store does not count what a method counted before it replaced another one.
     """
     return replace(
         measurement,

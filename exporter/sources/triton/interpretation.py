@@ -1,4 +1,4 @@
-"""From what was read of a Triton server to readings and gaps: every signal of every model."""
+"""Interpret a scrape of a Triton server: a measurement or a reason for every signal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from exporter.sources.vllm import vllm_metrics
 
 @dataclass(frozen=True, slots=True)
 class TritonScrape:
-    """One look: what the metrics and the statistics said, or why they said nothing.
+    """The metrics and statistics of one scrape, or the errors of reading them.
 
     Without an HTTP API the statistics are empty and their error is None.
     """
@@ -39,9 +39,9 @@ def interpret(
     now: float,
     frozen_after: float,
 ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
-    """Return readings, and a gap for every signal of the catalogue that has none.
+    """Return measurements, and a reason for every signal of the catalogue without one.
 
-    ``models`` are those to report on, ``engines`` what is remembered of their engines.
+    ``models`` are those to report, ``engines`` the progress of their engines.
     """
     here = [
         info for info in models if info.ready or (info.model, info.version) in selection.counted
@@ -116,9 +116,10 @@ def _finished(
     origin: Origin,
     note: str = "",
 ) -> Iterator[Measurement]:
-    """Tell requests by what engines finished, where Triton counts successes too early.
+    """Yield requests by the engines' counts where Triton counts successes too early.
 
-    Failures are Triton's; without them all requests would look good, so there is no reading.
+    Failures come from Triton.  Without them all requests would look good, so there is no
+    measurement then.
     """
     for info in models:
         model = (info.model, info.version)
@@ -152,7 +153,7 @@ def _ambiguous(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Missin
 def _unread(
     signal: str, info: ModelInfo, selection: ModelSelection, scrape: TritonScrape
 ) -> Unavailable | None:
-    """Say which part that did not answer could have had the signal."""
+    """Return the reason if an unread part could have had the signal, else None."""
     if scrape.metrics is None:
         return Unavailable(
             f"the metrics could not be read: {scrape.metrics_error}",
@@ -174,7 +175,7 @@ def _unread(
 
 
 def _not_loaded(signal: str, info: ModelInfo, scrape: TritonScrape) -> Missing:
-    """Say that a model is gone; not for sure if its last series may still be there."""
+    """Report a model that is not loaded; unread metrics may still have its last series."""
     return Missing(
         signal,
         info.model,

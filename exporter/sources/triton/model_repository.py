@@ -1,4 +1,4 @@
-"""What Triton says about its models: the repository index and their configurations."""
+"""Parse Triton's repository index and model configurations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ READY = "READY"
 
 @dataclass(frozen=True, slots=True)
 class RepositoryEntry:
-    """One line of the repository index; a model that was never loaded has no version."""
+    """One entry of the repository index; a model that was never loaded has no version."""
 
     name: str
     version: str
@@ -25,7 +25,7 @@ class RepositoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What matters here of a model's configuration; ``backend`` is ``ensemble`` for ensembles."""
+    """The used fields of a model's configuration; ``backend`` is ``ensemble`` for ensembles."""
 
     backend: str
     decoupled: bool
@@ -33,7 +33,7 @@ class ModelConfig:
 
 
 def index(document: object) -> list[RepositoryEntry]:
-    """Read the answer to ``POST /v2/repository/index``; entries without a name are left out."""
+    """Parse the response of ``POST /v2/repository/index``; entries without a name are skipped."""
     found = []
     for entry in document if isinstance(document, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str):
@@ -44,7 +44,7 @@ def index(document: object) -> list[RepositoryEntry]:
 
 
 def config(document: object) -> ModelConfig | None:
-    """Read the answer to ``GET /v2/models/M/config``; None if it names no backend."""
+    """Parse the response of ``GET /v2/models/M/config``; None if it names no backend."""
     if not isinstance(document, dict):
         return None
     platform, backend = document.get("platform"), document.get("backend")

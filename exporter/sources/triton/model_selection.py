@@ -1,9 +1,9 @@
-"""Which models a Triton server has, what they are, and which of them are reported on.
+"""Select the models of a Triton server that are reported.
 
-Reported on are models that stream (decoupled), ensembles, and models that publish engine metrics.
-The others are an ensemble's tokenizing steps or have no tokens at all, and would only bury the
-rest; they are shown as excluded, with the reason.  So is what exceeds MAX_MODELS: every reading
-takes time for every model, and every model makes some hundred series.
+Reported are models that stream (decoupled), ensembles, and models that publish engine metrics.
+The others are tokenizing steps of an ensemble or have no tokens; they are shown as excluded, with
+the reason.  So are models beyond MAX_MODELS: every model costs time in every scrape and has some
+hundred series.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from exporter.sources.triton.model_repository import ModelConfig, RepositoryEntr
 
 NAME_IT = "name it in models to report on it"
 MAX_SHOWN = 1024
-"""Models of one server (versions counted) that are shown at all, with why they are excluded."""
+"""The maximum of models of one server that are shown, reported or excluded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSelection:
-    """What is known of a server's models.
+    """The models of a server, with the data that decides which are reported.
 
-    ``names`` are those in the metrics (namespace/model) to those of the HTTP API, and ``silent``
-    says that the metrics could not be read this time.
-    ``index`` is None where the HTTP API is not used; ``unread`` says by name why a configuration
-    could not be read; ``globs`` are models to report on in any case; ``publishing`` those with
-    engine metrics, ``counted`` those that any metric or statistic names, and ``reported_before``
-    those of the last reading: they stay when they are unloaded or the metrics are silent.
+    ``names`` maps names in the metrics (namespace/model) to those of the HTTP API.  ``silent``: the
+    metrics could not be read this time.  ``index`` is None without the HTTP API; ``unread`` holds
+    the errors of reading configurations by name.  ``globs`` select models to report in any case;
+    ``publishing`` are the models with engine metrics, ``counted`` those that any metric or
+    statistic names.  ``reported_before`` are those of the last snapshot: they stay when they are
+    unloaded or the metrics are silent.
     """
 
     names: Mapping[str, str]
@@ -47,8 +47,8 @@ class ModelSelection:
     def models(self) -> list[ModelInfo]:
         """Return every model, by name and version.
 
-        Where the index knows a name, its versions count: Triton's metrics show ensembles under
-        version 1 too, whatever theirs is.
+        For a name in the index, its versions there count: Triton's metrics show ensembles also
+        under version 1.
         """
         entries = self._entries()
         ensembles = self._ensembles()
@@ -67,7 +67,7 @@ class ModelSelection:
         return sorted(entries.keys() | self.publishing | counted)
 
     def bare(self, name: str) -> str:
-        """Return the name by which the HTTP API knows a model."""
+        """Return the name of a model in the HTTP API."""
         return self.names.get(name, name)
 
     def steps(self, name: str) -> list[str]:
@@ -75,14 +75,14 @@ class ModelSelection:
         return steps_of(self.configs, self.bare(name))
 
     def why_unknown(self, name: str) -> str:
-        """Say why a model's configuration is not known, in a few words."""
+        """Return the reason why a model's configuration is unknown."""
         if self.index is None:
             return "without --triton its configuration is not known"
         error = self.unread.get(self.bare(name), "not read yet")
         return f"its configuration could not be read: {error}"
 
     def _entries(self) -> dict[Model, RepositoryEntry]:
-        """Return the lines of the index by model."""
+        """Return the entries of the index by model."""
         called = self._called()
         return {
             (name, entry.version): entry
@@ -91,7 +91,7 @@ class ModelSelection:
         }
 
     def _called(self) -> dict[str, str]:
-        """Return the names in the metrics by those of the API; empty if two namespaces have it."""
+        """Return the names in the metrics by those of the API; empty for an ambiguous name."""
         called: dict[str, str] = {}
         for full, bare in self.names.items():
             called[bare] = "" if bare in called else full
@@ -106,7 +106,7 @@ class ModelSelection:
         return first
 
     def _limited(self, infos: Sequence[ModelInfo]) -> list[ModelInfo]:
-        """Exclude what is too much: first what is not ready, then what was not reported before."""
+        """Exclude models beyond the limit: first unready ones, then those not reported before."""
         chosen = sorted(
             (info for info in infos if not info.excluded),
             key=lambda info: (

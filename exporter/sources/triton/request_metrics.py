@@ -1,13 +1,13 @@
-"""What Triton itself counts about requests, and for whom it can be believed.
+"""Interpret Triton's own request counters, where they are valid.
 
 Triton counts a request when its backend reports it.  TensorRT-LLM's C++ backend and ensembles do so
 at the end of the stream.  Python models, vLLM's and TensorRT-LLM's among them, do so when
 ``execute()`` returns, which for a decoupled model is before the first token: their successes and
-durations say nothing about streams (Triton python_backend, pb_metric_reporter.cc).  Of other
-decoupled backends nothing is known, so they are believed no more.
+durations are not those of streams (Triton python_backend, pb_metric_reporter.cc).  The counters of
+other decoupled backends are not used either: their semantics are unknown.
 
-When a model is reloaded its successes and durations restart at 0, its failures go on: their series
-outlive the model (seen with Triton 2.51).
+When a model is reloaded its successes and durations restart at 0, but its failures continue: their
+series outlive the model (observed on Triton 2.51).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OUTCOMES = {
     "OTHER": "error",
     "REJECTED": "rejected",
     "CANCELED": "cancelled",
-    "": "error",  # Triton before 24.07 does not tell reasons
+    "": "error",  # Triton before 24.07 has no reasons
 }
 IN_QUEUE = ("rejected", "cancelled")
 
@@ -74,9 +74,9 @@ FROZEN_FIX = "start Triton without counter_latencies=false"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What Triton counted for one model since it was loaded; durations in seconds, of successes.
+    """Triton's counts for one model since it was loaded; durations of successes in seconds.
 
-    ``failures`` by Triton's word for the reason, by an empty word where it gives none.
+    ``failures`` are by Triton's reason, empty if it reports none.
     """
 
     ok: float
@@ -88,9 +88,8 @@ class Tally:
 def tallies(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]:
     """Read Triton's counters.
 
-    Triton counts an ensemble's requests under version 1 whatever its version is, and each of its
-    failures once there and once under the real one: its versions are told together, under the
-    newest (seen with Triton 2.51).
+    Triton counts an ensemble's requests under version 1 for every version, and each failure there
+    and under the real version: its versions are merged under the newest (observed on Triton 2.51).
     """
     ok, failures = metrics.total(SUCCESS), metrics.totals(FAILURE, "reason")
     durations, queues = metrics.total(DURATION), metrics.total(QUEUE)
@@ -114,10 +113,10 @@ def tallies(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]
 
 
 def frozen(metrics: ByModel, statistics: Mapping[Model, Tally]) -> bool:
-    """Tell whether requests succeeded that no counter shows.
+    """Return whether the counters are frozen: requests succeeded that no counter shows.
 
-    The statistics must have been read before the metrics, or a first request between the two
-    would look like it.  Versions are added up because ensembles mix them.
+    The statistics must be read before the metrics; otherwise a first request between the two would
+    look frozen.  Versions are summed because ensembles mix them.
     """
     counted = _by_name(metrics.total(SUCCESS))
     elsewhere = [
@@ -131,7 +130,7 @@ def frozen(metrics: ByModel, statistics: Mapping[Model, Tally]) -> bool:
 
 
 def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> Iterator[Measurement]:
-    """Tell what a tally is worth for this model; ``note`` goes with every reading."""
+    """Yield the measurements that a tally supports; ``note`` is added to each."""
     kind = kind_of(info)
     method = METHODS_OF[origin].get(kind)
     if method:
@@ -154,7 +153,7 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
 def finished(
     info: ModelInfo, done: FinishedCount, tally: Tally, origin: Origin, note: str = ""
 ) -> Iterator[Measurement]:
-    """Tell requests of a model whose successes Triton counts too early; failures are Triton's."""
+    """Yield requests of a model whose successes Triton counts too early."""
     method = done.method if origin == "counters" else f"{done.method}_statistics"
     samples = {("ok", done.reason): done.count, **failures(info, tally)}
     yield from request_measurements((info.model, info.version), method, samples, note)
@@ -174,7 +173,7 @@ def failures(info: ModelInfo, tally: Tally) -> dict[tuple[str, str], float]:
 def first_responses(
     metrics: ByModel, models: Sequence[ModelInfo]
 ) -> Iterator[Measurement | Missing]:
-    """Tell time to first token; refused where the first response is the whole answer."""
+    """Yield time to first token; refused where the first response is the only one."""
     distributions = metrics.distributions(FIRST_RESPONSE, per_second=1000.0)
     for info in models:
         if kind_of(info) != "unknown" and not info.decoupled:
@@ -212,7 +211,7 @@ def _by_name(totals: Mapping[Model, float]) -> dict[str, float]:
 
 
 def _newest(models: Iterable[ModelInfo]) -> dict[str, ModelInfo]:
-    """Return the newest version by name; one that is ready is newer than one that is not."""
+    """Return the newest version by name; ready versions come before others."""
     found: dict[str, ModelInfo] = {}
     for info in sorted(models, key=lambda info: (info.ready, len(info.version), info.version)):
         found[info.model] = info

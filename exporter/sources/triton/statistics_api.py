@@ -1,4 +1,4 @@
-"""Triton's statistics API: the truth and the traps of the counters, but never frozen.
+"""Parse Triton's statistics API, whose counts are those of the metrics but never frozen.
 
 ``GET /v2/models/stats`` counts in nanoseconds, and ``counter_latencies=false`` does not stop it.
 """
@@ -14,10 +14,10 @@ from exporter.sources.triton.request_metrics import Tally
 
 
 def tallies(document: object, names: Mapping[str, str]) -> dict[Model, Tally]:
-    """Read the answer; entries without usable counts are left out.
+    """Parse the response; entries without usable counts are skipped.
 
-    ``names`` maps models as the metrics call them to names of the API, which knows no namespaces:
-    a name that two of them share is left out.
+    ``names`` maps names in the metrics to names in the API, which has no namespaces: a name that
+    two models share is skipped.
     """
     called = _unique(names)
     found: dict[Model, Tally] = {}

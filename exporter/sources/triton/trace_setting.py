@@ -1,4 +1,4 @@
-"""What share of its requests a Triton server traces, as its trace settings say."""
+"""Parse Triton's trace settings: the share of requests that are traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = (
 
 @dataclass(frozen=True, slots=True)
 class TraceSetting:
-    """``rate`` N: one request in N is traced; None is unknown, 0 only those that ask for it."""
+    """``rate`` N: one request in N is traced; 0: only with a trace context; None: unknown."""
 
     rate: int | None = None
 
@@ -27,7 +27,7 @@ class TraceSetting:
 
     @property
     def note(self) -> str:
-        """How the traced requests were chosen, in a few words; empty if all of them were."""
+        """How requests are sampled; empty if all are traced."""
         if self.rate is None:
             return "which share of the requests is traced is not known here: --triton tells"
         if self.rate == 0:
@@ -38,7 +38,7 @@ class TraceSetting:
 
 
 def read_setting(document: object) -> TraceSetting:
-    """Read the answer to ``GET /v2/trace/setting``; raises SourceError if nothing can come of it.
+    """Parse the response of ``GET /v2/trace/setting``; raises SourceError for unusable settings.
 
     Numbers are strings there, and the level is a list (Triton's trace extension).
     """

@@ -1,9 +1,9 @@
-"""One Triton server as a source: its metrics, and its HTTP API to know what they mean.
+"""Read one Triton server: its metrics, and its HTTP API for their interpretation.
 
-Every part is read by itself.  Without the metrics the statistics API still counts requests;
-without the statistics frozen counters may go unnoticed; without the HTTP API backends are unknown
-and what Triton counts cannot be believed.  What could not be read is reported by part, and takes
-only the signals that depend on it.
+Every part is read on its own.  Without the metrics the statistics API still counts requests;
+without the statistics frozen counters may remain undetected; without the HTTP API backends are
+unknown and Triton's counters are not used.  Errors are reported by part and affect only the signals
+that depend on it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONFIGS_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class _CachedConfig:
-    """A configuration: for which versions and when it was read, and the most successes since."""
+    """A configuration: its versions, when it was read, and the maximum of successes since."""
 
     config: ModelConfig
     versions: frozenset[str]
@@ -55,10 +55,10 @@ class TritonSource(HttpSource):
     """Reads one Triton server.
 
     ``url`` is that of its HTTP API and ``metrics_url`` that of its metrics; one of the two is
-    enough.  With only ``url`` the metrics are looked for where Triton serves them by default, on
-    port 8002 of the same host.  ``models`` are glob patterns of models to report on although they
-    neither stream nor publish engine metrics.  An engine with active sequences that publishes no
-    iteration for ``frozen_after`` seconds is not believed.
+    enough.  With only ``url`` the metrics are read from Triton's default, port 8002 of the same
+    host.  ``models`` are glob patterns of models to report although they neither stream nor publish
+    engine metrics.  Gauges of an engine with active sequences that publishes no iteration for
+    ``frozen_after`` seconds are refused.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class TritonSource(HttpSource):
         return " and ".join(public(url) for url in (self.url, self.metrics_url) if url)
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Read everything once; ``now`` is in seconds and must not go backwards.
+        """Read the server once; ``now`` is monotonic, in seconds.
 
-        Raises SourceError if nothing at all could be read.
+        Raises SourceError if no part could be read.
         """
         parts: Parts = {}
         ready, statistics = await self._read_api(parts, now)
@@ -146,7 +146,7 @@ class TritonSource(HttpSource):
                 {
                     model: now - engine.moved
                     for model, engine in self._engines.items()
-                    if any(engine.stamp)  # else it has not run an iteration yet
+                    if any(engine.stamp)  # otherwise it has not run an iteration yet
                 }
                 if metrics
                 else {}

@@ -1,10 +1,10 @@
-"""TensorRT-LLM's families in Triton: ``nv_trt_llm_*`` gauges and ``nv_llm_*`` histograms.
+"""Interpret TensorRT-LLM's families in Triton: ``nv_trt_llm_*`` and ``nv_llm_*``.
 
 Two implementations share the names: the C++ backend (custom_metrics_reporter.cc) and the python
 model.  Both take the executor's iteration statistics every 100 ms and keep the last iteration, so
-the gauges stand still when the executor stops to report: when it is idle, which is fine, and when
-it is stuck, which is not.  Timestamps are microseconds in C++, seconds in python, and local time in
-both: only their movement means anything.
+the gauges freeze when the executor stops reporting: when it is idle, which is fine, and when it
+hangs, which is not.  Timestamps are microseconds in C++, seconds in python, and local time in
+both: only their changes are meaningful.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CACHE_GAUGES = (*KV_GAUGES, "kv_block_tokens")
 MEMORY_GAUGES = ("memory_gpu", "memory_cpu", "memory_pinned")
 GAUGES = SEQUENCES + CACHE_GAUGES + MEMORY_GAUGES
 AT_REST = ("sequences_active", "kv_utilization")
-"""Gauges that are truly 0 before the first iteration; of the others 0 says nothing."""
+"""Gauges whose 0 before the first iteration is valid; the 0 of others is not."""
 
 MICROSECONDS = 1e14
 """Timestamps above are microseconds since 1970, the C++ backend's; below, the python model's."""
-# A reading sees the last iteration up to 0.1 s late, and iterations can be long.
+# A scrape shows the last iteration up to 0.1 s late, and iterations can be long.
 CLOCK_TOLERANCE = 0.5
 CLOCK_SLIP = 0.1
 
@@ -56,12 +56,11 @@ UPGRADE = "upgrade the tensorrtllm backend: release 25.04 or newer publishes it"
 
 @dataclass(frozen=True, slots=True)
 class EngineProgress:
-    """What is remembered of one engine between two readings.
+    """The state of one engine between two scrapes.
 
-    ``stamp`` is (timestamp, iteration) and ``moved`` when it last was seen to change.
-    ``idle_blocks`` are the fewest blocks that were reported as used while it stood still with no
-    active sequence, and None before that was seen, for a cache of ``max_blocks``.  ``rate`` is
-    what the readings so far say about gaps between tokens, None if they cannot.
+    ``stamp`` is (timestamp, iteration) and ``moved`` the time of its last observed change.
+    ``idle_blocks`` is the minimum of used blocks while the engine was idle, None before it was
+    idle, for a cache of ``max_blocks``.  ``rate`` is the iteration rate, None if not measurable.
     """
 
     stamp: tuple[float, float]
@@ -73,10 +72,11 @@ class EngineProgress:
 
 @dataclass(frozen=True, slots=True)
 class IterationRate:
-    """How long iterations took, as often as sequences decoded in them.
+    """Durations of iterations, weighted by their decoding sequences.
 
-    ``gaps`` are so many that lasted ``seconds`` together.  The rest is of the last reading: when it
-    was ``at``, ``active`` and ``generating`` sequences, and ``done`` requests, None if untold.
+    ``gaps`` is the number of token gaps and ``seconds`` their sum.  The other fields are from the
+    last scrape: its time ``at``, ``active`` and ``generating`` sequences, and ``done`` requests,
+    None if not published.
     """
 
     at: float
@@ -89,7 +89,7 @@ class IterationRate:
 
 @dataclass(frozen=True, slots=True)
 class _Gauges:
-    """The gauges of one model by the server's words."""
+    """The gauges of one model by the server's label values."""
 
     requests: Mapping[str, float]
     blocks: Mapping[str, float]
@@ -100,7 +100,7 @@ class _Gauges:
 
 
 def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
-    """Return how many requests each engine finished: each one has an output length."""
+    """Return the number of finished requests by engine: each has an output length."""
     return {
         model: FinishedCount("trtllm_finished", "finished", count)
         for model, count in metrics.total(OUTPUT_LENGTH, "_count").items()
@@ -113,7 +113,7 @@ def update_progress(
     engines: Mapping[Model, EngineProgress],
     now: float,
 ) -> dict[Model, EngineProgress]:
-    """Return what is known of each engine after this reading."""
+    """Return the progress of each engine after this scrape."""
     found = {}
     done = metrics.total(OUTPUT_LENGTH, "_count")
     for model, gauges in _by_model(metrics, models).items():
@@ -131,7 +131,7 @@ def interpret(
     now: float,
     frozen_after: float,
 ) -> Iterator[Measurement | Missing]:
-    """Tell engine gauges and tokens of every model that publishes them.
+    """Yield engine gauges and tokens of every model that publishes them.
 
     ``engines`` must include this exposition (:func:`update_progress`).  All gauges of an engine
     that has active sequences but published no iteration for ``frozen_after`` seconds are refused.
@@ -193,10 +193,10 @@ def _rate(
     done: float | None,
     now: float,
 ) -> IterationRate | None:
-    """Add what the iterations since the last reading took, if they followed each other.
+    """Add the durations of the iterations since the last scrape, if they were contiguous.
 
-    They did if a sequence was decoding all the time: not all that were active then have ended.  In
-    a pipeline iterations of several micro-batches overlap and say nothing about one sequence.
+    They were if a sequence was decoding all the time: not all that were active then have ended.  In
+    a pipeline, iterations of several micro-batches overlap and do not time one sequence.
     """
     if engine.stamp[0] < MICROSECONDS or gauges.batcher.get("micro_batch_id"):
         return None
@@ -348,9 +348,9 @@ def _blocks(
 
 
 def _shifted(blocks: Mapping[str, float], used: float, free: float | None, maximum: float) -> bool:
-    """Tell whether the values cannot be those of their labels.
+    """Return whether the values are under wrong labels.
 
-    The reporter fills labels by position and skips keys that the engine leaves out.  ``fraction``
+    The reporter fills labels by position and skips keys that the engine omits.  ``fraction``
     is not compared with used / max: it may be of the iteration before.
     """
     return kv_blocks.contradict(used, free, maximum) or blocks.get("fraction", 0.0) > 1

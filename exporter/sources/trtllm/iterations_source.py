@@ -1,10 +1,10 @@
-"""Where TensorRT-LLM's iteration records come from: trtllm-serve's ``GET /metrics``, or a file.
+"""Read TensorRT-LLM's iteration records from trtllm-serve's ``GET /metrics`` or from a file.
 
-The endpoint gives every record once, to whoever asks first, from a queue that drops the oldest
-without a trace (``iter_stats_max_iterations``, 1000).  And it may take its time: the first servers
-answer only when no record came for 2 s, so not at all under steady traffic, later ones after about
-2 s, the newest at once (tensorrt_llm/serve/openai_server.py).  So a request is never given up
-because a reading is over: it goes on in the background, and what arrives is used as it arrives.
+The endpoint returns every record once, to the first reader, from a queue that silently drops the
+oldest (``iter_stats_max_iterations``, 1000).  Responses may be slow: the first releases answer only
+after 2 s without a record, so never under steady traffic, later ones after about 2 s, the newest
+immediately (tensorrt_llm/serve/openai_server.py).  So a request outlives the snapshot that sent it:
+it continues in the background, and records are used as they arrive.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ GONE = ("refused", "unreachable")
 """Failures after which another server may answer."""
 
 PATIENCE = 3.0
-"""Seconds after which a request that is held open is worth a word; 2 s are usual."""
+"""Seconds after which a request that is held open is reported; 2 s are usual."""
 
 
 class RecordIntake:
-    """Puts records into an engine and remembers how fast they come and what was wrong with them.
+    """Adds records to an engine's state and counts malformed ones.
 
     ``clock`` returns seconds that do not go backwards.
     """
@@ -64,7 +64,7 @@ class RecordIntake:
         return None if self._last is None else self._clock() - self._last
 
     def take(self, value: object) -> None:
-        """Take in what may be a record."""
+        """Add a record; anything else is malformed."""
         record = read_record(value)
         if record is None:
             self.malformed += 1
@@ -80,7 +80,7 @@ class RecordIntake:
         frozen_after: float,
         parts: Mapping[str, SourceError | None],
     ) -> Snapshot:
-        """Return everything that is known now."""
+        """Return a snapshot of the engine."""
         measurements, missing = report(self.engine, self.age, frozen_after, model, version)
         return Snapshot(
             source=source,
@@ -93,7 +93,7 @@ class RecordIntake:
         )
 
     def _problem(self) -> SourceError | None:
-        """Say what went wrong with records since the last time."""
+        """Return lost or malformed records since the last call as an error, else None."""
         lost = self.engine.lost - self._reported_lost
         malformed = self.malformed - self._reported_malformed
         self._reported_lost, self._reported_malformed = self.engine.lost, self.malformed
@@ -114,8 +114,8 @@ class IterationsSource(HttpSource):
 
     ``url`` is the server's address, without path.  ``model`` is the name to report under; without
     it the server's own at /v1/models.  ``thresholds`` are SLO thresholds in seconds by signal.  An
-    engine with active sequences that was not heard of for ``frozen_after`` seconds is not believed.
-    A request may be held open for ``hold`` seconds before it is given up, with what it had drained.
+    engine with active sequences and no record for ``frozen_after`` seconds has its gauges refused.
+    A request times out after ``hold`` seconds; the records it has received stay.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class IterationsSource(HttpSource):
         self.pause = LONGEST_PAUSE
 
     async def close(self) -> None:
-        """Stop asking and close the connections; a later survey begins again."""
+        """Stop polling and close the connections; a later snapshot starts again."""
         if self._supervisor:
             await self._supervisor.close()
         await cancel(self._poll)
@@ -155,13 +155,13 @@ class IterationsSource(HttpSource):
         await super().close()
 
     def tasks(self) -> Sequence[TaskState]:
-        """Return the state of the task that polls between surveys."""
+        """Return the state of the task that polls between snapshots."""
         return self._supervisor.states if self._supervisor else ()
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Read once, or see what a request has brought that is still open.
+        """Poll once, or use the records so far of a request that is still open.
 
-        Raises SourceError if nothing could be read and nothing was read before.
+        Raises SourceError if nothing could be read now or before.
         """
         parts: Parts = {}
         poll = self._request()
@@ -185,14 +185,14 @@ class IterationsSource(HttpSource):
         return _without_gauges(snapshot, parts["metrics"]) if parts["metrics"] else snapshot
 
     def _request(self) -> asyncio.Task[None]:
-        """Return the request that is open, or begin one."""
+        """Return the open request, or start one."""
         if self._poll is None or self._poll.done():
             self._requested_at = self._clock()
             self._poll = asyncio.create_task(self._drain())
         return self._poll
 
     async def _poll_steadily(self) -> None:
-        """Ask between surveys as often as the server's queue fills."""
+        """Poll between snapshots, at the rate at which the server's queue fills."""
         while True:
             left = self._requested_at + self.pause - self._clock()
             if left <= 0:
@@ -200,7 +200,7 @@ class IterationsSource(HttpSource):
             await asyncio.sleep(max(left, SHORTEST_PAUSE))
 
     async def _drain(self) -> None:
-        """Make one request and take in every record as it arrives."""
+        """Make one request and add every record as it arrives."""
         splitter, before = JsonSplitter(), self._intake.engine.records
 
         def take(data: bytes) -> None:
@@ -223,7 +223,7 @@ class IterationsSource(HttpSource):
         self.pause = pause_for(self._intake.engine.records - before, seconds)
 
     def _held_open(self) -> SourceError | None:
-        """Say so if the server holds the request open."""
+        """Return an error if the server holds the request open, else None."""
         seconds = self._clock() - self._requested_at
         if self._poll is None or self._poll.done() or seconds < PATIENCE:
             return None
@@ -268,11 +268,11 @@ class IterationsFileSource(BaseSource):
         self._intake = RecordIntake(thresholds, clock)
 
     async def close(self) -> None:
-        """Close the files; a later survey opens them again."""
+        """Close the files; a later snapshot opens them again."""
         self._files.close()
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Read what was appended since the last time.  Raises SourceError if there is no file."""
+        """Read appended records.  Raises SourceError if there is no file."""
         before = self._files.malformed
         for value in await asyncio.to_thread(lambda: list(self._files.read())):
             self._intake.take(value)
@@ -287,16 +287,16 @@ class IterationsFileSource(BaseSource):
 
 
 def pause_for(records: int, seconds: float) -> float:
-    """Return how long to wait, in seconds, after so many records came for so many seconds.
+    """Return the pause in seconds after ``records`` arrived in ``seconds``.
 
-    At their rate the server's queue fills to a quarter until it is asked again.
+    At that rate the server's queue fills to a quarter until the next request.
     """
     rate = records / max(seconds, SHORTEST_PAUSE)
     return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, FILL * QUEUE / rate)) if rate else LONGEST_PAUSE
 
 
 def served_model(document: object) -> str | None:
-    """Return the first model in an answer of /v1/models."""
+    """Return the first model in a response of /v1/models."""
     data = document.get("data") if isinstance(document, dict) else None
     first = data[0] if isinstance(data, list) and data else None
     name = first.get("id") if isinstance(first, dict) else None
@@ -304,7 +304,7 @@ def served_model(document: object) -> str | None:
 
 
 def _without_gauges(snapshot: Snapshot, why: SourceError) -> Snapshot:
-    """Return the survey without its gauges: the last ones are of nobody knows when."""
+    """Return the snapshot without its gauges, whose age is unknown."""
     kept = tuple(one for one in snapshot.measurements if one.signal not in GAUGES)
     gone = tuple(
         Missing(one.signal, one.model, one.version, str(why), "see the source", unread=True)

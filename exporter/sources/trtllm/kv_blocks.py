@@ -1,4 +1,4 @@
-"""The KV cache's blocks as TensorRT-LLM reports them, by whichever way."""
+"""Compute KV-cache gauges from the blocks that TensorRT-LLM reports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TOLERANCE = 0.05
 
 
 def contradict(used: float, free: float | None, most: float) -> bool:
-    """Tell whether that cannot be: more than all is used, or used and free are not all."""
+    """Return whether block counts contradict each other: used > max, or used + free is not max."""
     slack = max(1.0, TOLERANCE * most)
     return used > most or (free is not None and abs(used + free - most) > slack)
 
 
 @dataclass(frozen=True, slots=True)
 class KvBlocks:
-    """The gauges by signal, None where a part is not reported; ``method`` is how they were had."""
+    """The gauges by signal, None for parts that are not reported, and their method."""
 
     gauges: Mapping[str, float | None]
     method: str
@@ -29,9 +29,9 @@ class KvBlocks:
 def blocks(
     used: float, free: float | None, most: float, *, pool: float | None, method: str
 ) -> KvBlocks:
-    """Return the gauges of a cache of ``most`` blocks, which is not 0.
+    """Return the gauges of a cache of ``most`` > 0 blocks.
 
-    ``pool`` blocks, if any, are the host's: engines that may offload to it count them as used.
+    ``pool`` is the size of the host's pool: engines that offload to it count its blocks as used.
     """
     note = ""
     if pool and pool < most and used >= pool:

@@ -1,10 +1,10 @@
-"""trtllm-serve's ``/prometheus/metrics``, under the names of every generation.
+"""Interpret trtllm-serve's ``/prometheus/metrics`` of every release.
 
-The names came without a prefix first, then with ``trtllm_``; what is there decides.  Labels are
+Early releases have no prefix, later ones ``trtllm_``; both are read.  Labels are
 ``model_name`` and ``engine_type``, both "undefined" at first (TensorRT-LLM, metrics/collector.py).
-A request is observed when it completes, and a value of 0 mostly not at all.  The gauges are those
-of the last iteration that was fetched when a request completed: between completions they stand
-still, and when the server falls idle they show its last batch as still running.
+A request is observed when it completes; a value of 0 is mostly omitted.  The gauges are those of
+the last iteration that was fetched when a request completed: between completions they do not
+change, and when the server becomes idle they show its last batch as still running.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ STAMPS = {
     f"trtllm_{family}": family
     for family in ("iteration_latency_seconds", "kv_cache_hit_rate", "total_context_tokens")
 }
-"""Gauges that are read only to see whether their process still writes."""
+"""Gauges that only show whether their process still writes."""
 
 FAMILIES = frozenset(
     {
@@ -117,7 +117,7 @@ CLEAR = "empty the folder PROMETHEUS_MULTIPROC_DIR before the server starts"
 
 
 STALE_REQUESTS = 3
-"""So many requests complete and no gauge moves: whoever wrote them is dead."""
+"""Completed requests without a change of any gauge after which the writing process is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class GaugeState:
 
 
 def metrics_model(families: Mapping[str, ParsedFamily], served: str) -> Model | None:
-    """Return the name under which the metrics have the served model; None if nobody can tell.
+    """Return the served model's name in the metrics; None if ambiguous.
 
     A server has one model, whatever its metrics call it.
     """
@@ -147,7 +147,7 @@ def metrics_model(families: Mapping[str, ParsedFamily], served: str) -> Model | 
 
 
 def finished(metrics: ByModel, labelled: Model) -> float:
-    """Return how many requests the server has counted as ended; the first one makes the series."""
+    """Return the server's count of finished requests; 0 before the first one."""
     return _newest({name: metrics.total(name) for name in _names(FINISHED)}, labelled) or 0.0
 
 
@@ -157,7 +157,7 @@ def update_gauges(
     finished: float | None,
     now: float,
 ) -> GaugeState:
-    """Return what is known after this reading, which counts ``finished`` requests."""
+    """Return the state after this scrape, which counts ``finished`` requests."""
     found = multiprocess_gauges.read(families, GAUGES | STAMPS)
     writers = multiprocess_gauges.update_writers(before.writers if before else None, found, now)
     idle = before.idle_blocks if before else None
@@ -216,7 +216,7 @@ def _newest(tables: Mapping[str, Mapping[Model, T]], labelled: Model) -> T | Non
 
 
 def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Measurement]:
-    """Tell requests by how they ended; before the first of them there is no series at all."""
+    """Yield requests by outcome; before the first request there is no series."""
     tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
     samples: defaultdict[tuple[str, str], float] = defaultdict(float)
     for finish_reason, count in (_newest(tables, labelled) or NONE_YET).items():
@@ -270,7 +270,7 @@ def _shows_work(gauges: Gauges) -> bool:
 
 
 def _constants(gauges: Gauges, model: str) -> Iterator[Measurement | Missing]:
-    """Tell the gauges that are true for as long as the server runs."""
+    """Yield the gauges that are constant while the server runs."""
     most = gauges.get("max_num_active_requests") or None
     yield from of_model("sequences_max", (model, ""), "trtllm_serve_gauge", most)
     tokens = gauges.get("kv_cache_tokens_per_block") or None
@@ -284,7 +284,7 @@ def _constants(gauges: Gauges, model: str) -> Iterator[Measurement | Missing]:
 
 
 def _waiting(gauges: Gauges, model: str) -> Iterator[Measurement]:
-    """Tell active sequences that were not scheduled, and what waits in front of them."""
+    """Yield waiting sequences: active but not scheduled, and queued."""
     running, scheduled = gauges.get("num_requests_running"), gauges.get("num_scheduled_requests")
     if running is not None and scheduled is not None:
         waiting = max(0.0, running - scheduled) + gauges.get("num_requests_waiting", 0.0)

@@ -1,7 +1,7 @@
-"""Timing of single requests from a place that tells each of them once, and whether all came.
+"""Measure request timings from an endpoint or files that deliver each record once.
 
-What is there at the first reading belongs to the time before.  While requests are missing the feed
-is refused: the engine's own histograms have all of them.
+Records of the first scrape are older than the sidecar and do not count.  While records are missing
+the feed is refused: the engine's own histograms have all requests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from exporter.sources.unavailable import refuse
 
 ORCHESTRATOR = "with disaggregated serving, read the orchestrator"
 LOSSY_FOR = 60.0
-"""Seconds without loss until a feed is believed again."""
+"""Seconds without loss until a feed is used again."""
 
 
 class RequestFeed:
-    """The requests of one model, as they come.
+    """The request timings of one model.
 
-    ``place`` is where they are read, for people, and ``patience`` how many readings a request may
-    be late; ``if_empty`` and ``if_lost`` say what to do when
-    requests end and none, or not all, come from there.
+    ``place`` is the address or file in messages, ``patience`` the number of scrapes that a record
+    may be late.  ``if_empty`` and ``if_lost`` are the fixes when requests end and none, or only
+    some, of their records arrive.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class RequestFeed:
 
     @property
     def lost(self) -> float:
-        """How many requests never came."""
+        """The number of lost records."""
         return self._losses.lost
 
     def take(self, items: Iterable[Mapping[str, object]]) -> None:
-        """Take in what a reading brings, piece by piece."""
+        """Add records of the current scrape."""
         count = self._timings.take(items, past=not self._read)
         self._received += count
         self._losses.arrive(count)
 
     def settle(self, finished: float | None, now: float, *, failed: bool = False) -> None:
-        """End a reading; ``finished`` requests had been counted before it, None if nobody knows."""
+        """End a scrape; ``finished`` requests were counted before it, None if unknown."""
         self._read += not failed
         if finished is not None and self._losses.settle(finished):
             self._lost_at = now

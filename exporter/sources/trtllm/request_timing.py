@@ -1,10 +1,10 @@
-"""Timing of single requests, as trtllm-serve gives it: items of ``/perf_metrics`` and of its files.
+"""Parse request timings of trtllm-serve: items of ``/perf_metrics`` and of its files.
 
-Times are read from a steady clock, in seconds since the machine started, so only differences mean
-anything (TensorRT-LLM, ``RequestPerfMetrics``).  A time that never came is missing, null or 0.  The
+Times are read from a steady clock, in seconds since the machine started, so only differences are
+meaningful (TensorRT-LLM, ``RequestPerfMetrics``).  An unset time is missing, null or 0.  The
 span from ``arrival_time`` on is the engine's; what HTTP and the tokenizer took before is not in it.
 
-An item says neither how many tokens there were nor how the request ended.  It has the numbers of
+An item has neither the number of tokens nor the outcome.  It has the numbers of
 its first and last iteration, which is one token each without speculative decoding, and hence an
 estimate of the time per token.
 
@@ -37,7 +37,7 @@ SPANS = {
     "decode": ("first_token_time", "last_token_time"),
     "e2e": ("arrival_time", "last_token_time"),
 }
-# What an orchestrator's item tells: its own span, and those within one of the halves.
+# Spans in an orchestrator's item: its own, and those within one of the halves.
 ORCHESTRATED = (
     ("ttft", (), ("disagg_server_arrival_time", "disagg_server_first_token_time")),
     ("ttft", (), ("disagg_server_arrival_time", "disagg_server_first_token_ts")),
@@ -50,7 +50,7 @@ METHODS = {
     "itl": FROM_STEPS,
     "max_gap": FROM_STEPS,
 }
-"""Every signal that items tell, and by which method."""
+"""The signals that items provide, by method."""
 
 CLOCK_DIGITS = 9
 """The clock counts nanoseconds."""
@@ -79,9 +79,9 @@ class RequestTimings:
         self._known: set[str] = set()
 
     def take(self, items: Iterable[Mapping[str, object]], *, past: bool = False) -> int:
-        """Take in items, each of them once; return how many there were.
+        """Add items and return their number.
 
-        Items of the ``past`` only show which signals there are.
+        Items of the ``past`` only show which signals are available.
         """
         count = 0
         for item in items:
@@ -104,10 +104,10 @@ class RequestTimings:
         return count
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return everything so far.
+        """Return the measurements so far.
 
-        A signal that is new starts empty: its first requests are in the next readings, where they
-        are an increase for whoever reads.
+        A new signal starts empty: its first requests are in the next snapshot, where they are an
+        increase.
         """
         empty = MetricRecorder(self._thresholds)
         for signal in self._new:
@@ -125,7 +125,7 @@ class RequestTimings:
 
 
 def timing(item: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yield what an item tells, as signal and seconds; nothing if it contradicts itself."""
+    """Yield the signals of an item in seconds; nothing if its times contradict each other."""
     if _is_half(item):
         return
     if "ctx_perf_metrics" in item:
@@ -147,7 +147,7 @@ def timing(item: Mapping[str, object]) -> Iterator[tuple[str, float]]:
 
 
 def token_gaps(item: Mapping[str, object]) -> list[float]:
-    """Return the seconds between the tokens of a request; empty if a time is missing or falls.
+    """Return the gaps between the tokens of a request in seconds; empty for unusable times.
 
     The first token is that of the last chunk of the prefill.  The half of a disaggregated request
     that decodes does not have it, so its first gap is left out.
@@ -192,12 +192,12 @@ def _between(times: Mapping[str, object], start: str, end: str) -> float | None:
     first, last = _moment(times, start), _moment(times, end)
     if first is None or last is None or not 0 <= last - first <= LONGEST_REQUEST:
         return None
-    # Such large floats differ by a hair more or less: 0.8 s must stay within 0.8 s.
+    # Rounded, because differences of large floats are inexact: 0.8 s must stay within 0.8 s.
     return round(last - first, CLOCK_DIGITS)
 
 
 def _moment(times: Mapping[str, object], name: str) -> float | None:
-    """Return a time; 0 is what a time is before it comes."""
+    """Return a time; None for 0, which is an unset time."""
     return amount(times.get(name)) or None
 
 

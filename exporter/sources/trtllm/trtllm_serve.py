@@ -1,10 +1,10 @@
-"""One trtllm-serve as a source: its Prometheus metrics, and the timing of each of its requests.
+"""Read one trtllm-serve: its Prometheus metrics and its request timings.
 
 :mod:`exporter.sources.trtllm.iterations_source` reads its iteration records (``GET /metrics``).
 
-Releases differ, and what answers decides (tensorrt_llm/serve/openai_server.py).  Metrics at
+Releases differ; the available endpoints decide (tensorrt_llm/serve/openai_server.py).  Metrics at
 ``/prometheus/metrics`` came with 1.1 and need ``return_perf_metrics``.  ``/perf_metrics``, which
-gives the timing of each request once to whoever asks first, came with 1.1, was removed on the way
+returns the timing of each request once, to the first reader, came with 1.1, was removed on the way
 to 1.4, and is empty without ``perf_metrics_max_requests``; after that, timing is written to files
 in ``perf_metrics_output_dir``.
 """
@@ -51,7 +51,7 @@ FILE_BYTES = 8 * 1024 * 1024
 
 UPGRADE = "upgrade TensorRT-LLM: 1.4 publishes it"
 FILE_PATIENCE = 10
-"""Readings that a line may be late: trtllm-serve writes files in the background."""
+"""Scrapes that a line may be late: trtllm-serve writes files in the background."""
 
 RETURN = "set return_perf_metrics: true (TensorRT-LLM 1.1 or newer)"
 KEEP = "set return_perf_metrics: true and perf_metrics_max_requests: 1000"
@@ -79,15 +79,15 @@ UNAVAILABLE: Mapping[str, Unavailable] = {
     "lora_adapters": LORA,
     "preemptions": Unavailable("trtllm-serve counts no paused sequences", ITERATIONS),
 }
-"""Signals that neither the metrics nor the timing of requests ever has."""
+"""Signals that neither the metrics nor the request timings have."""
 
 
 class TrtllmServeSource(HttpSource):
     """Reads one trtllm-serve at ``url``.
 
     ``thresholds`` are SLO thresholds in seconds by signal.  ``requests`` is a pattern of the files
-    with the timing of requests; with it /perf_metrics is left to others.  Gauges that show work but
-    did not move for ``frozen_after`` seconds are not believed.
+    with request timings, which replaces /perf_metrics.  Gauges that show work but did not change
+    for ``frozen_after`` seconds are refused.
     """
 
     def __init__(
@@ -116,19 +116,19 @@ class TrtllmServeSource(HttpSource):
 
     @property
     def where(self) -> str:
-        """What it reads, for people."""
+        """The addresses and files that are read."""
         return super().where + (f" and {self._requests}" if self._requests else "")
 
     async def close(self) -> None:
-        """Close files and connections; a later survey opens them again."""
+        """Close files and connections; a later snapshot opens them again."""
         if self._files:
             self._files.close()
         await super().close()
 
     async def snapshot(self, now: float) -> Snapshot:
-        """Read everything once; ``now`` is in seconds and must not go backwards.
+        """Read the server once; ``now`` is monotonic, in seconds.
 
-        Raises SourceError if nothing at all could be read.
+        Raises SourceError if no part could be read.
         """
         parts: Parts = {}
         ready, model, version, families = await asyncio.gather(
@@ -171,7 +171,7 @@ class TrtllmServeSource(HttpSource):
         )
 
     def _name(self, model: str) -> None:
-        """Begin anew if the server serves another model."""
+        """Reset the state if the server serves another model."""
         if model == self._model:
             return
         self._model, self._gauge_state, self._reported_lost = model, None, 0.0
@@ -196,7 +196,7 @@ class TrtllmServeSource(HttpSource):
         return name
 
     async def _read_metrics(self) -> dict[str, ParsedFamily] | None:
-        """Return the families; None where the server has none (yet)."""
+        """Return the families; None if the server publishes no metrics (yet)."""
         answer = await self.get(METRICS, (200, 404))
         if answer.status == 404:
             return None
@@ -228,7 +228,7 @@ class TrtllmServeSource(HttpSource):
             raise SourceError("malformed", f"{where} is not a list of requests")
 
     def _report_lost(self, parts: Parts) -> None:
-        """Make newly lost requests a problem of their part."""
+        """Report newly lost request timings as an error of their part."""
         lost = self._feed.lost - self._reported_lost if self._feed else 0.0
         self._reported_lost += lost
         if lost and parts["requests"] is None:

@@ -1,8 +1,8 @@
-"""vLLM's families, as Triton's vLLM backend and vLLM itself publish them.
+"""Interpret the families of Triton's vLLM backend and of vLLM itself.
 
 Triton's backend exports a part of them, with labels ``model`` and ``version``, and only with the
-parameter REPORT_CUSTOM_METRICS.  vLLM itself has ``model_name`` and, with data parallelism, one
-``engine`` beside the other.  Names changed with vLLM's releases; what is there decides.
+parameter REPORT_CUSTOM_METRICS.  vLLM itself has ``model_name`` and, with data parallelism, a
+label ``engine``.  Names changed with vLLM's releases; all of them are read.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ FAMILIES = frozenset(
 
 
 def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
-    """Return how many requests each engine finished: each one has a duration."""
+    """Return the number of finished requests by engine: each has a duration."""
     return {
         model: FinishedCount("vllm_finished", "finished", count)
         for model, count in metrics.total(DURATION, "_count").items()
@@ -98,7 +98,7 @@ def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
 
 
 def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measurement | Missing]:
-    """Yield the readings of these models, and the reason for every value that is refused."""
+    """Yield the measurements of these models, and the reason for every refused value."""
     keys = [(info.model, info.version) for info in models]
     for signal, names in HISTOGRAMS:
         histograms = _newest([metrics.distributions(name) for name in names])
@@ -118,7 +118,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measure
 
 
 def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
-    """Take requests of one output token off: vLLM observes 0 s for each of them.
+    """Yield TPOT without requests of one output token: vLLM observes 0 s for each.
 
     vLLM observes both histograms once per finished request (vllm/v1/metrics/loggers.py), so the
     number of these requests is the bucket of at most one output token.
@@ -231,7 +231,7 @@ def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
 
 
 def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
-    """Tell requests that finished and, where vLLM has a limit for its queue, those it refused."""
+    """Yield finished requests and, if vLLM limits its queue, rejected ones."""
     finished = metrics.totals(FINISH_REASONS, "finished_reason")
     rejected = metrics.totals(REJECTIONS, "reason")
     for key in keys:

@@ -1,4 +1,4 @@
-"""One vLLM server as a source: its metrics, by the names under which it serves its models."""
+"""Read one vLLM server: its metrics, by served model name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ UNAVAILABLE: Mapping[str, Unavailable] = {
     "memory_pinned": _NO_MEMORY,
     **dict.fromkeys(("max_gap", *TAP_SIGNALS), NEEDS_TAP),
 }
-"""Signals that vLLM does not have, or not always."""
+"""Reasons and fixes for signals that vLLM lacks, always or sometimes."""
 
 
 class VllmSource(ExpositionSource):
@@ -81,5 +81,5 @@ class VllmSource(ExpositionSource):
     def interpret(
         self, metrics: ByModel, infos: Sequence[ModelInfo]
     ) -> Iterable[Measurement | Missing]:
-        """Yield what vLLM publishes of these models."""
+        """Yield the measurements of these models."""
         return vllm_metrics.interpret(metrics, infos)

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's iteration records: what they say, what they mean, what can be derived from them.
+"""TensorRT-LLM's iteration records: parsing, engine state and derived measurements.
 
-Nothing in this package does I/O or looks at a clock;
+Nothing in this package does I/O or reads a clock;
 :mod:`exporter.sources.trtllm.iterations_source` fetches the records.
 """

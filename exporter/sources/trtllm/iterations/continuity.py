@@ -1,7 +1,7 @@
-"""Which iterations are missing from a sequence of records: lost ones, and ones never emitted.
+"""Count lost iteration records by their numbers.
 
-Records are given to whoever asks first and dropped from full queues without a trace, but they are
-numbered.  Two things look like loss and are none: with ``iter_perf_stats_interval: N`` PyTorch
+Records are delivered once and dropped silently from full queues, but they are numbered.  Two kinds
+of missing numbers are not lost records: with ``iter_perf_stats_interval: N`` PyTorch
 emits every Nth record only, and a loop of PyTorch that finds nothing to run has a number and no
 record.
 """
@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SAMPLING_STRIDES = 5
-"""So many equal strides in a row are a sampling interval."""
+"""Consecutive equal strides that make a sampling interval."""
 
 MAX_STRIDE = 10_000_000
-"""A number further ahead than this is another engine's."""
+"""The maximum stride; a larger one belongs to another engine."""
 
 
 @dataclass(slots=True)
 class Continuity:
-    """Follows the numbers of one sequence of records; ``lost`` counts the missing ones.
+    """Tracks the numbers of one sequence of records; ``lost`` counts the missing ones.
 
     Whether a stride of more than one is loss or sampling shows with the records that follow, so
     loss is counted one record late.
@@ -33,11 +33,11 @@ class Continuity:
 
     @property
     def interval(self) -> int:
-        """Every how manyth iteration is recorded, as far as is known."""
+        """The sampling interval: one in this many iterations is recorded."""
         return self._stride if self._strides >= SAMPLING_STRIDES else 1
 
     def follow(self, iteration: int, *, was_idle: bool) -> int | None:
-        """Take in the next number; return how far it is from the last, None at a new start.
+        """Add the next number; return its distance from the last, None after a restart.
 
         ``was_idle`` says that the engine ran empty just before.
         """
@@ -63,7 +63,7 @@ class Continuity:
         return stride
 
     def _judge(self, stride: int) -> None:
-        """Count what a stride that did not last has left out."""
+        """Count the records that a stride skipped, unless it is the sampling interval."""
         if stride == self._stride:
             self._strides += stride > 1
             return

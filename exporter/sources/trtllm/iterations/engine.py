@@ -1,9 +1,9 @@
-"""An engine as its iteration records tell of it, one record after the other.
+"""Track the state of an engine from its iteration records.
 
 Rows come from several sequences of records: with attention data parallelism one per rank and
 iteration.  Unless every rank reports itself (``rank``), the executor copies all of rank 0's numbers
-into the rows of the others but those of the batch (PyTorch, adp_iter_stats.py), so only the batch
-may be added up.
+into the rows of the others except those of the batch (PyTorch, adp_iter_stats.py), so only the
+batch may be summed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from exporter.sources.trtllm.iterations.records import Dialect, Record
 from exporter.sources.trtllm.iterations.token_gaps import TokenGaps
 
 NAMELESS = ("", "")
-"""Model and version: records do not say what they are of."""
+"""Model and version; records name neither."""
 
 MAX_LANES = 256
 MAX_MICRO_BATCHES = 64
@@ -48,7 +48,7 @@ class Lane:
     pooled: Record | None = None
 
     def scheduled(self) -> list[Record]:
-        """Return the last record of every micro-batch that still takes its turn."""
+        """Return the last record of every micro-batch that is still scheduled."""
         if self.latest is None:
             return []
         horizon = self.latest.iteration - 2 * len(self.batches)
@@ -57,7 +57,7 @@ class Lane:
 
 @dataclass(slots=True)
 class QueueTime:
-    """How long requests waited: their number and the sum in seconds, and what was read last."""
+    """The queue time of requests: count, sum in seconds, and the last value read."""
 
     count: float = 0.0
     seconds: float = 0.0
@@ -79,7 +79,7 @@ class HostPool:
 
 
 class EngineState:
-    """Everything that is known from an engine's records; counts run since it was made.
+    """The state of one engine; counts run since its creation.
 
     ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` and ``refused`` count
     rows that were there before and rows of more ranks or micro-batches than any engine has;
@@ -100,12 +100,12 @@ class EngineState:
 
     @property
     def lost(self) -> int:
-        """How many records are known to be missing."""
+        """The number of lost records."""
         return self._lost + sum(lane.continuity.lost for lane in self.lanes.values())
 
     @property
     def interval(self) -> int:
-        """Every how manyth iteration is recorded."""
+        """The sampling interval: one in this many iterations is recorded."""
         return max((lane.continuity.interval for lane in self.lanes.values()), default=1)
 
     @property
@@ -115,11 +115,11 @@ class EngineState:
 
     @property
     def first(self) -> Lane | None:
-        """The lane whose rows speak for the whole engine where ranks are copied."""
+        """The lane whose rows count for the whole engine where ranks are copied."""
         return self.lanes[min(self.lanes)] if self.lanes else None
 
     def take(self, record: Record) -> None:
-        """Take in the next record."""
+        """Add the next record."""
         if record.dialect and record.dialect != self.dialect:
             if self.dialect:
                 self._start_again()
@@ -239,7 +239,7 @@ class EngineState:
             pool.surplus = max(pool.surplus, surplus)
 
     def _start_again(self) -> None:
-        """Forget what was, for another engine answers now; counts go on."""
+        """Reset the state for another engine; counts continue."""
         self._lost = self.lost
         self.lanes.clear()
         self.queue.last, self.queue.refused = None, False
@@ -255,7 +255,7 @@ def _is_repeated(record: Record, lane: Lane) -> bool:
 def _remaining(
     record: Record, before: Record | None, *, overlaps: bool, dialect: Dialect | None
 ) -> float | None:
-    """Return how many sequences remain when the iteration is over.
+    """Return the number of active sequences after the iteration.
 
     The C++ executor counts what is active after completions, PyTorch at the top of its loop: what
     the batch completes is to be taken off, and what the batch before did if that was still out.

@@ -1,7 +1,7 @@
-"""Takes JSON objects out of a body as it arrives: an array of them, or one after the other.
+"""Split a body into JSON objects as it arrives: an array, or concatenated objects.
 
-What was given is gone from the server, so the objects of a body that is cut short must be had up to
-the last complete one.
+The server delivers each object once, so a truncated body yields its objects up to the last complete
+one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 MAX_OBJECT = 1024 * 1024
-"""Characters after which an object that does not end is given up."""
+"""Characters after which an incomplete object is skipped."""
 
 _START = re.compile(r"[{]")
 _NEXT = re.compile(r"\}\s*,?\s*(?=\{)|\n(?=\{)")
@@ -22,7 +22,7 @@ _UNDECIDED = 16
 
 
 class JsonSplitter:
-    """Feed it bytes, get objects; ``malformed`` counts the stretches that were passed over."""
+    """Splits bytes into objects; ``malformed`` counts skipped stretches."""
 
     def __init__(self) -> None:
         self.malformed = 0
@@ -31,7 +31,7 @@ class JsonSplitter:
         self._skipping = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
-        """Yield the objects that are complete now; the iterator must be used up."""
+        """Yield the objects that are complete now; the iterator must be exhausted."""
         text = self._decoder.decode(data)
         waiting, self._text = bool(self._text), self._text + text
         # An object cannot end where nothing closes one.
@@ -39,7 +39,7 @@ class JsonSplitter:
             yield from self._objects(last=False)
 
     def end(self) -> Iterator[dict[str, object]]:
-        """Yield what the end of the body completes; an object that it cuts is malformed."""
+        """Yield the remaining objects at the end of the body; an incomplete one is malformed."""
         self._text += self._decoder.decode(b"", final=True)
         yield from self._objects(last=True)
 
@@ -64,7 +64,7 @@ class JsonSplitter:
         self._text = ""
 
     def _may_continue(self, error: Exception, start: int) -> bool:
-        """Tell whether more text could make an object out of what starts here."""
+        """Return whether more text could complete the object that starts here."""
         if len(self._text) - start > MAX_OBJECT or not isinstance(error, json.JSONDecodeError):
             return False
         return (

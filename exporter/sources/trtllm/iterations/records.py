@@ -1,7 +1,7 @@
-"""One iteration record, as TensorRT-LLM's executors write it in JSON, read with distrust.
+"""Parse one iteration record of TensorRT-LLM's executors from untrusted JSON.
 
-The C++ executor (jsonSerialization.cpp) and the PyTorch one (py_executor.py) share the keys but not
-what they mean; :func:`dialect_of` tells them apart.  A value that is missing, null, of another
+The C++ executor (jsonSerialization.cpp) and the PyTorch one (py_executor.py) share the keys but
+not their meaning; :func:`dialect_of` distinguishes them.  A value that is missing, null, of another
 type, negative or not finite is None here.
 """
 
@@ -76,7 +76,7 @@ class Drafts:
 class Record:
     """One row of iteration statistics; times are in seconds.
 
-    ``timestamp`` is the server's local time read as if it were UTC: only differences mean anything.
+    ``timestamp`` is the server's local time read as UTC: only differences are meaningful.
     ``dp_rank`` is the attention-DP rank of the row, ``rank`` is given where every rank reports
     itself.  ``queue_latency`` is as the server wrote it: its unit depends on the dialect.
     """
@@ -113,7 +113,7 @@ class Record:
 
 
 def read_record(value: object) -> Record | None:
-    """Return the record in a JSON value, or None if it is none: a record has an iteration."""
+    """Parse a JSON value; None if it is no record, which has an iteration."""
     if not isinstance(value, dict):
         return None
     iteration = _whole(value.get("iter"))
@@ -154,7 +154,7 @@ def read_record(value: object) -> Record | None:
 
 
 def dialect_of(value: Mapping[str, object]) -> Dialect | None:
-    """Tell which executor wrote a record, by its keys and values; None if nothing shows it."""
+    """Detect the executor that wrote a record by its keys and values; None if ambiguous."""
     if any(key in value for key in _ONLY_PYTORCH):
         return "pytorch"
     batch = _mapping(value.get("inflightBatchingStats"))

@@ -1,4 +1,4 @@
-"""From what is known of an engine to readings, and the reason and fix for every other signal."""
+"""Report an engine's state: a measurement or a reason for every signal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _NO_RECORD = Unavailable("no iteration record was read yet", ENABLE)
 def report(
     engine: EngineState, age: float | None, frozen_after: float, model: str, version: str
 ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
-    """Return readings and, for every signal of the catalogue without one, why.
+    """Return measurements, and a reason for every signal of the catalogue without one.
 
     ``age`` is the time in seconds since the last record; gauges of an engine that has sequences
     remaining and was not heard of for ``frozen_after`` seconds are refused.
@@ -79,7 +79,7 @@ def _found(
 ) -> Iterator[Measurement | Missing]:
     if not engine.lanes:
         return
-    # What other ranks completed is not in their rows.
+    # The rows of other ranks lack their completed requests.
     remaining = None if engine.copied else _total(lane.remaining for lane in engine.lanes.values())
     if age is not None and age > frozen_after and remaining != 0:
         idle = "may have left none" if remaining is None else f"left {remaining:g}"
@@ -296,7 +296,7 @@ def _cache_counters(engine: EngineState) -> Iterator[Measurement]:
 
 
 def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
-    """Tell what was added up over iterations, unless some are not recorded."""
+    """Yield sums over iterations, refused if some are not recorded."""
     if engine.interval > 1:
         yield from refuse(
             (*COUNTED, *DRAFTS),
@@ -334,7 +334,7 @@ def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
 
 
 def _has_gaps(engine: EngineState, measurement: Measurement) -> bool:
-    """Tell whether it is the histogram of gaps that is written to, and holds any or may yet."""
+    """Return whether this is the current histogram of gaps, with gaps or to come."""
     if measurement.signal != "itl" or not engine.dialect:
         return False
     value = measurement.samples[UNLABELLED]
@@ -384,7 +384,7 @@ def _gauge(
 
 
 def _total(values: Iterator[float | None]) -> float | None:
-    """Add up; None if there is nothing, or a part is not known."""
+    """Return the sum; None if there are no values or one is unknown."""
     parts = list(values)
     known = [part for part in parts if part is not None]
     return sum(known) if parts and len(known) == len(parts) else None

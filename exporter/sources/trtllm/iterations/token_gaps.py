@@ -1,8 +1,8 @@
-"""The gaps between tokens, derived from iterations: what a decoding sequence waited for a token.
+"""Derive token gaps from iteration records.
 
 An iteration gives every sequence that decodes in it one token (several with speculative decoding,
-in one chunk).  So a record with ``numGenRequests`` = g says that g gaps end with its batch; the
-question is how long they are, and each executor answers another one.
+in one chunk).  So in a record with ``numGenRequests`` = g, g gaps end with its batch; their
+duration depends on the executor.
 
 * C++: ``iterLatencyMS`` is the latency of the batch *before* the record's own (executorImpl.cpp,
   executionLoop), and 0 where there was none.  The gap of batch n stands in record n + 1.  With
@@ -28,7 +28,7 @@ SLACK = 0.05
 
 
 class IterationGap(NamedTuple):
-    """``sequences`` sequences got a token ``seconds`` after the one before."""
+    """``sequences`` sequences received a token ``seconds`` after the previous one."""
 
     seconds: float
     sequences: float
@@ -68,7 +68,7 @@ class TokenGaps:
             yield gap
 
     def was_idle(self, record: Record, *, alone: bool) -> bool:
-        """Tell whether a PyTorch engine had nothing to do before this record.
+        """Return whether a PyTorch engine was idle before this record.
 
         Then all that it has is new, which one rank's numbers show only if it is ``alone``, or the
         record was made long after the results before it were out.
@@ -83,7 +83,7 @@ class TokenGaps:
         return follows and record.timestamp - self._ended > SLACK
 
     def overlaps(self, record: Record) -> bool:
-        """Tell whether the record was made before the results of the batch before were out."""
+        """Return whether the record precedes the results of the previous batch."""
         if self._pipelined or record.timestamp is None:
             return False
         return any(record.timestamp < out for out in self._out.values())
