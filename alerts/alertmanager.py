@@ -13,12 +13,12 @@ from slos.model import Alerting
 _SOURCE = "SLO files"
 _PAGE, _TICKET = "tokenslo-page", "tokenslo-ticket"
 _NONE = "tokenslo-none"
-"""Receives what is not of an SLO: the operator wants a receiver for it, and other routes follow."""
+"""Receives other alerts: an AlertmanagerConfig requires a receiver at its root."""
 _ABOUT = """Alertmanager configuration for the SLOs of all services: merge it into alertmanager.yml.
-# It goes by the default severities; services with others have files of their own beside this.
+# It routes by the default severities; services with others need their own files instead.
 # Add the labels of group_by, and of clusters that share an Alertmanager, to each `equal`."""
 _ABOUT_RESOURCE = """AlertmanagerConfig for the SLOs of all services: kubectl apply -f this file.
-# Set alertmanagerConfigMatcherStrategy: {type: None} on the Alertmanager, or it only sees alerts
+# Set alertmanagerConfigMatcherStrategy: {type: None} on the Alertmanager, or it only matches alerts
 # with this namespace as label."""
 
 _IS_SLO, _IS_CAUSE = Matcher("slo", "!=", ""), Matcher(names.CAUSE_LABEL, "!=", "")
@@ -29,7 +29,7 @@ _WAITS: Mapping[str, Mapping[str, str]] = {
 
 
 def files(options: Options, *, version: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of the files, which are the same for every service."""
+    """Yield path and text of the files, the same for every service."""
     about = {"source": _SOURCE, "version": version}
     yield "alerts/alertmanager.yaml", document(_ABOUT, _configuration(), **about)
     if "operator" in options.formats:

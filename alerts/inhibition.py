@@ -13,7 +13,7 @@ from slos.plan import Plan
 Matchers = tuple[Matcher, ...]
 
 _ABOUT = """Alertmanager inhibit_rules for the SLOs of {service}: add them to alertmanager.yml.
-# Where clusters share an Alertmanager, add the label that tells them apart to each `equal`."""
+# Where clusters share an Alertmanager, add the label that distinguishes them to each `equal`."""
 
 
 def text(plan: Plan, *, source: str, version: str) -> str:

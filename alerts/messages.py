@@ -1,4 +1,4 @@
-"""What the alerts say to people: their annotations, with Prometheus's templates for the numbers."""
+"""Annotations of the alerts, with Prometheus templates for the numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VALUE = "{{ $value | humanizePercentage }}"
 
 
 class Message(NamedTuple):
-    """What an alert says: what is wrong, the sentences of its description, more annotations."""
+    """Texts of an alert: its summary, the sentences of its description, more annotations."""
 
     summary: str
     sentences: tuple[str, ...]
@@ -50,7 +50,7 @@ class Message(NamedTuple):
 def annotated(
     plan: Plan, planned: PlannedObjective, alert: PlannedAlert, tier: TierName, message: Message
 ) -> dict[str, str]:
-    """Return the annotations of an alert of a tier, with its links and those of the SLO file."""
+    """Return the annotations of an alert, its links and those of its tier in the SLO file."""
     links = {"runbook_url": alert.runbook_url, "dashboard_url": dashboard_link(plan)}
     about = f"{plan.service.service} {planned.objective.name}{_group(planned, alert)}"
     return {
@@ -63,7 +63,7 @@ def annotated(
 
 
 def dashboard_link(plan: Plan) -> str:
-    """Return the dashboard over the hours before the alert; Grafana's ``to`` is then now."""
+    """Return the URL of the dashboard over the last six hours."""
     return f"{plan.dashboard_url}?from=now-6h&to=now" if plan.dashboard_url else ""
 
 
@@ -75,7 +75,7 @@ def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Message:
         f"and in {pair.short}.",
         f"Objective: {planned.sentence}",
     )
-    if pair.tier == "ticket":  # its reader has the time to open the dashboard
+    if pair.tier == "ticket":  # a ticket leaves time to open the dashboard
         return message
     return message._replace(
         sentences=(*message.sentences, f"Budget left: {_budget_left(plan, planned)}."),
@@ -110,7 +110,7 @@ def _worst(plan: Plan, planned: PlannedObjective) -> dict[str, str]:
 
 
 def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
-    """Describe the alert on a spent budget, whose value is the share of it that is left."""
+    """Describe the alert on a spent budget, whose value is the remaining share."""
     return Message.of(
         f"error budget of {format_duration(plan.service.window)} is spent",
         f"Budget left: {_VALUE}{_history(planned.matchers, plan.service.window)}.",
@@ -119,46 +119,46 @@ def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
 
 
 def missing(planned: PlannedObjective) -> Message:
-    """Describe the alert on an objective that nobody can measure."""
+    """Describe the alert on absent metrics."""
     return Message.of(
         "metrics are absent",
-        f"Prometheus has no {_needed(planned)}: the exporter is not scraped, or it runs without "
-        "this SLO file (--slo), or the server does not give the signal.",
+        f"Prometheus has no {_needed(planned)}: the sidecar is not scraped, or it runs without "
+        "this SLO file (--slo), or the server does not provide the signal.",
         "Until then no other alert of this objective can fire.",
     )
 
 
 def uncovered(planned: PlannedObjective) -> Message:
-    """Describe the alert on servers that are left out; its value is their number of series."""
+    """Describe the alert on servers without measurements; its value is their number of series."""
     if not planned.objective.queries:
         return Message.of(
             "some servers are not measured",
             f"{{{{ $value }}}} signals of {_needed(planned)} are reported as unavailable: their "
-            "requests are neither good nor bad. `tokenslo doctor` and the exporter's status page "
-            "give the reason and the fix.",
+            "requests count as neither good nor bad. `tokenslo doctor` and the sidecar's status "
+            "page give the reason and the fix.",
         )
     return Message.of(
         "some servers are not measured",
         f"{{{{ $value }}}} series report without {_needed(planned)}: their histogram has other "
-        "buckets, and their events are neither good nor bad.",
+        "buckets, and their events count as neither good nor bad.",
     )
 
 
 def missing_somewhere(planned: PlannedObjective) -> Message:
-    """Describe the alert that says both, where nobody is to be paged."""
+    """Describe the alert on absent metrics of all servers or some, where it is a ticket."""
     return Message.of(
         "the objective cannot be measured, or not on all servers",
-        f"From some servers or from all, Prometheus has no {_needed(planned)}.",
-        "What those servers do is taken as neither good nor bad.",
+        f"Prometheus has no {_needed(planned)} of some servers or of all.",
+        "The events of those servers count as neither good nor bad.",
     )
 
 
 def inconsistent(planned: PlannedObjective) -> Message:
-    """Describe the alert on counts that contradict each other."""
+    """Describe the alert on an inconsistent SLI."""
     return Message.of(
         "SLI is inconsistent",
         f"More {planned.indicator.events} are good, or bad, than there are, or a ratio is outside "
-        "0 to 1: a metric has changed its meaning, or two sources are added up.",
+        "0 to 1: a metric has changed its meaning, or two sources are summed.",
         "Until this is fixed, the error ratio and the budget are wrong.",
     )
 
@@ -174,25 +174,25 @@ def low_traffic(plan: Plan, planned: PlannedObjective, condition: LowTrafficCond
 
 
 def policy(plan: Plan, planned: PlannedObjective, step: PolicyStep) -> Message:
-    """Describe a step of the budget policy, whose value is the share of the budget that is left."""
+    """Describe a step of the budget policy, whose value is the remaining share of the budget."""
     return Message.of(
         f"{names.policy_step(step.spent)} of the error budget of "
         f"{format_duration(plan.service.window)} is spent",
-        f'The policy for this: "{step.do}".',
+        f'Budget policy: "{step.do}".',
         f"Budget left: {_VALUE}{_history(planned.matchers, plan.service.window)}.",
         f"Objective: {planned.sentence}",
     )
 
 
 def minutes_recorded(matchers: str, period: Decimal) -> Expr:
-    """Return for how many minutes of the period the rules have been evaluated."""
+    """Return the number of minutes of the period in which the rules were evaluated."""
     target = Text(f"{names.TARGET}{matchers}[{format_duration(period)}]", whole=True)
     return aggregate("sum", call("count_over_time", target))
 
 
 @for_matchers
 def _history(matchers: str, period: Decimal) -> str:
-    """Say how much of the period is recorded, as long as it is not all."""
+    """Return a template for the recorded share of the period, empty once it is complete."""
     share = minutes_recorded(matchers, period) / number(period / MINUTE)
     young = share.compare("<", number(Decimal("0.99")))
     return (
@@ -202,7 +202,7 @@ def _history(matchers: str, period: Decimal) -> str:
 
 
 def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
-    """Name the group that an alert is about; what is missing has none."""
+    """Return a template for the group of an alert; alerts on absent metrics have none."""
     by = planned.objective.group_by
     if not by or alert in (planned.absent, planned.inconsistent):
         return ""
@@ -212,13 +212,13 @@ def _group(planned: PlannedObjective, alert: PlannedAlert) -> str:
 def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
     by = planned.objective.group_by
     query = f"{names.BUDGET_REMAINING}{planned.matchers}"
-    asked = f"query `{query}`"
+    pipeline = f"query `{query}`"
     if by:
         more = "".join(f",{label}=%q" for label in by)
         values = " ".join(f"$labels.{label}" for label in by)
-        asked = f"printf `{query.removesuffix('}')}{more}}}` {values} | query"
+        pipeline = f"printf `{query.removesuffix('}')}{more}}}` {values} | query"
     return (
-        f"{{{{ with {asked} }}}}{{{{ . | first | value | humanizePercentage }}}}"
+        f"{{{{ with {pipeline} }}}}{{{{ . | first | value | humanizePercentage }}}}"
         f"{{{{ else }}}}unknown{{{{ end }}}}{_history(planned.matchers, plan.service.window)}"
     )
 
@@ -226,7 +226,7 @@ def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
 def _needed(planned: PlannedObjective) -> str:
     if queries := planned.objective.queries:
         if metric := queries.get("histogram", "").partition("{")[0]:
-            return f"{metric}_bucket with an edge at {threshold_text(planned.objective)}"
+            return f"{metric}_bucket with a boundary at {threshold_text(planned.objective)}"
         return f"result for the objective's own queries ({', '.join(queries)})"
     if planned.indicator.in_slices:
         metrics = dict.fromkeys(SIGNALS[key].metric for key in planned.indicator.signals)

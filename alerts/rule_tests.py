@@ -205,9 +205,9 @@ def _unavailable(plan: Plan) -> Iterator[Item]:
             ticket = labelled(plan, planned, absent, "ticket")
             checks += [some(lasting, ticket), some(lasting, absent)]
     yield Commented(
-        "Instead of its metrics, the exporter serves that it cannot measure them.",
+        "The sidecar reports the signals as unavailable instead of serving their metrics.",
         {
-            "name": "signals that the exporter declares unavailable page no one",
+            "name": "signals that the sidecar reports as unavailable page no one",
             "interval": format_duration(STEP),
             "input_series": [
                 _constant(series, int(lasting / STEP))

@@ -49,7 +49,7 @@ def _shared(plan: Plan) -> Iterator[Rule]:
         "labels": Inline({"service": service}),
     }
     yield Commented(
-        "Signals that exporters declare unavailable: no alert on absent metrics is about them.",
+        "Signals that the sidecar reports as unavailable: alerts on absent metrics exclude them.",
         {"name": f"{service}/signals", "interval": INTERVAL, "rules": [record]},
     )
 

@@ -1,7 +1,7 @@
 """Write a dashboard as the JSON that Grafana stores.
 
 grafanalib 0.7 writes Grafana's schema 12 and fills in much that later schemas dropped.  What is
-written here keeps only what schema 42 knows, so nothing has to be migrated, and adds what
+written here keeps only what schema 42 defines, so nothing has to be migrated, and adds what
 grafanalib has no field for.
 """
 

@@ -18,7 +18,7 @@ _NEEDS_A_TAP = "Empty unless the sidecar watches the streams (--tap)."
 
 
 def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
-    """Yield the rows of services with objectives on the exporter's signals."""
+    """Yield the rows of services with objectives on the sidecar's signals."""
     yield from _streams(scope)
     yield from _saturation(plan, scope)
     yield from _measurement(scope)

@@ -248,7 +248,7 @@ def _organize(titles: Mapping[str, str], hide: Iterable[str]) -> Json:
 
 
 def _times(queries: int) -> list[str]:
-    """Return the names of the time columns after a join of so many queries."""
+    """Return the names of the time columns after a join of ``queries`` queries."""
     return ["Time", *(f"Time {i}" for i in range(1, queries + 1))]
 
 

@@ -115,10 +115,10 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
     noun = INDICATORS[key].events
     is_native = key in scope.native
     exact = (
-        f"Share of {noun} within the threshold: exact if that is a bucket edge, else interpolated "
-        "within one bucket"
+        f"Share of {noun} within the threshold: exact if that is a bucket boundary, else "
+        "interpolated within one bucket"
         if is_native
-        else f"Exact share of {noun} within the threshold, which is a bucket edge"
+        else f"Exact share of {noun} within the threshold, which is a bucket boundary"
     )
     forgotten = (
         " It leaves out requests that failed before their first token; the objective counts them "

@@ -76,7 +76,7 @@ def _causes_table(plan: Plan) -> Iterator[str]:
     if not plan.causes:
         return
     yield f"## {CAUSE_ALERTS}"
-    yield "They name the cause of an incident, and fire beside the alerts above."
+    yield "They name the cause of an incident, and fire together with the alerts above."
     rows = (
         f"| {page_link(planned.alert)} | {planned.cause.summary} | {explained(planned)} |"
         for planned in plan.causes

@@ -1,7 +1,7 @@
-"""When a cause of burning objectives holds, as PromQL.
+"""PromQL conditions of cause alerts.
 
-Every condition has no element, rather than a NaN, where nothing happens or nothing is known.  What
-a condition reads more than once is recorded before it, once per model.
+Without events or data a condition has no element, rather than a NaN.  Expressions that a condition
+reads more than once are recorded before it, once per model.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
 
 WINDOW = "10m"
-"""The window of rates: causes build up over minutes, and five would make every burst one."""
-_LOOKS = "5m"
-"""Over which gauges are read: a scrape sees one iteration of thousands, and `for` forgets all at
-the first look that differs."""
+"""The window of rates: causes build up over minutes, and in 5m every burst would be one."""
+_GAUGE_WINDOW = "5m"
+"""The window of gauges: a scrape samples one iteration of thousands, and one sample that differs
+resets the `for` of an alert."""
 _SPIKE_WINDOW = "30m"
 _LEAST = number(10)
-"""Events below which a share says nothing."""
+"""The least number of events for a meaningful ratio."""
 _LEAST_OF_MEAN = number(100)
-"""Events below which a mean says nothing: one long prompt is most of it."""
+"""The least number of events for a meaningful mean, which one long prompt could dominate."""
 _FEW_STREAMS = number(5)
 _EACH = (INSTANCE,)
 _BY_VERSION = ("version",)
@@ -50,7 +50,7 @@ _STATES = ignoring("state")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """When a cause holds; ``labels`` distinguish several conditions of one cause."""
+    """A condition of a cause; ``labels`` distinguish several conditions of one cause."""
 
     expr: Expr
     labels: Mapping[str, str]
@@ -79,7 +79,7 @@ def one(expr: Callable[[Scope], Expr]) -> Conditions:
 def kv_pressure(scope: Scope) -> Expr:
     """Find engines whose cache is full and whose batch is not.
 
-    Without eviction room is kept for whole answers, so the last blocks are never in use.
+    Without eviction, blocks are reserved for whole responses, so the last ones are never in use.
     """
     utilization, waiting = (_average(scope, key) for key in ("kv_utilization", "sequences_waiting"))
     full = utilization.compare(">", number(Decimal("0.8")))
@@ -91,8 +91,8 @@ def kv_pressure(scope: Scope) -> Expr:
 def _batch(scope: Scope) -> Expr:
     """Return the share of the batch that runs.
 
-    Where those that wait are all among the active ones, the rest runs; where some are still in
-    front of the engine, nearly all that run are decoding.
+    If the active sequences include those that wait, the rest runs; if sequences wait in front of
+    the engine, nearly all running ones are decoding.
     """
     active, waiting, decoding = (
         _average(scope, f"sequences_{state}") for state in ("active", "waiting", "decoding")
@@ -110,8 +110,8 @@ def preempting(scope: Scope) -> Expr:
 def _paused(scope: Scope) -> Expr:
     paused = call("rate", scope.series(SIGNALS["preemptions"].metric, window=WINDOW))
     often = (paused * _PER_MINUTE).compare(">", number(1))
-    # Some engines report how many were paused in this very iteration, which is 0 in most.
-    seen = call("max_over_time", _over(scope, "sequences_paused", _LOOKS))
+    # Some engines report the sequences paused in this iteration, which are 0 in most.
+    seen = call("max_over_time", _over(scope, "sequences_paused", _GAUGE_WINDOW))
     return Binary(often, "or", seen.compare(">", number(0)), matching=_STATES)
 
 
@@ -125,7 +125,7 @@ def queue_growing(scope: Scope) -> Expr:
 
 def stuck(scope: Scope) -> Expr:
     """Find models whose readiness layer ``decode`` does not hold."""
-    # Not the gauges: the sidecar withdraws what stands still while sequences are active.
+    # Not the gauges: the sidecar withdraws unchanged gauges while sequences are active.
     return scope.series("tokenslo_ready", *equal({"layer": "decode"})).compare("==", number(0))
 
 
@@ -156,7 +156,7 @@ def retry_storm(scope: Scope) -> Expr:
 
 
 def slow_clients(scope: Scope) -> Expr:
-    """Find servers at which several streams wait for their readers."""
+    """Find servers at which several streams are blocked by their clients."""
     waited = scope.rate(SIGNALS["client_backpressure"].metric, by=_EACH)
     live = aggregate("sum", call("avg_over_time", _over(scope, "live_streams")), _EACH)
     several = live.compare(">=", _FEW_STREAMS)
@@ -166,8 +166,8 @@ def slow_clients(scope: Scope) -> Expr:
 def wasted_work(scope: Scope) -> Expr:
     """Find servers at which many tokens are sent after their client has disconnected."""
     many = WASTED.read(scope).compare(">", number(Decimal("0.1")))
-    left = _increase(scope, SIGNALS["disconnects"].metric, by=_EACH)
-    return many.and_(left.compare(">=", _LEAST), on(INSTANCE))
+    disconnects = _increase(scope, SIGNALS["disconnects"].metric, by=_EACH)
+    return many.and_(disconnects.compare(">=", _LEAST), on(INSTANCE))
 
 
 def _wasted(scope: Scope) -> Expr:
@@ -182,7 +182,7 @@ def _over(scope: Scope, key: str, window: str = WINDOW) -> Expr:
 
 
 def _average(scope: Scope, key: str) -> Expr:
-    return call("avg_over_time", _over(scope, key, _LOOKS))
+    return call("avg_over_time", _over(scope, key, _GAUGE_WINDOW))
 
 
 def _increase(
@@ -203,15 +203,15 @@ def source_down(scope: Scope) -> Expr:
 
 
 def _of_model(scope: Scope, expr: Expr) -> Expr:
-    """Keep the instances that serve the model: the exporter's own metrics have no such label."""
+    """Keep the instances that serve the model: the sidecar's own metrics have no such label."""
     if not any(label in scope.selector for label in MODEL_LABELS):
         return expr
-    # A sidecar that cannot read its source still reports, for an hour, which models it has.
+    # A sidecar that cannot scrape its source reports its models for another hour.
     return expr.and_(scope.series("tokenslo_model_info"), on(INSTANCE))
 
 
 def signal_unavailable(scope: Scope) -> tuple[Condition, ...]:
-    """Find signals that objectives need and exporters declare unavailable."""
+    """Find signals that objectives need and sidecars report as unavailable."""
     if not scope.needed:
         return ()
     declared = vector(
@@ -227,7 +227,7 @@ def not_ready(scope: Scope) -> Expr:
 
 def memory(scope: Scope) -> Expr:
     """Find GPUs without free memory, on servers of the model."""
-    # Triton's own metrics, which Prometheus scrapes beside the sidecar: one per GPU.
+    # Triton's own metrics, which Prometheus scrapes in addition to the sidecar: one per GPU.
     used, whole = (
         vector(f"nv_gpu_memory_{part}_bytes", scope.foreign()) for part in ("used", "total")
     )
@@ -243,7 +243,7 @@ def memory(scope: Scope) -> Expr:
 
 def bad_version(scope: Scope) -> tuple[Condition, ...]:
     """Find versions that fail more often than the best one."""
-    if "version" in scope.selector:  # then there is no other to compare it with
+    if "version" in scope.selector:  # no other version to compare with
         return ()
     ratio = FAILURES.read(scope)
     far = aggregate("min", ratio) * number(3) + number(Decimal("0.01"))
@@ -255,7 +255,7 @@ def bad_version(scope: Scope) -> tuple[Condition, ...]:
 
 
 def _failures(scope: Scope) -> Expr:
-    # By what succeeds, as a version that never failed may have no series of failures.
+    # From successes, as a version that never failed may have no series of failures.
     ok, every = (
         scope.requests(*outcomes, by=_BY_VERSION) for outcomes in (("ok",), ("ok", *FAILED))
     )

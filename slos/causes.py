@@ -93,10 +93,10 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "KvCachePressure",
         "kv_pressure",
-        "sequences wait for room in the KV cache",
-        "The batch has room and the KV cache has little. TensorRT-LLM's default policy "
-        "(GUARANTEED_NO_EVICT) starts a sequence only when there is room for all of its answer: "
-        "so others wait, and no sequence is paused.",
+        "sequences are queued because the KV cache is full",
+        "The batch has free slots, and the KV cache is nearly full. TensorRT-LLM's default policy "
+        "(GUARANTEED_NO_EVICT) schedules a sequence only when its whole response fits: so others "
+        "are queued, and no sequence is paused.",
         ("ttft", "e2e", "queue", "goodput", "kv_headroom"),
         "10m",
         one(kv_pressure),
@@ -107,8 +107,8 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "SequencesPaused",
         "kv_pressure",
         "sequences are paused to make room in the KV cache",
-        "With the policy MAX_UTILIZATION a full cache pauses sequences that have begun, and so "
-        "does vLLM: their streams stall, and what they had is computed again.",
+        "With the policy MAX_UTILIZATION, and in vLLM, a full KV cache pauses running sequences: "
+        "their streams stall, and their KV cache is computed again.",
         ("itl", "tpot", "e2e", "max_gap", "goodput", "kv_headroom"),
         "10m",
         one(preempting),
@@ -118,9 +118,9 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "QueueGrowing",
         "overload",
-        "more requests come than the engine takes in",
-        "As many sequences wait as a quarter of what the engine takes at once, and there is one "
-        "more of them each minute: the time to first token grows without limit.",
+        "requests arrive faster than the engine serves them",
+        "The queue is longer than a quarter of the maximum batch, and grows by more than one "
+        "sequence per minute: the time to first token grows without limit.",
         ("ttft", "e2e", "queue", "goodput", "sequence_headroom"),
         "10m",
         one(queue_growing),
@@ -129,9 +129,9 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "DecodeStuck",
         "stuck_decode",
-        "sequences are active and no token comes",
-        "An engine with work iterates many times a second, and the sidecar has seen neither a "
-        "token nor an iteration nor a finished request. Health endpoints go on saying 200.",
+        "sequences are active, but no token is generated",
+        "An engine with work iterates many times a second, but the sidecar has observed no "
+        "token, iteration or finished request. Health endpoints still return 200.",
         ("ttft", "itl", "e2e", "max_gap", "availability", "stream_completion", "goodput"),
         "1m",
         one(stuck),
@@ -140,8 +140,8 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "ClientDisconnectsAtTimeout",
         "gateway_timeout",
-        "clients disconnect at one age, which is a time-out",
-        "People disconnect at any time; a time-out of a gateway or a client library cuts off at "
+        "clients disconnect at the same age: a time-out",
+        "Users disconnect at any age; a time-out of a gateway or a client library disconnects at "
         "one. At least half of all disconnects, and the latest, are within 5% of this age.",
         ("ttft", "disconnects", "goodput"),
         "5m",
@@ -152,9 +152,9 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "RetryStorm",
         "retry_storm",
-        "requests come again that failed or were left shortly before",
+        "clients repeat requests that failed or timed out shortly before",
         "More than a tenth of all requests are retries. They add to the load that made the first "
-        "attempt fail, and keep it up when the reason for that has gone.",
+        "attempt fail, and sustain it after the original cause is gone.",
         ("ttft", "queue", "availability", "goodput", "sequence_headroom"),
         "5m",
         one(retry_storm),
@@ -164,8 +164,8 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "SlowClients",
         "slow_clients",
         "clients read slowly",
-        "Streams wait for their readers a tenth of the time, so gaps between tokens are those of "
-        "clients and networks, not of the server.",
+        "Streams are blocked by their clients for more than a tenth of the time: gaps between "
+        "tokens come from clients and networks, not from the server.",
         ("itl", "tpot", "e2e", "max_gap", "goodput"),
         "10m",
         one(slow_clients),
@@ -187,8 +187,8 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "EngineStatsLost",
         "records_lost",
         "records of the engine are lost before they are read",
-        "A second reader takes them, or the queue they wait in is too short: counts and estimates "
-        "from them are too low.",
+        "Another reader consumes them, or their queue is too short: counts and estimates from "
+        "them are too low.",
         ("itl", "kv_headroom", "sequence_headroom"),
         "15m",
         one(records_lost),
@@ -197,7 +197,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         "ExporterSourceDown",
         "server_gone",
-        "the exporter cannot scrape a source",
+        "the sidecar cannot scrape a source",
         "Signals of this source are withdrawn rather than served stale; objectives that need them "
         "cannot be measured.",
         tuple(INDICATORS),
@@ -207,10 +207,10 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     CauseAlert(
         UNAVAILABLE_CAUSE,
         "signal_off",
-        "exporters declare a signal unavailable that objectives need",
-        "The server does not give the signal, or no tap watches its streams: its requests are "
-        "neither good nor bad. `tokenslo doctor` and the exporter's status page give the reason "
-        "and the fix.",
+        "the sidecar reports a signal as unavailable that objectives need",
+        "The server does not provide the signal, or no tap observes its streams: its requests "
+        "count as neither good nor bad. `tokenslo doctor` and the sidecar's status page give the "
+        "reason and the fix.",
         tuple(INDICATORS),
         "30m",
         signal_unavailable,
@@ -221,7 +221,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "ModelNotReady",
         "server_gone",
         "a model is not ready to serve",
-        "The server runs and says that this model or version is not loaded.",
+        "The server runs and reports that this model or version is not loaded.",
         ("ttft", "availability", "goodput"),
         "5m",
         one(not_ready),
@@ -241,8 +241,8 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "BadVersion",
         "bad_rollout",
         "one version fails more often than the best one",
-        "It fails three times as often, and more than a percent of its requests in addition. The "
-        "versions share one kind of traffic, so what differs is the version.",
+        "Its failure ratio is over three times that of the best version plus one percentage "
+        "point. The versions share one kind of traffic, so the version makes the difference.",
         ("availability", "stream_completion", "goodput"),
         "5m",
         bad_version,
@@ -253,9 +253,9 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "SlowVersion",
         "bad_rollout",
         "one version is slower than the best one",
-        "Its mean time to the first token, or between tokens, is more than twice that of the best "
-        "version, which the label signal tells. The versions share one kind of traffic, so what "
-        "differs is the version; often no request fails.",
+        "Its mean time to the first token, or between tokens (label signal), is more than twice "
+        "that of the best version. The versions share one kind of traffic, so the version makes "
+        "the difference; often no request fails.",
         ("ttft", "itl", "tpot", "e2e", "max_gap", "goodput"),
         "5m",
         slow_version,

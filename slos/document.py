@@ -120,7 +120,7 @@ def scan_documents(
     """Read all documents of a file, and return them with the problems found on the way.
 
     For callers that also check the values, and report all problems at once.  Raises
-    :class:`~slos.errors.InvalidFile` if nothing can be read.  Empty documents beside others are
+    :class:`~slos.errors.InvalidFile` if nothing can be read.  Empty documents next to others are
     left out.
     """
     file = str(path)

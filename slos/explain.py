@@ -183,7 +183,7 @@ def _verdict(explanation: Explanation) -> str:
     if page is not None:
         return f"a total outage pages after {_time(page)}"
     if ticket is not None:
-        return f"a total outage pages nobody; it is a ticket after {_time(ticket)}"
+        return f"a total outage does not page; it opens a ticket after {_time(ticket)}"
     return "a total outage fires none of these"
 
 

@@ -157,7 +157,7 @@ def _histogram(value: object, place: Place) -> str:
 
 
 def _threshold(value: object, _: Place) -> Any:
-    return expect((str, int, float), "a duration such as 400ms, or a bucket edge", value)
+    return expect((str, int, float), "a duration such as 400ms, or a bucket boundary", value)
 
 
 def _edge_of(metric: str) -> Reader:
@@ -169,11 +169,11 @@ def _edge_of(metric: str) -> Reader:
             edge = Decimal(repr(value))
         elif unit is None:
             why = f"the unit of {metric} is unknown, as its name does not end in _seconds or _ms"
-            raise BadValue(why, "write the bucket edge as a bare number")
+            raise BadValue(why, "write the bucket boundary as a bare number")
         else:
             edge = parse_duration(value) * unit
         if not edge.is_finite() or edge <= 0:
-            raise BadValue("is not above 0", "write a bucket edge of the histogram")
+            raise BadValue("is not above 0", "write a bucket boundary of the histogram")
         return edge.normalize()
 
     return read
@@ -191,7 +191,7 @@ GENERIC = (
     Field(
         "threshold",
         _threshold,
-        about="One of the histogram's bucket edges: a duration, or a number in its unit.",
+        about="One of the histogram's bucket boundaries: a duration, or a number in its unit.",
         shape={"anyOf": [DURATION, {"type": "number"}]},
     ),
     Field(

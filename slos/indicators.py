@@ -284,7 +284,7 @@ def _events(objective: Objective, service: Service, counting: Counting) -> Event
 
 
 def _unavailable(objective: Objective, service: Service, counting: Counting) -> Expr:
-    """Return the signals of an objective that exporters declare unavailable.
+    """Return the signals of an objective that the sidecar reports as unavailable.
 
     What the rules record of the service is read where the objective is about all of its servers.
     """
@@ -302,10 +302,10 @@ def unavailable_signals(service: Service) -> Expr | None:
 
 
 def declared_unavailable(selector: Mapping[str, str], *matchers: Matcher) -> Expr:
-    """Return the signals that exporters declare unavailable, of those whose sources are all up.
+    """Return the signals reported as unavailable, of sidecars whose sources are all up.
 
-    A server without a tap, or an engine that has published nothing yet, is no incident; what an
-    exporter cannot say because one of its sources is down may be one.
+    A server without a tap, or an engine that has published nothing yet, is no incident; what a
+    sidecar cannot report because one of its sources is down may be one.
     """
     chosen = {label: value for label, value in selector.items() if label != TENANT}
     target = {label: value for label, value in chosen.items() if label not in MODEL_LABELS}

@@ -189,11 +189,13 @@ def _latency(model: MeasuredModel, of: _Latency, threshold: Decimal) -> list[str
         within = seen.counts[seen.edges.index(float(threshold))] / total
         share = decimal_text(of.target * 100)
         quantile = _quantile(float(of.target), seen.edges, seen.counts)
-        now = f"about {quantile:.3g} s" if quantile < inf else "beyond the last bucket edge"
+        now = f"about {quantile:.3g} s" if quantile < inf else "beyond the last bucket boundary"
         comment = f"p{share} now {now}, {_count(total)} {events}{_little(total)}"
-        comment += f": {within:.1%} were within {format_duration(threshold)}, the next bucket edge."
+        comment += (
+            f": {within:.1%} were within {format_duration(threshold)}, the next bucket boundary."
+        )
         if within < float(of.target):
-            comment += " That is less than the target, and there is no higher edge."
+            comment += " That is less than the target, and there is no higher boundary."
     estimate = f" An estimate: {seen.note}." if seen.quality == "estimate" and seen.note else ""
     about = {"threshold": format_duration(threshold), "target": of.target}
     return _objective(f"{comment} {of.why}{estimate}", of.name, of.indicator, about)

@@ -19,7 +19,7 @@ def text() -> str:
     schema = {
         "$schema": _DIALECT,
         "title": f"SLO file of tokenslo ({API_VERSION})",
-        "description": "What a service promises, and whom its alerts tell.",
+        "description": "The objectives of a service, and the routing of its alerts.",
         "if": {"type": "object", "required": ["services"]},
         "then": mapping_of(FILE),
         "else": mapping_of(SERVICE),

@@ -44,7 +44,7 @@ class JsonnetError(ValueError):
 def evaluate(file: str, source: str, libraries: Sequence[Path] = ()) -> str:
     """Evaluate ``source``, the text of ``file``; return JSON.  Raises :class:`JsonnetError`.
 
-    Imports are looked up beside the importing file, then in ``libraries``, and must lie within the
+    Imports are looked up next to the importing file, then in ``libraries``, and must lie within the
     folder of ``file`` or a library once symlinks and ``..`` are resolved.
     """
     command = [sys.executable, "-I", __file__, file, *map(str, libraries)]

@@ -56,8 +56,8 @@ _SHARED_FOLDER = re.compile(r"[^{}]+")
 def read_services(value: object, place: Place) -> list[tuple[dict[str, Any], Place]]:
     """Read the services of one document into fields of :class:`~slos.model.Service`, with places.
 
-    Keys beside a list of services apply to all of them: labels and selectors are merged, other keys
-    are defaults.
+    Keys next to a list of services apply to all of them: labels and selectors are merged, other
+    keys are defaults.
     """
     if not isinstance(value, dict) or "services" not in value:
         return [(_merge_shared({}, read_mapping(SERVICE, value, place), place), place)]

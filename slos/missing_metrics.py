@@ -85,11 +85,11 @@ def _missing_series(selector: Vector, served: Served, *, own: bool) -> _Found:
             sorted({_selector_text(labels, selector.matchers) for labels in others})[:3]
         )
         fix = "correct the selector" + ("" if own else ", which is the service's")
-        return "", f"asks for {selector}, but there is only {shown}", fix
+        return "", f"selects {selector}, but only {shown} is served", fix
     fix = (
         "correct its name, or give --metrics of the server that has it as well"
         if own
-        else "give --metrics of the sidecar; `tokenslo doctor` says what brings the signal, and "
+        else "give --metrics of the sidecar; `tokenslo doctor` lists how to get the signal, and "
         "some series come with the first request"
     )
     return "", f"{selector.metric} is not served", fix
@@ -145,13 +145,13 @@ def _no_edge(
 
     near = " and ".join(text(edge) for edge in (below, above) if edge is not None)
     message = (
-        f"{text(threshold)} is no bucket edge of {histogram}; the nearest are {near}"
+        f"{text(threshold)} is no bucket boundary of {histogram}; the nearest are {near}"
         if near
-        else f"{histogram} has no bucket edges"
+        else f"{histogram} has no bucket boundaries"
     )
     if objective.queries:
-        return message, "use one of these, or give the server's histogram this edge"
+        return message, "use one of these, or add this boundary to the server's histogram"
     return message, (
-        "start the sidecar with --slo and this file, which makes it an edge where the sidecar "
-        "measures; where the histogram is the server's own, use one of its edges"
+        "start the sidecar with --slo and this file, which adds the boundary where the sidecar "
+        "measures; where the histogram is the server's own, use one of its boundaries"
     )

@@ -52,7 +52,7 @@ def left_out(services: Sequence[Service]) -> Iterator[Note]:
                 yield replace(note, lost=key == "group_by")
             own = names[service.service, objective.name]
             if own != objective.name:
-                why = f"is written {own}, as OpenSLO tells SLOs apart by their names alone"
+                why = f"is written {own}, as OpenSLO distinguishes SLOs by name only"
                 fix = "expect it as the name of the objective if this is read again"
                 yield _note(service, f"objectives[{index}].name", why, fix, objective)
 
@@ -81,15 +81,15 @@ def _other_keys(service: Service) -> dict[str, object]:
 
 def _of_objective(objective: Objective, service: Service) -> dict[str, tuple[str, str]]:
     """Return the keys of an objective that change or are left out, with reason and fix."""
-    beside = {
+    others = {
         "owner": objective.owner,
         "alerting": objective.alerting != Overrides(),
         "group_by": objective.group_by,
     }
-    skipped = {key: (_NO_PLACE, _KEEP) for key, found in beside.items() if found}
+    skipped = {key: (_NO_PLACE, _KEEP) for key, found in others.items() if found}
     if not objective.queries:
         skipped["indicator"] = (
-            f"{objective.indicator} is written as its queries, which tell the sidecar neither "
+            f"{objective.indicator} is written as its queries, which give the sidecar neither "
             "thresholds nor clauses",
             "keep a file of ours for the sidecar",
         )

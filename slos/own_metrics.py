@@ -1,4 +1,4 @@
-"""The exporter's metrics about itself."""
+"""The metrics of the sidecar about itself."""
 
 from __future__ import annotations
 
@@ -15,83 +15,84 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
     ),
     "tokenslo_model_info": (
         "gauge",
-        "What the server says it runs; always 1.",
+        "Models that the server reports, with their backend; always 1.",
         (*MODEL_LABELS, "backend", "decoupled"),
     ),
     "tokenslo_source_up": (
         "gauge",
-        "Whether the last reading of a source succeeded.",
+        "Whether the last scrape of a source succeeded.",
         ("source",),
     ),
     "tokenslo_source_age_seconds": (
         "gauge",
-        "Age of the last successful scrape of a source.",
+        "Time since the last successful scrape of a source.",
         ("source",),
     ),
     "tokenslo_source_read_seconds": (
         "gauge",
-        "How long the last reading of a source took.",
+        "Duration of the last scrape of a source.",
         ("source",),
     ),
     "tokenslo_source_errors": (
         "counter",
-        "Readings of a source that failed, by kind of failure.",
+        "Failed scrapes of a source, by kind of failure.",
         ("source", "kind"),
     ),
     "tokenslo_source_lost_records": (
         "counter",
-        "Records of a source that are known to be missing: taken by another reader, or dropped "
-        "from a full queue.",
+        "Records of a source known to be missing: consumed by another reader, or dropped from a "
+        "full queue.",
         ("source",),
     ),
     "tokenslo_engine_stats_age_seconds": (
         "gauge",
-        "Time since the engine last published an iteration; grows while it is idle or stuck.",
+        "Time since the engine last published an iteration; grows while the engine is idle or "
+        "stuck.",
         MODEL_LABELS,
     ),
     "tokenslo_ready": (
         "gauge",
-        "Whether a layer of readiness holds; absent where nobody knows.",
+        "Whether a layer of readiness holds; absent where it cannot be determined.",
         ("layer", "source", *MODEL_LABELS),
     ),
     "tokenslo_probe_success": (
         "gauge",
-        "Whether the last request of our own to a model was answered.",
+        "Whether the last probe of a model succeeded.",
         ("model",),
     ),
     "tokenslo_probe_duration_seconds": (
         "gauge",
-        "How long the last request of our own that was answered took.",
+        "Duration of the last successful probe of a model.",
         ("model",),
     ),
     "tokenslo_probe_requests": (
         "counter",
-        "Requests of our own, by what came of them; the server counts them among all others.",
+        "Probe requests by result; the server's own counters include them.",
         ("model", "result"),
     ),
     "tokenslo_tap_connections": (
         "gauge",
-        "Connections that a tap watches now.",
+        "Open connections of a tap.",
         ("tap",),
     ),
     "tokenslo_tap_connections_opened": (
         "counter",
-        "Connections that a tap has watched.",
+        "Connections that a tap has opened or observed.",
         ("tap",),
     ),
     "tokenslo_tap_refused": (
         "counter",
-        "Connections and requests that the proxy tap did not let through, by reason.",
+        "Connections and requests refused by the proxy tap, by reason.",
         ("tap", "reason"),
     ),
     "tokenslo_tap_passed_over": (
         "counter",
-        "Requests and connections that a tap did not understand and left out, by reason.",
+        "Requests and connections that a tap skipped because it cannot parse them, by reason.",
         ("tap", "reason"),
     ),
     "tokenslo_tap_lossy_streams": (
         "counter",
-        "Streams left out because some of their bytes were not seen.",
+        "Streams skipped because some of their bytes were not captured.",
         ("tap",),
     ),
     "tokenslo_tap_dropped_packets": (
@@ -101,19 +102,19 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
     ),
     "tokenslo_tap_late_reads": (
         "counter",
-        "Reads of a proxy tap that its event loop was late for; they get the time at which the "
-        "kernel received the last of the bytes.",
+        "Reads of a proxy tap delayed by its event loop; their time is that at which the kernel "
+        "received the last of the bytes.",
         ("tap",),
     ),
     "tokenslo_tap_late_gaps": (
         "counter",
-        "Gaps between chunks that are in no histogram because a chunk was read late.",
+        "Gaps between chunks excluded from histograms because a chunk was read late.",
         ("tap",),
     ),
     "tokenslo_tap_limited_labels": (
         "counter",
-        "Requests counted as other in a label (model, tenant, reason), because the value is not "
-        "known or there are too many series.",
+        "Requests with the value other in a label (model, tenant, reason), because their value is "
+        "unknown or the cardinality limit is reached.",
         ("label",),
     ),
     "tokenslo_tap_restarts": (
@@ -123,12 +124,12 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
     ),
     "tokenslo_task_restarts": (
         "counter",
-        "Restarts of background tasks that failed; every one is a defect to report.",
+        "Restarts of failed background tasks; each one is a bug to report.",
         ("task",),
     ),
     "tokenslo_otlp_exports": (
         "counter",
-        "Pushes of metrics over OTLP, by what came of them.",
+        "Exports of metrics over OTLP, by result.",
         ("result",),
     ),
 }

@@ -16,13 +16,13 @@ from typing import Literal
 Kind = Literal["counter", "gauge", "histogram"]
 
 # Upper bucket bounds in seconds.  The vLLM and OpenTelemetry GenAI grids, so that operators can
-# compare servers edge by edge; they reach past the usual gateway timeouts (10 s to 300 s).
+# compare servers bucket by bucket; they reach past the usual gateway timeouts (10 s to 300 s).
 FIRST_TOKEN_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-# Fast GPUs decode a token in 5 to 15 ms, below the first edge of those grids, and large models in
-# 15 to 50 ms, where those grids have a single edge.
+# Fast GPUs decode a token in 5 to 15 ms, below the first boundary of those grids, and large models
+# in 15 to 50 ms, where those grids have a single boundary.
 TOKEN_GAP_BUCKETS = (
     0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
     0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -48,7 +48,7 @@ LORA_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 """Labels of the model-server protocol: how many adapters fit in a batch, and two lists of names."""
 TENANT = "tenant"
 OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
-"""``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): an error of its client."""
+"""``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): a client error."""
 PHASES = ("before_first_token", "mid_stream", "complete")
 """Last phase of a stream."""
 DISCONNECT_PHASES = PHASES[:2]
@@ -91,8 +91,8 @@ _FAMILIES: Mapping[str, tuple[str, Kind, str, str, str]] = {
     "tokens": (
         "llm_tokens_total",
         "counter",
-        "Tokens processed, by direction; cached_input is the part of input that the prefix cache "
-        "had.",
+        "Tokens processed, by direction; cached_input is the part of input found in the "
+        "prefix cache.",
         "direction",
         "",
     ),
@@ -150,8 +150,8 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            buckets=TOKEN_GAP_BUCKETS, unit="s"),
     Signal("itl_normalized", "Inter-token latency per token",
            "llm_inter_token_latency_normalized_seconds", "histogram",
-           "Gap between consecutive token-bearing chunks / tokens of the later one, as often as "
-           "that has tokens; only where the server says how many.",
+           "Gap between consecutive token-bearing chunks / tokens of the later chunk, one "
+           "observation per token; only where the server reports token counts.",
            buckets=TOKEN_GAP_BUCKETS, unit="s"),
     Signal("tpot", "Time per output token", "llm_time_per_output_token_seconds", "histogram",
            "Per request: (last token - first token) / (output tokens - 1).",
@@ -182,7 +182,7 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "Requests of one tenant that ended, by outcome.", labels=("outcome", TENANT)),
     Signal("requests_without_first_token", "Requests that died before their first token",
            "llm_requests_without_first_token_total", "counter",
-           "Requests that ended before their first token, by outcome; no latency histogram sees "
+           "Requests that ended before their first token, by outcome; no latency histogram counts "
            "them, so TTFT objectives count them as bad.",
            labels=("outcome",)),
     _member("tokens", "input", "input_tokens", "Input tokens"),
@@ -213,7 +213,7 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     Signal("kv_reused_blocks", "KV-cache blocks reused", "llm_kv_cache_reused_blocks_total",
            "counter", "KV-cache blocks served from the prefix cache instead of being computed."),
     Signal("kv_missed_blocks", "KV-cache blocks missed", "llm_kv_cache_missed_blocks_total",
-           "counter", "KV-cache blocks that the prefix cache did not have and that were computed."),
+           "counter", "KV-cache blocks computed because the prefix cache did not have them."),
     Signal("preemptions", "Preemptions", "llm_preemptions_total", "counter",
            "Sequences paused or suspended to make room in the KV cache."),
     Signal("draft_tokens", "Draft tokens", "llm_draft_tokens_total", "counter",
@@ -224,10 +224,10 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     _member("memory", "cpu", "memory_cpu", "CPU memory"),
     _member("memory", "pinned", "memory_pinned", "Pinned memory"),
     Signal("streams", "Streams by outcome", "llm_streams_total", "counter",
-           "Streaming requests that ended, by outcome and by how far they came.",
+           "Streaming requests that ended, by outcome and phase.",
            labels=("outcome", "phase")),
     Signal("tenant_streams", "Streams of tenants", "llm_tenant_streams_total", "counter",
-           "Streaming requests of one tenant that ended, by outcome and by how far they came.",
+           "Streaming requests of one tenant that ended, by outcome and phase.",
            labels=("outcome", "phase", TENANT)),
     Signal("live_streams", "Live streams", "llm_live_streams", "gauge",
            "Requests under way between clients and server."),
@@ -238,20 +238,21 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "Streams of one tenant whose client disconnected, by phase.",
            labels=("phase", TENANT)),
     Signal("disconnect_age", "Age at disconnect", "llm_disconnect_age_seconds", "histogram",
-           "Time from the arrival of a streaming request to its client's leaving.",
+           "Time from the arrival of a streaming request to the disconnect of its client.",
            buckets=AGE_BUCKETS, unit="s"),
     Signal("disconnect_release", "Release after a disconnect", "llm_disconnect_release_seconds",
            "histogram",
-           "Time from a client's leaving to the last that its server was seen to do for it.",
+           "Time from a client disconnect to the last observed work of the server for it.",
            buckets=STAGE_BUCKETS, unit="s"),
     Signal("wasted_tokens", "Wasted tokens", "llm_wasted_tokens_total", "counter",
-           "Tokens sent after their client had left."),
+           "Tokens sent after their client had disconnected."),
     Signal("partial_tokens", "Tokens of partial responses", "llm_partial_response_tokens_total",
-           "counter", "Tokens sent to clients that left before the end."),
+           "counter", "Tokens sent to clients that disconnected before the end."),
     Signal("suspected_retries", "Suspected retries", "llm_suspected_retries_total", "counter",
-           "Requests with the prompt of one that failed or was left shortly before."),
+           "Requests with the prompt of one that failed, or whose client disconnected, shortly "
+           "before."),
     Signal("client_backpressure", "Client back-pressure", "llm_client_backpressure_seconds_total",
-           "counter", "Time for which clients did not read what was there for them.", unit="s"),
+           "counter", "Time in which clients did not read the data sent to them.", unit="s"),
     Signal("goodput", "Goodput", "llm_goodput_requests_total", "counter",
            "Requests by whether they met every clause of an objective.",
            labels=("objective", "result", "clause")),
@@ -279,7 +280,7 @@ COMPANIONS = frozenset(
 )
 """Signals that accompany another one if there are tenants, thresholds or failures."""
 MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
-"""Signals that every source reports, with a value or the reason of its absence."""
+"""Signals that every source reports, with a value or the reason why it is unavailable."""
 
 
 def metric_with(metric: str, labels: Iterable[str]) -> str:

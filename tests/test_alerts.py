@@ -194,7 +194,7 @@ def test_steps_of_a_budget_policy_have_their_texts_and_labels() -> None:
     remaining = 'slo:error_budget_remaining:ratio{service="chat",slo="kv-headroom"}'
     for rule, left, text in zip(told, ("0.5", "0.25"), ("slow down", "stop"), strict=True):
         assert rule["expr"].splitlines()[0] == f"{remaining} <= {left}"
-        assert f'The policy for this: "{text}".' in rule["annotations"]["description"]
+        assert f'Budget policy: "{text}".' in rule["annotations"]["description"]
 
 
 @pytest.mark.parametrize(("least", "guarded"), [(0, False), (1, False), (2, True), (50, True)])

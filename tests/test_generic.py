@@ -205,10 +205,10 @@ BAD = {
     ],
     "{histogram: x_bytes, threshold: 1s}": [
         ".threshold: the unit of x_bytes is unknown, as its name does not end in _seconds or _ms. "
-        "Fix: write the bucket edge as a bare number."
+        "Fix: write the bucket boundary as a bare number."
     ],
     "{histogram: x_seconds, threshold: 0}": [
-        ".threshold: is not above 0. Fix: write a bucket edge of the histogram."
+        ".threshold: is not above 0. Fix: write a bucket boundary of the histogram."
     ],
 }
 

@@ -64,8 +64,8 @@ OURS = """\
 # Converted by tokenslo 0.1.0 from slo.yaml.
 # Line 9, spec.connectionDetails: are left out: rules ask the Prometheus that loads them. Fix: \
 load the rules where the metrics are.
-# Line 45, spec: AlertPolicy is left out: alerts follow from the promise. Fix: set labels of pages \
-and tickets under alerting after converting.
+# Line 45, spec: AlertPolicy is left out: alerts follow from the objective. Fix: set labels of \
+pages and tickets under alerting after converting.
 # Line 29, metadata.name: "Availability" is written availability. Fix: expect availability in \
 labels, alerts and file names.
 # Line 40, spec.alertPolicies: are left out: burn-rate alerts in several windows follow from the \
@@ -237,11 +237,11 @@ def test_every_kind_of_indicator_is_told(folder: Folder, sli: str) -> None:
 LOST = {
     "calendar": (
         v1(ratio(SUM, ALL)).replace("isRolling: true", "isRolling: false"),
-        "spec.timeWindow[0].isRolling: asks for a calendar window",
+        "spec.timeWindow[0].isRolling: has a calendar window",
     ),
     "datadog": (
         v1(ratio(SUM, ALL)).replace("type: prometheus", "type: Datadog", 1),
-        'metricSource.type: "Datadog" is not asked in PromQL',
+        'metricSource.type: "Datadog" is not in PromQL',
     ),
     "counters since they began": (
         v1(ratio("sum(x_total)", "sum(y_total)")),
@@ -304,7 +304,7 @@ def test_counts_in_a_window_are_said_to_be(folder: Folder) -> None:
         (
             "Occurrences",
             ", targetPercent: 99.9",
-            "spec.objectives[0].targetPercent: stands beside target. Fix: delete one of them.",
+            "spec.objectives[0].targetPercent: conflicts with target. Fix: delete one of them.",
         ),
     ],
 )
@@ -437,7 +437,7 @@ def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> 
 def test_a_file_without_an_slo_is_refused(folder: Folder, kind: str) -> None:
     text = NAMED.format(kind, "{}")
     assert folder.refusal(text) == [
-        "slo.yaml: holds no SLO. Fix: give a file that says what is promised."
+        "slo.yaml: holds no SLO. Fix: give a file with at least one SLO."
     ]
 
 

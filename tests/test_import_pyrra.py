@@ -52,7 +52,7 @@ labels:
   team: edge
 objectives:
   # Line 5, metadata.namespace: is left out: it is where the rules were, not what they are about. \
-Fix: add labels: {namespace: …} if alerts are to tell it.
+Fix: add labels: {namespace: …} if alerts need it.
   # Line 6, metadata.labels.prometheus: is left out: it only chose which Prometheus loads the \
 rules. Fix: put it on the PrometheusRule that holds the generated ones.
   # Line 14, spec.performanceOverAccuracy: is left out: long windows are always summed from short \
@@ -171,7 +171,7 @@ def test_a_budget_for_each_label_is_kept(folder: Folder) -> None:
         ),
         (
             "latencyNative: {latency: 1s, total: {metric: x_seconds}, grouping: [job]}",
-            "nobody can tell by label what histogram_fraction gives",
+            "the result of histogram_fraction has no label to select by",
         ),
     ],
 )

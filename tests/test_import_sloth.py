@@ -305,7 +305,7 @@ def test_anchors_end_with_their_document(folder: Folder) -> None:
 
 def test_an_object_about_something_else_is_no_slo_file(folder: Folder) -> None:
     (said,) = folder.refusal("apiVersion: v1\nkind: ConfigMap\n")
-    assert "is not a version tokenslo knows" in said
+    assert "is not a version that tokenslo supports" in said
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ selector:
   model: llama-3/70b
 window: 28d
 objectives:
-  # p95 now about 0.484 s, 1,000 requests: 96.0% were within 500ms, the next bucket edge. 95%:
+  # p95 now about 0.484 s, 1,000 requests: 96.0% were within 500ms, the next bucket boundary. 95%:
   # long prompts take longer, and should not page.
   - {name: first-token, indicator: ttft, threshold: 500ms, target: 95%}
 
@@ -112,8 +112,8 @@ def test_what_is_slower_than_every_edge_is_said(tmp_path: Path) -> None:
     )
     made, found = written(tmp_path, MeasuredModel("m", {"ttft": slow}))
     flat = " ".join(made.replace("#", "").split())
-    assert "p95 now beyond the last bucket edge, 1,000 requests: 10.0% were within 1s" in flat
-    assert "That is less than the target, and there is no higher edge." in flat
+    assert "p95 now beyond the last bucket boundary, 1,000 requests: 10.0% were within 1s" in flat
+    assert "That is less than the target, and there is no higher boundary." in flat
     assert "An estimate: read late." in flat
     assert found["m"]["first-token"].threshold == 1
 

@@ -158,7 +158,7 @@ def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
     }
     assert list(steps) == ["50%", "100%"]
     for step, words in {"50%": "No risky rollouts", "100%": "Reliability work only"}.items():
-        assert f'The policy for this: "{words}"' in steps[step]["description"]
+        assert f'Budget policy: "{words}"' in steps[step]["description"]
     owners = {rule["labels"]["slo"]: rule["labels"]["owner"] for rule in rules["slo:target:ratio"]}
     assert owners.pop("first-token") == "chat-team"
     assert set(owners.values()) == {"inference-platform"}

@@ -66,10 +66,10 @@ def test_both_spellings_of_a_whole_edge_are_edges() -> None:
 def test_a_threshold_between_edges_is_told_with_its_neighbours() -> None:
     assert run(SERVED.replace('le="1.0"', 'le="1.5"')) == (
         2,
-        "slo.yaml:5: objectives[0].threshold: 1s is no bucket edge of "
+        "slo.yaml:5: objectives[0].threshold: 1s is no bucket boundary of "
         f'{TTFT}_bucket{{model="llama",namespace="prod"}}; the nearest are 500ms and 1.5s. '
-        "Fix: start the sidecar with --slo and this file, which makes it an edge where the sidecar "
-        "measures; where the histogram is the server's own, use one of its edges.\n",
+        "Fix: start the sidecar with --slo and this file, which adds the boundary where the "
+        "sidecar measures; where the histogram is the server's own, use one of its boundaries.\n",
     )
 
 
@@ -156,9 +156,9 @@ def test_histograms_and_queries_of_ones_own_are_checked(folder: Path) -> None:
     served = 'http_seconds_bucket{le="0.5"} 1\nrequests_total 1\n'
     assert run(served) == (
         2,
-        'slo.yaml:4: objectives[0].threshold: 400ms is no bucket edge of http_seconds_bucket{job=~"'
-        "web.*\"}; the nearest are 500ms. Fix: use one of these, or give the server's histogram "
-        "this edge.\n"
+        "slo.yaml:4: objectives[0].threshold: 400ms is no bucket boundary of http_seconds_bucket"
+        '{job=~"web.*"}; the nearest are 500ms. Fix: use one of these, or add this boundary to '
+        "the server's histogram.\n"
         "slo.yaml:7: objectives[1]: errors_total is not served. "
         "Fix: correct its name, or give --metrics of the server that has it as well.\n",
     )

@@ -359,10 +359,10 @@ def test_a_bad_line_is_refused(line, said):
         ("- a\n", ["1: is a list. Fix: write a mapping with the keys "
                    f"{', '.join(field.name for field in SERVICE)}."]),
         ("# chat\napiVersion: v1\nservice: chat\nobjectives: []\n",
-         ['2: apiVersion: "v1" is not a version tokenslo knows. Fix: write tokenslo/v1.',
+         ['2: apiVersion: "v1" is not a version that tokenslo supports. Fix: write tokenslo/v1.',
           "4: objectives: holds no objective. Fix: add one."]),
         ("apiVersion: 1\nservice: chat\nobjectives: {a: b}\n",
-         ["1: apiVersion: this is not a version tokenslo knows. Fix: write tokenslo/v1.",
+         ["1: apiVersion: this is not a version that tokenslo supports. Fix: write tokenslo/v1.",
           "3: objectives: is a mapping. Fix: write a list of objectives."]),
         ("owner: me\n",
          ["1: apiVersion: is missing. Fix: add apiVersion: tokenslo/v1.",

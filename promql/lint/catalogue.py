@@ -72,7 +72,7 @@ class Rename:
 class Catalogue:
     """Metrics by name.
 
-    ``title`` says whose they are, in messages; ``prefixes`` begin the names that nobody else gives.
+    ``title`` names the servers in messages; ``prefixes`` begin names of these servers.
     ``renamed`` holds families that are gone.  ``vague`` begins names that are not looked up;
     ``partial`` begins names that releases without a catalogue may have.
     """

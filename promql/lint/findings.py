@@ -25,36 +25,40 @@ CHECKS: Mapping[str, LintCheck] = {
     "TL001": LintCheck("syntax", "error", "Prometheus would refuse the query"),
     "TL002": LintCheck("unknown-metric", "error", "a metric that the servers do not emit"),
     "TL003": LintCheck("unknown-label", "error", "a label that the metric does not have"),
-    "TL004": LintCheck("unknown-value", "error", "a value that the label never has"),
-    "TL005": LintCheck("off-grid", "error", "a threshold that is no edge of the histogram"),
+    "TL004": LintCheck("unknown-value", "error", "a value that the label never takes"),
+    "TL005": LintCheck(
+        "off-grid", "error", "a threshold that is no bucket boundary of the histogram"
+    ),
     "TL006": LintCheck(
-        "edge-spelling", "warning", 'a whole edge in one spelling: le="1" or le="1.0"'
+        "edge-spelling", "warning", 'a whole boundary in one spelling: le="1" or le="1.0"'
     ),
-    "TL007": LintCheck(
-        "misleading-metric", "warning", "a metric that does not say what its name says"
-    ),
+    "TL007": LintCheck("misleading-metric", "warning", "a metric whose name is misleading"),
     "TL008": LintCheck(
-        "needless-pattern", "note", "a pattern that selects as a plain matcher would"
+        "needless-pattern", "note", "a regular expression that a plain matcher could replace"
     ),
     "TL011": LintCheck("gauge-rate", "error", "the rate of a gauge"),
     "TL012": LintCheck("raw-counter", "warning", "a counter without rate or increase"),
     "TL013": LintCheck(
         "since-boot-average", "error", "a ratio of counters, averaged since the start"
     ),
-    "TL014": LintCheck("clamped-average", "error", "a divisor that is bent at low rates"),
-    "TL015": LintCheck("rate-of-sum", "error", "a rate taken after the sum"),
+    "TL014": LintCheck("clamped-average", "error", "a divisor that is clamped at low rates"),
+    "TL015": LintCheck("rate-of-sum", "error", "the rate of a sum"),
     "TL016": LintCheck("short-window", "error", "a window that may hold fewer than two samples"),
     "TL017": LintCheck("undivided-sum", "error", "seconds per second shown as a time"),
-    "TL021": LintCheck("unlike-sum", "error", "a sum over quantities that do not add up"),
+    "TL021": LintCheck("unlike-sum", "error", "a sum of different quantities"),
     "TL022": LintCheck("ratio-sum", "error", "a sum of ratios or quantiles"),
     "TL023": LintCheck("ratio-average", "warning", "an average of ratios or quantiles"),
     "TL024": LintCheck("broken-quantile", "error", "a quantile over raw buckets, or without le"),
-    "TL025": LintCheck("only-averages", "note", "a latency of which only the average is shown"),
-    "TL026": LintCheck("unsummed-buckets", "warning", "a quantile for each series of each pod"),
-    "TL027": LintCheck("labels-differ", "error", "an operator between sides without common labels"),
-    "TL031": LintCheck("cannot-fire", "error", "a threshold that can never be passed"),
-    "TL032": LintCheck("idle-nan", "error", "a recorded 0/0 that spoils what is summed over time"),
-    "TL033": LintCheck("absent-labels", "warning", "an alert on absence that loses its labels"),
+    "TL025": LintCheck("only-averages", "note", "a latency shown only as an average"),
+    "TL026": LintCheck(
+        "unsummed-buckets", "warning", "a quantile of each series instead of their sum"
+    ),
+    "TL027": LintCheck("labels-differ", "error", "a binary operator whose sides share no labels"),
+    "TL031": LintCheck("cannot-fire", "error", "a threshold that can never be exceeded"),
+    "TL032": LintCheck("idle-nan", "error", "a recorded 0/0 that makes sums over time NaN"),
+    "TL033": LintCheck(
+        "absent-labels", "warning", "an alert on absence without the labels of its series"
+    ),
     "TL034": LintCheck("availability-from-up", "warning", "availability taken from `up`"),
     "TL035": LintCheck("many-series", "error", "a scaler's query that may return several series"),
     "TL036": LintCheck("empty-template", "warning", "a template of a label that the result lacks"),
@@ -64,7 +68,7 @@ CHECKS: Mapping[str, LintCheck] = {
         "pinned-label", "warning", "a label pinned in one query and chosen in others"
     ),
     "TL043": LintCheck(
-        "other-latency", "warning", "a mean per request called the gap between tokens"
+        "other-latency", "warning", "a mean per request labelled as inter-token latency"
     ),
 }
 

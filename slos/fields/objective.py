@@ -97,8 +97,8 @@ def read_objective(value: object, place: Place) -> dict[str, Any]:
         return read
     if isinstance(indicator, Generic):
         if given:
-            message = "stands beside an indicator of your own"
-            place.at("threshold").refuse(message, "move it into the indicator, beside histogram")
+            message = "cannot be combined with an indicator of your own"
+            place.at("threshold").refuse(message, "move it into the indicator, next to histogram")
         if "clauses" in read:
             place.at("clauses").refuse("only goodput has clauses", "delete it")
         _fits_queries(indicator, read, place)
@@ -139,7 +139,7 @@ def check_service_fit(
     """Refuse labels that the indicator or the service's alerts cannot have."""
     groups: Sequence[str] = objective.get("group_by") or ()
     selected = {**service["selector"], **(objective.get("selector") or {})}
-    sources = {"the selector asks for one": selected, "group_by asks for each": groups}
+    sources = {"the selector names one": selected, "group_by lists it": groups}
     indicator = INDICATORS.get(objective.get("indicator") or "")
     for source, labels in sources.items():
         if "tenant" in labels and indicator and not indicator.by_tenant:
@@ -164,11 +164,11 @@ def _fits_queries(indicator: Generic, read: Mapping[str, Any], place: Place) -> 
     if indicator.kind == "gauge" and read.get("slices"):
         place.at("time_slices").refuse("a gauge is counted in time slices anyway", "delete it")
     elif read.get("slices") and not can_be_sliced(indicator):
-        message = f"is asked of a query without {WINDOW}, which would not be about one slice"
+        message = f"needs {WINDOW} in every query, to cover one slice each"
         place.at("time_slices").refuse(message, f"write {WINDOW} into each query, as in [{WINDOW}]")
     if read.get("group_by") and not can_be_grouped(indicator):
         place.at("group_by").refuse(
-            "the queries beside it are not plain counters, so nobody knows which labels they keep",
+            "the queries of this indicator are not plain counters, so their labels are unknown",
             "give plain selectors, or write one objective for each group",
         )
 

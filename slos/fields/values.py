@@ -28,7 +28,7 @@ def read_api_version(value: object, _: Place) -> str:
     """Read the version of the language."""
     if value != API_VERSION:
         shown = quoted(value) if isinstance(value, str) else "this"
-        raise BadValue(f"{shown} is not a version tokenslo knows", f"write {API_VERSION}")
+        raise BadValue(f"{shown} is not a version that tokenslo supports", f"write {API_VERSION}")
     return API_VERSION
 
 

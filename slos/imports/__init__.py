@@ -62,7 +62,7 @@ def convert_documents(
 ) -> Iterator[Document]:
     """Yield the documents of a file, those of other tools as drafts; flatten lists.
 
-    Other objects are noted if there are SLOs beside them.
+    Other objects are noted if there are also SLOs.
     """
     foreign: dict[str, list[Document]] = {}
     others: list[Document] = []
@@ -118,7 +118,7 @@ def _refuse_version(place: Place) -> None:
     assert isinstance(value, dict)  # noqa: S101  (as _kind_of_something_else has seen)
     known = [version for each in _FORMATS for version in each.versions]
     place.at("apiVersion").refuse(
-        f"{quoted(str(value['apiVersion']))} is not a version tokenslo knows",
+        f"{quoted(str(value['apiVersion']))} is not a version that tokenslo supports",
         f"write tokenslo/v1, or give a file with {', '.join(known)}",
     )
 

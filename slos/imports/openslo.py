@@ -127,7 +127,7 @@ def _note_metadata(each: Object, notes: Notes) -> None:
     if each.kind in ALERTS:
         notes.left_out(
             each.spec.place,
-            f"{each.kind} is left out: alerts follow from the promise",
+            f"{each.kind} is left out: alerts follow from the objective",
             "set labels of pages and tickets under alerting after converting",
         )
         return
@@ -227,7 +227,7 @@ def _slo(found: Object, file: File) -> _ObjectiveGroup | None:
     if "alertPolicies" in spec and spec["alertPolicies"].value:
         notes.left_out(
             spec["alertPolicies"].place,
-            "are left out: burn-rate alerts in several windows follow from the promise",
+            "are left out: burn-rate alerts in several windows follow from the objective",
             "set labels of pages and tickets under alerting after converting",
         )
     method = str(spec["budgetingMethod"].value) if "budgetingMethod" in spec else METHODS[0]
@@ -271,7 +271,7 @@ def _window(periods: PlacedValue, notes: Notes) -> PlacedValue | None:
     if "calendar" in found or ("isRolling" in found and not found["isRolling"].value):
         notes.lost(
             found["calendar"].place if "calendar" in found else found["isRolling"].place,
-            "asks for a calendar window, and Prometheus only looks back a fixed time",
+            "has a calendar window, and Prometheus only looks back a fixed time",
             "set isRolling: true, and delete calendar",
         )
     return PlacedValue(_days(written, at, notes), at)
@@ -308,7 +308,7 @@ def _objective(value: object, place: Place, slo: _Slo, *, alone: bool) -> dict[s
     notes = slo.file.notes
     found = read_optional_mapping(value, place, _OBJECTIVE, notes)
     if found.keys() >= {"target", "targetPercent"}:
-        found["targetPercent"].place.refuse("stands beside target", "delete one of them")
+        found["targetPercent"].place.refuse("conflicts with target", "delete one of them")
     found = _in_v1(found)
     own = slo.name if alone else _own_name(found, place, slo)
     notes.about(str(slo.service.value), str(own.value))

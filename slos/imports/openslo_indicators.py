@@ -168,7 +168,7 @@ def _is_prometheus(source: Mapping[str, PlacedValue], file: File) -> bool:
         return True
     file.notes.lost(
         declared.place,
-        f"{quoted(str(declared.value))} is not asked in PromQL",
+        f"{quoted(str(declared.value))} is not in PromQL",
         "give the same as a query of Prometheus",
     )
     return False
@@ -291,7 +291,7 @@ def _rated(query: str) -> str:
 def _said_about_slices(place: Place, slices: _Slices, notes: Notes) -> None:
     notes.left_out(
         place,
-        f"slices of {slices.window} are asked every 30s, overlapping, instead of one after the "
+        f"slices of {slices.window} are evaluated every 30s, overlapping, instead of one after the "
         "other, and idle ones do not count",
         "expect the same share of good ones, but for its noise",
     )
@@ -338,7 +338,7 @@ def _threshold(
         return _by({"gauge": PlacedValue(gauge[1], query.place)}, metric)  # as we export it
     file.notes.left_out(
         metric.place,
-        "each series is asked every 30s, however often it is scraped",
+        "each series is evaluated every 30s, however often it is scraped",
         "expect a share of time",
     )
     limit = f"{OPERATORS[str(op.value)]} bool {value.value}"

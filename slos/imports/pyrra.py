@@ -148,7 +148,7 @@ def _grouping(kind: str, indicator: PlacedValue, notes: Notes) -> dict[str, obje
     ours = [str(label.value) for label in named if label.value in SET_BY_TIERS]
     why = f"our alerts set {' and '.join(ours)} themselves" if ours else ""
     if kind == "latencyNative":
-        why = "nobody can tell by label what histogram_fraction gives"
+        why = "the result of histogram_fraction has no label to select by"
     if why:
         fix = "write an objective for each of its values, or give the label another name"
         notes.lost(place, f"is left out: {why}", fix)
@@ -209,7 +209,7 @@ def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
     success, total = found["success"], found["total"]
     edge = edge_of(success.value)
     if edge is None:
-        success.place.refuse("has no bucket", 'add le="…" with a bucket edge of the histogram')
+        success.place.refuse("has no bucket", 'add le="…" with a bucket boundary of the histogram')
         return None
     if found_keys := histogram(success.value, total.value):
         return PlacedValue(

@@ -133,7 +133,7 @@ def note_object_metadata(
         notes.left_out(
             found["namespace"].place,
             "is left out: it is where the rules were, not what they are about",
-            "add labels: {namespace: …} if alerts are to tell it",
+            "add labels: {namespace: …} if alerts need it",
         )
     reasons = {
         "labels": (

@@ -232,7 +232,7 @@ def _raw(raw: PlacedValue, keys: _Keys, notes: Notes) -> Mapping[str, object] | 
     queries = _queries(raw, (keys.ratio,), notes)
     if queries is None:
         return None
-    fix = "give events if there are any, or a weight beside ratio"
+    fix = "give events if there are any, or a weight next to ratio"
     return idioms.quotient_keys(queries[0], notes, fix)
 
 
@@ -252,7 +252,7 @@ def _alerting(alerting: PlacedValue | None, keys: _Keys, notes: Notes) -> dict[s
     if "name" in found and len(off) < 2:
         notes.left_out(
             found["name"].place,
-            "is left out: alerts are named after service and objective, and tell their window "
+            "is left out: alerts are named after service and objective, and have their window "
             "and burn_rate in labels instead of sloth_severity",
             "change routes and silences that match the old name",
         )

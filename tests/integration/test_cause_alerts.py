@@ -164,7 +164,7 @@ HAPPENS: Mapping[str, tuple[str, Series]] = {
     ),
     "only preemptions are counted": ("SequencesPaused", {PREEMPTED: rises(2)}),
     "the queue is long and grows": ("QueueGrowing", queue("20+2x60")),
-    "no token comes": ("DecodeStuck", ready(0, "decode")),
+    "no token is generated": ("DecodeStuck", ready(0, "decode")),
     "clients leave at a minute": ("ClientDisconnectsAtTimeout", ages(s60=2, s20=1)),
     "every fifth request is a retry": ("RetryStorm", {RETRIES: rises(10), **requests(v1_ok=50)}),
     "streams wait a fifth of their time": ("SlowClients", readers(120, 10)),

@@ -40,7 +40,7 @@ def init(
     made = text(models, about=f"Begun by tokenslo {version('tokenslo')} with what {where} showed.")
     if not made:
         fix = "run `tokenslo doctor` there, it says what would change that"
-        raise click.ClickException(f"{where}: nothing can be promised of it. Fix: {fix}.")
+        raise click.ClickException(f"{where}: no objective can be written for it. Fix: {fix}.")
     output.deliver(made, target)
     if target is not None:
         click.echo(f"wrote {target}")

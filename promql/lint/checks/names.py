@@ -101,11 +101,11 @@ def _no_label(part: Expr, node: Vector, label: str, own: frozenset[str]) -> Hit:
 def _values(node: Vector, metric: Metric) -> Iterator[Hit]:
     for matcher in node.matchers:
         possible = metric.values.get(matcher.label)
-        asked = alternatives(matcher)
-        if not possible or not asked or possible & {*asked} or "" in asked:
+        values = alternatives(matcher)
+        if not possible or not values or possible & {*values} or "" in values:
             continue
-        near = nearest(asked[0], tuple(sorted(possible)))
-        why = f"{matcher.label} of {metric.name} is never {' or '.join(asked)}"
+        near = nearest(values[0], tuple(sorted(possible)))
+        why = f"{matcher.label} of {metric.name} is never {' or '.join(values)}"
         fix = f"write {near}" if near else f"take one of {', '.join(sorted(possible))}"
         yield Hit("TL004", node, why, fix)
 
@@ -133,8 +133,8 @@ def _edge(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
                 fix = f"set it by {metric.edges_from}, or use a default: the nearest are {near}"
                 yield Hit("TL005", node, why, fix, "note")
             else:
-                why = f"{metric.name} has no bucket edge {value:g}, so this selects nothing"
-                yield Hit("TL005", node, why, f"take an edge it has: the nearest are {near}")
+                why = f"{metric.name} has no bucket boundary {value:g}, so this selects nothing"
+                yield Hit("TL005", node, why, f"use one of its boundaries: the nearest are {near}")
             return
     for each in spellings:
         if not _WHOLE.fullmatch(each):
@@ -143,9 +143,10 @@ def _edge(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
         if {whole, f"{whole}.0"} <= {*spellings}:
             continue
         if each == whole:
-            why = f'Prometheus 3 stores the edge {whole} as le="{whole}.0", so this selects nothing'
+            stored = f'le="{whole}.0"'
+            why = f"Prometheus 3 stores the boundary {whole} as {stored}, so this selects nothing"
         elif metric.whole_edges == "1":
-            why = f'Prometheus 2 stores the edge as the server writes it, le="{whole}"'
+            why = f'Prometheus 2 stores the boundary as the server writes it, le="{whole}"'
         else:
             continue
         yield Hit("TL006", node, why, f'write le=~"{whole}(\\\\.0)?"')

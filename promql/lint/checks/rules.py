@@ -74,7 +74,9 @@ def _out_of_reach(node: Binary, context: LintContext) -> Iterator[Hit]:
         yield from _below_nothing(node, _core(left), f"{op} {limit:g}", context)
     if limit is not None and _below_one(op, limit) and (what := _never_zero(left)):
         why = f"{what}, so it is never {op} {limit:g}"
-        yield Hit("TL031", node, why, "write absent(…), or `… unless …` beside what must be there")
+        yield Hit(
+            "TL031", node, why, "write absent(…), or `… unless …` after the series that must exist"
+        )
     if op not in (">", ">=") or limit is None or limit < 1 or (limit == 1 and op == ">="):
         return
     core = _core(left, context)
