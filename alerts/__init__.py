@@ -1,4 +1,4 @@
-"""Prometheus rule files from SLO plans: recording rules, burn-rate and absence alerts."""
+"""Generate rule files from SLO plans: recording rules, burn-rate and absence alerts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Options", "files", "promtool_test_files", "rule_files"]
 
 _USUAL = Options()
 _TESTED = "tested/"
-"""The folder of the rule files that tests read where no other format has them."""
+"""The folder of rule files in Prometheus's format that only tests read."""
 
 
 def files(plan: Plan, *, source: str, version: str, options: Options = _USUAL) -> dict[str, str]:
     """Return the rules of a service and their tests: text by path below the output folder.
 
     ``source`` is the SLO file as the user named it and ``version`` that of tokenslo; both go into
-    each file's first line.  promtool tests rules in Prometheus's own format only: where that is not
-    asked for, the tests come with a copy in it.
+    each file's first line.  promtool tests rules in Prometheus's own format only: without that
+    format, a copy of the rules in it comes with the tests.
     """
     about = {"source": source, "version": version}
     rules = rule_files(plan, options=options, **about)
@@ -29,7 +29,7 @@ def files(plan: Plan, *, source: str, version: str, options: Options = _USUAL) -
 def rule_files(
     plan: Plan, *, source: str, version: str, options: Options = _USUAL
 ) -> dict[str, str]:
-    """Return rule files in every format, and what Alertmanager needs; see :func:`files`."""
+    """Return rule files in every format, and the Alertmanager files; see :func:`files`."""
     service, about = plan.service.service, {"source": source, "version": version}
     made = {
         path: text
@@ -45,7 +45,7 @@ def promtool_test_files(
     plan: Plan, *, source: str, version: str, options: Options = _USUAL
 ) -> dict[str, str]:
     """Return tests for promtool, which reads Prometheus's own format; see :func:`files`."""
-    from alerts import cause_tests, rule_tests, window_tests  # rules alone are made without them
+    from alerts import cause_tests, rule_tests, window_tests  # not needed for rules alone
 
     service, about = plan.service.service, {"source": source, "version": version}
     made, tested = dict[str, str](), "" if "prometheus" in options.formats else _TESTED

@@ -1,4 +1,4 @@
-"""One Alertmanager configuration for the alerts of all services."""
+"""Generate one Alertmanager configuration for the alerts of all services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cause alerts: why an objective burns."""
+"""Generate the rules of cause alerts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rule = dict[str, object]
 INTERVAL = "1m"
 _WIDTH = 140
 _NAMED = 20
-"""How many of the objectives that it explains an alert names."""
+"""The maximum number of explained objectives in an annotation."""
 
 
 def groups(plan: Plan) -> list[Rule]:
@@ -31,7 +31,7 @@ def groups(plan: Plan) -> list[Rule]:
     if not rules:
         return []
     about = (
-        "Causes: conditions that explain why an objective burns. They read what is recorded first."
+        "Causes: conditions that explain why an objective burns, after the series that they read."
     )
     name = f"{plan.service.service}/causes"
     rules = [*_records(plan), *rules]
@@ -39,7 +39,7 @@ def groups(plan: Plan) -> list[Rule]:
 
 
 def _records(plan: Plan) -> Iterator[Rule]:
-    """Yield the rules that record what conditions read more than once."""
+    """Yield the recording rules of expressions that conditions read more than once."""
     scope = plan.scope
     read = chain.from_iterable(planned.cause.reads for planned in plan.causes)
     for recording in dict.fromkeys(read):

@@ -1,4 +1,4 @@
-"""Tests of a service's cause alerts, for ``promtool test rules``: what makes each of them fire."""
+"""Generate promtool tests of cause alerts: each one fires under its condition."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
 
 
 def _tests(plan: Plan) -> Iterator[Item]:
-    """Yield stories in which causes happen; what is told in one does not touch another there."""
+    """Yield scenarios of causes; the series of one do not affect the others in it."""
     scope = plan.scope
     known = {planned.cause.name: planned for planned in plan.causes}
-    for names in _STORIES:
-        told = [planned for name, planned in known.items() if name in names]
-        if told:
+    for names in _SCENARIOS:
+        chosen = [planned for name, planned in known.items() if name in names]
+        if chosen:
             series: dict[Vector, str] = {}
-            for planned in told:
+            for planned in chosen:
                 series |= _HAPPENS[planned.cause.name](scope)
-            yield _test(plan, told, series)
+            yield _test(plan, chosen, series)
 
 
-def _test(plan: Plan, told: list[PlannedCause], series: Series) -> Item:
-    checks = [check for planned in told for check in _checks(plan, planned)]
+def _test(plan: Plan, chosen: list[PlannedCause], series: Series) -> Item:
+    checks = [check for planned in chosen for check in _checks(plan, planned)]
     inputs = [{"series": str(each), "values": text} for each, text in series.items()]
     return Commented(
-        "What is measured while these causes are there, for an hour.",
+        "Series of an hour in which these conditions hold.",
         {
-            "name": f"causes are named: {', '.join(planned.cause.name for planned in told)}",
+            "name": f"causes are named: {', '.join(planned.cause.name for planned in chosen)}",
             "interval": "1m",
             "input_series": inputs,
             "promql_expr_test": checks,
@@ -101,11 +101,11 @@ def _kv_pressure(scope: Scope) -> Series:
 
 def _disconnects(scope: Scope) -> Series:
     metric = SIGNALS["disconnect_age"].metric
-    edges = {"60": _stays("0"), "62": _rises(2), "+Inf": _rises(2)}
+    buckets = {"60": _stays("0"), "62": _rises(2), "+Inf": _rises(2)}
     return {
         **{
-            _here(scope.series(f"{metric}_bucket", Matcher("le", "=", edge))): values
-            for edge, values in edges.items()
+            _here(scope.series(f"{metric}_bucket", Matcher("le", "=", bound))): values
+            for bound, values in buckets.items()
         },
         _here(scope.series(f"{metric}_count")): _rises(2),
     }
@@ -144,7 +144,7 @@ def _memory(scope: Scope) -> Series:
 
 
 def _here(series: Vector) -> Vector:
-    """Say where a series is scraped, unless the selector does."""
+    """Add the label ``instance`` to a series, unless the selector has it."""
     known = any(matcher.label == INSTANCE for matcher in series.matchers)
     return series if known else _labelled(series, **{INSTANCE: "server"})
 
@@ -184,8 +184,8 @@ _HAPPENS: Mapping[str, Callable[[Scope], Series]] = {
     "GpuMemoryNearFull": _memory,
     "BadVersion": _requests,
 }
-"""By cause: what is reported while it happens, for every minute."""
+"""By cause: the series while its condition holds, one sample per minute."""
 
 _APART = ("KvCachePressure", "SequencesPaused", "QueueGrowing")
-# The gauges of one engine can only tell one of these at a time.
-_STORIES = (*((name,) for name in _APART), tuple(name for name in _HAPPENS if name not in _APART))
+# These read the same gauges of one engine, so each has a scenario of its own.
+_SCENARIOS = (*((name,) for name in _APART), tuple(name for name in _HAPPENS if name not in _APART))

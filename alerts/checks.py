@@ -1,4 +1,4 @@
-"""What a story of ``promtool test rules`` expects: which alerts fire at which moment."""
+"""Expectations of generated promtool tests: which alerts fire when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Item = dict[str, object]
 
 
 def firing(plan: Plan, planned: PlannedObjective, alert: PlannedAlert, **more: str) -> Vector:
-    """Select an alert while it fires, of the group that stories are about."""
+    """Select an alert while it fires, of the group under test."""
     of_group = alert not in (planned.absent, planned.inconsistent)
     labels = {
         "alertname": alert.name,
@@ -44,17 +44,17 @@ def burning(plan: Plan, planned: PlannedObjective, pair: Pair) -> Vector:
 
 
 def none(seconds: Decimal, expr: Expr) -> Item:
-    """Expect nothing, so long after the begin."""
+    """Expect no series, ``seconds`` after the start."""
     return _check(seconds, expr, [])
 
 
 def some(seconds: Decimal, expr: Expr, count: int = 1) -> Item:
-    """Expect so many series, so long after the begin."""
+    """Expect ``count`` series, ``seconds`` after the start."""
     return _check(seconds, aggregate("count", expr), [{"labels": "{}", "value": count}])
 
 
 def fires(seconds: Decimal, expr: Expr, *, does: bool) -> Item:
-    """Expect that an alert does, or does not, fire so long after the begin."""
+    """Expect that an alert fires, or not, ``seconds`` after the start."""
     return (some if does else none)(seconds, expr)
 
 

@@ -1,4 +1,4 @@
-"""Label values that satisfy somebody's matchers, for series made up in tests."""
+"""Find label values that satisfy given matchers, for synthetic series in tests."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ Labels = Mapping[str, str]
 
 _ANYTHING = ("", "a", "0", "200", "ok", "1")
 _TRIES = 10_000
-# What stands for several texts in a regular expression, and one of them.
+# Parts of a regular expression that match several texts.
 _PART = re.compile(r"\\(?P<literal>[^\w])|(?P<digit>\\d|\[0-9\])[*+?]?|(?P<any>\.)[*+?]?|[()?*+^$]")
 
 
 def accepted(matchers: Iterable[Matcher], labels: Labels) -> bool:
-    """Whether a series with ``labels`` is selected; a label that is not there is empty."""
+    """Whether a series with ``labels`` is selected; a missing label is empty."""
     return all(matcher.accepts(labels.get(matcher.label, "")) for matcher in matchers)
 
 
 def example(wanted: Sequence[Matcher], unwanted: Sequence[Matcher] = ()) -> Labels | None:
-    """Return labels that ``wanted`` selects and ``unwanted`` does not; None if none are found.
-
-    Without ``unwanted`` everything but ``wanted`` is welcome.
-    """
+    """Return labels that ``wanted`` selects and ``unwanted`` does not; None if none are found."""
     values: dict[str, list[str]] = {}
     for matcher in (*wanted, *unwanted):
         values.setdefault(matcher.label, []).extend(_candidates(matcher))

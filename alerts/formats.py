@@ -1,4 +1,4 @@
-"""The same rule groups as files for Prometheus, its operator, and Mimir or Cortex.
+"""Write rule groups as files for Prometheus, its operator, and Mimir or Cortex.
 
 VictoriaMetrics's vmalert and Thanos's ruler read Prometheus's format: no rule uses a label that
 either of them gives a meaning.
@@ -26,11 +26,11 @@ RELEASES: tuple[Release, ...] = ("2.42", "2.53", "3")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How rules are to be written.
+    """Formats and options of the rule files.
 
-    ``min_prometheus`` is the oldest release that shall read them: from 3 on labels that all rules
-    of a group have are written once.  ``namespace`` and ``labels`` are those of the resource that
-    the operator reads, whose ``ruleSelector`` wants some.
+    ``min_prometheus`` is the oldest release to support: from 3 on, labels common to all rules of a
+    group are written once.  ``namespace`` and ``labels`` are those of the operator's resource,
+    which its ``ruleSelector`` may require.
     """
 
     formats: tuple[Format, ...] = ("prometheus",)
@@ -40,7 +40,7 @@ class Options:
 
 
 MOST_BYTES = 262_144
-"""How large a resource may be: kubectl keeps its JSON in an annotation, which takes no more.
+"""The maximum size of a resource: kubectl keeps its JSON in an annotation with this limit.
 
 The operator's own limit is twice that, and etcd's six times."""
 
@@ -61,7 +61,7 @@ def files(
 
 
 def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
-    """Yield what objectives ask of Prometheus that its oldest release does not have."""
+    """Yield a problem for each objective that the oldest supported release cannot evaluate."""
     if options.min_prometheus != "2.42":
         return
     for index, planned in enumerate(plan.objectives):
@@ -78,12 +78,12 @@ def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
 
 
 def further(service: str) -> str:
-    """Return what the files of a large service match that there are beside the first."""
+    """Return a glob pattern of the further files of a large service."""
     return f"alerts/{service}.{_NAMES['operator']}-*.yaml"
 
 
 _MOST_RULES = 20
-"""How many rules of a group Mimir takes unless it is configured otherwise."""
+"""Mimir's default limit of rules per group."""
 _CAUSES = ".causes"
 _ABOUT = {"": "the SLOs of", _CAUSES: "causes of burning SLOs of"}
 _Bodies = Iterator[tuple[str, Mapping[str, object]]]
@@ -103,7 +103,7 @@ def _operator(plan: Plan, kind: str, groups: list[rules.Rule], options: Options)
     about = f"PrometheusRule for {_ABOUT[kind]} {service}: kubectl apply -f this file."
     for part, members in enumerate(_parts(groups), 1):
         metadata = {
-            # No service has a dot in its name, so no other has this one.
+            # Unique, as names of services have no dot.
             "name": f"tokenslo-{service}{kind}{f'.{part}' * (part > 1)}",
             "namespace": options.namespace,
             "labels": dict(options.labels),
@@ -120,7 +120,7 @@ def _operator(plan: Plan, kind: str, groups: list[rules.Rule], options: Options)
 
 
 def _parts(groups: Iterable[rules.Rule]) -> Iterator[list[rules.Rule]]:
-    """Yield as many groups as fit into a resource, in order."""
+    """Yield lists of groups that fit into one resource each, in order."""
     used, members = 0, list[rules.Rule]()
     for group in groups:
         size = _bytes(group)
@@ -133,11 +133,11 @@ def _parts(groups: Iterable[rules.Rule]) -> Iterator[list[rules.Rule]]:
 
 
 _ROOM = 8_192
-"""What names, labels and brackets of a resource take at most, with some to spare."""
+"""Space for names, labels and brackets of a resource, with a margin."""
 
 
 def _bytes(group: rules.Rule) -> int:
-    """Return how long it is as JSON, in which Kubernetes escapes what means something in HTML."""
+    """Return the size as JSON, in which Kubernetes escapes ``<``, ``>`` and ``&``."""
     text = json.dumps(group, ensure_ascii=False)
     return len(text.encode()) + 5 * sum(map(text.count, "<>&"))
 
@@ -149,7 +149,7 @@ def _mimir(plan: Plan, kind: str, groups: list[rules.Rule], _: Options) -> _Bodi
 
 
 def _split(group: rules.Rule) -> Iterator[rules.Rule]:
-    """Yield groups of as many rules as Mimir takes, in order: alerts read the group before."""
+    """Yield groups within Mimir's limit, in order: alerts read the group before."""
     members: list[dict[str, object]] = group["rules"]  # type: ignore[assignment]
     for part, first in enumerate(range(0, len(members), _MOST_RULES), 1):
         name = f"{group['name']}{f'/{part}' * (part > 1)}"
@@ -166,7 +166,7 @@ _BODIES: Mapping[Format, Callable[[Plan, str, list[rules.Rule], Options], _Bodie
 
 
 def _lifted(group: rules.Rule) -> rules.Rule:
-    """Write labels that all rules of a group have on the group."""
+    """Move labels that all rules of a group share to the group."""
     members: list[dict[str, object]] = group["rules"]  # type: ignore[assignment]
     labels: list[dict[str, str]] = [rule.get("labels", {}) for rule in members]  # type: ignore[misc]
     first, *others = labels

@@ -1,6 +1,6 @@
-"""Tests of a hang in which no request ends, for ``promtool test rules``.
+"""Generate promtool tests of a hang in which no request ends.
 
-Requests that arrive are counted as bad by the sidecar when they cross their threshold in flight.
+The sidecar counts requests in flight as bad when they cross their threshold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slos.signals import SIGNALS
 
 
 def tests(plan: Plan) -> Iterator[Item]:
-    """Yield the test of the objectives for which requests in flight count, if there are any."""
+    """Yield the test of the objectives for which requests in flight count, if any."""
     firsts = {
         planned: first
         for planned in plan.objectives
@@ -73,7 +73,7 @@ def tests(plan: Plan) -> Iterator[Item]:
 def _pages(planned: PlannedObjective, first: Pair) -> Decimal:
     """Return how long a hang lasts until an alert fires, to whole steps."""
     seconds = planned.hang_seconds(first)
-    assert seconds is not None  # noqa: S101  (only objectives that have one are asked)
+    assert seconds is not None  # noqa: S101  (all callers' objectives have one)
     return _steps(seconds)
 
 

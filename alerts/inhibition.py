@@ -1,4 +1,4 @@
-"""Inhibition rules for Alertmanager."""
+"""Generate inhibition rules for Alertmanager."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def text(plan: Plan, *, source: str, version: str) -> str:
 
 
 def _of_objectives(plan: Plan) -> Iterator[tuple[Matchers, Matchers]]:
-    """Yield what inhibits what of the same objective."""
+    """Yield source and target matchers of alerts of one objective."""
     page, ticket = _burn_alerts(plan, "page"), _burn_alerts(plan, "ticket")
     yield page, ticket
     yield page, (_named(names.EXHAUSTED, names.POLICY, names.LOW_TRAFFIC),)
@@ -58,9 +58,9 @@ def _step(*steps: str) -> Matchers:
 
 
 def _burn_alerts(plan: Plan, tier: TierName) -> Matchers:
-    """Match by window, which is ours; the labels of a tier are the user's.
+    """Match burn-rate alerts by window: the labels of a tier are configurable.
 
-    A tier without a window matches nothing, as an empty regular expression wants the label gone.
+    A tier without a window matches nothing, as an empty regular expression matches a missing label.
     """
     windows = dict.fromkeys(
         pair.long for planned in plan.objectives for pair in planned.pairs if pair.tier == tier

@@ -1,4 +1,4 @@
-"""How generated YAML looks: keys in the order given, long expressions as blocks, a header."""
+"""Write generated YAML: keys in the given order, long expressions as blocks, a header."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePath
 from slos.yaml_text import block, entry
 
 HEADER = "# Made by tokenslo "
-"""How the line begins that tells generated files from those of people."""
+"""The start of the line that marks generated files."""
 
 
 def document(
@@ -18,10 +18,10 @@ def document(
     source: str,
     version: str,
 ) -> str:
-    """Return a YAML document that says what it is and where it comes from.
+    """Return a YAML document with a header for its content and source.
 
-    The items of a list at its top stand apart.  An absolute ``source`` is cut to its name: where
-    somebody keeps the file is not part of the result.
+    Empty lines separate the items of a top-level list.  An absolute ``source`` is shortened to its
+    name: the result must not depend on the folder of the SLO file.
     """
     path = PurePath(source)
     name = " ".join((path.name if path.is_absolute() else source).split())

@@ -1,4 +1,4 @@
-"""A monitoring mixin: generated rules and dashboards for those who build theirs with Jsonnet.
+"""Generate a monitoring mixin: rules and dashboards for Jsonnet.
 
 The shape is the one all mixins have (monitoring-mixins/docs): ``prometheusRules``,
 ``prometheusAlerts`` and ``grafanaDashboards``, each to be added to others', and ``_config``.
@@ -13,7 +13,7 @@ PATH = "mixin.libsonnet"
 
 _TEXT = """\
 // A monitoring mixin with the SLOs of {services}.
-// Made by tokenslo {version}. Do not edit: set what you want otherwise in _config.
+// Made by tokenslo {version}. Do not edit: override settings in _config.
 //
 //   (import 'mixin.libsonnet') + {{
 //     _config+:: {{ tokenslo+: {{ alertLabels: {{ team: 'inference' }} }} }},
@@ -32,7 +32,7 @@ local only(keep, change=function(rule) rule) = [
 ];
 
 {{
-  // All mixins share _config: what is set here is for this one alone.
+  // All mixins share _config: these settings are for this one only.
   _config+:: {{
     tokenslo+: {{
       // Added to every alert; what an alert has itself is overwritten.

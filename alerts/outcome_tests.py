@@ -1,6 +1,6 @@
-"""Tests of what counts: one series of every outcome, and a second model, for ``promtool``.
+"""Generate promtool tests of outcomes: which series an objective counts.
 
-Every series rises by a number of its own, so the recorded increases show which of them count.  All
+Every series rises by a different number, so the recorded increases show which ones count.  All
 restart once and miss scrapes twice: for less than the longest gap that rules bridge, and for more.
 Gauges have several servers.
 """
@@ -36,10 +36,10 @@ Labels = Mapping[str, str]
 _PIECES = ((0, 4), (0, 4), (None, 19), (23, 3))
 """First value and number of samples, of a series that rises by 1 a minute; None: no samples."""
 _COUNTED = 3 + 3 + 20 + 2
-"""The increases that are recorded of it: all but that in the minute of the restart."""
+"""The recorded increases: all except that in the minute of the restart."""
 _MINUTES = sum(samples for _, samples in _PIECES) - 1
 _PLAIN_MINUTES = 15
-"""When plain rules are tested, on steady series: their rates have filled by then."""
+"""Evaluation time of plain rules, on steady series: their windows are full."""
 _FIRST, _STEP = 100, 7
 _WITHIN = Decimal("0.0005")
 _OTHER = "other"
@@ -84,12 +84,12 @@ def _gauges(plan: Plan, planned: PlannedObjective) -> Item:
 
 
 def _counters(plan: Plan) -> Iterator[Item]:
-    """Yield the test of the objectives whose events the sidecar counts, if there are any."""
-    told = [each for each in plan.objectives if _is_counted(plan, each)]
-    if not told:
+    """Yield the test of the objectives whose events the sidecar counts, if any."""
+    counted = [each for each in plan.objectives if _is_counted(plan, each)]
+    if not counted:
         return
     series = dict[tuple[str, tuple[tuple[str, str], ...]], int]()
-    for planned in told:
+    for planned in counted:
         for metric, labels in _series(plan, planned):
             key = metric, tuple(sorted(labels.items()))
             series.setdefault(key, _FIRST + _STEP * len(series))
@@ -108,7 +108,7 @@ def _counters(plan: Plan) -> Iterator[Item]:
                 for (metric, labels), rise in series.items()
             ],
             "promql_expr_test": [
-                check for planned in told for check in _checks(plan, planned, series)
+                check for planned in counted for check in _checks(plan, planned, series)
             ],
         },
     )

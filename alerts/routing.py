@@ -1,4 +1,4 @@
-"""The Alertmanager routes that bring pages and tickets to different people."""
+"""Generate Alertmanager routes for pages and tickets."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _TIERS: Mapping[str, Mapping[str, str]] = {
 
 
 def matchers(labels: Mapping[str, str]) -> tuple[Matcher, ...]:
-    """Match alerts that have these labels, but for templates, which differ from what they give."""
+    """Match alerts with these labels, except labels with templates."""
     return equal({name: text for name, text in labels.items() if "{{" not in text})
 
 
 def text(plan: Plan, *, source: str, version: str) -> str:
     """Return the fragment for a service: a receiver for each tier, one message per objective.
 
-    A page waits only for the few seconds in which all of its alerts arrive.  Causes go where
-    tickets go, but for those that page.
+    A page waits only for the few seconds in which all of its alerts arrive.  Causes go to the
+    receiver of tickets, except those that page.
     """
     service = plan.service.service
     receivers = {tier: f"{service}-{tier}" for tier in _TIERS}
@@ -44,7 +44,7 @@ def text(plan: Plan, *, source: str, version: str) -> str:
                 "matchers": [str(matcher) for matcher in (*of, *labels)],
                 **_TIERS[tier],
             }
-            for of, alerting in _told_alike(plan)
+            for of, alerting in _by_labels(plan)
             for tier in _TIERS
             if (labels := matchers(getattr(alerting, tier).labels))
         ],
@@ -71,8 +71,8 @@ def _urgent(plan: Plan, receiver: str) -> dict[str, object]:
     return {"routes": [page]}
 
 
-def _told_alike(plan: Plan) -> Iterator[tuple[tuple[Matcher, ...], Alerting]]:
-    """Yield which objectives have tiers with labels of their own; then the service's, for all."""
+def _by_labels(plan: Plan) -> Iterator[tuple[tuple[Matcher, ...], Alerting]]:
+    """Yield matchers and alerting of objectives with labels of their own, then of all others."""
     usual = plan.service.alerting
     special: dict[object, list[PlannedObjective]] = {}
     for planned in plan.objectives:

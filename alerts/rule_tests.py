@@ -1,7 +1,7 @@
-"""Tests that prove a service's rule file, for ``promtool test rules``.
+"""Generate promtool tests of a service's alerts.
 
-Each test is a story that happens to the whole service: all objectives go through it at once, so
-promtool evaluates the rule file once per story and needs seconds.
+Each test is a scenario for all objectives of the service at once, so that promtool evaluates the
+rule file once per scenario and needs seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from slos.signals import MODEL_LABELS, TENANT
 from slos.yaml_text import Commented
 
 OTHER = "other"
-"""The value of a label that nothing of a service selects."""
+"""A label value that no selector of a service matches."""
 _SETTLED = Decimal(600)
 _LONGEST_GAP = parse_duration(LONGEST_GAP)
 _SLOW = Decimal(120)
@@ -60,7 +60,7 @@ _LONG = Decimal(3 * 3600)
 
 
 def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) -> str:
-    """Return the promtool test file that lies beside the rule file of a service."""
+    """Return the promtool test file for the rule file of a service."""
     service = plan.service.service
     return document(
         f"Tests of the alerts of {service}. Run: promtool test rules {service}.test.yaml",
@@ -76,10 +76,10 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
 
 def _tests(plan: Plan) -> Iterator[Item]:
     for group in apart(plan):
-        yield from _stories(replace(plan, objectives=group))
+        yield from _scenarios(replace(plan, objectives=group))
 
 
-def _stories(plan: Plan) -> Iterator[Item]:
+def _scenarios(plan: Plan) -> Iterator[Item]:
     if any(planned.alerting_pairs for planned in plan.objectives):
         yield _outage(plan)
     yield _idle(plan)
@@ -129,7 +129,7 @@ def _healthy(plan: Plan, planned: PlannedObjective) -> Iterator[Vector]:
 def _idle(plan: Plan) -> Item:
     lasting = _longest_absence(plan) + _SETTLED
     ratios = Matcher("__name__", "=~", "slo:(period_)?error_ratio:.+")
-    # What is not a number is not equal to anything, zero included.
+    # NaN is not equal to anything, zero included.
     not_zero = Vector("", (ratios, *_service(plan))).compare("!=", number(0))
     untouched = vector(names.BUDGET_REMAINING, _service(plan)).compare("==", number(1))
     checks = [
@@ -149,7 +149,7 @@ def _idle(plan: Plan) -> Item:
         *_other_signals(plan, int(lasting / STEP)),
     ]
     about = "No traffic. All of another selection's events are bad, and its signals unavailable."
-    name = "an idle service raises nothing and spends nothing"
+    name = "an idle service fires no alert and spends no budget"
     return _test(name, about, plan, [Phase(lasting, Decimal(0))], checks, others=others)
 
 
@@ -186,7 +186,7 @@ def _vanished(plan: Plan) -> Item:
         "All series end for a while, and those of another selection go on. "
         "Signals are unavailable elsewhere, and on a server that is down."
     )
-    name = "signals that vanish are missed until they are back"
+    name = "absent metrics fire an alert until they are back"
     return _test(name, about, plan, phases, checks, others=others)
 
 
@@ -207,7 +207,7 @@ def _unavailable(plan: Plan) -> Iterator[Item]:
     yield Commented(
         "The sidecar reports the signals as unavailable instead of serving their metrics.",
         {
-            "name": "signals that the sidecar reports as unavailable page no one",
+            "name": "signals that the sidecar reports as unavailable do not page",
             "interval": format_duration(STEP),
             "input_series": [
                 _constant(series, int(lasting / STEP))
@@ -232,7 +232,7 @@ def _declared(plan: Plan) -> dict[PlannedObjective, Vector]:
 
 
 def _other_signals(plan: Plan, steps: int) -> Iterator[Item]:
-    """Yield series that declare that all signals of a service are measured, and others are not."""
+    """Yield series that report all signals of a service as measured, and others as unavailable."""
     for series in dict.fromkeys(_declared(plan).values()):
         changes = [{"quality": "exact"}, {"signal": OTHER}]
         own = {matcher.label for matcher in series.matchers} - {"quality", "signal"}
@@ -243,7 +243,7 @@ def _other_signals(plan: Plan, steps: int) -> Iterator[Item]:
 
 
 def _down(plan: Plan, steps: int) -> Iterator[Item]:
-    """Yield the series of a server that is down, and whose signals are therefore unavailable."""
+    """Yield the series of a server that is down, and whose signals are unavailable."""
     for series in dict.fromkeys(_declared(plan).values()):
         labels = {matcher.label: matcher.value for matcher in series.matchers}
         labels.setdefault(INSTANCE, "down")
@@ -258,7 +258,7 @@ def _constant(series: Vector, steps: int, value: int = 1) -> Item:
 
 
 def _others(plan: Plan, phases: Sequence[Phase]) -> Iterator[Item]:
-    """Yield what another selection reports: series that differ in one label of the selector."""
+    """Yield series of another selection, which differ in one label of the selector."""
     for planned in plan.objectives:
         first = next(iter(plan.service.selects(planned.objective)), None)
         if first is not None and not planned.objective.queries:
@@ -269,32 +269,32 @@ def _others(plan: Plan, phases: Sequence[Phase]) -> Iterator[Item]:
 
 
 def _contradictions(plan: Plan) -> Iterator[Item]:
-    stories: dict[Decimal, list[PlannedObjective]] = {}
+    scenarios: dict[Decimal, list[PlannedObjective]] = {}
     for planned in plan.objectives:
         bad = contradiction(planned, plan.service)
         if planned.inconsistent in planned.alerts and bad is not None:
-            stories.setdefault(bad, []).append(planned)
+            scenarios.setdefault(bad, []).append(planned)
     lasting = parse_duration(INCONSISTENT_FOR)
-    told = lasting + parse_duration(names.BASE_WINDOW) + DELAY
-    for bad, objectives in stories.items():
+    firing_after = lasting + parse_duration(names.BASE_WINDOW) + DELAY
+    for bad, objectives in scenarios.items():
         checks = []
         for planned in objectives:
             alert = firing(plan, planned, planned.inconsistent)
             checks += [
                 none(_SETTLED, replace(alert, matchers=_in_any_state(alert))),
                 none(_SETTLED + lasting - STEP, alert),
-                some(_SETTLED + told, labelled(plan, planned, alert, "ticket")),
-                none(2 * _SETTLED + told, alert),
+                some(_SETTLED + firing_after, labelled(plan, planned, alert, "ticket")),
+                none(2 * _SETTLED + firing_after, alert),
             ]
         busy = busy_pace(plan)
-        phases = [Phase(_SETTLED, busy), Phase(told, busy, bad), Phase(_SETTLED, busy)]
-        about = f"For a while the counters say that {decimal_text(bad * 100)} % of events are bad."
+        phases = [Phase(_SETTLED, busy), Phase(firing_after, busy, bad), Phase(_SETTLED, busy)]
+        about = f"For a while the counters report {decimal_text(bad * 100)} % bad events."
         name = f"an inconsistent SLI ({decimal_text(bad * 100)} % bad) opens a ticket"
         yield _test(name, about, plan, phases, checks, objectives=objectives)
 
 
 def _outage_seconds(planned: PlannedObjective, first: Pair) -> Decimal:
-    """How long a total outage takes until the first alert, to a whole step."""
+    """Return the seconds from a total outage to the first alert, in whole steps."""
     seconds = planned.seconds_to_fire(first, _ALL)
     assert seconds is not None  # noqa: S101  (every threshold is below 1)
     return _steps(seconds, ROUND_CEILING) * STEP
@@ -329,7 +329,7 @@ class _Quiet:
 
 
 def _service(plan: Plan) -> tuple[Matcher, ...]:
-    """Match what is about these objectives: those of the service, or a group of them."""
+    """Match series of these objectives, which are all of the service or some."""
     service = Matcher("service", "=", plan.service.service)
     if len(plan.objectives) == len(plan.service.objectives):
         return (service,)
@@ -337,7 +337,7 @@ def _service(plan: Plan) -> tuple[Matcher, ...]:
 
 
 def _alerted(plan: Plan, seconds: Decimal) -> Expr:
-    """Select alerts that fired, or were about to, at any time in the first ``seconds``."""
+    """Select alerts that were pending or firing in the first ``seconds``."""
     return call("count_over_time", vector("ALERTS", _service(plan), format_duration(seconds)))
 
 

@@ -1,4 +1,4 @@
-"""The Prometheus rules of a service: what is recorded, and which alerts read it.
+"""Generate the Prometheus rules of a service: recording rules and alerts.
 
 The increases of one minute are recorded, and everything else is summed from them: a long window
 costs a few thousand samples whatever the metrics' cardinality, and is weighted by its traffic.  The
@@ -26,19 +26,19 @@ from slos.yaml_text import Commented, Inline
 Rule = dict[str, object]
 
 INTERVAL = format_duration(Decimal(MINUTE))
-"""How often groups are evaluated: as long as the increases that they record."""
+"""The evaluation interval of groups: the window of the increases that they record."""
 INCONSISTENT_FOR = "15m"
 """Servers scraped at different times contradict each other for moments."""
 _WIDTH, _ALERT_WIDTH = 175, 120
 
 
 def groups(plan: Plan) -> list[Rule]:
-    """Return the rule groups of a service, one for each objective after what they share."""
+    """Return the rule groups of a service, one for each objective after the shared one."""
     return [*_shared(plan), *(_Rules(plan, planned).group() for planned in plan.objectives)]
 
 
 def _shared(plan: Plan) -> Iterator[Rule]:
-    """Yield the group of what the alerts of several objectives read, if any does."""
+    """Yield the group of series that alerts of several objectives read, if any."""
     service = plan.service.service
     unavailable = unavailable_signals(plan.service)
     if unavailable is None:
@@ -67,7 +67,7 @@ def alert_labels(
 
 
 def target_labels(plan: Plan, planned: PlannedObjective) -> dict[str, str]:
-    """Return the labels of an objective's recorded target that say what it is about."""
+    """Return the labels of an objective's recorded target."""
     service, objective = plan.service, planned.objective
     about = {
         "indicator": objective.indicator,
@@ -162,7 +162,7 @@ class _Rules:
             yield self._alert(planned.absent, text, tier, message, lasting=lasting)
 
     def _absences(self) -> tuple[tuple[TierName, Expr, Message], ...]:
-        """Return what is missing by tier, at most once each: else two alerts were the same."""
+        """Return conditions and messages by tier, at most one each: alerts must be distinct."""
         planned = self.planned
         missing, uncovered = planned.recorded.missing, planned.recorded.uncovered
         if uncovered is None:
@@ -226,7 +226,7 @@ def _period_bad(matchers: str, period: Decimal) -> str:
 
 @for_matchers
 def _period_error_ratio(matchers: str, period: Decimal) -> str:
-    """Return the bad share of the events of the whole period, of which some are still to come."""
+    """Return the error ratio of the period: that so far times the recorded share of it."""
     total = _count(names.TOTAL, matchers, format_duration(period)).compare(">", number(0))
     recorded = call("scalar", messages.minutes_recorded(matchers, period))
     spent = _series(names.PERIOD_BAD, matchers) / total * recorded
@@ -237,8 +237,8 @@ def _period_error_ratio(matchers: str, period: Decimal) -> str:
 def _budget_remaining(matchers: str, target: Decimal) -> str:
     """Return 1 for an untouched budget, 0 for a spent one, less for an overspent one.
 
-    A service that is measured and had no traffic all period has spent nothing; one that is not
-    measured has no element.
+    A measured service without traffic has an untouched budget; one that is not measured has no
+    element.
     """
     idle = _series(names.TOTAL, matchers).compare("==", number(0))
     spent = _series(names.PERIOD_ERROR_RATIO, matchers) / number(1 - target)
@@ -277,7 +277,7 @@ def _spent(matchers: str, share: Decimal, least_bad: int) -> str:
 
 
 def _unless_few(expr: Expr, bad: Expr, least: int) -> Expr:
-    """At low traffic a single failure is a large ratio, and yet no reason to wake somebody."""
+    """Add the guard for low traffic, at which a single failure is a large ratio."""
     return expr.and_(bad.compare(">=", number(least))) if least > 1 else expr
 
 

@@ -1,4 +1,4 @@
-"""Made-up traffic as promtool's input series: what would be reported in a given story."""
+"""Synthetic traffic as input series of promtool."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from slos.signals import SIGNALS, metric_with, slo_events, threshold_label
 
 STEP = Decimal(30)
 """Seconds between two samples of every input series."""
-# What has just happened is seen by the next scrape, then by the next evaluation; and up to
+# An event is visible after the next scrape and the next evaluation; and up to
 # Prometheus 3 a range holds one sample more than its share.
 DELAY = 4 * STEP
 
 GAUGES = ("kv_headroom", "sequence_headroom")
-"""Indicators that are about the state of something, which is not counted."""
+"""Indicators of gauges, in which time slices count as events."""
 
 _SEATS = Decimal(1_000)
 _NEAR = Decimal("0.01")
@@ -34,16 +34,16 @@ _NEAR = Decimal("0.01")
 _EXACT = Decimal("1e-9")
 _ONE = Decimal(1)
 _GUARDED = Decimal(600)
-"""Seconds in which there are as many bad events as any alert asks for."""
+"""Seconds in which bad events reach the guard of every alert."""
 _HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """So many ``events`` in each step for ``seconds``, the share ``bad`` of them bad.
+    """A number of ``events`` in each step for ``seconds``, the share ``bad`` of them bad.
 
-    ``events`` of ``None`` means that nothing is scraped; meanwhile ``unseen`` good events happen in
-    each step, and as many bad ones.
+    ``events`` of ``None`` means that scrapes fail; meanwhile ``unseen`` good events occur in each
+    step, and as many bad ones.
     """
 
     seconds: Decimal
@@ -53,17 +53,17 @@ class Phase:
 
     @property
     def steps(self) -> int:
-        """How many samples each series has in it."""
+        """The number of samples of each series."""
         return int(self.seconds / STEP)
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """One series: a counter's increase for each good and each bad event, or a gauge's values.
+class InputSeries:
+    """An input series: a counter's increase for each good and each bad event, or a gauge's values.
 
-    With ``rate`` it is the recorded rate of such a counter, and with ``edge`` a native histogram
-    whose observations are slow above it; ``healthy`` is one of a group in which nothing is ever
-    bad.  ``pace`` is how many events there are in each step whatever the traffic.
+    With ``rate`` it is the recorded rate of such a counter, and with ``boundary`` a native
+    histogram whose observations are slow above it; ``healthy`` marks a group without bad events.
+    ``pace`` is a fixed number of events per step.
     """
 
     metric: str
@@ -73,7 +73,7 @@ class Input:
     bad: Decimal
     rate: bool = False
     healthy: bool = False
-    edge: Decimal | None = None
+    boundary: Decimal | None = None
     pace: Decimal | None = None
 
     @property
@@ -82,14 +82,14 @@ class Input:
         return str(vector(self.metric, dict(self.labels)))
 
 
-_TELLING, _HEALTHY = "one", "two"
-"""The groups of made-up traffic: stories are about the first."""
+_TESTED, _HEALTHY = "one", "two"
+"""The groups of synthetic traffic: tests are about the first."""
 
 
 def groups(planned: PlannedObjective, service: Service) -> tuple[Labels, ...]:
-    """Return the labels of the group that stories are about, and of one that is always healthy.
+    """Return the labels of the group under test, and of one that is always healthy.
 
-    One group without labels of its own where the selector leaves nothing to group by.
+    If the selector fixes all labels of ``group_by``, there is one group without labels.
     """
     objective = planned.objective
     known = set(service.selects(objective))
@@ -97,17 +97,17 @@ def groups(planned: PlannedObjective, service: Service) -> tuple[Labels, ...]:
         counter = query.selector or query.rated
         known |= {matcher.label for matcher in counter.matchers} if counter else set()
     free = [label for label in objective.group_by if label not in known]
-    return tuple(dict.fromkeys(free, value) for value in (_TELLING, _HEALTHY)) if free else ({},)
+    return tuple(dict.fromkeys(free, value) for value in (_TESTED, _HEALTHY)) if free else ({},)
 
 
-def inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+def inputs(planned: PlannedObjective, service: Service) -> Iterator[InputSeries]:
     """Yield the series that an objective is measured by, of every group."""
     for made in _inputs(planned, service):
         for index, group in enumerate(groups(planned, service)):
             yield replace(made, labels=(*made.labels, *group.items()), healthy=index > 0)
 
 
-def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+def _inputs(planned: PlannedObjective, service: Service) -> Iterator[InputSeries]:
     objective = planned.objective
     if service.native(objective) and "histogram" in objective.queries:
         yield from _native(planned, service)
@@ -118,17 +118,17 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
         for result, good in (("good", Decimal(1)), ("bad", Decimal(0))):
             labels = {**service.selects(objective), **of_slices, "result": result}
             metric, pace = SIGNALS["slo_slices"].metric, STEP / objective.slices.window
-            yield Input(metric, tuple(labels.items()), False, good, 1 - good, pace=pace)
+            yield InputSeries(metric, tuple(labels.items()), False, good, 1 - good, pace=pace)
         return
     if objective.queries:
         yield from _generic(planned) or _recorded(planned, service)
         return
     none, one = Decimal(0), Decimal(1)
 
-    def made(metric: str, good: Decimal, bad: Decimal, **labels: str) -> Input:
+    def made(metric: str, good: Decimal, bad: Decimal, **labels: str) -> InputSeries:
         every = {**service.selects(objective), **labels}
         own = metric_with(metric, (*every, *objective.group_by))
-        return Input(own, tuple(every.items()), objective.indicator in GAUGES, good, bad)
+        return InputSeries(own, tuple(every.items()), objective.indicator in GAUGES, good, bad)
 
     match objective.indicator:
         case "availability":
@@ -149,10 +149,10 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
             yield made(judged, one, none, objective=own, result="good", clause="")
             yield made(judged, none, one, objective=own, result="bad", clause=clause)
         case "kv_headroom":
-            yield made(SIGNALS["kv_utilization"].metric, *_beside(objective))
+            yield made(SIGNALS["kv_utilization"].metric, *_around_threshold(objective))
         case "sequence_headroom":
             active = SIGNALS["sequences_active"]
-            good, bad = _beside(objective)
+            good, bad = _around_threshold(objective)
             yield made(active.metric, good * _SEATS, bad * _SEATS, **active.fixed)
             yield made(SIGNALS["sequences_max"].metric, _SEATS, _SEATS)
         case _:
@@ -163,14 +163,14 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[Input]:
             yield made(events.metric, none, one, **of, result="bad")
 
 
-def _beside(objective: Objective) -> tuple[Decimal, Decimal]:
-    """Return a value of a gauge a little within its threshold, and one a little beyond."""
+def _around_threshold(objective: Objective) -> tuple[Decimal, Decimal]:
+    """Return a value of a gauge just within its threshold, and one just beyond."""
     limit = objective.threshold
     assert limit is not None  # noqa: S101  (gauges of tokenslo have one)
     return limit * (1 - _NEAR), min(limit * (1 + _NEAR), (limit + 1) / 2)
 
 
-def _native(planned: PlannedObjective, service: Service) -> Iterator[Input]:
+def _native(planned: PlannedObjective, service: Service) -> Iterator[InputSeries]:
     objective, one = planned.objective, Decimal(1)
     selector = parsed(objective.queries["histogram"]).selector
     assert selector is not None  # noqa: S101  (read_generic requires it)
@@ -178,14 +178,16 @@ def _native(planned: PlannedObjective, service: Service) -> Iterator[Input]:
     if labels is None:
         yield from _recorded(planned, service)
     else:
-        yield Input(metric, tuple(labels.items()), False, one, one, edge=objective.threshold)
+        yield InputSeries(
+            metric, tuple(labels.items()), False, one, one, boundary=objective.threshold
+        )
 
 
 def contradiction(planned: PlannedObjective, service: Service) -> Decimal | None:
-    """Return a share of bad events, not within 0 and 1, that an objective's series can tell.
+    """Return a share of bad events outside 0 to 1 that an objective's series can report.
 
-    None if they cannot contradict each other: where good and bad events are counted apart, more bad
-    ones than events would need a counter that falls.
+    None if they cannot contradict each other: with separate counters of good and bad events, more
+    bad events than events would need a counter that decreases.
     """
     made = [*inputs(planned, service)]
     if any(series.rate for series in made):
@@ -197,36 +199,36 @@ def contradiction(planned: PlannedObjective, service: Service) -> Decimal | None
 
 
 def apart(plan: Plan) -> list[tuple[PlannedObjective, ...]]:
-    """Group the objectives of a plan so that none reads the series made up for another.
+    """Group the objectives of a plan so that none reads the synthetic series of another.
 
-    Two that read the same metric differently cannot have the same story: what is good for one may
-    be bad for the other.
+    Two that read the same metric differently cannot share a test: good events of one may be bad
+    for the other.
     """
     groups: list[list[PlannedObjective]] = []
     readers: dict[str, int] = defaultdict(int)  # bit n: group n reads the metric
-    alike: dict[tuple[str, Hashable], int] = defaultdict(int)  # and all in it have this story
+    alike: dict[tuple[str, Hashable], int] = defaultdict(int)  # and all in it read it alike
     for planned in plan.objectives:
-        stories = _stories(planned, plan.service)
+        series_ = _synthetic_series(planned, plan.service)
         disturbed = 0
-        for metric, story in stories.items():
-            disturbed |= readers[metric] & ~alike[metric, story]
+        for metric, reading in series_.items():
+            disturbed |= readers[metric] & ~alike[metric, reading]
         first = ~disturbed & (disturbed + 1)  # the lowest bit that is not set
-        for metric, story in stories.items():
+        for metric, reading in series_.items():
             readers[metric] |= first
-            alike[metric, story] |= first
+            alike[metric, reading] |= first
         if first >> len(groups):
             groups.append([])
         groups[first.bit_length() - 1].append(planned)
     return [*map(tuple, groups)]
 
 
-def _stories(planned: PlannedObjective, service: Service) -> dict[str, Hashable]:
-    """Return by metric that an objective reads what is made up of it.
+def _synthetic_series(planned: PlannedObjective, service: Service) -> dict[str, Hashable]:
+    """Return the synthetic series of an objective by metric.
 
-    Indicators of tokenslo never disturb each other: what they read of a metric, they read alike.
+    Built-in indicators never conflict: all read a metric in the same way.
     """
     objective = planned.objective
-    made: dict[str, set[Input]] = defaultdict(set)
+    made: dict[str, set[InputSeries]] = defaultdict(set)
     for each in inputs(planned, service):
         made[each.metric] |= set() if each.rate else {each}
     for text in objective.queries.values():
@@ -238,7 +240,7 @@ def _stories(planned: PlannedObjective, service: Service) -> dict[str, Hashable]
     }
 
 
-def _generic(planned: PlannedObjective) -> list[Input]:
+def _generic(planned: PlannedObjective) -> list[InputSeries]:
     """Return series that the queries of an SLO file read; none if they are not plain selectors."""
     objective = planned.objective
     queries = {role: parsed(text) for role, text in objective.queries.items()}
@@ -271,33 +273,35 @@ def _generic(planned: PlannedObjective) -> list[Input]:
     )
 
 
-def _made(*series: tuple[str, Labels | None, Decimal, Decimal], gauge: bool = False) -> list[Input]:
-    """Return these series, or none at all if the labels of one could not be found."""
+def _made(
+    *series: tuple[str, Labels | None, Decimal, Decimal], gauge: bool = False
+) -> list[InputSeries]:
+    """Return these series, or none if one has no labels."""
     made = [
-        Input(metric, tuple(labels.items()), gauge, good, bad)
+        InputSeries(metric, tuple(labels.items()), gauge, good, bad)
         for metric, labels, good, bad in series
         if labels is not None
     ]
     return made if len(made) == len(series) else []
 
 
-def _recorded(planned: PlannedObjective, service: Service) -> Iterator[Input]:
-    """Yield the recorded rates themselves: nobody can say what makes a query of any kind rise."""
+def _recorded(planned: PlannedObjective, service: Service) -> Iterator[InputSeries]:
+    """Yield the recorded rates themselves: an arbitrary query has no known input series."""
     labels = series_labels(service.service, planned.objective.name)
     slice_ = planned.indicator.slice
     each = MINUTE / slice_ if slice_ else Decimal(1)
     for name, good in ((TOTAL, each), (BAD, Decimal(0))):
-        yield Input(name, tuple(labels.items()), slice_ is not None, good, each, rate=True)
+        yield InputSeries(name, tuple(labels.items()), slice_ is not None, good, each, rate=True)
 
 
-def values(series: Input, phases: Iterable[Phase]) -> str:
+def values(series: InputSeries, phases: Iterable[Phase]) -> str:
     """Write a series in promtool's notation, from a first sample before the first phase on."""
     if series.healthy:
         phases = [replace(phase, bad=Decimal(0)) for phase in phases]
     if series.rate:
         return _rates(series, phases)
-    if series.edge is not None:
-        return " ".join(_histograms(series.edge, phases))
+    if series.boundary is not None:
+        return " ".join(_histograms(series.boundary, phases))
     value = series.good if series.gauge else Decimal(0)
     words = [decimal_text(value)]
     for phase in phases:
@@ -318,13 +322,13 @@ def values(series: Input, phases: Iterable[Phase]) -> str:
     return " ".join(words)
 
 
-def _histograms(edge: Decimal, phases: Iterable[Phase]) -> Iterator[str]:
+def _histograms(boundary: Decimal, phases: Iterable[Phase]) -> Iterator[str]:
     """Write a native histogram, each sample by itself: promtool 2.53 reads nothing after an ``x``.
 
-    Buckets are of powers of two.  That of the edge stays empty, so nothing is interpolated; good
-    events are in the one below and bad ones in the one above.
+    Buckets are of powers of two.  That of the boundary stays empty, so nothing is interpolated;
+    good events are in the one below and bad ones in the one above.
     """
-    part, power = frexp(float(edge))
+    part, power = frexp(float(boundary))
     first = power - (2 if part == _HALF else 1)
     good = bad = Decimal(0)
     for phase in chain([Phase(STEP, Decimal(0))], phases):
@@ -338,8 +342,8 @@ def _histograms(edge: Decimal, phases: Iterable[Phase]) -> Iterator[str]:
             yield f"{{{{count:{decimal_text(good + bad)} offset:{first} buckets:[{of}]}}}}"
 
 
-def _rates(series: Input, phases: Iterable[Phase]) -> str:
-    """Write what is recorded of a counter: its increase in the last minute."""
+def _rates(series: InputSeries, phases: Iterable[Phase]) -> str:
+    """Write the recorded series of a counter: its increase in the last minute."""
     window: deque[Decimal] = deque(maxlen=1 if series.gauge else int(MINUTE / STEP))
     words = ["0"]
     for phase in phases:
@@ -359,11 +363,11 @@ def _rates(series: Input, phases: Iterable[Phase]) -> str:
 
 
 def busy_pace(plan: Plan) -> Decimal:
-    """Return so many events for each step that no alert waits for its least number of bad ones."""
+    """Return events per step, enough to reach the guard of every alert without delay."""
     per_second = max(
         planned.min_bad_events / (pair.threshold * _GUARDED)
         for planned in plan.objectives
         for pair in planned.pairs
     )
-    # Twice that, as rates show the last minutes in part; and a round number.
+    # Twice that, as rates contain only part of the last minutes; rounded up.
     return _ONE.scaleb((2 * STEP * max(per_second, _ONE)).adjusted() + 1)

@@ -1,9 +1,9 @@
-"""Tests of what follows from the recorded increases, for ``promtool test rules``.
+"""Generate promtool tests of windows, thresholds and budgets on recorded increases.
 
 :mod:`alerts.rule_tests` covers how events are counted; here the increases are given, and the rules
 are evaluated once, after a whole period: so windows of any length are tested in seconds, each
-objective with numbers of its own.  Samples are evenly spaced and the last comes a minute before the
-evaluation, so that no sample is at the edge of a window: Prometheus 3 excludes the oldest edge.
+objective with different numbers.  Samples are evenly spaced and the last comes a minute before the
+evaluation, so that no sample is at the limit of a window: Prometheus 3 excludes the oldest one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _EVERY = Decimal(300)
 _MOST_SAMPLES = 9_000
 """promtool refuses queries that load more than 10,000 samples of a series."""
 _LATE = Decimal(MINUTE)
-_LEAST_HISTORY = Decimal(300)
-"""Samples of a history so long that the two evaluations of the test add next to nothing to it."""
+_MIN_HISTORY = Decimal(300)
+"""Samples of a history in which the two evaluations of the test are negligible."""
 _ALL_UP_TO, _OF_EACH_KIND = 50, 5
-"""How many objectives of a service are all tested; and of more, how many of each kind."""
+"""Up to this number all objectives of a service are tested; of more, some of each kind."""
 _DIGITS = Context(prec=12)
 _ABOVE, _BELOW = Decimal("1.01"), Decimal("0.99")
 _MANY = Decimal(1_000_000)
@@ -45,7 +45,7 @@ _ALL, _NONE = Decimal(1), Decimal(0)
 
 @dataclass(frozen=True, slots=True)
 class _Spell:
-    """In each of ``samples``, this many events and bad ones among them."""
+    """A number of ``samples`` with the same events, and bad ones among them."""
 
     samples: int
     total: Decimal
@@ -53,7 +53,7 @@ class _Spell:
 
 
 _Spells = Sequence[_Spell]
-_Story = Mapping[PlannedObjective, _Spells]
+_Scenario = Mapping[PlannedObjective, _Spells]
 
 
 def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) -> str:
@@ -67,7 +67,7 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
         {
             "rule_files": rule_files,
             "evaluation_interval": format_duration(_end(plan)),
-            "tests": [test for stories in _STORIES for test in stories(tested)],
+            "tests": [test for scenarios in _SCENARIOS for test in scenarios(tested)],
         },
         source=source,
         version=version,
@@ -75,7 +75,7 @@ def text(plan: Plan, rule_files: Sequence[str], *, source: str, version: str) ->
 
 
 def _step(plan: Plan) -> Decimal:
-    """Return seconds between the samples of a whole period."""
+    """Return the seconds between the samples of a whole period."""
     least = plan.service.window / (_EVERY * _MOST_SAMPLES)
     return _EVERY * max(least.to_integral_value(ROUND_CEILING), Decimal(1))
 
@@ -87,15 +87,15 @@ def _end(plan: Plan) -> Decimal:
 
 
 def _samples(window: Decimal, step: Decimal) -> int:
-    """Return how many samples a window has at the evaluation."""
+    """Return the number of samples of a window at the evaluation."""
     return int(((window - _LATE) / step).to_integral_value(ROUND_CEILING))
 
 
 def _tested(plan: Plan) -> Plan:
     """Return a plan of the objectives to test: of many, some of each kind.
 
-    What is tested here depends on an objective's target, windows, guard and policy, not on what its
-    events are; promtool takes seconds for each objective.
+    These tests depend on an objective's target, windows, guard and policy, not on its events;
+    promtool takes seconds for each objective.
     """
     if len(plan.objectives) <= _ALL_UP_TO:
         return plan
@@ -118,7 +118,7 @@ def _tested(plan: Plan) -> Plan:
 
 def _ratios(plan: Plan) -> Iterator[Item]:
     """Let ratio and traffic grow with age, so that no two windows have the same of either."""
-    story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+    scenario, checks = dict[PlannedObjective, _Spells](), list[Item]()
     whole, step = plan.service.window, _step(plan)
     for place, planned in enumerate(plan.objectives, 1):
         ends = [*map(parse_duration, planned.windows), whole]
@@ -129,22 +129,22 @@ def _ratios(plan: Plan) -> Iterator[Item]:
             if samples:
                 spells.append(_Spell(samples, Decimal(10_000 * position), bad))
             before += samples
-        story[planned] = spells[::-1]
+        scenario[planned] = spells[::-1]
         for window in planned.windows:
-            checks.append(_is_near(plan, planned, names.error_ratio(window), story, window))
+            checks.append(_is_near(plan, planned, names.error_ratio(window), scenario, window))
         checks.append(
-            _is_near(plan, planned, names.PERIOD_ERROR_RATIO, story, format_duration(whole))
+            _is_near(plan, planned, names.PERIOD_ERROR_RATIO, scenario, format_duration(whole))
         )
     about = "Traffic and error ratio change at the begin of every window."
-    name, recorded = "every window has its own error ratio", dict.fromkeys(story, whole)
-    yield _test(name, about, plan, story, checks, recorded)
+    name, recorded = "every window has its own error ratio", dict.fromkeys(scenario, whole)
+    yield _test(name, about, plan, scenario, checks, recorded)
 
 
 def _is_near(
-    plan: Plan, planned: PlannedObjective, series: str, story: _Story, window: str
+    plan: Plan, planned: PlannedObjective, series: str, scenario: _Scenario, window: str
 ) -> Item:
     """Expect a ratio to be that of the samples of a window."""
-    found = _ratio(story[planned], _samples(parse_duration(window), _step(plan)))
+    found = _ratio(scenario[planned], _samples(parse_duration(window), _step(plan)))
     recorded = vector(series, _labels(plan, planned))
     low, high = found * Decimal("0.998"), found * Decimal("1.002")
     between = recorded.compare(">", number(_DIGITS.plus(low)))
@@ -166,20 +166,20 @@ def _thresholds(plan: Plan) -> Iterator[Item]:
     alerting = {planned: planned.alerting_pairs for planned in plan.objectives}
     for place in range(max(map(len, alerting.values()), default=0)):
         for part, word in ((_ABOVE, "1 % above"), (_ALL, "at")):
-            story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+            scenario, checks = dict[PlannedObjective, _Spells](), list[Item]()
             for planned, pairs in alerting.items():
                 if place >= len(pairs):
                     continue
                 threshold = pairs[place].threshold
                 share = min(threshold * part, (threshold + 1) / 2)
                 longest = max(parse_duration(pair.long) for pair in pairs)
-                story[planned] = [_steady(planned, share, longest, _EVERY)]
+                scenario[planned] = [_steady(planned, share, longest, _EVERY)]
                 checks += [
                     _burns(plan, planned, pair, does=share > pair.threshold) for pair in pairs
                 ]
             about = "A steady error ratio, for as long as the longest window."
             name = f"{word} the threshold of pair {place + 1}"
-            yield _test(name, about, plan, story, checks)
+            yield _test(name, about, plan, scenario, checks)
 
 
 def _steady(planned: PlannedObjective, share: Decimal, seconds: Decimal, step: Decimal) -> _Spell:
@@ -200,7 +200,7 @@ def _both_windows(plan: Plan) -> Iterator[Item]:
     alerting = {planned: planned.alerting_pairs for planned in plan.objectives}
     for place in range(max(map(len, alerting.values()), default=0)):
         for word in ("long", "short"):
-            story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+            scenario, checks = dict[PlannedObjective, _Spells](), list[Item]()
             for planned, pairs in alerting.items():
                 if place < len(pairs):
                     pair = pairs[place]
@@ -208,7 +208,7 @@ def _both_windows(plan: Plan) -> Iterator[Item]:
                         "long": _samples(parse_duration(pair.long), _EVERY),
                         "short": _samples(parse_duration(pair.short), _EVERY),
                     }
-                    story[planned] = [
+                    scenario[planned] = [
                         _Spell(samples["long"], _MANY**4, _MANY**4),
                         _Spell(1, _MANY**3, _NONE),
                         _Spell(samples[word] - 1, _MANY, _MANY),
@@ -216,44 +216,46 @@ def _both_windows(plan: Plan) -> Iterator[Item]:
                     checks.append(_burns(plan, planned, pair, does=False))
             about = f"The error ratio is 0 over the {word} window, and 1 over all others."
             name = f"pair {place + 1} is quiet when its {word} window does not burn"
-            yield _test(name, about, plan, story, checks)
+            yield _test(name, about, plan, scenario, checks)
 
 
 def _guards(plan: Plan) -> Iterator[Item]:
-    """Let everything be bad, of as many events as an alert asks for and of one less.
+    """Let all events be bad: as many as the guard of an alert requires, and one less.
 
-    All but one are the oldest in the alert's window, and as many again are older.
+    All but one are the oldest in the alert's window, and the same number is older.
     """
     guarded = [each for each in plan.objectives if each.min_bad_events > 1]
     about = "All events are bad: the newest, and at both sides of the begin of the window."
     places = range(max((len(each.alerting_pairs) for each in guarded), default=0))
     for place, (less, word) in product(places, _GUARDED):
-        story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+        scenario, checks = dict[PlannedObjective, _Spells](), list[Item]()
         for planned in guarded:
             if place < len(planned.alerting_pairs):
                 pair = planned.alerting_pairs[place]
-                story[planned] = _just(planned, less, _samples(parse_duration(pair.long), _EVERY))
+                scenario[planned] = _just(
+                    planned, less, _samples(parse_duration(pair.long), _EVERY)
+                )
                 checks.append(_burns(plan, planned, pair, does=not less))
-        yield _test(f"pair {place + 1} has {word} bad events", about, plan, story, checks)
+        yield _test(f"pair {place + 1} has {word} bad events", about, plan, scenario, checks)
     samples = _samples(plan.service.window, _step(plan))
     for less, word in _GUARDED:
-        story = {planned: _just(planned, less, samples) for planned in guarded}
+        scenario = {planned: _just(planned, less, samples) for planned in guarded}
         checks = [check for each in guarded for check in _spends(plan, each, does=not less)]
         if checks:
-            recorded = {planned: _history(plan, planned) for planned in story}
+            recorded = {planned: _history(plan, planned) for planned in scenario}
             name = f"the budget has {word} bad events"
-            yield _test(name, about, plan, story, checks, recorded)
+            yield _test(name, about, plan, scenario, checks, recorded)
 
 
 _GUARDED = ((0, "the least number of"), (1, "one less than the least number of"))
 
 
 def _just(planned: PlannedObjective, less: int, samples: int) -> _Spells:
-    """Return as many bad events as the guard asks for, or less, in a window of so many samples."""
+    """Return as many bad events as the guard requires, or less, in ``samples`` samples."""
     least = planned.min_bad_events
     bad = [least, least - less] if samples == 1 else [least, least - less - 1, 0, 1]
     counts = [1, 1] if samples == 1 else [1, 1, samples - 2, 1]
-    total = [bad[0], bad[1] + less, *bad[2:]]  # as many events as asked for, if not all are bad
+    total = [bad[0], bad[1] + less, *bad[2:]]  # the same number of events, if not all are bad
     spells = zip(counts, total, bad, strict=True)
     return [_Spell(count, Decimal(all_), Decimal(some)) for count, all_, some in spells]
 
@@ -270,44 +272,44 @@ def _spends(plan: Plan, planned: PlannedObjective, *, does: bool) -> Iterator[It
 def _low_traffic(plan: Plan) -> Iterator[Item]:
     """Let few events be bad: enough, too few, too many, and too small a share of them."""
     about = "All events are the oldest in the window; still older ones are bad."
-    told = [each for each in plan.objectives if each.low_traffic_errors in each.alerts]
-    for story_name in ("enough", "too few", "too many", "too small a share"):
-        story, checks = dict[PlannedObjective, _Spells](), list[Item]()
-        for planned in told:
+    chosen = [each for each in plan.objectives if each.low_traffic_errors in each.alerts]
+    for case in ("enough", "too few", "too many", "too small a share"):
+        scenario, checks = dict[PlannedObjective, _Spells](), list[Item]()
+        for planned in chosen:
             condition, most = planned.low_traffic, planned.min_bad_events
             assert condition is not None  # noqa: S101  (else there is no such alert)
             bad = {
                 "enough": condition.events,
                 "too few": condition.events - 1,
                 "too many": most,
-            }.get(story_name, most - 1)
-            part = _BELOW if story_name.endswith("share") else _ABOVE
+            }.get(case, most - 1)
+            part = _BELOW if case.endswith("share") else _ABOVE
             share = min(condition.threshold * part, (condition.threshold + 1) / 2)
             rest = _samples(parse_duration(condition.window), _EVERY) - 1
-            story[planned] = [
+            scenario[planned] = [
                 _Spell(1, Decimal(most), Decimal(most)),
                 _Spell(1, bad / share, Decimal(bad)),
                 _Spell(rest, _NONE, _NONE),
             ]
-            does = story_name == "enough"
+            does = case == "enough"
             checks.append(_fires(plan, planned, planned.low_traffic_errors, does=does))
-        if story:
-            yield _test(f"bad events at low traffic: {story_name}", about, plan, story, checks)
+        if scenario:
+            yield _test(f"bad events at low traffic: {case}", about, plan, scenario, checks)
 
 
 def _spent(plan: Plan) -> Iterator[Item]:
-    """Spend a little more and a little less of each budget than a step of the policy asks for."""
+    """Spend a little more and a little less of each budget than each step of the policy."""
     whole = plan.service.window
     recorded = {planned: _history(plan, planned) for planned in plan.objectives}
     about = "A steady error ratio; recorded for long enough to spend the budget."
     for share in sorted({_ALL, *(step.spent for step in plan.service.policy)}):
         for part, word in ((_ABOVE, "more"), (_BELOW, "less")):
-            story, checks = dict[PlannedObjective, _Spells](), list[Item]()
+            scenario, checks = dict[PlannedObjective, _Spells](), list[Item]()
             for planned, seconds in recorded.items():
                 budget = 1 - planned.objective.target
                 spent = min(share * part, 1 / budget)
                 ratio = spent * budget * whole / seconds
-                story[planned] = [_steady(planned, ratio, whole, _step(plan))]
+                scenario[planned] = [_steady(planned, ratio, whole, _step(plan))]
                 if planned.exhausted in planned.alerts:
                     checks.append(_fires(plan, planned, planned.exhausted, does=spent > 1))
                 for step in planned.policy_steps if planned.policy in planned.alerts else ():
@@ -316,29 +318,29 @@ def _spent(plan: Plan) -> Iterator[Item]:
                     checks.append(_fires(plan, planned, planned.policy, does=does, **labels))
             if checks:
                 name = f"a little {word} than {names.policy_step(share)} of each budget is spent"
-                yield _test(name, about, plan, story, checks, recorded)
+                yield _test(name, about, plan, scenario, checks, recorded)
 
 
 def _history(plan: Plan, planned: PlannedObjective) -> Decimal:
-    """Return for how many seconds an objective is recorded, so that its budget can be spent."""
+    """Return the recorded seconds of an objective in which its budget can be spent."""
     step, whole = _step(plan), plan.service.window
     steps = 2 * (1 - planned.objective.target) * whole / step
-    return min(max(steps.to_integral_value(ROUND_CEILING), _LEAST_HISTORY), whole // step) * step
+    return min(max(steps.to_integral_value(ROUND_CEILING), _MIN_HISTORY), whole // step) * step
 
 
 def _young(plan: Plan) -> Iterator[Item]:
-    """Let a blip be all that a young history has: it has spent next to nothing of the budget."""
-    story = {
+    """Let a young history be all bad: it has spent almost none of the budget."""
+    scenario = {
         planned: [_Spell(1, _MANY, _MANY)]
         for planned in plan.objectives
         # Two evaluations are two minutes, which may be all of a short period's budget.
         if planned.exhausted in planned.alerts
         and (1 - planned.objective.target) * plan.service.window > 3 * MINUTE
     }
-    checks = [_fires(plan, planned, planned.exhausted, does=False) for planned in story]
-    if story:
+    checks = [_fires(plan, planned, planned.exhausted, does=False) for planned in scenario]
+    if scenario:
         about = "Rules that are evaluated for the second time, and 5m of bad events."
-        yield _test("a blip in a young history spends no budget", about, plan, story, checks)
+        yield _test("a blip in a young history spends no budget", about, plan, scenario, checks)
 
 
 def _burns(plan: Plan, planned: PlannedObjective, pair: Pair, *, does: bool) -> Item:
@@ -367,15 +369,15 @@ def _test(
     name: str,
     about: str,
     plan: Plan,
-    story: _Story,
+    scenario: _Scenario,
     checks: Iterable[Item],
     recorded: Mapping[PlannedObjective, Decimal] = MappingProxyType({}),
 ) -> Item:
-    """Return a test of rules that have been evaluated for so many seconds, or only twice."""
+    """Return a test of rules evaluated for the ``recorded`` seconds, or only twice."""
     step = _step(plan) if recorded else _EVERY
     end = int(_end(plan) / step)
     series = []
-    for planned, spells in story.items():
+    for planned, spells in scenario.items():
         labels = _labels(plan, planned)
         for metric, values in (
             (names.TOTAL, [(each.samples, each.total) for each in spells]),
@@ -414,8 +416,8 @@ def _values(spells: Iterable[tuple[int, Decimal]], end: int) -> str:
             kept[-1] = (kept[-1][0] + count, value)
         elif count:
             kept.append((count, value))
-    words = [f"{decimal_text(_DIGITS.plus(value))}+0x{count - 1}" for count, value in kept[::-1]]
-    return " ".join([f"_x{free}", *words] if free else words)
+    items = [f"{decimal_text(_DIGITS.plus(value))}+0x{count - 1}" for count, value in kept[::-1]]
+    return " ".join([f"_x{free}", *items] if free else items)
 
 
 def _labels(plan: Plan, planned: PlannedObjective) -> Mapping[str, str]:
@@ -423,7 +425,7 @@ def _labels(plan: Plan, planned: PlannedObjective) -> Mapping[str, str]:
     return {**recorded, **groups(planned, plan.service)[0]}
 
 
-_STORIES: Sequence[Callable[[Plan], Iterator[Item]]] = (
+_SCENARIOS: Sequence[Callable[[Plan], Iterator[Item]]] = (
     _ratios,
     _thresholds,
     _both_windows,

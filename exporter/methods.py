@@ -51,7 +51,7 @@ AT_COMPLETION = "as of the last iteration before a request completed"
 RESPONSES = (
     "one gap lies between two responses, each of which may hold several tokens; an error is a "
     "response, a stream whose client left counts as one that ended there, and a gRPC client that "
-    "asks for an empty final response adds a gap"
+    "requests an empty final response adds a gap"
 )
 
 METHODS: Mapping[str, Method] = {
@@ -71,20 +71,20 @@ METHODS: Mapping[str, Method] = {
         "exact",
         "zero: an SLO file selects the model and no source has seen it",
     ),
-    # Where the engine counts tokens itself it knows better.
+    # Token counts of the engine are preferred.
     "wire_chunks": Method(
         ENGINE + 1,
         "estimate",
-        "the tokens that answers tell of, and one per token-bearing chunk of those that do not",
-        "a chunk may hold several tokens, also the first one, of which only continuous usage tells "
-        "how many; times per token leave out requests for several answers (n, lists of prompts); "
-        "answers in one piece that tell nothing are not in it",
+        "the token counts in responses, else one token per token-bearing chunk",
+        "a chunk may hold several tokens, also the first one, which only continuous usage "
+        "counts; times per token leave out requests for several answers (n, lists of prompts); "
+        "responses in one chunk without a count are excluded",
     ),
     "wire_told": Method(
         ENGINE + 1,
         "estimate",
-        "the tokens that answers tell of",
-        "a lower bound: some answers do not tell; OpenAI's streams do with "
+        "the token counts in responses",
+        "a lower bound: some responses have no count; OpenAI's streams have one with "
         "stream_options.include_usage",
     ),
     "wire_stages": Method(
@@ -108,7 +108,7 @@ METHODS: Mapping[str, Method] = {
         WIRE,
         "estimate",
         "requests with the same prompt within 30 s of one that failed or was left",
-        "somebody else may have asked the same; a retry with another prompt is not recognized",
+        "another client may send the same prompt; a retry with another prompt is not recognized",
     ),
     "vllm_histogram": Method(
         ENGINE,
@@ -367,8 +367,8 @@ METHODS: Mapping[str, Method] = {
         "estimate",
         "the time between the ends of TensorRT-LLM's iterations, as often as sequences decoded",
         "a sequence that is paused or left out for an iteration waits longer than its iterations "
-        "show; the first gap after a rest is left out; records before 1.3 do not tell pipeline "
-        "stages apart, so there gaps read too short",
+        "show; the first gap after a rest is left out; records before 1.3 do not "
+        "distinguish pipeline stages, so there gaps are too short",
     ),
     "trtllm_iteration_rate": Method(
         DERIVED + 5,

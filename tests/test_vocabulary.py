@@ -1,0 +1,154 @@
+"""The vocabulary of everything that people read: banned words, summaries and class names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from exporter.methods import METHODS
+from slos.own_metrics import OWN_METRICS
+from slos.signals import SIGNALS
+from tokenslo.cli import cli
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = (
+    "alerts",
+    "dashboards",
+    "documents",
+    "exporter",
+    "lab",
+    "promql",
+    "runbooks",
+    "slos",
+    "tokenslo",
+    "tools",
+)
+
+# Personifications and private words, and the term to write instead.
+BANNED = {
+    r"told|tells?|telling": "report, return, distinguish",
+    r"nobody|somebody|anybody": "name the person or component, or use the passive",
+    r"vouch(?:es|ed)?": "guarantee",
+    r"promis(?:e|es|ed|ing)": "objective",
+    r"takes? in": "handle, read, receive",
+    r"lets? go|letting go": "release, remove",
+    r"is asked|are asked|asks for": "request, require, query",
+    r"knows": "has, supports, records",
+    r"so many": "a number of, at most N",
+    r"roster": "model registry, connection table",
+    r"ledger": "loss counter",
+    r"likeness": "event template",
+    r"first look": "baseline",
+    r"befalls?|befell": "happen",
+    r"passed over": "skipped",
+    r"bucket edges?": "bucket boundary",
+    r"trickle": "low traffic",
+}
+PATTERN = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)
+
+# The folders whose docstrings follow the vocabulary so far.
+SUMMARIES = ("alerts", "dashboards", "documents", "promql", "runbooks", "slos", "tools")
+
+
+def banned(text: str) -> list[str]:
+    """Return the banned words of a text, with their context; code in backticks may have any."""
+    prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [prose[max(0, m.start() - 30) : m.end() + 30] for m in PATTERN.finditer(prose)]
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+@pytest.mark.parametrize("path", [*commands(cli)], ids=" ".join)
+def test_help_has_no_banned_word(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*path, "--help"])
+    assert result.exit_code == 0
+    assert banned(" ".join(result.output.split())) == []
+
+
+def documents() -> Iterator[Path]:
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+    for suffix in ("md", "yaml", "json"):
+        yield from sorted((ROOT / "examples").rglob(f"*.{suffix}"))
+
+
+@pytest.mark.parametrize("page", [*documents()], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_pages_and_generated_files_have_no_banned_word(page: Path) -> None:
+    assert banned(page.read_text(encoding="utf-8")) == []
+
+
+def test_help_of_metrics_and_methods_has_no_banned_word() -> None:
+    texts = {
+        **{f"{signal.metric} {signal.key}": signal.help for signal in SIGNALS.values()},
+        **{name: help_ for name, (_, help_, _) in OWN_METRICS.items()},
+        **{name: f"{method.description} {method.note}" for name, method in METHODS.items()},
+    }
+    assert {name: found for name, text in texts.items() if (found := banned(text))} == {}
+
+
+def modules(folders: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def summaries(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield place and first docstring line of a module, its classes and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            line = getattr(node, "lineno", 1)
+            yield f"{name}:{line}", (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def test_summaries_have_no_banned_word() -> None:
+    found = {
+        place: words
+        for name, tree in modules(SUMMARIES)
+        for place, summary in summaries(name, tree)
+        if (words := banned(summary))
+    }
+    assert found == {}
+
+
+def repeated(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the places of every class name that occurs more than once."""
+    places = defaultdict(list)
+    for name, place in classes:
+        places[name].append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def classes(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name, tree in modules(folders):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield node.name.lstrip("_"), f"{name}:{node.lineno}"
+
+
+def test_class_names_are_unique() -> None:
+    assert repeated(classes(PRODUCT)) == {}
+
+
+def test_a_banned_word_or_a_repeated_class_name_would_be_found() -> None:
+    assert banned("The server tells\nthe client.") == ["The server tells\nthe client."]
+    assert banned("`tells`, storytelling and a\n```\nledger\n```\n") == []
+    (found,) = summaries("a.py", ast.parse('"""Nobody\n\nbut me."""\n'))
+    assert found == ("a.py:1", "Nobody")
+    assert repeated([("A", "a.py:1"), ("B", "b.py:1"), ("A", "c.py:1")]) == {
+        "A": ["a.py:1", "c.py:1"]
+    }
