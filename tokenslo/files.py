@@ -1,4 +1,4 @@
-"""The SLO files that commands are given: paths, folders, and standard input."""
+"""Load the SLO files of a command: paths, folders, and standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing generated files: whole or not at all, only what changed; or the difference instead."""
+"""Write generated files: atomically, only changed ones; or print a diff."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def apply(changes: Sequence[Change]) -> None:
 
 
 def _staged(path: Path, text: str) -> tuple[Path, Path]:
-    """Write a text beside the file that it is to replace; return both paths."""
+    """Write a text next to the file that it replaces; return both paths."""
     if path.is_symlink():
         path = path.resolve()  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,4 +1,4 @@
-"""Which Prometheus commands ask, and how it lets them in."""
+"""Options of commands that query Prometheus: its URL and headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics that commands are given to check against, from a server or from a file."""
+"""Load metrics to check SLO files against, from a server or a file."""
 
 from __future__ import annotations
 

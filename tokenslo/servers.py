@@ -1,4 +1,4 @@
-"""What commands are told about the live servers that they look at."""
+"""Options of commands that read live servers, and their errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ timeout_option = click.option(
 
 
 @contextmanager
-def asked_by(command: str) -> Iterator[None]:
-    """Tell what is wrong with the servers as ``command`` was told of them: by its arguments."""
+def problems_of_command(command: str) -> Iterator[None]:
+    """Report problems with servers by the arguments of ``command``."""
     try:
         yield
     except InvalidFile as refused:

@@ -1,4 +1,4 @@
-"""``tokenslo backtest``: what the alerts would have done on a Prometheus's history."""
+"""``tokenslo backtest``: backtest alerts against Prometheus history."""
 
 from __future__ import annotations
 

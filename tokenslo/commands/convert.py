@@ -1,4 +1,4 @@
-"""``tokenslo convert``: another tool's SLO file as ours, or any as OpenSLO."""
+"""``tokenslo convert``: convert SLO files of other tools, or to OpenSLO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tokenslo doctor``: what can be measured on a live server, and what to change."""
+"""``tokenslo doctor``: report which signals a live server provides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from exporter.doctor.doctor import as_json, as_text, diagnose
 from tokenslo.files import libraries_option, load_all
-from tokenslo.servers import asked_by, model_option, timeout_option
+from tokenslo.servers import model_option, problems_of_command, timeout_option
 
 
 @click.command()
@@ -37,7 +37,7 @@ def doctor(
     """
     options = {"model": model, "timeout": [timeout]}
     services = load_all(slo, libraries)
-    with asked_by("doctor"):
+    with problems_of_command("doctor"):
         diagnosis = asyncio.run(diagnose(urls, services, version("tokenslo"), options))
     click.echo(as_json(diagnosis) if json_ else as_text(diagnosis), nl=False)
     return 0 if diagnosis.complete else 1

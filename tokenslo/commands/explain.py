@@ -1,4 +1,4 @@
-"""``tokenslo explain``: budgets, and when which alert fires."""
+"""``tokenslo explain``: explain error budgets, and when each alert fires."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _source(file: str) -> str:
 
 
 def _check_mixin(kinds: tuple[str, ...], formats: tuple[Format, ...]) -> None:
-    """Refuse to write a mixin that would lack what is asked for."""
+    """Refuse to write a mixin without the requested files."""
     if "alerts" in kinds and "prometheus" not in formats:
         raise click.UsageError(
             "--mixin imports the rules in Prometheus's own format. Fix: add prometheus to --format."

@@ -12,7 +12,7 @@ from exporter.doctor.baseline import look
 from exporter.sources.fetch import public
 from slos.initial_file import text
 from tokenslo import output
-from tokenslo.servers import asked_by, model_option, timeout_option
+from tokenslo.servers import model_option, problems_of_command, timeout_option
 
 
 @click.command()
@@ -34,7 +34,7 @@ def init(
     if target is not None and target.exists() and not force:
         raise click.ClickException(f"{target}: is there already. Fix: give --force to replace it.")
     options = {"model": model, "timeout": [timeout]}
-    with asked_by("init"):
+    with problems_of_command("init"):
         models = asyncio.run(look(urls, version("tokenslo"), options))
     where = " and ".join(map(public, urls))
     made = text(models, about=f"Begun by tokenslo {version('tokenslo')} with what {where} showed.")

@@ -1,4 +1,4 @@
-"""``tokenslo lint``: whether dashboards and rule files say what they seem to say."""
+"""``tokenslo lint``: check the queries of dashboards and rule files."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.catalogues import cpp_source, rust_source
-from tools.catalogues.family import Declarations, Family, merged
+from tools.catalogues.family import Declarations, DeclaredMetric, merged
 from tools.catalogues.python_source import PythonSources
 
 DATA = Path(__file__).parents[2] / "slos/catalogues/data"
@@ -68,7 +68,7 @@ def document(server: str, release: str, commit: str, found: Declarations) -> dic
     }
 
 
-def _family(family: Family) -> dict[str, Any]:
+def _family(family: DeclaredMetric) -> dict[str, Any]:
     values = {
         "name": family.name,
         "kind": family.kind,

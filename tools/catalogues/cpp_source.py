@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tools.catalogues.family import Declarations, Family
+from tools.catalogues.family import Declarations, DeclaredMetric
 
 _DECLARED = re.compile(r'Build(Counter|Gauge|Histogram|Summary)\(\)\s*\.Name\(\s*"(\w+)"\s*\)')
 _BRANCH = re.compile(r"(?:origin/)?r([0-9]{2}\.[0-9]{2})")
@@ -22,7 +22,7 @@ def declarations(checkout: Path, first: str) -> tuple[Declarations, str]:
     branches = {
         found[1]: branch for branch in listed.split() if (found := _BRANCH.fullmatch(branch))
     }
-    families: dict[str, Family] = {}
+    families: dict[str, DeclaredMetric] = {}
     for release in sorted(branches):
         if release < first:
             continue
@@ -31,7 +31,9 @@ def declarations(checkout: Path, first: str) -> tuple[Declarations, str]:
                 _git(checkout, "show", f"{branches[release]}:{path}")
             ):
                 since = "" if release == first else release
-                families.setdefault(name, Family(name, kind.lower(), None, None, path, since))
+                families.setdefault(
+                    name, DeclaredMetric(name, kind.lower(), None, None, path, since)
+                )
     return Declarations(tuple(families.values()), ()), max(branches)
 
 

@@ -10,7 +10,7 @@ KINDS = ("counter", "gauge", "histogram", "summary", "info")
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DeclaredMetric:
     """A declared metric family; ``labels`` and ``buckets`` are None where they are not constants.
 
     ``since`` is the first release branch that declares the family, where branches were read.
@@ -28,13 +28,13 @@ class Family:
 class Declarations:
     """What a reader found; ``unread`` are places of declarations whose name is not a constant."""
 
-    families: tuple[Family, ...]
+    families: tuple[DeclaredMetric, ...]
     unread: tuple[str, ...]
 
 
-def merged(families: Iterable[Family]) -> Iterator[Family]:
+def merged(families: Iterable[DeclaredMetric]) -> Iterator[DeclaredMetric]:
     """Return each name once, in order; what two declarations say differently is unknown."""
-    known: dict[str, Family] = {}
+    known: dict[str, DeclaredMetric] = {}
     for family in families:
         before = known.setdefault(family.name, family)
         if before != family:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.catalogues.family import Declarations, Family, files
+from tools.catalogues.family import Declarations, DeclaredMetric, files
 
 _KIND = re.compile(r"((?i:counter|gauge|histogram|summary)|Info$)")
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -38,7 +38,7 @@ _Bindings = dict[str, list["ast.expr | _Item"]]
 
 
 @dataclass(slots=True)
-class _Source:
+class _PythonSource:
     """One file: its constants, those of its classes, and where its imported names come from."""
 
     path: str
@@ -49,10 +49,10 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _PythonScope:
     """Where an expression stands: its file, its class, the functions around it, innermost first."""
 
-    source: _Source
+    source: _PythonSource
     class_: str = ""
     functions: tuple[_Bindings, ...] = ()
 
@@ -69,14 +69,14 @@ class PythonSources:
     ) -> None:
         self._parameters, self._lookups = parameters, lookups
         self._texts = dict(files(root, folders, ".py"))
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _PythonSource] = {}
 
     def declarations(self, prefix: str, words: Iterable[str]) -> Declarations:
         """Return all families whose names begin with a pattern.
 
         Only files with one of the ``words`` are looked at for declarations.
         """
-        families: list[Family] = []
+        families: list[DeclaredMetric] = []
         unread: list[str] = []
         wanted = re.compile(prefix)
         needles = tuple(words)
@@ -106,12 +106,14 @@ class PythonSources:
                 families += (self._family(each, kind, call, scope, direct) for each in matching)
         return Declarations(tuple(families), tuple(unread))
 
-    def _source(self, path: str) -> _Source:
+    def _source(self, path: str) -> _PythonSource:
         if path not in self._sources:
             self._sources[path] = _index(path, self._texts[path])
         return self._sources[path]
 
-    def _family(self, name: str, kind: str, call: ast.Call, scope: _Scope, direct: bool) -> Family:
+    def _family(
+        self, name: str, kind: str, call: ast.Call, scope: _PythonScope, direct: bool
+    ) -> DeclaredMetric:
         """Return what a call declares; ``direct`` is False for an entry of a table."""
         keywords = {each.arg: each.value for each in call.keywords}
         labels = keywords.get("labelnames") or (call.args[2] if len(call.args) > 2 else None)
@@ -129,16 +131,16 @@ class PythonSources:
             name += "_total"
         if kind == "info" and not name.endswith("_info"):
             name += "_info"
-        return Family(name, kind, known, edges, scope.source.path)
+        return DeclaredMetric(name, kind, known, edges, scope.source.path)
 
-    def _evaluate(self, node: ast.expr | _Item, scope: _Scope, depth: int = 0) -> list[Any]:
+    def _evaluate(self, node: ast.expr | _Item, scope: _PythonScope, depth: int = 0) -> list[Any]:
         """Return the values an expression may have, none where that is not known."""
         if depth > _DEEPEST:
             return []
         values = itertools.islice(self._values(node, scope, depth + 1), _MOST_VALUES)
         return [*values]
 
-    def _values(self, node: ast.expr | _Item, scope: _Scope, depth: int) -> Iterator[Any]:
+    def _values(self, node: ast.expr | _Item, scope: _PythonScope, depth: int) -> Iterator[Any]:
         def of(part: ast.expr | _Item) -> list[Any]:
             return self._evaluate(part, scope, depth)
 
@@ -194,7 +196,7 @@ class PythonSources:
                 yield from self._call(node, scope, depth)
 
     def _sequence(
-        self, elements: Sequence[ast.expr], scope: _Scope, depth: int
+        self, elements: Sequence[ast.expr], scope: _PythonScope, depth: int
     ) -> Iterator[list[Any]]:
         values: list[Any] = []
         for each in elements:
@@ -210,7 +212,7 @@ class PythonSources:
                 values.append(found[0])
         yield values
 
-    def _mapping(self, node: ast.Dict, scope: _Scope, depth: int) -> Iterator[dict[Any, Any]]:
+    def _mapping(self, node: ast.Dict, scope: _PythonScope, depth: int) -> Iterator[dict[Any, Any]]:
         values: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             found = self._evaluate(value, scope, depth)
@@ -226,7 +228,7 @@ class PythonSources:
                 return
         yield values
 
-    def _name(self, name: str, scope: _Scope, depth: int) -> Iterator[Any]:
+    def _name(self, name: str, scope: _PythonScope, depth: int) -> Iterator[Any]:
         for bindings in scope.functions:
             if name in bindings:
                 for each in bindings[name]:
@@ -237,27 +239,27 @@ class PythonSources:
             return
         source = scope.source
         if name in source.names:
-            module = _Scope(source)
+            module = _PythonScope(source)
             for each in source.names[name]:
                 yield from self._evaluate(each, module, depth)
         elif name in source.imports:
             origin, original = source.imports[name]
             for other in self._modules(origin):
-                yield from self._evaluate(ast.Name(original), _Scope(other), depth)
+                yield from self._evaluate(ast.Name(original), _PythonScope(other), depth)
 
-    def _attribute(self, class_: str, attr: str, scope: _Scope, depth: int) -> Iterator[Any]:
+    def _attribute(self, class_: str, attr: str, scope: _PythonScope, depth: int) -> Iterator[Any]:
         source = scope.source
         if class_ in source.imports and class_ not in source.classes:
             origin, original = source.imports[class_]
             for other in self._modules(origin):
-                yield from self._attribute(original, attr, _Scope(other), depth)
+                yield from self._attribute(original, attr, _PythonScope(other), depth)
             for other in self._modules(f"{origin}.{original}"):
-                yield from self._evaluate(ast.Name(attr), _Scope(other), depth)
+                yield from self._evaluate(ast.Name(attr), _PythonScope(other), depth)
             return
         for each in source.classes.get(class_, {}).get(attr, ()):
-            yield from self._evaluate(each, _Scope(source, class_), depth)
+            yield from self._evaluate(each, _PythonScope(source, class_), depth)
 
-    def _call(self, node: ast.Call, scope: _Scope, depth: int) -> Iterator[Any]:
+    def _call(self, node: ast.Call, scope: _PythonScope, depth: int) -> Iterator[Any]:
         match node:
             case ast.Call(func=ast.Attribute(value=mapping, attr="keys"), args=[]):
                 for each in self._evaluate(mapping, scope, depth):
@@ -271,10 +273,10 @@ class PythonSources:
                     for path, text in self._texts.items():
                         if f"{constant}:" in text or f"{constant} =" in text:
                             yield from self._evaluate(
-                                ast.Name(constant), _Scope(self._source(path)), depth
+                                ast.Name(constant), _PythonScope(self._source(path)), depth
                             )
 
-    def _modules(self, dotted: str) -> Iterator[_Source]:
+    def _modules(self, dotted: str) -> Iterator[_PythonSource]:
         tail = dotted.lstrip(".").replace(".", "/")
         for path in self._texts:
             if f"/{path}".endswith((f"/{tail}.py", f"/{tail}/__init__.py")):
@@ -285,12 +287,12 @@ def _numbers(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, int | float) for each in value)
 
 
-def _index(path: str, text: str) -> _Source:
+def _index(path: str, text: str) -> _PythonSource:
     try:
         tree = ast.parse(text)
     except SyntaxError:
         tree = ast.Module([], [])
-    source = _Source(path, tree, _bindings(tree))
+    source = _PythonSource(path, tree, _bindings(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -339,16 +341,18 @@ def _bindings(scope: ast.AST) -> _Bindings:
     return bound
 
 
-def _calls(source: _Source) -> Iterator[tuple[ast.Call, list[ast.expr], _Scope]]:
+def _calls(source: _PythonSource) -> Iterator[tuple[ast.Call, list[ast.expr], _PythonScope]]:
     """Yield every call with the expressions that may be its metric's name, and its scope."""
 
-    def inside(node: ast.AST, scope: _Scope) -> Iterator[tuple[ast.Call, list[ast.expr], _Scope]]:
+    def inside(
+        node: ast.AST, scope: _PythonScope
+    ) -> Iterator[tuple[ast.Call, list[ast.expr], _PythonScope]]:
         for child in ast.iter_child_nodes(node):
             here = scope
             if isinstance(child, ast.ClassDef):
-                here = _Scope(source, child.name, ())
+                here = _PythonScope(source, child.name, ())
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                here = _Scope(source, scope.class_, (_bindings(child), *scope.functions))
+                here = _PythonScope(source, scope.class_, (_bindings(child), *scope.functions))
             match child:
                 case ast.Call():
                     named = [each.value for each in child.keywords if each.arg in ("name", "_name")]
@@ -361,4 +365,4 @@ def _calls(source: _Source) -> Iterator[tuple[ast.Call, list[ast.expr], _Scope]]
                     yield value, [key], here
             yield from inside(child, here)
 
-    yield from inside(source.tree, _Scope(source))
+    yield from inside(source.tree, _PythonScope(source))

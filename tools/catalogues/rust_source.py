@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.catalogues.family import Declarations, Family, files
+from tools.catalogues.family import Declarations, DeclaredMetric, files
 
 _NEW = re.compile(r"\b\w*?(Counter|Gauge|Histogram)(Vec)?::(?:new|with_opts)\(")
 _CREATE = re.compile(r"\.create_(?:int)?(counter|gauge|histogram)(vec)?\(")
@@ -29,7 +29,7 @@ _DEEPEST = 8
 
 
 @dataclass(slots=True)
-class _File:
+class _RustFile:
     path: str
     text: str
     constants: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def declarations(
     shared: dict[str, str] = {}
     for source in sources:
         shared |= {name: value for name, value in source.constants.items() if "::" in name}
-    families: list[Family] = []
+    families: list[DeclaredMetric] = []
     unread: list[str] = []
     for source in sources:
         reader = _Reader(source, {**shared, **source.constants, **variables})
@@ -77,10 +77,10 @@ def declarations(
     return Declarations(tuple(families), tuple(unread))
 
 
-def _read(path: str, text: str) -> _File:
+def _read(path: str, text: str) -> _RustFile:
     text = re.split(r"#\[cfg\(test\)\]\s*(?:pub\s+)?mod\s", text)[0]
     text = re.sub(r"(?m)^[ \t]*//.*$", "", text)
-    source = _File(path, text)
+    source = _RustFile(path, text)
     around: list[str] = []
     for found in _MODULE.finditer(text):
         if found[1]:
@@ -100,7 +100,7 @@ def _read(path: str, text: str) -> _File:
 class _Reader:
     """The declarations of one file."""
 
-    def __init__(self, source: _File, constants: Mapping[str, str]) -> None:
+    def __init__(self, source: _RustFile, constants: Mapping[str, str]) -> None:
         self._source, self._text, self._constants = source, source.text, constants
 
     def counts(self, found: re.Match[str]) -> bool:
@@ -108,7 +108,7 @@ class _Reader:
         before = self._text[max(0, found.start() - 30) : found.start()]
         return "fn " not in before and bool(_arguments(self._text, found.end()))
 
-    def declared(self, found: re.Match[str], hierarchy: Hierarchy) -> Iterator[Family]:
+    def declared(self, found: re.Match[str], hierarchy: Hierarchy) -> Iterator[DeclaredMetric]:
         arguments = _arguments(self._text, found.end())
         if not arguments:
             return
@@ -137,7 +137,7 @@ class _Reader:
             if _METRIC.fullmatch(full):
                 added = hierarchy.labels if wrapped else ()
                 whole = None if labels is None else (*added, *labels)
-                yield Family(full, kind, whole, buckets, self._source.path)
+                yield DeclaredMetric(full, kind, whole, buckets, self._source.path)
 
     def _labels(self, arguments: list[str]) -> tuple[str, ...] | None:
         listed = re.fullmatch(r"&\[(.*)\]", arguments[0], re.DOTALL) if arguments else None
