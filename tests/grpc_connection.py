@@ -122,7 +122,7 @@ def captures() -> list[str]:
     return sorted(path.stem[10:] for path in CAPTURES.glob("wire_grpc_*.jsonl"))
 
 
-def heard(lines: list[Line], settings: ObserverSettings | None = None) -> WireLog:
+def observe_lines(lines: list[Line], settings: ObserverSettings | None = None) -> WireLog:
     log = WireLog()
     show(Http2Observer(log, settings or ObserverSettings()), lines)
     return log

@@ -38,7 +38,7 @@ from tests.grpc_connection import (
     captures,
     enveloped,
     frame,
-    heard,
+    observe_lines,
 )
 
 SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
@@ -79,7 +79,7 @@ RECORDED = {
 }
 
 
-def told(log: WireLog) -> list[str]:
+def event_lines(log: WireLog) -> list[str]:
     """Every request in a line, as it stands in the end."""
     return [_told(log, number) for number in range(len(log.streams))]
 
@@ -111,8 +111,8 @@ def test_all_scenarios_are_recorded_and_expected() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_what_was_recorded(name: str) -> None:
-    log = heard(capture(name))
-    assert told(log) == RECORDED[name]
+    log = observe_lines(capture(name))
+    assert event_lines(log) == RECORDED[name]
     assert all(kind != "skipped" for kind, *_ in log.events)
     assert [stream.streaming for stream in log.streams] == [
         not name.startswith("unary") for _ in log.streams
@@ -121,7 +121,7 @@ def test_what_was_recorded(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(RECORDED) - {"died"}))
 def test_chunks_are_what_the_client_saw(name: str) -> None:
-    log, saw = heard(capture(name)), SAW[name]
+    log, saw = observe_lines(capture(name)), SAW[name]
     if not name.startswith("unary"):
         seen = Counter(request_id for request_id, kind, _ in saw if kind == "text")
         assert seen == Counter(
@@ -135,7 +135,7 @@ def test_chunks_are_what_the_client_saw(name: str) -> None:
 
 def test_times_are_those_of_the_last_byte_of_each_message() -> None:
     lines = capture("stream")
-    log = heard(lines)
+    log = observe_lines(lines)
     (question,) = [
         at for way, at, what in lines if way == CLIENT and b"max_tokens" in (what or b"")
     ]
@@ -158,7 +158,7 @@ def test_requests_of_a_call_are_distinguished_by_id() -> None:
     connection.respond(
         answered("a", None, final=True), answered("b"), answered("b", None, final=True)
     )
-    assert told(connection.log) == ["m 1 a 1 chunks ok", "m 1 b 3 chunks ok"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks ok", "m 1 b 3 chunks ok"]
     assert connection.observer.live == 0
 
 
@@ -167,7 +167,7 @@ def test_the_same_id_again_goes_to_the_oldest_first() -> None:
     connection.call(asked("a", final=True), asked("a", final=True))
     connection.respond(answered("a"), answered("a", None, final=True), answered("a"), answered("a"))
     connection.respond(answered("a", None, final=True))
-    assert told(connection.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
 
 
 def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
@@ -212,7 +212,11 @@ def test_where_ends_show_a_request_waits_for_its_own() -> None:
     connection.respond(answered())
     connection.send_request(asked())
     connection.respond(answered(), answered(final=True), answered(final=True))
-    assert told(connection.log) == ["m 1 - 2 chunks ok", "m 1 - 3 chunks ok", "m 1 - 1 chunks ok"]
+    assert event_lines(connection.log) == [
+        "m 1 - 2 chunks ok",
+        "m 1 - 3 chunks ok",
+        "m 1 - 1 chunks ok",
+    ]
 
 
 def test_a_requested_final_response_does_not_end_other_requests() -> None:
@@ -223,7 +227,11 @@ def test_a_requested_final_response_does_not_end_other_requests() -> None:
     connection.respond(answered())
     connection.send_request(asked())
     connection.respond(answered(), answered())
-    assert told(connection.log) == ["m 1 - 1 chunks ok", "m 1 - 1 chunks ok", "m 1 - 2 chunks"]
+    assert event_lines(connection.log) == [
+        "m 1 - 1 chunks ok",
+        "m 1 - 1 chunks ok",
+        "m 1 - 2 chunks",
+    ]
 
 
 def test_the_version_is_known_with_the_first_response() -> None:
@@ -243,7 +251,7 @@ def test_a_text_that_looks_like_a_message_is_none() -> None:
     start = outside.index(inside)
     for part in (outside[:start], outside[start : start + len(inside)]):
         connection.send(SERVER, frame(DATA, 0, 1, part))
-    assert told(connection.log) == ["m 1 a 2 chunks"]
+    assert event_lines(connection.log) == ["m 1 a 2 chunks"]
 
 
 def test_an_end_that_does_not_show_is_found_by_silence() -> None:
@@ -267,14 +275,14 @@ def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
     connection.respond(answered("a"), answered("a", None, final=True), answered("a"))
     assert connection.observer.live == 1
     connection.respond(answered("a", None, final=True))
-    assert told(connection.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
+    assert event_lines(connection.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
 
 
 def test_an_error_without_a_known_id_is_the_oldest_request_s() -> None:
     connection = GrpcConnection()
     connection.call(asked("a"), asked("b"))
     connection.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
-    assert told(connection.log) == ["m - a error in_band", "m - b"]
+    assert event_lines(connection.log) == ["m - a error in_band", "m - b"]
 
 
 def test_unmatched_responses_are_skipped_once_per_call() -> None:
@@ -291,7 +299,7 @@ def test_what_bears_no_text_is_no_chunk() -> None:
         answered("a", b""), answered("a", b"x"), answered("a", b""), answered("a", b"y")
     )
     connection.respond(answered("a", b"", name="other"), *[answered("a", None)] * 3)
-    assert told(connection.log) == ["m 1 a 3 chunks"]
+    assert event_lines(connection.log) == ["m 1 a 3 chunks"]
 
 
 def test_a_tensor_of_several_texts_bears_text_if_one_does() -> None:
@@ -336,14 +344,14 @@ def test_statuses(line: str, path: str) -> None:
     connection = GrpcConnection()
     connection.call(asked("a"), path=path)
     connection.status(int(code))
-    assert told(connection.log) == [f"m - a {outcome}"]
+    assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
 def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> None:
     connection = GrpcConnection()
     connection.call(asked("a"), path=INFER)
     connection.status(14, "Request for unknown model: 'm' has no available versions")
-    assert told(connection.log) == ["m - a invalid UNAVAILABLE"]
+    assert event_lines(connection.log) == ["m - a invalid UNAVAILABLE"]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +372,7 @@ def test_http_statuses(status: str, outcome: str, end: bool) -> None:
     connection = GrpcConnection()
     connection.call(asked("a"), path=INFER)
     connection.headers(SERVER, 1, {":status": status}, end=end)
-    assert told(connection.log) == [f"m - a {outcome}"]
+    assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
 def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
@@ -372,7 +380,7 @@ def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
     connection.call(asked("a"))
     connection.respond(answered("a"))
     connection.send(SERVER, frame(DATA, END_STREAM, 1))
-    assert told(connection.log) == ["m 1 a 1 chunks error truncated"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks error truncated"]
 
 
 def test_a_status_before_the_complete_request_ends_it() -> None:
@@ -381,7 +389,7 @@ def test_a_status_before_the_complete_request_ends_it() -> None:
     connection.send(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", text=b"x" * 99))[:60]))
     assert connection.log.events == []
     connection.status(8)
-    assert told(connection.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
+    assert event_lines(connection.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
     assert connection.log.streams[0].prompt == 0
 
 
@@ -428,7 +436,7 @@ def test_a_reset_after_the_end_is_nothing() -> None:
     connection.respond(answered("a", final=True))
     connection.reset(CLIENT)
     connection.status()
-    assert told(connection.log) == ["m 1 a 1 chunks ok"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks ok"]
 
 
 def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() -> None:
@@ -438,7 +446,7 @@ def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() ->
     connection.observer.half_closed(CLIENT, connection.now)
     connection.respond(answered("a"), answered("a", final=True))
     connection.observer.half_closed(SERVER, 99.0)
-    assert told(connection.log) == [
+    assert event_lines(connection.log) == [
         "m 1 a closing 2 chunks ok",
         "m - b closing disconnected stopped",
     ]
@@ -451,7 +459,7 @@ def test_a_status_after_the_client_s_fin_is_a_disconnect() -> None:
     connection.respond(answered("a"))
     connection.observer.half_closed(CLIENT, connection.now)
     connection.status(14)
-    assert told(connection.log) == ["m 1 a 1 chunks closing disconnected stopped"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks closing disconnected stopped"]
 
 
 @pytest.mark.parametrize("closed_before", [True, False])
@@ -476,14 +484,14 @@ def test_a_server_that_goes_away() -> None:
         connection = GrpcConnection()
         connection.call(asked("a"))
         end(connection)
-        assert told(connection.log) == [f"m - a error {reason}"]
+        assert event_lines(connection.log) == [f"m - a error {reason}"]
 
 
 def test_a_refused_stream_is_rejected() -> None:
     connection = GrpcConnection()
     connection.call(asked("a"))
     connection.reset(SERVER, 7)
-    assert told(connection.log) == ["m - a rejected reset"]
+    assert event_lines(connection.log) == ["m - a rejected reset"]
 
 
 # What is asked
@@ -519,7 +527,7 @@ def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
     connection.send_request(compress(asked("a", text=b"hello " * 99)), compressed=1)
     connection.headers(SERVER, 1, {":status": "200", "grpc-encoding": encoding})
     connection.send(SERVER, frame(DATA, 0, 1, enveloped(compress(answered("a")), 1)))
-    assert told(connection.log) == ["m 1 a 1 chunks"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks"]
     assert connection.log.streams[0].prompt == _prompt(asked("", text=b"hello " * 99), b"")
 
 
@@ -532,7 +540,7 @@ def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> N
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * len(bomb) + 1_000_000
-    assert told(connection.log) == ["m - a"]
+    assert event_lines(connection.log) == ["m - a"]
     assert connection.log.streams[0].prompt == 0
 
 
@@ -572,7 +580,7 @@ def test_a_large_message_passes_without_being_kept() -> None:
         connection.observer.feed(way, segment, 9.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert told(connection.log) == ["m 1 a 1 chunks"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks"]
     assert peak < 10 * HELD_BYTES
 
 
@@ -581,7 +589,7 @@ def test_no_text_is_kept() -> None:
     connection.call(asked("a", text=b"a secret"))
     for index in range(9):
         connection.respond(answered("a", b"secret %d" % index))
-    assert told(connection.log) == ["m 1 a 9 chunks"]
+    assert event_lines(connection.log) == ["m 1 a 9 chunks"]
     assert b"secret" not in b"".join(_reachable(connection.observer))
 
 

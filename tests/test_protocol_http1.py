@@ -162,7 +162,7 @@ def watched(lines: Sequence[Line] = ()) -> tuple[WireLog, Http1Observer]:
     return log, observer
 
 
-def told(log: WireLog) -> list[str]:
+def event_lines(log: WireLog) -> list[str]:
     """Return a line for each event, times left out, with how often it came in a row."""
     texts = [" ".join(str(part) for part in event) for event in log.timeless()]
     runs = ((text, len(list(same))) for text, same in groupby(texts))
@@ -192,7 +192,7 @@ OK = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"text_output": "whole"}'[:-
 def test_recorded_connection_events_match_the_golden_file(name: str) -> None:
     log, observer = watched(recorded(name))
 
-    assert told(log) == TOLD[name]
+    assert event_lines(log) == TOLD[name]
     assert (observer.inactive, observer.refusal, observer.live) == (False, "", 0)
 
 
@@ -470,7 +470,7 @@ def test_requests_that_are_merely_unusual_are_taken(request_bytes: bytes) -> Non
     log, observer = watched([(CLIENT, 1.0, request_bytes), (SERVER, 2.0, OK)])
 
     assert not observer.refusal
-    assert told(log) == ["started 0", "ended 0 ok  False"]
+    assert event_lines(log) == ["started 0", "ended 0 ok  False"]
     assert log.streams[0].model == "m"
 
 
@@ -489,14 +489,14 @@ def test_a_malformed_response_makes_the_observer_inactive(answer: bytes, word: s
     log, observer = watched([(CLIENT, 1.0, post()), (SERVER, 2.0, answer), (SERVER, 3.0, TOKEN)])
 
     assert (observer.inactive, observer.refusal, observer.live) == (True, "", 0)
-    assert told(log) == ["started 0", "lost 0", f"skipped {word}"]
+    assert event_lines(log) == ["started 0", "lost 0", f"skipped {word}"]
 
 
 def test_an_unsolicited_response_makes_the_observer_inactive() -> None:
     log, observer = watched([(SERVER, 1.0, b"HTTP/1.1 408 Request Timeout\r\n\r\n")])
 
     assert observer.inactive
-    assert told(log) == ["skipped unasked"]
+    assert event_lines(log) == ["skipped unasked"]
 
 
 # Messages and their ends
@@ -527,7 +527,7 @@ def test_other_requests_are_parsed_but_not_reported(request_bytes: bytes, answer
         ]
     )
 
-    assert told(log) == ["started 0", "chunk 0 0"]
+    assert event_lines(log) == ["started 0", "chunk 0 0"]
     assert observer.live == 1
 
 
@@ -541,7 +541,7 @@ def test_a_tunnel_is_skipped() -> None:
     )
 
     assert (observer.inactive, observer.refusal) == (True, "")
-    assert told(log) == ["skipped connect"]
+    assert event_lines(log) == ["skipped connect"]
 
 
 def test_a_response_may_start_before_the_request_is_complete() -> None:
@@ -557,7 +557,12 @@ def test_a_response_may_start_before_the_request_is_complete() -> None:
         ]
     )
 
-    assert told(log) == ["started 0", "ended 0 invalid 413 False", "started 1", "ended 1 ok  False"]
+    assert event_lines(log) == [
+        "started 0",
+        "ended 0 invalid 413 False",
+        "started 1",
+        "ended 1 ok  False",
+    ]
     assert [stream.arrived for stream in log.streams] == [2.0, 4.0]
     assert log.streams[0].prompt == 0
     assert not observer.inactive
@@ -574,7 +579,7 @@ def test_request_and_response_may_overlap() -> None:
         ]
     )
 
-    assert told(log) == ["started 0", "ended 0 ok  False"]
+    assert event_lines(log) == ["started 0", "ended 0 ok  False"]
     assert (log.streams[0].model, log.streams[0].output_tokens) == ("m", 5)
 
 
@@ -584,7 +589,7 @@ def test_pipelined_responses_belong_to_requests_in_order() -> None:
     assert observer.live == 3
     observer.feed(SERVER, SSE + TOKEN + LAST + OK + SSE + TOKEN + TOKEN + LAST, 2.0)
 
-    assert told(log) == [
+    assert event_lines(log) == [
         "started 0",
         "started 1",
         "chunk 0 0",
@@ -654,14 +659,14 @@ def test_ends_of_connections(lines: list[Line], closing: bool, end: tuple[object
 def test_nothing_comes_from_a_client_after_its_end() -> None:
     log, _ = watched([REQUEST, CLIENT_FIN, (CLIENT, 4.0, post())])
 
-    assert told(log) == ["started 0", "closing 0"]
+    assert event_lines(log) == ["started 0", "closing 0"]
 
 
 def test_nothing_ends_by_a_half_closed_connection_alone() -> None:
     log, observer = watched([REQUEST, CLIENT_FIN])
     observer.expire(10000.0)
 
-    assert told(log) == ["started 0", "closing 0"]
+    assert event_lines(log) == ["started 0", "closing 0"]
     assert observer.live == 1
 
 
@@ -690,7 +695,7 @@ def test_a_body_until_the_end_of_the_connection_is_whole_then() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     log, _ = watched([REQUEST, (SERVER, 2.0, head + b'data: {"text_output":"a"}\n\n'), SERVER_FIN])
 
-    assert told(log) == ["started 0", "chunk 0 0", "ended 0 ok  False"]
+    assert event_lines(log) == ["started 0", "chunk 0 0", "ended 0 ok  False"]
 
 
 # Gaps, back-pressure, tenants, prompts
@@ -709,7 +714,7 @@ def test_the_next_request_after_missing_bytes_is_reported() -> None:
         ],
     )
 
-    assert told(log) == ["started 0", "chunk 0 0", "lost 0", "started 1", "chunk 1 0",
+    assert event_lines(log) == ["started 0", "chunk 0 0", "lost 0", "started 1", "chunk 1 0",
                          "ended 1 ok  False"]  # fmt: skip
     assert not observer.inactive
 
@@ -719,7 +724,7 @@ def test_after_a_gap_what_cannot_be_followed_is_lost_again() -> None:
     observer.gap(SERVER, 1.0)
     show(observer, [REQUEST, (SERVER, 2.0, TOKEN), (CLIENT, 3.0, post()), (SERVER, 4.0, OK)])
 
-    assert told(log) == ["started 0", "lost 0", "started 1", "ended 1 ok  False"]
+    assert event_lines(log) == ["started 0", "lost 0", "started 1", "ended 1 ok  False"]
 
 
 def test_backpressure_belongs_to_the_active_response() -> None:

@@ -47,7 +47,7 @@ from tests.grpc_connection import (
     captures,
     enveloped,
     frame,
-    heard,
+    observe_lines,
     split,
 )
 
@@ -132,14 +132,14 @@ def _told(log: WireLog) -> list[object]:
 @pytest.mark.parametrize("name", SPLIT)
 def test_byte_by_byte_is_the_same(name: str) -> None:
     lines = SPLIT[name]
-    assert heard(split(lines, repeat(1))).events == heard(lines).events
+    assert observe_lines(split(lines, repeat(1))).events == observe_lines(lines).events
 
 
 @given(st.sampled_from(sorted(SPLIT)), st.sampled_from((3, 30, 300)), st.integers())
 def test_any_split_is_the_same(name: str, most: int, seed: int) -> None:
     lines, rng = SPLIT[name], random.Random(seed)
     cuts = iter(lambda: rng.randint(1, most), 0)
-    in_pieces, whole = heard(split(lines, cuts)), heard(lines)
+    in_pieces, whole = observe_lines(split(lines, cuts)), observe_lines(lines)
     assert in_pieces.events == whole.events
     assert _told(in_pieces) == _told(whole)
 
@@ -160,7 +160,7 @@ def test_merged_segments_give_the_same_events(name: str, most: int) -> None:
             together[-1] = (way, at, last[2] + what)
         else:
             together.append((way, at, what))
-    assert _told(heard(together)) == _told(heard(lines))
+    assert _told(observe_lines(together)) == _told(observe_lines(lines))
 
 
 @pytest.mark.parametrize("padding", [None, 0, 3])
@@ -495,7 +495,7 @@ def test_the_server_may_speak_first() -> None:
     lines = capture("stream")
     first = [line for line in lines if line[0] == SERVER][:1]
     others = [line for line in lines if line is not first[0]]
-    assert heard([*first, *others]).timeless() == heard(lines).timeless()
+    assert observe_lines([*first, *others]).timeless() == observe_lines(lines).timeless()
 
 
 # Anything at all
