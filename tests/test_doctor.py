@@ -154,7 +154,7 @@ async def test_what_needs_the_streams_is_told_with_the_tap_that_brings_it() -> N
     rows = ("Streams by outcome", "Streaming disconnects", "Wasted tokens", "Goodput")
     numbers = {line.split()[-1] for line in lines if line.strip().startswith(rows)}
     (number,) = numbers
-    why = lines.index(f"  {number}  no server metric knows single streams and their clients")
+    why = lines.index(f"  {number}  server metrics do not show single streams and their clients")
     fix = " ".join(line.strip() for line in lines[why + 1 : why + 4])
     assert fix.startswith(
         "Fix: observe the streams: give the sidecar --tap proxy=:9000=127.0.0.1:8000 and send "

@@ -172,7 +172,9 @@ async def test_a_model_with_unknown_inputs_is_left_alone() -> None:
     model = Model()
     async with serving(model, inputs=(TEXT, {"name": "image"})) as fake:
         outcome, text = await probed(of_triton(fake.url))
-    assert outcome == ProbeState(None, "chat cannot be probed: nobody knows what to send as image")
+    assert outcome == ProbeState(
+        None, "chat cannot be probed: it requires the unsupported input image"
+    )
     assert (model.sent, text) == ([], "")
 
 

@@ -384,7 +384,7 @@ async def test_alone_it_says_what_is_missing() -> None:
         (
             "many",
             "triton_trace_sampled",
-            "which share of the requests is traced is not known here: --triton tells",
+            "the share of traced requests is unknown: set --triton",
         ),
     ],
 )

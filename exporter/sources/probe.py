@@ -238,7 +238,7 @@ def _triton_request(config: object, model: str) -> tuple[bytes, bool]:
             needed.append(name)
     if needed:
         raise SourceError(
-            "impossible", f"{model} cannot be probed: nobody knows what to send as {needed[0]}"
+            "impossible", f"{model} cannot be probed: it requires the unsupported input {needed[0]}"
         )
     return json.dumps(request).encode(), streams
 

@@ -39,10 +39,10 @@ _STAGES = (
     "X-TRTLLM-return-metrics: 1 from trtllm-serve; or start vLLM with --enable-per-request-metrics"
 )
 _NO_STAGES = Unavailable("no answer carried the engine's own timing", _STAGES)
-_NO_USAGE = Unavailable("no answer told how many there were", _USAGE)
+_NO_USAGE = Unavailable("no response had the number of tokens", _USAGE)
 _UNAVAILABLE: Mapping[str, Unavailable] = {
     "itl_normalized": Unavailable(
-        "no stream told how many tokens each of its pieces has",
+        "no stream had the number of tokens of each chunk",
         "have clients ask for it: stream_options.continuous_usage_stats, from vLLM and "
         "trtllm-serve",
     ),

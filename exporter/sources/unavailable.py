@@ -56,7 +56,7 @@ TAP_SIGNALS = (
 )
 """Signals that only an observer of the streams can measure."""
 NEEDS_TAP = Unavailable(
-    "no server metric knows single streams and their clients", OBSERVE, never=True
+    "server metrics do not show single streams and their clients", OBSERVE, never=True
 )
 LORA = Unavailable(
     "only vLLM publishes which LoRA adapters have requests", "none with this server", never=True

@@ -29,7 +29,7 @@ class TraceSetting:
     def note(self) -> str:
         """How requests are sampled; empty if all are traced."""
         if self.rate is None:
-            return "which share of the requests is traced is not known here: --triton tells"
+            return "the share of traced requests is unknown: set --triton"
         if self.rate == 0:
             return "only requests are traced whose client sends a trace context"
         if self.rate == 1:

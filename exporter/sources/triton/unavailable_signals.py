@@ -52,7 +52,9 @@ _STREAMS = {
     "decode": Unavailable(
         "no metric of Triton says when the last token was made", OBSERVE_OR_TRACE, never=True
     ),
-    "max_gap": Unavailable("no server metric knows single streams", OBSERVE_OR_TRACE, never=True),
+    "max_gap": Unavailable(
+        "server metrics do not show single streams", OBSERVE_OR_TRACE, never=True
+    ),
     **dict.fromkeys(TAP_SIGNALS, NEEDS_TAP),
 }
 _FIRST_RESPONSE = Unavailable(
@@ -63,7 +65,7 @@ _NO_COUNTERS = Unavailable(
     "see whether the model is loaded and Triton runs with --allow-metrics=true",
 )
 _NO_FAILURE_REASONS = Unavailable(
-    "Triton tells no reasons of failures here",
+    "Triton publishes no reasons of failures here",
     "use Triton 24.07 or newer, without counter_latencies=false",
 )
 _COMMON = {
@@ -89,7 +91,7 @@ TOKENS = ("input_tokens", "output_tokens")
 
 NOT_BY_TRITON = ("kv_missed_blocks", "preemptions", "draft_tokens", "accepted_draft_tokens")
 ENGINE_ONLY = (*GAUGES, "kv_reused_blocks", *NOT_BY_TRITON)
-"""Signals that only the engine knows."""
+"""Signals that only the engine has."""
 
 _IN_RECORDS = Unavailable(
     "Triton's TensorRT-LLM backends do not publish it",

@@ -26,7 +26,7 @@ _IN_TOKENS = Unavailable(
 )
 UNAVAILABLE: Mapping[str, Unavailable] = {
     "requests_without_first_token": Unavailable(
-        "this release does not count requests that it refuses, and none tells which requests end "
+        "this release does not count requests that it refuses, and none shows which requests end "
         "before their first token",
         OBSERVE,
     ),
