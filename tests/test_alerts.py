@@ -16,7 +16,7 @@ from service_example import example, objective
 
 import alerts
 from alerts.layout import document
-from alerts.traffic import Input, Phase, values
+from alerts.traffic import InputSeries, Phase, values
 from slos.causes import CAUSE_ALERTS
 from slos.durations import parse_duration
 from slos.indicators import INDICATORS
@@ -260,5 +260,7 @@ def test_traffic_goes_on_where_it_was() -> None:
         Phase(Decimal(30), Decimal(0)),
     ]
     good, bad = Decimal(1), Decimal(0)
-    assert values(Input("x", (), False, good, bad), phases) == "0 4+4x2 15+3x1 stale _x1 18+0x0"
-    assert values(Input("x", (), True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"
+    assert (
+        values(InputSeries("x", (), False, good, bad), phases) == "0 4+4x2 15+3x1 stale _x1 18+0x0"
+    )
+    assert values(InputSeries("x", (), True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"

@@ -231,8 +231,8 @@ def test_what_is_not_promql_is_refused_as_prometheus_would(tmp_path: Path) -> No
 def test_what_belongs_into_the_indicator_is_not_beside_it(tmp_path: Path) -> None:
     more = "    threshold: 1s\n    clauses: {ttft: 1s}\n"
     assert problems(tmp_path, "{gauge: up}", more) == [
-        "slo.yaml:8: objectives[0].threshold: stands beside an indicator of your own. "
-        "Fix: move it into the indicator, beside histogram.",
+        "slo.yaml:8: objectives[0].threshold: cannot be combined with an indicator "
+        "of your own. Fix: move it into the indicator, next to histogram.",
         "slo.yaml:9: objectives[0].clauses: only goodput has clauses. Fix: delete it.",
     ]
 

@@ -69,7 +69,7 @@ pages and tickets under alerting after converting.
 # Line 29, metadata.name: "Availability" is written availability. Fix: expect availability in \
 labels, alerts and file names.
 # Line 40, spec.alertPolicies: are left out: burn-rate alerts in several windows follow from the \
-promise. Fix: set labels of pages and tickets under alerting after converting.
+objective. Fix: set labels of pages and tickets under alerting after converting.
 apiVersion: tokenslo/v1
 service: search
 description: Full-text search

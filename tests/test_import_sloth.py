@@ -61,7 +61,7 @@ objectives:
 where a label that changes would split the long windows. Fix: join slo:info by service and slo \
 where a query needs them.
   # Line 17, slos[0].alerting.name: is left out: alerts are named after service and objective, \
-and tell their window and burn_rate in labels instead of sloth_severity. Fix: change routes and \
+and have their window and burn_rate in labels instead of sloth_severity. Fix: change routes and \
 silences that match the old name.
   # Line 19, slos[0].alerting.annotations.summary: stands on every alert of its kind, on those \
 about missing signals and spent budgets too. Fix: word it for all of them, or delete it.
@@ -84,7 +84,7 @@ about missing signals and spent budgets too. Fix: word it for all of them, or de
         - ticket
         - exhausted
   # Line 26, slos[1].sli.raw.error_ratio_query: is no quotient of two sums, so longer windows \
-average it over time, whatever the traffic. Fix: give events if there are any, or a weight beside \
+average it over time, whatever the traffic. Fix: give events if there are any, or a weight next to \
 ratio.
   - name: satisfaction
     indicator:

@@ -208,7 +208,7 @@ OF_FILES = {
         '6: services[1].service: "chat" is also the service of line 5 of this file. '
         "Fix: give every service a name of its own.",
         "7: services[1].objectives[0].indicator: ttft is not counted by tenant, but the selector "
-        "asks for one. Fix: use one of availability, stream_completion, disconnects, goodput.",
+        "names one. Fix: use one of availability, stream_completion, disconnects, goodput.",
     ],
     "labels: {team: x}\nservices:\n  - service: chat\n"
     "    objectives: [{name: up, indicator: availability, target: 9%, group_by: [team]}]\n": [
@@ -278,7 +278,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, key: str, said: str) -> 
 
 OF_INDICATORS = {
     "indicator: ttft, threshold: 1s, group_by: [tenant]": (
-        "indicator: ttft is not counted by tenant, but group_by asks for each. Fix: use one of "
+        "indicator: ttft is not counted by tenant, but group_by lists it. Fix: use one of "
         "availability, stream_completion, disconnects, goodput."
     ),
     "indicator: kv_headroom, threshold: 90%, time_slices: {window: 1m, target: 9%}": (
@@ -289,12 +289,12 @@ OF_INDICATORS = {
     ),
     'indicator: {bad: "sum(rate(x[5m]))", total: "sum(rate(y[5m]))"}, '
     "time_slices: {window: 1m, target: 9%}": (
-        "time_slices: is asked of a query without {window}, which would not be about one slice. "
+        "time_slices: needs {window} in every query, to cover one slice each. "
         "Fix: write {window} into each query, as in [{window}]."
     ),
     'indicator: {bad: "x:rate * 1", total: x_total}, group_by: [shop]': (
-        "group_by: the queries beside it are not plain counters, so nobody knows which labels "
-        "they keep. Fix: give plain selectors, or write one objective for each group."
+        "group_by: the queries of this indicator are not plain counters, so their labels are "
+        "unknown. Fix: give plain selectors, or write one objective for each group."
     ),
     "indicator: {bad: x_total, total: y_total}, selector: {shop: a}": (
         "selector: is not added to queries of your own. Fix: write its labels into the queries."

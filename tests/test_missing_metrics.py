@@ -90,9 +90,9 @@ def test_what_is_there_under_other_labels_is_told() -> None:
     code, text = run(SERVED.replace('ratio{model="llama"', 'ratio{model="qwen"'))
     assert (code, text) == (
         2,
-        "slo.yaml:7: objectives[2]: asks for "
-        'llm_kv_cache_utilization_ratio{model="llama",namespace="prod"}, but there is only '
-        '{model="qwen"}. Fix: correct the selector, which is the service\'s.\n',
+        "slo.yaml:7: objectives[2]: selects "
+        'llm_kv_cache_utilization_ratio{model="llama",namespace="prod"}, but only '
+        '{model="qwen"} is served. Fix: correct the selector, which is the service\'s.\n',
     )
 
 

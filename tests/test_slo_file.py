@@ -465,8 +465,8 @@ def test_mistakes_of_every_kind_are_told_in_one_run_each_once(newline, mark):
         "f.yaml:11: merge keys are not supported. Fix: write the keys out.",
         "f.yaml:11: objectives[1].threshold: is missing, but ttft needs it. "
         "Fix: add threshold: 800ms.",
-        "f.yaml:13: objectives[1].indicator: ttft is not counted by tenant, but group_by asks for "
-        "each. Fix: use one of availability, stream_completion, disconnects, goodput.",
+        "f.yaml:13: objectives[1].indicator: ttft is not counted by tenant, but group_by lists "
+        "it. Fix: use one of availability, stream_completion, disconnects, goodput.",
         'f.yaml:15: objectives[2].name: "up" is also the name on line 8. '
         f"Fix: {CLASH}.",
         'f.yaml:16: objectives[3].indicator: "tftt" is not an indicator. Fix: write ttft.',
@@ -603,8 +603,8 @@ objectives:
   - {name: stay, indicator: disconnects, target: 99%}
 """
     assert refusals(text) == [
-        "f.yaml:6: objectives[1].indicator: ttft is not counted by tenant, but the selector asks "
-        "for one. Fix: use one of availability, stream_completion, disconnects, goodput."
+        "f.yaml:6: objectives[1].indicator: ttft is not counted by tenant, but the selector "
+        "names one. Fix: use one of availability, stream_completion, disconnects, goodput."
     ]
     assert read(text.replace("ttft, threshold: 1s", "availability")).selector == {"tenant": "acme"}
 
