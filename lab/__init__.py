@@ -1,1 +1,1 @@
-"""The proving ground: a real Triton with a simulated engine, load, Prometheus."""
+"""The lab: a real Triton with a simulated engine, load, Prometheus."""

@@ -1,4 +1,4 @@
-"""A real Alertmanager on this machine."""
+"""Start a real Alertmanager on this machine."""
 
 from __future__ import annotations
 

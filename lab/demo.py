@@ -1,4 +1,4 @@
-"""The demo: the whole product at work on this machine, for people to look at."""
+"""The demo: run the product on this machine, with a live view."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """What there is to be seen now: the sidecar's own account, the SLOs, and the clients' side."""
+class _DemoState:
+    """The sidecar's status, the SLOs in Prometheus, and the client-side results."""
 
     status: Json
     slos: Mapping[str, Mapping[str, float]]
@@ -41,12 +41,11 @@ class _Moment:
 
 
 def run(settings: StackSettings, *, seconds: float | None, console: Console) -> None:
-    """Show everything at work for `seconds`, or until Ctrl-C, then sum up.
+    """Run the demo for `seconds`, or until Ctrl-C, then print a summary.
 
-    On a terminal the view is live; in a pipe the addresses are printed at once, and then the
-    summary.  What is done before the view is told on the terminal, be it that of standard error.
-    Raises lab.parts.MissingPart,
-    lab.parts.PartError or lab.process.ServerError.
+    On a terminal the view is live; in a pipe the addresses are printed first, then the summary.
+    Progress goes to the terminal, or to standard error if that is one.  Raises
+    lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
     """
     terminal = console if console.is_terminal else Console(stderr=True)
 
@@ -61,19 +60,19 @@ def run(settings: StackSettings, *, seconds: float | None, console: Console) -> 
                 console.file.flush()
             end = math.inf if seconds is None else time.monotonic() + seconds
             moment = _watch(stack, settings, end, console)
-            moment = _look(stack, settings.service) or moment
+            moment = _state(stack, settings.service) or moment
             say("stopping everything")
         console.print(_summary(moment, stack, settings))
 
 
-def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) -> _Moment:
-    """Look once a second until it is time to stop; return the last look."""
+def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) -> _DemoState:
+    """Update the view every second until the end; return the last state."""
     moment = None
     screen = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
     with suppress(KeyboardInterrupt), screen as live:
         while moment is None or time.monotonic() < end:
             _check(stack)
-            moment = _look(stack, settings.service) or moment
+            moment = _state(stack, settings.service) or moment
             if moment and console.is_terminal:
                 live.update(_live(moment, stack), refresh=True)
             time.sleep(_REFRESH_SECONDS)
@@ -88,13 +87,13 @@ def _check(stack: Stack) -> None:
             raise ServerError(f"{server.name} ended by itself; its log is {server.log}")
 
 
-def _look(stack: Stack, service: str) -> _Moment | None:
-    """Ask everybody; None if the sidecar has nothing to say yet."""
+def _state(stack: Stack, service: str) -> _DemoState | None:
+    """Query sidecar, Prometheus and load; None if the sidecar has no models yet."""
     with suppress(OSError, HTTPException, ValueError):
         status = json.loads(get(stack.sidecar.ports[0], "/", accept="application/json")[1])
         if status["models"]:
             slos, firing = _slos(stack, service)
-            return _Moment(status, slos, firing, stack.load.summary())
+            return _DemoState(status, slos, firing, stack.load.summary())
     return None
 
 
@@ -112,29 +111,29 @@ def _slos(stack: Stack, service: str) -> tuple[dict[str, dict[str, float]], tupl
     return table, ()
 
 
-# What it looks like
+# The view
 
 
-def _live(moment: _Moment, stack: Stack) -> RenderableType:
-    """Show what fits on a screen, the most telling first."""
+def _live(moment: _DemoState, stack: Stack) -> RenderableType:
+    """Show what fits on a screen, the most important first."""
     return Group(_urls(stack), *_outside(moment, stack), *map(_measured, _models(moment)))
 
 
-def _summary(moment: _Moment, stack: Stack, settings: StackSettings) -> RenderableType:
+def _summary(moment: _DemoState, stack: Stack, settings: StackSettings) -> RenderableType:
     """Show everything."""
     inside = (part for model in _models(moment) for part in (_measured(model), _unavailable(model)))
     return Group(*inside, *_outside(moment, stack), _urls(stack), _generated(settings))
 
 
-def _models(moment: _Moment) -> list[Json]:
-    """Return the models to show: one of which no version is known yet gives way to its versions."""
+def _models(moment: _DemoState) -> list[Json]:
+    """Return the models to show, each without a version only if it has no other."""
     shown = [model for model in moment.status["models"] if not model["excluded"]]
     known = {model["model"] for model in shown if model["version"]}
     return [model for model in shown if model["version"] or model["model"] not in known]
 
 
-def _outside(moment: _Moment, stack: Stack) -> tuple[RenderableType, ...]:
-    """Show what others see: Prometheus of the SLOs, the clients of the answers."""
+def _outside(moment: _DemoState, stack: Stack) -> tuple[RenderableType, ...]:
+    """Show the SLOs in Prometheus and the client-side results."""
     slos = (_objectives(moment), _firing(moment)) if stack.prometheus else ()
     return (*slos, *_clients(moment.clients))
 
@@ -152,7 +151,7 @@ def _measured(model: Json) -> Table:
 
 
 def _unavailable(model: Json) -> Table:
-    """One row for every reason: the signals it keeps from us, and what would bring them."""
+    """Show the unavailable signals, by reason, with the fix."""
     table = _table("Not to be had from this server", "signals", "why", "what would bring them")
     causes: dict[tuple[str, str], list[str]] = {}
     for signal in model["signals"]:
@@ -175,7 +174,7 @@ def _now(signal: Json) -> str:
     return f"{value:,.0f}"
 
 
-def _objectives(moment: _Moment) -> Table:
+def _objectives(moment: _DemoState) -> Table:
     table = _table("SLOs, as Prometheus sees them", "slo", "target", "bad so far", "budget left")
     for slo, values in moment.slos.items():
         left = values.get(names.BUDGET_REMAINING)
@@ -189,13 +188,13 @@ def _objectives(moment: _Moment) -> Table:
     return table
 
 
-def _firing(moment: _Moment) -> Text:
+def _firing(moment: _DemoState) -> Text:
     style = "red" if moment.firing else "green"
     return Text.assemble("alerts firing: ", (", ".join(moment.firing) or "none", style), "\n")
 
 
 def _clients(summary: LoadSummary) -> tuple[RenderableType, ...]:
-    """Show the other side of the truth, to hold the signals against."""
+    """Show the client-side results, to compare the signals with."""
     counts = ((count, name.replace("_", " ")) for name, count in summary.outcomes.items() if count)
     seen = ", ".join(f"{count} {outcome}" for count, outcome in counts)
     table = _table("What the clients saw themselves", "measured", "times", "p50", "p95", "p99")

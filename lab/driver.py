@@ -1,4 +1,4 @@
-"""Runs an engine in real time: one thread steps it, any thread submits, cancels and reads stats."""
+"""Run an engine in real time: one thread steps it; any thread submits, cancels, reads stats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.engine import EngineEvent, EngineRequest, EngineStep, IterationStats, S
 Listener = Callable[[EngineEvent], None]
 Observer = Callable[[float, EngineStep], None]
 
-# executor.h, iter_stats_max_iterations: older records are dropped without a trace.
+# executor.h, iter_stats_max_iterations: older records are dropped silently.
 _KEPT_RECORDS = 1000
 
 
@@ -20,8 +20,8 @@ class Driver:
     """An engine and its thread; times are seconds since the epoch on a clock that never jumps.
 
     A request's events go to its listener, in order, on the engine's thread and while the next batch
-    is already running; a listener must be quick and must not raise.  So must an observer, which is
-    shown every step and its time, before the step's events are delivered.
+    is already running; a listener must be quick and must not raise.  So must an observer, which
+    gets every step and its time before the step's events are delivered.
     """
 
     def __init__(self, engine: SimulatedEngine, observer: Observer | None = None) -> None:
@@ -37,7 +37,7 @@ class Driver:
         self._thread.start()
 
     def submit(self, request: EngineRequest, listener: Listener) -> int:
-        """Queue a request and return its id.  ValueError says why it could never be served."""
+        """Queue a request and return its id.  Raises ValueError if it can never be served."""
         with self._lock:
             request_id = self._engine.submit(request, self._now())
             self._listeners[request_id] = listener
@@ -45,13 +45,13 @@ class Driver:
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """Ask for the end of a request."""
+        """Cancel a request."""
         with self._lock:
             self._engine.cancel(request_id)
 
     @property
     def epoch(self) -> float:
-        """When the monotonic clock was 0, on this driver's clock."""
+        """The time of this driver's clock when the monotonic clock was 0."""
         return self._epoch
 
     def drain_stats(self) -> list[IterationStats]:
@@ -62,7 +62,7 @@ class Driver:
         return records
 
     def close(self) -> None:
-        """Stop the thread; requests that have not ended never will."""
+        """Stop the thread; running requests never end."""
         self._closed.set()
         self._work.set()
         self._thread.join()

@@ -31,7 +31,7 @@ _PINNED_MEMORY = 2_952_841_216
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the engine can hold, how it schedules and how fast it is; times are in seconds.
+    """Capacity, scheduling policy and speed of the engine; times are in seconds.
 
     An iteration takes ``step_seconds``, plus ``sequence_seconds`` for every sequence that decodes
     in it, plus ``context_token_seconds`` for every prompt token computed in it, times a log-normal
@@ -86,7 +86,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What is asked of the engine: prompt tokens, and how many tokens to generate.
+    """A request to the engine: prompt tokens, and the number of tokens to generate.
 
     With ``fail_after`` the engine fails the request once it has generated that many tokens, 0 being
     before the first.
@@ -99,10 +99,10 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """What became of a request (types.h, RequestPerfMetrics); times are on the caller's clock.
+    """Metrics of a request (types.h, RequestPerfMetrics); times are on the caller's clock.
 
-    Times and iterations that it never came to are None.  Blocks were allocated for it, new ones
-    not evicted from anybody; reused and missed ones are those of its prompt.
+    Times and iterations that it did not reach are None.  New blocks were allocated without an
+    eviction; reused and missed blocks are those of its prompt.
     """
 
     arrival_time: float
@@ -123,7 +123,7 @@ class RequestMetrics:
     total_accepted_draft_tokens: int
 
     def since(self, epoch: float) -> RequestMetrics:
-        """Return the same with times that count from another moment of the clock."""
+        """Return the metrics with times relative to ``epoch``."""
         times = {name: getattr(self, name) for name in TIMES}
         return replace(self, **{name: at - epoch for name, at in times.items() if at is not None})
 
@@ -235,7 +235,7 @@ class IterationStats:
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """What one pass brought: ``seconds`` until the launched batch is done, None if none was."""
+    """The result of one pass; ``seconds`` until the launched batch is done, None without one."""
 
     events: tuple[EngineEvent, ...]
     stats: IterationStats | None
@@ -266,7 +266,7 @@ class _Sequence:
 
     @property
     def tokens(self) -> int:
-        """Tokens that its KV cache covers after the next iteration."""
+        """Tokens in its KV cache after the next iteration."""
         return len(self.request.prompt) + self.generated
 
     @property
@@ -276,7 +276,7 @@ class _Sequence:
 
     @property
     def metrics(self) -> RequestMetrics:
-        """What became of it so far."""
+        """Its metrics so far."""
         total, new, reused, missed = self.blocks
         return RequestMetrics(
             arrival_time=self.arrived,
@@ -338,7 +338,7 @@ class SimulatedEngine:
         self._turn = -1
 
     def submit(self, request: EngineRequest, now: float) -> int:
-        """Queue a request and return its id.  ValueError says why it could never be served."""
+        """Queue a request and return its id.  Raises ValueError if it can never be served."""
         self._check(request)
         self._submitted += 1
         keys = self._pool.keys(request.prompt)
@@ -346,9 +346,9 @@ class SimulatedEngine:
         return self._submitted
 
     def cancel(self, request_id: int) -> None:
-        """Ask for the end of a request; it ends at the next step, or never early if not honoured.
+        """Cancel a request at the next step, unless the engine does not honour cancellations.
 
-        A request that has ended, or that never was, is nobody's concern.
+        Unknown and ended requests are ignored.
         """
         if not self.settings.honour_cancel:
             return
@@ -357,10 +357,10 @@ class SimulatedEngine:
                 sequence.cancelled = True
 
     def step(self, now: float) -> EngineStep:
-        """One pass of the loop.
+        """Run one pass of the loop.
 
-        Called again when the returned seconds are over, or, if there were none, when something has
-        been submitted; ValueError if called while the batch is still running.
+        Call it again after the returned seconds, or, without any, after a submission.  Raises
+        ValueError while the batch is still running.
         """
         if now < self._done:
             raise ValueError(f"the batch in flight runs until {self._done}, it is {now}")
@@ -421,7 +421,7 @@ class SimulatedEngine:
             yield EngineEvent(sequence.id, now, finish_reason="cancelled", metrics=sequence.metrics)
 
     def _collect(self, now: float) -> Iterator[EngineEvent]:
-        """Take the results of the batch whose turn it is."""
+        """Yield the results of the current micro-batch."""
         batch, self._in_flight[self._turn] = self._in_flight[self._turn], None
         if not batch:
             return
@@ -471,7 +471,7 @@ class SimulatedEngine:
         return activated
 
     def _schedule(self, now: float) -> _Batch:
-        """Choose the next batch, oldest requests first: nobody overtakes, so nobody starves."""
+        """Choose the next batch, oldest requests first, which prevents starvation."""
         running = [s for s in self._active.values() if s.micro_batch == self._turn]
         allocated = self._pool.alloc_total
         paused = self._make_room(running)

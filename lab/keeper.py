@@ -1,7 +1,7 @@
-"""Runs one server and never leaves it behind: `python keeper.py GRACE COMMAND…`.
+"""Supervise one server: `python keeper.py GRACE COMMAND…`.
 
-Whoever starts the keeper holds the other end of its standard input. When that end closes, on
-purpose or because its holder died in whatever way, the server's whole process group gets SIGTERM,
+The parent process holds the other end of standard input. When that end closes, on purpose or
+because the parent died, the server's whole process group gets SIGTERM,
 GRACE seconds to end, then SIGKILL. (PR_SET_PDEATHSIG would follow the thread that started the
 server instead of the process, reach one process of the group and wait for none.)
 
@@ -17,7 +17,7 @@ from contextlib import suppress
 
 
 def keep(command: list[str], grace: float) -> int:
-    """Run `command` until it ends or standard input does; its exit code."""
+    """Run `command` until it exits or standard input closes; return its exit code."""
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, process_group=0)
     except OSError as error:

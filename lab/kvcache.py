@@ -1,8 +1,8 @@
-"""A paged KV cache: who holds which blocks, and what of a prompt is already there.
+"""A paged KV cache with block reuse.
 
-As TensorRT-LLM's block manager (kvCacheManager.cpp): full blocks of a prompt are known by their
-content and may be shared; when nobody holds them any more they stay reusable until the space is
-needed, and count as free meanwhile.
+As in TensorRT-LLM's block manager (kvCacheManager.cpp), full blocks of a prompt are identified by
+their content and may be shared.  Released blocks stay reusable until the space is needed, and count
+as free.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class BlockPool:
         return keys
 
     def size(self, tokens: int) -> int:
-        """How many blocks hold this many tokens."""
+        """Return the number of blocks for a number of tokens."""
         return -(-tokens // self.tokens_per_block)
 
     def cost(self, keys: Sequence[int], tokens: int) -> int:
-        """How many free blocks :meth:`open` with the same arguments would use up."""
+        """Return the number of free blocks that :meth:`open` would use for the same arguments."""
         found = self._found(keys, tokens)
         return self.size(tokens) - sum(key in self._holders for key in found)
 
     def open(self, keys: Sequence[int], tokens: int) -> tuple[Allocation, int]:
-        """Allocate for a sequence of `tokens`; also how many of the tokens need no computing."""
+        """Allocate for a sequence of `tokens`; also return the number of cached tokens."""
         found = self._found(keys, tokens)
         self.reused += len(found)
         self.missed += len(keys) - len(found)
@@ -81,7 +81,7 @@ class BlockPool:
         return allocation, len(found) * self.tokens_per_block
 
     def grow(self, allocation: Allocation, tokens: int) -> None:
-        """Give the allocation the blocks it lacks for `tokens`; at most ``free`` of them."""
+        """Grow the allocation to `tokens`; it may take at most ``free`` blocks."""
         lacking = max(0, self.size(tokens) - len(allocation))
         if lacking > self.free:
             raise RuntimeError(f"{lacking} KV-cache blocks wanted, {self.free} free")
@@ -94,7 +94,7 @@ class BlockPool:
         allocation.private += lacking
 
     def publish(self, allocation: Allocation, keys: Iterable[int]) -> None:
-        """Make the computed prompt blocks of a sequence known, so that others can share them."""
+        """Publish the computed prompt blocks of a sequence for reuse."""
         for key in keys:
             if key not in self._holders and key not in self._reusable:
                 self._hold(key)
@@ -103,7 +103,7 @@ class BlockPool:
                 self._private -= 1
 
     def close(self, allocation: Allocation) -> None:
-        """Take all blocks back; the shared ones stay reusable, the end of a prompt goes first."""
+        """Release all blocks; shared ones stay reusable, the end of a prompt is evicted first."""
         self._private -= allocation.private
         for key in reversed(allocation.shared):
             self._holders[key] -= 1
@@ -117,7 +117,7 @@ class BlockPool:
         self._holders[key] = self._holders.get(key, 0) + 1
 
     def _found(self, keys: Sequence[int], tokens: int) -> Sequence[int]:
-        """Find the leading blocks that are there; the last token is always computed anew."""
+        """Return the cached leading blocks; the last token is always computed."""
         most = min(len(keys), (tokens - 1) // self.tokens_per_block)
         known = (
             n for n in range(most) if keys[n] not in self._holders and keys[n] not in self._reusable

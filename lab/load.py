@@ -1,8 +1,8 @@
-"""A streaming load on Triton or on an OpenAI-like server, and what its clients really saw.
+"""Generate streaming load on Triton or an OpenAI-compatible server, and measure at the clients.
 
-Requests arrive at random at a given mean rate, whatever became of the earlier ones, as real ones
-do; a limit on how many are under way makes it a closed loop when the server is slower, or always
-with an infinite rate.  Only numbers are kept: no prompt, no answer.
+Requests arrive at random at a mean rate, independent of earlier ones (open loop).  The limit of
+concurrent requests makes it a closed loop if the server is slower, or with an infinite rate.  Only
+numbers are stored: no prompts, no responses.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Protocol = Literal["generate", "completions", "chat"]
 
 _OWN_HOSTS = {"127.0.0.1", "localhost", "::1"}
-# Patience of a client that leaves before its first token: less than a prefill takes.
+# Time-out of a client that disconnects before its first token: less than a prefill takes.
 _IMPATIENCE_SECONDS = (0.005, 0.03)
 _DONE = b"data: [DONE]"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """What the clients do; times in seconds, shares from 0 to 1.
+    """The behaviour of the clients; times in seconds, shares from 0 to 1.
 
-    ``rate`` requests a second are sent while fewer than ``at_once`` are under way, for ``seconds``
+    ``rate`` requests a second are sent while fewer than ``at_once`` are running, for ``seconds``
     and at most ``requests`` of them; each may take ``request_seconds``.  ``prompt_words`` and
     ``max_tokens`` are lengths to choose from.  A prompt begins like others do: with one of
-    ``prefixes`` texts of ``prefix_words`` words.  ``bad`` requests do not fit the model's inputs;
+    ``prefixes`` texts of ``prefix_words`` words.  ``bad`` requests have invalid inputs;
     ``failing`` ones make the engine fail before or after their first token.  They go to Triton's
     ``generate_stream``, or to the completions or the chat completions of an OpenAI-like server.
     """
@@ -76,7 +76,7 @@ class LoadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """How many times were measured, and their nearest-rank quantiles in seconds."""
+    """Nearest-rank quantiles in seconds, and the number of observations."""
 
     count: int
     p50: float
@@ -87,11 +87,11 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """What the clients saw: ended requests by outcome, times to first token, gaps between tokens.
+    """Client-side results: ended requests by outcome, times to first token, gaps between tokens.
 
-    ``rejected`` requests were refused by the server, ``failed`` ones by the model or the engine.
-    Pieces of text count as tokens, as they are unless the server joins some.
-    Quantiles are None where nothing was measured.
+    ``rejected`` requests failed at the server, ``failed`` ones in the model or the engine.  Chunks
+    of text count as tokens, which holds unless the server joins some.  Quantiles are None without
+    observations.
     """
 
     outcomes: Mapping[Outcome, int]
@@ -101,13 +101,13 @@ class LoadSummary:
 
     @property
     def requests(self) -> int:
-        """How many requests ended."""
+        """The number of ended requests."""
         return sum(self.outcomes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """Where requests go, how model and prompt are written, and where in an event the text is."""
+    """Path, request body and text of events of an API."""
 
     path: str
     prompt: Callable[[str, str], dict[str, object]]
@@ -115,7 +115,7 @@ class _Api:
 
 
 def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the event's choice; usage comes without one."""
+    """Return the event's choice; usage events have none."""
     choices = event["choices"]
     return choices[0] if choices else {}
 
@@ -143,8 +143,8 @@ _APIS: Mapping[Protocol, _Api] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """One client: what it sends, how many tokens it takes, how long it waits for the first."""
+class _ClientPlan:
+    """One client: request body, tokens before it disconnects, time-out for the first token."""
 
     body: dict[str, object]
     tokens: int | None = None
@@ -152,7 +152,7 @@ class _Plan:
 
 
 class Load:
-    """A load on one server; ValueError unless that is on this machine.
+    """A load on one server; raises ValueError unless it is on this machine.
 
     ``stop`` and ``summary`` may be called at any time and from any thread.
     """
@@ -171,7 +171,7 @@ class Load:
         self._ttft, self._gaps, self._tokens = array("d"), array("d"), 0
 
     async def run(self) -> LoadSummary:
-        """Run to the end, or until stopped; what is under way then is dropped and not counted."""
+        """Run to the end, or until stopped; running requests are then cancelled and not counted."""
         self._loop = asyncio.get_running_loop()
         connector = aiohttp.TCPConnector(limit=0)
         no_limit = aiohttp.ClientTimeout(total=None)
@@ -215,7 +215,7 @@ class Load:
             gap=_quantiles(self._gaps),
         )
 
-    def _plan(self) -> _Plan:
+    def _plan(self) -> _ClientPlan:
         pick, settings = self._random, self._settings
         max_tokens = pick.choice(settings.max_tokens)
         body: dict[str, object] = {
@@ -232,14 +232,14 @@ class Load:
         stays = 1 - sum(shares.values())
         match pick.choices([*shares, "stays"], [*shares.values(), stays])[0]:
             case "leaves early":
-                return _Plan(body, patience=pick.uniform(*_IMPATIENCE_SECONDS))
+                return _ClientPlan(body, patience=pick.uniform(*_IMPATIENCE_SECONDS))
             case "leaves":
-                return _Plan(body, tokens=pick.randint(1, max(1, max_tokens // 2)))
+                return _ClientPlan(body, tokens=pick.randint(1, max(1, max_tokens // 2)))
             case "bad":
-                return _Plan(body | {"max_tokens": "many"})
+                return _ClientPlan(body | {"max_tokens": "many"})
             case "fails":
-                return _Plan(body | {"fail_after": pick.choice((0, max_tokens // 2))})
-        return _Plan(body)
+                return _ClientPlan(body | {"fail_after": pick.choice((0, max_tokens // 2))})
+        return _ClientPlan(body)
 
     def _prompt(self, words: int) -> str:
         settings, pick = self._settings, self._random
@@ -247,7 +247,7 @@ class Load:
         shared = min(words, settings.prefix_words)
         return " ".join([f"{common}.{n}" for n in range(shared)] + [own] * (words - shared))
 
-    async def _client(self, session: aiohttp.ClientSession, plan: _Plan) -> None:
+    async def _client(self, session: aiohttp.ClientSession, plan: _ClientPlan) -> None:
         seen = array("d", [time.perf_counter()])
         try:
             async with asyncio.timeout(plan.patience or self._settings.request_seconds):
@@ -266,9 +266,9 @@ class Load:
         self._gaps.extend(after - before for before, after in pairwise(seen[1:]))
 
     async def _stream(
-        self, session: aiohttp.ClientSession, plan: _Plan, seen: array[float]
+        self, session: aiohttp.ClientSession, plan: _ClientPlan, seen: array[float]
     ) -> Outcome:
-        """Send the request and read its tokens, noting when each was seen."""
+        """Send the request and record the arrival time of each token."""
         async with session.post(self._url, json=plan.body) as response:
             # The server refuses in plain JSON; a model's error comes as the stream's event.
             if response.status != 200 and response.content_type == "application/json":
@@ -288,8 +288,8 @@ class Load:
 
 
 @contextmanager
-def beside(load: Load) -> Iterator[Load]:
-    """Run a load in a thread of its own; it is stopped and over when the block is left."""
+def running_load(load: Load) -> Iterator[Load]:
+    """Run a load in a background thread, stopped when the scope exits."""
     thread = threading.Thread(target=lambda: asyncio.run(load.run()), name="load", daemon=True)
     thread.start()
     try:

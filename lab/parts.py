@@ -1,6 +1,6 @@
-"""The real programs of the proving ground: install what is missing, reuse what is there.
+"""Install the real programs that the lab runs, in one cache folder.
 
-Everything lands in one cache folder. Nothing is installed system-wide, root is not needed, and
+Installed programs are reused. Nothing is installed system-wide, root is not needed, and
 the machine's own apt is only read. A part is built in a sibling folder under a file lock and
 renamed into place, so that it is either whole or absent, also with several processes at once.
 """
@@ -64,7 +64,7 @@ _TABLE = "|+"  # what Triton's tables of settings, wider than any screen, are dr
 
 
 class MissingPart(Exception):  # noqa: N818 - a fact about the platform, not a failure
-    """A part that this platform cannot have: which, why, and what to do about it."""
+    """A program that is unavailable on this platform: name, reason and fix."""
 
     def __init__(self, part: str, reason: str, fix: str) -> None:
         super().__init__(f"{part} cannot run here: {reason}; {fix}")
@@ -72,7 +72,7 @@ class MissingPart(Exception):  # noqa: N818 - a fact about the platform, not a f
 
 
 class PartError(Exception):
-    """A part that this platform can have could not be installed; ends with the tool's output."""
+    """A program could not be installed; the message ends with the tool's output."""
 
 
 def program(name: str, say: Say) -> Path:

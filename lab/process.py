@@ -1,4 +1,4 @@
-"""Servers as child processes: ready when handed over, gone for certain when left."""
+"""Servers as child processes: ready when returned, stopped when their scope exits."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ S = TypeVar("S", bound="ServerProcess")
 
 
 class ServerError(Exception):
-    """A server that ended early, was not ready in time, or refused what it was asked."""
+    """A server that exited early, was not ready in time, or rejected a request."""
 
 
 class _PortTakenError(ServerError):
-    """Somebody else bound the port between our choosing it and the server's binding it."""
+    """Another process bound the port before the server did."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def serve(
     """Start `command(ports)`; return it once it listens on all and GET `ready` on the first is 200.
 
     `deadline` is the seconds it has to become ready, `grace` those it has to end when stopped.
-    If somebody takes one of its ports before it binds them, it is started again on others.
+    If another process binds one of its ports first, it is restarted on other ports.
     Raises ServerError, with the end of the log.
     """
 
@@ -112,19 +112,19 @@ def serve(
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Loopback ports that nobody listens on now."""
+    """Return free loopback ports."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return tuple(listener.getsockname()[1] for listener in listeners)
 
 
 def get(port: int, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str]:
-    """Ask a server on this machine, no proxy between; the status and text of its answer."""
+    """Send a request to a local server, without a proxy; return status and text of the response."""
     connection = HTTPConnection(HOST, port, timeout=_PROBE_SECONDS)
     try:
         connection.request(method, path, headers={"Accept": accept})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
     finally:
         connection.close()
 
@@ -137,7 +137,7 @@ def _keep(
     env: Mapping[str, str] | None,
     grace: float,
 ) -> tuple[int, subprocess.Popen[str]]:
-    """Start the command under a keeper; its process id and the keeper."""
+    """Start the command under a supervisor; return its process id and the supervisor."""
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, str(grace), *map(str, command)],
@@ -147,7 +147,7 @@ def _keep(
             cwd=cwd,
             env=env,
             text=True,
-            start_new_session=True,  # a terminal's Ctrl-C is for us alone: we stop the servers
+            start_new_session=True,  # Ctrl-C must reach only this process, which stops the servers
         )
     assert process.stdout  # noqa: S101
     with process.stdout as line:
@@ -179,7 +179,7 @@ def _wait(server: ServerProcess, ready: str, deadline: float) -> None:
 
 
 def _listens(server: ServerProcess) -> bool:
-    """Whether the server, and not somebody who was faster, listens on all of its ports."""
+    """Whether the server, and no other process, listens on all of its ports."""
     proc = Path(f"/proc/{server.pid}")
     held = {str(file.readlink()) for file in (proc / "fd").iterdir()}
     listening = set()

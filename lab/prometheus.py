@@ -1,4 +1,4 @@
-"""A real Prometheus on this machine: what it scrapes and evaluates is said in one call."""
+"""Start a real Prometheus on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Prometheus(ServerProcess):
     """A running Prometheus; its HTTP API is under `url`."""
 
     def reload(self) -> None:
-        """Read the configuration and the rule files again; ServerError if it refuses them."""
+        """Reload the configuration and the rule files; raises ServerError if they are rejected."""
         status, text = get(self.ports[0], "/-/reload", "POST")
         if status != 200:  # the reason is in the answer for a configuration, in the log for rules
             log = tail(self.log.read_text(errors="replace"), 3)

@@ -2,8 +2,8 @@
 
 Names, labels, kinds and units are those of the C++ backend (tensorrtllm_backend,
 custom_metrics_reporter.cc) and of its Python twin as it was up to 25.03 (inflight_batcher_llm,
-1/model.py).  Both set every gauge from each record in turn, so of all the iterations between two
-refreshes only the last one is seen.
+1/model.py).  Both set every gauge from each record in turn, so only the
+last iteration between two refreshes is visible.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ class Publisher:
     """The families of one backend for one model; all gauges are 0 until the first record.
 
     ``metric_family`` is the Python backend's ``MetricFamily`` class, which works from a model's
-    ``initialize`` on.  With ``publish="none"`` there is nothing, as with the LLM API model.
+    ``initialize`` on.  With ``publish="none"`` nothing is published, as by the LLM API model.
     """
 
     def __init__(self, metric_family: Any, model: str, version: str, publish: Publish) -> None:
         self._api = metric_family
         self._labels = {"model": model, "version": version}
-        self._families: list[Any] = []  # a family vanishes when nobody holds it
+        self._families: list[Any] = []  # a family vanishes without a reference
         self._gauges: list[tuple[Any, Callable[[IterationStats], float]]] = []
         self._lengths: list[Any] = []
         if publish == "none":
@@ -147,7 +147,7 @@ class Publisher:
         return self._families[-1]
 
     def _disaggregated(self) -> list[Any]:
-        """Counters that stay 0 where prefill and decode share a server."""
+        """Return counters that stay 0 if prefill and decode share a server."""
         name, text = "nv_trt_llm_disaggregated_serving_metrics", "KV-cache transfers"
         family = self._family(name, text, self._api.COUNTER)
         return [

@@ -1,4 +1,4 @@
-"""Writes the model `tensorrt_llm` as a Triton model repository, and reads its settings back.
+"""Write the model `tensorrt_llm` as a Triton model repository, and read its settings.
 
 The model imports the engine from this package; :mod:`lab.triton` lets models do that.  Every
 setting is a string parameter of config.pbtxt, as Triton wants them.
@@ -44,7 +44,7 @@ _PARAMETER = 'parameters {{ key: "{}" value {{ string_value: {} }} }}'
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What the model shows of its engine.
+    """Settings of the Triton model around the engine.
 
     ``publish`` chooses the families (see :mod:`lab.published`).  With ``freeze`` the gauges stop at
     the first record with active requests and never move again, as gauges do whose feeding thread

@@ -47,17 +47,17 @@ class _Stream:
 
 
 class TritonPythonModel:
-    """What Triton's Python backend looks for in a model.py."""
+    """The class that Triton's Python backend loads from a model.py."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Start the engine, and the thread that looks after the clients and the gauges."""
+        """Start the engine, and the thread that checks for cancellations and updates gauges."""
         engine, self._settings = read_settings(json.loads(args["model_config"]))
         name, version = args["model_name"], args["model_version"]
         self._publisher = Publisher(pb_utils.MetricFamily, name, version, self._settings.publish)
         self._first_response = self._make_first_response({"model": name, "version": version})
         self._frozen = False
         self._streams: dict[int, _Stream] = {}
-        # A sender must not be asked anything once its final flag is sent.
+        # A sender must not be used after its final flag.
         self._lock = threading.Lock()
         self._driver = Driver(SimulatedEngine(engine))
         self._closing = threading.Event()
@@ -65,7 +65,7 @@ class TritonPythonModel:
         self._checks.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand the requests to the engine; their responses come later."""
+        """Submit the requests to the engine; responses are sent asynchronously."""
         for request in requests:
             self._start(request)
 
@@ -91,7 +91,7 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _deliver(self, stream: _Stream, event: EngineEvent) -> None:
-        """Pass one event of the engine on to the client; runs on the engine's thread."""
+        """Forward one engine event to the client; runs on the engine's thread."""
         if event.index is not None:
             stream.words.append(f"token{event.index} ")
             if stream.streaming:
@@ -126,12 +126,12 @@ class TritonPythonModel:
     def _check(self) -> None:
         while not self._closing.wait(_CHECK_SECONDS):
             for request_id in list(self._streams):
-                if self._has_left(request_id):
+                if self._is_cancelled(request_id):
                     self._driver.cancel(request_id)
             self._publish()
 
-    def _has_left(self, request_id: int) -> bool:
-        """Whether the client of a running request has gone; said only once."""
+    def _is_cancelled(self, request_id: int) -> bool:
+        """Whether the client of a running request has disconnected; true only once."""
         with self._lock:
             stream = self._streams.get(request_id)
             gone = stream is not None and stream.sender.is_cancelled()

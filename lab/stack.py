@@ -1,8 +1,7 @@
-"""The whole product at work: a server under load through the sidecar's tap, a real Prometheus.
+"""The demo's stack: a model server under load through the sidecar's tap, and Prometheus.
 
-The server is a real Triton, or a look-alike of trtllm-serve where no Triton can be.
-
-Everything of tokenslo runs here as its users run it, as commands in processes of their own.
+The server is a real Triton, or a look-alike of trtllm-serve where Triton is unavailable.  tokenslo
+runs as its users run it, as commands in separate processes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import yaml
 
 from lab import parts, prometheus, triton
 from lab import serve as trtllm_serve
-from lab.load import Load, LoadSettings, beside
+from lab.load import Load, LoadSettings, running_load
 from lab.parts import Say
 from lab.process import HOST, ServerError, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
@@ -30,7 +29,7 @@ from lab.trtllm_serve.settings import ServeSettings
 
 EngineName = Literal["triton", "trtllm-serve"]
 ENGINES: Mapping[EngineName, str] = {"triton": "Triton", "trtllm-serve": "trtllm-serve"}
-"""What can serve, and its name as people write it."""
+"""Display names of the model servers."""
 
 _MARK = ".tokenslo-demo"
 _PACE = 1.0
@@ -39,10 +38,10 @@ _PACE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
-    """What to run: an SLO file of ``service``, where what follows from it goes, under which load.
+    """The SLO file of ``service``, the output folder, and the load.
 
-    ``model`` is how Triton's model behaves; the load must speak the protocol of the ``engine``.
-    ``output`` also gets a folder ``run`` with logs and data of the servers, made anew each time.
+    ``model`` configures Triton's model; the load must use the protocol of the ``engine``.
+    ``output`` also gets a folder ``run`` with logs and data of the servers, emptied each time.
     """
 
     slo: Path
@@ -55,7 +54,7 @@ class StackSettings:
 
     @property
     def run(self) -> Path:
-        """Where the servers' own files are."""
+        """The folder of the servers' logs and data."""
         return self.output / "run"
 
 
@@ -81,13 +80,13 @@ class Stack:
 
     @property
     def servers(self) -> tuple[ServerProcess, ...]:
-        """Every server that is meant to be running."""
+        """All servers of the stack."""
         return tuple(filter(None, (self.served.server, self.sidecar, self.prometheus)))
 
 
 @contextmanager
 def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
-    """Run everything; all of it is over when the block is left.
+    """Run the stack until the scope exits.
 
     Raises lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
     """
@@ -108,21 +107,21 @@ def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
             say("starting Prometheus")
             scraper = stack.enter_context(_prometheus(program, sidecar, settings))
         tap = f"http://{HOST}:{port}"
-        load = stack.enter_context(beside(Load(tap, settings.load)))
+        load = stack.enter_context(running_load(Load(tap, settings.load)))
         yield Stack(served, sidecar, tap, scraper, load)
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Empty the servers' folder and keep other demos out of it until the block is left.
+    """Empty and lock the servers' folder until the scope exits.
 
-    Raises ServerError if another demo is in it, or if it is somebody else's under that name.
+    Raises ServerError if another demo uses it, or if it is not a demo's folder.
     """
     mark = folder / _MARK
     if folder.exists() and not mark.exists():
         raise ServerError(f"{folder} is not from an earlier demo; choose another --output")
     folder.mkdir(parents=True, exist_ok=True)
-    # The lock is on the mark, which therefore stays; it ends with us, however we end.
+    # The lock is on the marker file, which is kept; it ends with the process.
     with mark.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +138,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def tokenslo(*arguments: str | Path) -> str:
-    """Run a command of ours and return what it printed; ServerError if it fails."""
+    """Run a tokenslo command and return its output; raises ServerError if it fails."""
     command = [sys.executable, "-m", "tokenslo", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

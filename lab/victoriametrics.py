@@ -1,4 +1,4 @@
-"""A real VictoriaMetrics on this machine: a receiver of OTLP metrics that can be asked."""
+"""Start a real VictoriaMetrics on this machine, as a receiver of OTLP metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.process import HOST, ServerProcess, get, serve
 
 
 class VictoriaMetrics(ServerProcess):
-    """A running VictoriaMetrics; what it was sent can be had as a whole."""
+    """A running VictoriaMetrics, with an export of all series."""
 
     @property
     def otlp(self) -> str:
@@ -28,7 +28,7 @@ class VictoriaMetrics(ServerProcess):
 def start(program: Path, folder: Path, *, arguments: Sequence[str] = ()) -> VictoriaMetrics:
     """Start VictoriaMetrics with its data and log in ``folder``.
 
-    Names that come over OTLP are told as Prometheus would have them: with units and ``_total``.
+    Names received over OTLP are translated to Prometheus names, with units and ``_total``.
     """
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)

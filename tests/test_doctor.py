@@ -444,7 +444,7 @@ async def test_with_a_tap_nothing_advises_a_tap() -> None:
         host, port = fake.url.removeprefix("http://"), closed_port().rpartition(":")[2]
         async with sidecar_of(fake, "--tap", f"proxy=127.0.0.1:{port}={host}") as address:
             text = as_text(await look(address))
-            models = await baseline.look([address], "1.2.3", {})
+            models = await baseline.measure_baseline([address], "1.2.3", {})
         said = " ".join(text.split())
         assert "--tap" not in said
         assert "--tap" not in initial_file.text(models, about="")
@@ -459,7 +459,7 @@ async def test_requests_for_unknown_models_are_no_model_of_a_first_file() -> Non
                 await answer.read()
             other = 'llm_requests_total{model="other"'
             await eventually(f"{address}/metrics", lambda _, text: other in text)
-            models = await baseline.look([address], "1.2.3", {})
+            models = await baseline.measure_baseline([address], "1.2.3", {})
     assert {model.name for model in models} == {"chat"}
 
 

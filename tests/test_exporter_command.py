@@ -389,7 +389,7 @@ async def test_a_layer_is_logged_when_it_becomes_unready_and_when_it_is_ready_ag
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "tokenslo")
-    monkeypatch.setattr(sidecar_module, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(sidecar_module, "CHECK_INTERVAL", 0.02)
 
     def loaded(ready: bool, value: float) -> Snapshot:
         info = ModelInfo("llama", "1", ready=ready, reason="" if ready else "UNLOADING")

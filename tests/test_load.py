@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lab.load import Load, LoadSettings, LoadSummary, beside
+from lab.load import Load, LoadSettings, LoadSummary, running_load
 
 FIRST = 0.04
 GAP = 0.01
@@ -194,7 +194,9 @@ async def test_beside_runs_it_in_a_thread_and_stops_it() -> None:
     async with serving() as server:
 
         def watch() -> LoadSummary:
-            with beside(Load(server.url, replace(STAYING, requests=10_000, at_once=4))) as load:
+            with running_load(
+                Load(server.url, replace(STAYING, requests=10_000, at_once=4))
+            ) as load:
                 while load.summary().requests < 5:
                     time.sleep(GAP)
             return load.summary()

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lab import serve
 from lab.engine import EngineSettings
-from lab.load import Load, LoadSettings, beside
+from lab.load import Load, LoadSettings, running_load
 from lab.process import HOST
 from lab.trtllm_serve.flags import read_flags, write_flags
 from lab.trtllm_serve.settings import RELEASES, ServeSettings
@@ -255,7 +255,7 @@ def test_up_to_1_1_a_read_ends_only_when_the_engine_is_idle(tmp_path: Path) -> N
     with serving(tmp_path, RELEASES["1.1"]) as client:
         assert client.json("/metrics") == []
         load = Load(f"http://{HOST}:{client.port}", replace(LOAD, seconds=1.5))
-        with beside(load):
+        with running_load(load):
             time.sleep(0.5)
             started = time.monotonic()
             found = client.json("/metrics")

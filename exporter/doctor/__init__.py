@@ -1,1 +1,1 @@
-"""Report what a live server can measure, and how to configure it; read a running sidecar."""
+"""The doctor: signals that a live server provides, its configuration, and a sidecar client."""

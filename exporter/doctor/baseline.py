@@ -1,7 +1,4 @@
-"""What live servers, or a sidecar that already watches them, have counted since they started.
-
-For a first SLO file, which needs numbers where the doctor needs to know whether there are any.
-"""
+"""Measure the current values of live servers, or of their sidecar, for an initial SLO file."""
 
 from __future__ import annotations
 
@@ -21,33 +18,33 @@ Key = tuple[str, str]
 """Model and signal."""
 
 
-async def look(
+async def measure_baseline(
     urls: Sequence[str], version: str, options: Mapping[str, Sequence[str]]
 ) -> tuple[MeasuredModel, ...]:
-    """Read the servers, or one sidecar, and return every model that is reported on.
+    """Scrape the servers, or one sidecar, and return the values of every model.
 
     ``options`` are settings of the sidecar as ``load_settings`` takes them.  Raises InvalidFile if
-    an address is wrong or nothing known answers there.
+    an address is wrong or no known server responds.
     """
     limits = FetchLimits(load_settings({**options, "triton": [urls[0]]}, {}).timeout)
     if len(urls) == 1 and (sidecar := await read_sidecar(urls[0], limits, "init")):
         return _models(_counted(sidecar[1]))
     diagnosis = await diagnose(urls, (), version, options)
-    counted = {
+    measured = {
         (one.model, one.version, one.signal, one.method): one for one in diagnosis.measurements
     }
     found: dict[Key, list[MeasuredSignal]] = {}
     for state in diagnosis.view.signals:
-        measurement = counted.get((state.model, state.version, state.signal, state.method))
-        about = MeasuredSignal(state.quality, state.note, state.fix)
+        measurement = measured.get((state.model, state.version, state.signal, state.method))
+        base = MeasuredSignal(state.quality, state.note, state.fix)
         found.setdefault((state.model, state.signal), []).append(
-            _seen(about, _samples(measurement))
+            _with_values(base, _samples(measurement))
         )
     return _models(found)
 
 
 def _counted(view: View) -> Mapping[Key, Sequence[MeasuredSignal]]:
-    """Return what a sidecar has counted, by model and signal.
+    """Return the values of a sidecar by model and signal.
 
     ``other`` is no model: requests with names that the servers do not list.
     """
@@ -55,8 +52,8 @@ def _counted(view: View) -> Mapping[Key, Sequence[MeasuredSignal]]:
     for state in view.signals:
         if state.model == OTHER:
             continue
-        about = MeasuredSignal(state.quality, state.note, state.fix)
-        found.setdefault((state.model, state.signal), []).append(_seen(about, state.samples))
+        base = MeasuredSignal(state.quality, state.note, state.fix)
+        found.setdefault((state.model, state.signal), []).append(_with_values(base, state.samples))
     return found
 
 
@@ -65,26 +62,26 @@ def _samples(measurement: Measurement | None) -> Mapping[Labels, Value]:
 
 
 def _models(found: Mapping[Key, Sequence[MeasuredSignal]]) -> tuple[MeasuredModel, ...]:
-    """Put signals together by model; several versions of one are told as one."""
+    """Group signals by model, with its versions merged."""
     models: dict[str, dict[str, MeasuredSignal]] = {}
     for (model, signal), versions in found.items():
-        models.setdefault(model, {})[signal] = _together(versions)
+        models.setdefault(model, {})[signal] = _merged(versions)
     return tuple(MeasuredModel(name, signals) for name, signals in models.items())
 
 
-def _seen(about: MeasuredSignal, samples: Mapping[Labels, Value]) -> MeasuredSignal:
-    """Add up what a signal's series have counted; by outcome, where they tell one."""
+def _with_values(base: MeasuredSignal, samples: Mapping[Labels, Value]) -> MeasuredSignal:
+    """Sum the series of a signal, by outcome if they have that label."""
     parts = [
-        replace(about, edges=value.edges, counts=value.counts)
+        replace(base, edges=value.edges, counts=value.counts)
         if isinstance(value, Distribution)
-        else replace(about, values={dict(labels).get("outcome", ""): value})
+        else replace(base, values={dict(labels).get("outcome", ""): value})
         for labels, value in samples.items()
     ]
-    return _together(parts or [about])
+    return _merged(parts or [base])
 
 
-def _together(parts: Sequence[MeasuredSignal]) -> MeasuredSignal:
-    """Add up parts of one signal: those that are measured, with the buckets of the first."""
+def _merged(parts: Sequence[MeasuredSignal]) -> MeasuredSignal:
+    """Merge the available parts of one signal, with the buckets of the first."""
     measured = [part for part in parts if part.quality != "unavailable"] or parts[:1]
     first = measured[0]
     counts = [part.counts for part in measured if part.edges == first.edges]

@@ -1,7 +1,7 @@
-"""What can be measured on live servers, by which method, and what to change to get the rest.
+"""Report which signals live servers provide, by which method, and how to get the others.
 
-Every server is read twice by the sidecar's own sources, through a store as in the sidecar, so that
-what is said here is what the sidecar would serve.
+Every server is scraped twice by the sidecar's own sources, through a store as in the sidecar, so
+the report matches what the sidecar would serve.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from slos.model import Service
 from slos.signals import SIGNALS
 
 WAIT = 3.0
-"""Seconds between the two readings: trtllm-serve may hold back its statistics for 2 s."""
+"""Seconds between the two scrapes: trtllm-serve may withhold its statistics for 2 s."""
 WIDTH = 100
 COMPRESSED = (
     "answers at its taps are compressed in a way that it cannot read: no tokens are known of them. "
@@ -46,9 +46,9 @@ COMPRESSED = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found; ``settings`` are those that the sidecar needs, by name.
+    """The result; ``settings`` are those that the sidecar needs, by name.
 
-    ``measurements`` are as the servers count, since they started; the view is since the first look.
+    ``measurements`` count since the servers started, the view since the first scrape.
     """
 
     version: str
@@ -71,9 +71,9 @@ async def diagnose(
     version: str,
     options: Mapping[str, Sequence[str]],
 ) -> Diagnosis:
-    """Look at the servers; ``options`` are settings of the sidecar as ``load_settings`` takes them.
+    """Diagnose servers; ``options`` are settings of the sidecar as ``load_settings`` takes them.
 
-    Raises InvalidFile if an address is wrong, or none of them answers as something that is known.
+    Raises InvalidFile if an address is wrong, or no known server responds.
     """
     for url in urls:
         load_settings({"triton": [url]}, {})
@@ -133,14 +133,14 @@ def _upstream(url: str) -> str:
 
 
 def _tap_quality(signal: str) -> str:
-    """Return how well a tap measures a signal, "" where it does not."""
+    """Return the quality of a signal at a tap, "" if a tap does not measure it."""
     if signal not in ON_THE_WIRE:
         return ""
     return METHODS[TAP_METHODS.get(signal, "wire")].quality
 
 
 def _by_a_tap(state: ObjectiveState, tap: str) -> ObjectiveState:
-    """Return an objective on a server of which only a tap can measure anything."""
+    """Return the state of an objective on a server that only a tap can measure."""
     if not _tap_quality(INDICATORS[state.indicator].signals[0]):
         return replace(state, note="the streams do not show it", fix="drop the objective")
     fix = f"run `tokenslo exporter --tap {tap}` and send clients to port 9000"
@@ -175,7 +175,7 @@ async def _read(source: Source, store: Store) -> tuple[Measurement, ...]:
 
 
 def _first_response(view: View, services: Sequence[Service]) -> dict[str, str]:
-    """Return, by model, the settings that would bring Triton's first-response histogram."""
+    """Return, by model, the settings that enable Triton's first-response histogram."""
     return {
         state.model: first_response_settings(services, state.model)
         for state in view.signals
@@ -187,7 +187,7 @@ def _first_response(view: View, services: Sequence[Service]) -> dict[str, str]:
 
 
 def as_json(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis as one JSON object; keys are only ever added.
+    """Return the diagnosis as one JSON object; keys are added, never removed or renamed.
 
     ::
 
@@ -245,7 +245,7 @@ def _by_model(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis as aligned text of at most WIDTH columns, as far as names allow."""
+    """Return the diagnosis as aligned text of at most WIDTH columns, unless names are longer."""
     blocks = [_servers(diagnosis)]
     for info, states in _by_model(diagnosis.view):
         if not info.excluded:
@@ -275,7 +275,7 @@ def _servers(diagnosis: Diagnosis) -> list[str]:
 def _signals(
     info: ModelInfo, states: Sequence[SignalState], first_response: Mapping[str, str]
 ) -> list[str]:
-    """Return a model's signals, those that are missing with the number of why and what to do."""
+    """Return a model's signals; unavailable ones refer to a numbered reason and fix."""
     facts = (
         f"version {info.version}" if info.version else "",
         info.backend,
@@ -284,10 +284,10 @@ def _signals(
     )
     missing = [state for state in states if state.quality == "unavailable"]
     numbers = {
-        gap: str(number) for number, gap in enumerate(dict.fromkeys(map(_gap, missing)), start=1)
+        gap: str(number) for number, gap in enumerate(dict.fromkeys(map(_reason, missing)), start=1)
     }
     rows = [
-        (SIGNALS[state.signal].title, "no", f"see {numbers[_gap(state)]}")
+        (SIGNALS[state.signal].title, "no", f"see {numbers[_reason(state)]}")
         if state.quality == "unavailable"
         else (SIGNALS[state.signal].title, state.quality, METHODS[state.method].description)
         for state in states
@@ -301,7 +301,7 @@ def _signals(
     return _titled(f"{info.model} ({described})" if described else info.model, lines)
 
 
-def _gap(state: SignalState) -> tuple[str, str]:
+def _reason(state: SignalState) -> tuple[str, str]:
     return state.note, state.fix
 
 

@@ -1,8 +1,8 @@
-"""What Triton must be told so that the objectives of SLO files can be measured on it.
+"""Triton settings that the objectives of SLO files need.
 
 Triton's only latency histogram is that of the first response: off by default, with four bucket
-edges from 100 ms to 5 s, in whole milliseconds (Triton core, metric_model_reporter.h and
-infer_response.cc).  It exists from Triton 2.52 (24.11), and its edges can be set per model.
+boundaries from 100 ms to 5 s, in whole milliseconds (Triton core, metric_model_reporter.h and
+infer_response.cc).  It exists from Triton 2.52 (24.11), with boundaries per model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAMILY = "nv_inference_first_response_histogram_ms"
 DEFAULT_EDGES = frozenset(round(edge * 1000) for edge in FIRST_TOKEN_BUCKETS)
 
 FLAG = "--metrics-config histogram_latencies=true"
-"""The flag of tritonserver that turns the histogram on."""
+"""The flag of tritonserver that enables the histogram."""
 
 _FLAGS = f"""\
 # 1. Start tritonserver with this flag (Triton 2.52, container 24.11, or later).  Do not set
@@ -50,7 +50,7 @@ model_metrics {{
 def server_config(services: Sequence[Service], version: str) -> str:
     """Return flags and ``config.pbtxt`` stanzas for these files; ``version`` is tokenslo's own.
 
-    Raises InvalidFile where Triton cannot have a threshold as an edge.
+    Raises InvalidFile if Triton cannot use a threshold as a bucket boundary.
     """
     thresholds = _thresholds(services)
     files = ", ".join(service.file for service in services)
@@ -74,16 +74,16 @@ def server_config(services: Sequence[Service], version: str) -> str:
 def first_response_settings(services: Sequence[Service], model: str) -> str:
     """Return flags and stanza for one model, with the thresholds of these files for it.
 
-    Raises InvalidFile where Triton cannot have a threshold as an edge.
+    Raises InvalidFile if Triton cannot use a threshold as a bucket boundary.
     """
     edges = first_response_edges(services, model)
     return f"{_FLAGS}\n{_stanza(2, model, frozenset(edges))}"
 
 
 def first_response_edges(services: Sequence[Service], model: str) -> tuple[int, ...]:
-    """Return the bucket edges in milliseconds that ``model`` needs for these files.
+    """Return the bucket boundaries in milliseconds that ``model`` needs for these files.
 
-    Raises InvalidFile where Triton cannot have a threshold as an edge.
+    Raises InvalidFile if Triton cannot use a threshold as a bucket boundary.
     """
     thresholds = _thresholds(services)
     wanted = thresholds.get(model, frozenset()) | thresholds.get("", frozenset())

@@ -17,7 +17,7 @@ PASSED_OVER = "tokenslo_tap_passed_over_total"
 
 
 class SidecarReport(NamedTuple):
-    """What a sidecar shows; ``unreadable`` is how many compressed answers its taps cannot read."""
+    """A sidecar's view; ``unreadable`` counts responses with an unsupported compression."""
 
     version: str
     view: View
@@ -25,7 +25,7 @@ class SidecarReport(NamedTuple):
 
 
 async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarReport | None:
-    """Return what the sidecar at ``url`` shows, None if another server answers there.
+    """Return the report of the sidecar at ``url``, None if it is another server.
 
     Raises InvalidFile, naming ``command``, if its pages are not those of a sidecar.
     """
@@ -75,7 +75,7 @@ def _view(families: Mapping[str, text_parser.ParsedFamily], status: Mapping[str,
         )
         for model in status["models"]
         for signal in (() if model["excluded"] else model["signals"])
-        if signal["signal"] in SIGNALS  # a newer sidecar has some that are not known here
+        if signal["signal"] in SIGNALS  # a newer sidecar may have more
     ]
     sources = [
         SourceState(

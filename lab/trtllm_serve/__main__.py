@@ -1,4 +1,4 @@
-"""Runs the look-alike: ``python -m lab.trtllm_serve``, with a flag for every setting."""
+"""Run the look-alike: ``python -m lab.trtllm_serve``, with a flag for every setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHUTDOWN_SECONDS = 1.0
 
 
 def main() -> None:
-    """Serve on loopback until told to stop."""
+    """Serve on loopback until stopped."""
     port, settings, engine = read_flags()
     with ExitStack() as stack:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:

@@ -16,9 +16,9 @@ S = TypeVar("S", EngineSettings, ServeSettings)
 
 
 def read_flags(arguments: Sequence[str] | None = None) -> tuple[int, ServeSettings, EngineSettings]:
-    """Return the port and the settings that the process's arguments ask for.
+    """Return the port and the settings from the process's arguments.
 
-    What makes no sense ends the process with a line that says why.
+    Invalid arguments end the process with an error message.
     """
     parser = ArgumentParser(
         prog="python -m lab.trtllm_serve",

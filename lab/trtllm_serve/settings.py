@@ -1,4 +1,4 @@
-"""What the look-alike shows of its engine: every behaviour that differs between releases."""
+"""Settings of the look-alike: every behaviour that differs between releases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PerRequest = Literal["none", "endpoint", "headers"]
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """How a trtllm-serve behaves; the defaults are those of a 1.4 with its metrics on.
+    """Behaviour of a trtllm-serve; the defaults are those of 1.4 with metrics enabled.
 
     ``iteration_stats`` are off in PyTorch's executor unless enable_iter_perf_stats asks for them.
     ``schema`` is that of the iteration records: the C++ executor's, or PyTorch's up to 1.2 or from
@@ -103,4 +103,4 @@ RELEASES: Mapping[str, ServeSettings] = {
     "1.3": _1_3,
     "1.4": _1_4,
 }
-"""What each release did with its metrics switched on."""
+"""The behaviour of each release with metrics enabled."""

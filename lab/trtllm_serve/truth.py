@@ -1,6 +1,6 @@
-"""What really happened in the engine, exactly: for tests to hold estimates against.
+"""Exact engine events, for tests to compare estimates with.
 
-No trtllm-serve has anything like it, and nothing that is tested may read it.
+A real trtllm-serve has no such endpoint, and tested code must not read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 class RequestLog:
-    """Watches every event of the engine, on the engine's thread; the newest gaps are kept.
+    """Record every engine event, on the engine's thread; only the newest are kept.
 
     A gap is the time in seconds between two steps that brought tokens of one request; with
     speculative decoding the second can bring several.
@@ -32,7 +32,7 @@ class RequestLog:
         self._requests: list[tuple[float, dict[str, Any]]] = []
 
     def watch(self, event: EngineEvent) -> None:
-        """Note an event; those of a request come in order."""
+        """Record an event; those of a request come in order."""
         number = event.request_id
         if event.index is not None:
             self._burst[number] = self._burst.get(number, 0) + 1
@@ -51,7 +51,7 @@ class RequestLog:
                 del kept[:_KEPT]
 
     def since(self, moment: float) -> dict[str, Any]:
-        """Tell what came after a moment, which is in seconds since the epoch as all times here are.
+        """Return gaps and requests after a time in seconds since the epoch.
 
         ``gaps`` and ``tokens`` are parallel: each gap, and how many tokens ended it.  Quantiles are
         nearest-rank: of the gaps, and of the share in its gap that each token has.

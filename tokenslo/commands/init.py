@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from exporter.doctor.baseline import look
+from exporter.doctor.baseline import measure_baseline
 from exporter.sources.fetch import public
 from slos.initial_file import text
 from tokenslo import output
@@ -35,7 +35,7 @@ def init(
         raise click.ClickException(f"{target}: is there already. Fix: give --force to replace it.")
     options = {"model": model, "timeout": [timeout]}
     with problems_of_command("init"):
-        models = asyncio.run(look(urls, version("tokenslo"), options))
+        models = asyncio.run(measure_baseline(urls, version("tokenslo"), options))
     where = " and ".join(map(public, urls))
     made = text(models, about=f"Begun by tokenslo {version('tokenslo')} with what {where} showed.")
     if not made:
