@@ -1,4 +1,4 @@
-"""Every metric and every method, as a page for people."""
+"""Render the reference page of metrics and methods."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ visible.
 
 | subject | rule |
 | --- | --- |
-| outcome | irrelevant after the threshold is crossed: a request that is then cancelled, or \
-invalid, was late |
+| outcome | irrelevant after the threshold is crossed: a request that then is cancelled or \
+invalid was late |
 | the wait for the next token | is a gap, also between the last token and the end of the \
 response. For `itl` it is one bad event, and stays one if no token ends it |
-| `clause` of a bad goodput request | the clause that it broke first in time; `tpot` and `queue` \
+| `clause` of a bad goodput request | the clause that it violated first; `tpot` and `queue` \
 are evaluated at the end |
 | histograms | contain only observations, so they have fewer events than these counters |
 | gRPC without an empty final response | its end may be invisible: not evaluated while it waits \
@@ -82,16 +82,16 @@ One method at a time provides a signal of a model: the available one with the lo
 | 10 | bytes on the wire |
 | 20 | the engine or server, per request |
 | 30 | the engine's own metrics |
-| 31 | bytes on the wire, with tokens unknown |
+| 31 | bytes on the wire, with an unknown number of tokens |
 | 35 | a sample of requests |
-| 40 and above | derived from something else |
+| 40 and above | derived from other values |
 
 *Exact* means measured, not derived. The error of an *estimate* is in its note.
 """
 
 
 def page() -> str:
-    """Return the whole page as Markdown."""
+    """Return the page as Markdown."""
     return "\n".join(
         (
             _INTRODUCTION,
