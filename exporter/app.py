@@ -18,7 +18,7 @@ from exporter.families import MetricFamily, own_family
 from exporter.genai import PROFILES, GenAiProfile
 from exporter.http_server import start
 from exporter.interpreter import limit_garbage_collection, shorten_thread_switches
-from exporter.log import LOG, Episodes
+from exporter.log import LOG, ProblemLog
 from exporter.objectives.objective_log import ObjectiveLog
 from exporter.objectives.objective_status import evaluate
 from exporter.objectives.slo_events import SloEvents
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DEFECT = "internal error, please report it"
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks at whether engines decode."""
+"""Shortest time between checks whether engines decode."""
 
 
 async def run(config: Settings, services: Sequence[Service], version: str) -> None:
-    """Run until the process is told to stop; raises InvalidFile if the port cannot be had."""
+    """Run until a stop signal; raises InvalidFile if the port is not available."""
     limit_garbage_collection()
     shorten_thread_switches()
     stop = asyncio.Event()
@@ -68,7 +68,7 @@ async def run(config: Settings, services: Sequence[Service], version: str) -> No
             await stack.enter_async_context(source) for source in configured(config, services)
         ]
         for source in sources:
-            LOG.info("reading %s every %g s", source.where, config.interval)
+            LOG.info("scraping %s every %g s", source.where, config.interval)
         await watch(sources, config, services, version, stop, announce=_announce)
 
 
@@ -81,7 +81,7 @@ async def watch(
     *,
     announce: Callable[[str, str], None],
 ) -> None:
-    """Read ``sources`` and serve until ``stop``; ``announce`` gets version and URL once ready."""
+    """Scrape and serve until ``stop``; ``announce`` gets version and URL once serving."""
     store = Store(config.stale_after, tapped=bool(config.tap))
     selected = selected_models(services)
     edges = thresholds(services)
@@ -99,11 +99,11 @@ async def watch(
             *chain.from_iterable(source.tasks() for source in sources),
         )
 
-    def known() -> View:
+    def current_view() -> View:
         view = store.view(monotonic(), with_last_minute=False)
         return replace(with_unseen(view, selected), slices=slices.states())
 
-    def judged(view: View) -> Readiness:
+    def current_readiness(view: View) -> Readiness:
         decoding = progress.decoding(view, monotonic())
         answers = {probe.model: probe.state for probe in probes}
         return readiness(
@@ -117,14 +117,14 @@ async def watch(
             "tokenslo_task_restarts", [({"task": one.task}, one.restarts) for one in tasks()]
         )
         return (
-            ready_family(judged(view)),
+            ready_family(current_readiness(view)),
             *probe_families(probes),
             *tapped,
             restarts,
             *exported,
         )
 
-    def on_metrics(view: View) -> tuple[MetricFamily, ...]:
+    def metrics_families(view: View) -> tuple[MetricFamily, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
         return (*own(view), *gateway_families(view, wanted), *process_families())
 
@@ -133,33 +133,42 @@ async def watch(
             version=version,
             time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             view=view,
-            readiness=judged(view),
+            readiness=current_readiness(view),
             objectives=evaluate(services, view),
             tasks=tasks(),
         )
 
-    def pushed(profile: GenAiProfile | None) -> Push:
+    def current_push(profile: GenAiProfile | None) -> Push:
         from exporter.web.otlp_export import Push
 
-        view = known()
+        view = current_view()
         tapped = tuple(chain.from_iterable(source.genai for source in taps))
         series = (*tapped, *from_engines(view, profile)) if profile else ()
         return Push(partial(families, view, version, own(view)), view.models, series)
 
-    facts = Facts(version, known, lambda: store.view(monotonic()), judged, status, on_metrics)
+    facts = Facts(
+        version,
+        current_view,
+        lambda: store.view(monotonic()),
+        current_readiness,
+        status,
+        metrics_families,
+    )
     async with AsyncExitStack() as stack:
         url, close = await start(application(facts), config.listen)
         stack.push_async_callback(close)
         announce(version, url)
         if export:
-            stack.push_async_callback(lambda: export.close(pushed(export.profile)))
+            stack.push_async_callback(lambda: export.close(current_push(export.profile)))
         await stack.enter_async_context(supervisor)
         if export:
-            push = partial(_push, export, lambda: pushed(export.profile), config.otlp_interval)
+            push = partial(
+                _push, export, lambda: current_push(export.profile), config.otlp_interval
+            )
             supervisor.start("otlp-push", push)
         for source in sources:
             work = partial(
-                _read,
+                _scrape,
                 source,
                 store,
                 objectives,
@@ -168,8 +177,11 @@ async def watch(
                 config.probe,
             )
             supervisor.start(f"read {source.name}", work)
-        pace = max(config.interval, CHECK_INTERVAL)
-        supervisor.start("progress", partial(_keep_up, progress, slices, store, judged, pace))
+        interval_seconds = max(config.interval, CHECK_INTERVAL)
+        supervisor.start(
+            "progress",
+            partial(_track_progress, progress, slices, store, current_readiness, interval_seconds),
+        )
         for probe in probes:
             supervisor.start(f"probe {probe.model}", probe.run)
         await stop.wait()
@@ -178,10 +190,10 @@ async def watch(
 
 
 async def _drain(taps: Sequence[TapSource], stop: asyncio.Event) -> None:
-    """Let streams end, until a second stop signal; everything is served meanwhile."""
+    """Let streams end, until a second stop signal; continue to serve."""
     draining = [asyncio.create_task(source.drain()) for source in taps]
     if draining:
-        LOG.info("draining streams; send the signal again to end them at once")
+        LOG.info("draining streams; send the signal again to stop at once")
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((*draining, stopping), return_when=asyncio.FIRST_COMPLETED)
         await cancel(*draining, stopping)
@@ -189,10 +201,10 @@ async def _drain(taps: Sequence[TapSource], stop: asyncio.Event) -> None:
 
 def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterator[Probe]:
     def produced_since(time: float) -> bool:
-        _look(progress, store)
+        _update_progress(progress, store)
         return progress.produced_since(time)
 
-    ask = (
+    send_probe = (
         of_triton(config.triton)
         if config.triton
         else of_openai(config.trtllm or config.vllm or config.sglang)
@@ -200,7 +212,7 @@ def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterato
     for model in config.probe:
         yield Probe(
             model,
-            ask,
+            send_probe,
             interval=config.probe_interval,
             timeout=config.probe_timeout,
             produced_since=produced_since,
@@ -210,7 +222,7 @@ def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterato
 def _otlp_export(config: Settings, version: str) -> OtlpExport | None:
     if not config.otlp_endpoint:
         return None
-    # OpenTelemetry's libraries take longer to load than all else; only who pushes pays for them.
+    # OpenTelemetry's libraries are slow to load, so they are imported only to push.
     from exporter.web.otlp_export import OtlpExport, server_attributes
 
     server = server_attributes([config.triton, config.trtllm, config.vllm, config.sglang])
@@ -222,22 +234,22 @@ def _otlp_export(config: Settings, version: str) -> OtlpExport | None:
 
 async def _push(
     export: OtlpExport,
-    pushed: Callable[[], Push],
+    current_push: Callable[[], Push],
     interval: float,
 ) -> None:
     while True:
         await asyncio.sleep(interval)
-        export.offer(pushed())
+        export.offer(current_push())
 
 
-async def _keep_up(
+async def _track_progress(
     progress: DecodeProgress,
     slices: SliceEvaluator,
     store: Store,
-    judged: Callable[[View], Readiness],
-    pace: float,
+    current_readiness: Callable[[View], Readiness],
+    interval_seconds: float,
 ) -> None:
-    episodes = Episodes()
+    problem_log = ProblemLog()
     while True:
         await RENDER_GATE.opened()
         now = monotonic()
@@ -245,11 +257,11 @@ async def _keep_up(
         progress.update(view, now)
         await RENDER_GATE.opened()
         slices.update(view, time())
-        _log_readiness(judged(view), episodes, now)
-        await asyncio.sleep(pace)
+        _log_readiness(current_readiness(view), problem_log, now)
+        await asyncio.sleep(interval_seconds)
 
 
-def _log_readiness(readiness: Readiness, episodes: Episodes, now: float) -> None:
+def _log_readiness(readiness: Readiness, problem_log: ProblemLog, now: float) -> None:
     """Log when a layer becomes unready and when it is ready again.
 
     Sources and probes have log lines of their own.
@@ -258,17 +270,17 @@ def _log_readiness(readiness: Readiness, episodes: Episodes, now: float) -> None
         if layer.layer in ("server", "model", "decode"):
             what = f"readiness of {layer.layer} {layer.name}"
             if layer.ready is False:
-                episodes.went_wrong(what, layer.reason, now)
+                problem_log.failed(what, layer.reason, now)
             elif layer.ready:
-                episodes.went_well(what, now)
+                problem_log.recovered(what, now)
 
 
-def _look(progress: DecodeProgress, store: Store) -> None:
+def _update_progress(progress: DecodeProgress, store: Store) -> None:
     now = monotonic()
     progress.update(store.view(now, with_last_minute=False), now)
 
 
-async def _read(
+async def _scrape(
     source: Source,
     store: Store,
     objectives: ObjectiveLog,
@@ -276,31 +288,31 @@ async def _read(
     interval: float,
     probed: Collection[str],
 ) -> None:
-    episodes = Episodes()
+    problem_log = ProblemLog()
     warm_up = WarmUp()
     while True:
         began = monotonic()
-        snapshot = await _read_once(source, store, episodes, events, warm_up, began, probed)
+        snapshot = await _scrape_once(source, store, problem_log, events, warm_up, began, probed)
         await RENDER_GATE.opened()
         try:
             objectives.update(snapshot, partial(store.view, with_last_minute=False), monotonic())
         except Exception as error:
-            # What the log says of objectives must not stop the reading.
+            # A defect in logging objectives must not stop the scrape.
             what = "logging which objectives can be measured"
-            episodes.went_wrong(what, DEFECT, monotonic(), error)
+            problem_log.failed(what, DEFECT, monotonic(), error)
         await asyncio.sleep(max(0.0, began + interval - monotonic()))
 
 
-async def _read_once(
+async def _scrape_once(
     source: Source,
     store: Store,
-    episodes: Episodes,
+    problem_log: ProblemLog,
     events: SloEvents,
     warm_up: WarmUp,
     began: float,
     probed: Collection[str],
 ) -> Snapshot | None:
-    """Read a source and store what came of it; return the survey if there is one."""
+    """Scrape a source and store the result; return the snapshot, None after an error."""
     what = f"reading {source.name}"
     if isinstance(source, TapSource):
         source.set_models(store.models(began))
@@ -313,27 +325,27 @@ async def _read_once(
     except SourceError as error:
         now = monotonic()
         store.fail(source.name, error, now, now - began)
-        episodes.went_wrong(what, str(error), now)
+        problem_log.failed(what, str(error), now)
         return None
     except Exception as error:
-        # A defect in reading one source must not stop the others, nor what is served.
+        # A defect in one source must not stop other sources or serving.
         now = monotonic()
         store.fail(
             source.name, SourceError("defect", f"internal error: {error!r}"), now, now - began
         )
-        episodes.went_wrong(what, DEFECT, now, error)
+        problem_log.failed(what, DEFECT, now, error)
         return None
-    episodes.went_well(what, now)
+    problem_log.recovered(what, now)
     for part, problem in snapshot.parts.items():
         if problem:
-            episodes.went_wrong(f"{what}/{part}", str(problem), now)
+            problem_log.failed(f"{what}/{part}", str(problem), now)
         else:
-            episodes.went_well(f"{what}/{part}", now)
+            problem_log.recovered(f"{what}/{part}", now)
     return snapshot
 
 
 async def _store(store: Store, snapshot: Snapshot, took: float) -> float:
-    """Store a survey in steps, so that the sidecar serves meanwhile; return its time."""
+    """Store a snapshot in steps, so that the sidecar continues to serve; return its time."""
     async with store.updates:
         now = monotonic()
         for _ in store.updating(snapshot, now, took):

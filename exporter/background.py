@@ -9,10 +9,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Starts a task; called again for every restart."""
+"""Starts a task, also at each restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Supervisor:
         self._steady = steady
         self._states: dict[str, TaskState] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._episodes = Episodes()
+        self._problem_log = ProblemLog()
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,11 +82,11 @@ class Supervisor:
             now = monotonic()
             if now - began >= self._steady:
                 pause = self._first_pause
-                self._episodes.went_well(what, now)
+                self._problem_log.recovered(what, now)
             why = f"failed: {error!r}" if error else "returned"
             restarts = self._states[task].restarts + 1
             self._states[task] = TaskState(task, restarts, running=False, error=why)
-            self._episodes.went_wrong(
+            self._problem_log.failed(
                 what, f"{why}; restarting, please report this defect", now, error
             )
             await asyncio.sleep(pause)
@@ -95,14 +95,14 @@ class Supervisor:
 
 
 async def _failure(work: Work) -> Exception | None:
-    """Run ``work`` and return its exception, None if it returned; a cancellation goes through."""
+    """Run ``work`` and return its exception, None if it returned; propagate a cancellation."""
     try:
         await work()
     except asyncio.CancelledError as error:
         current = asyncio.current_task()
         if current is None or current.cancelling():
             raise
-        # The task awaited something that was cancelled elsewhere.
+        # Another task cancelled what this one awaited.
         return RuntimeError(f"cancelled from inside: {error}")
     except Exception as error:
         return error
@@ -110,7 +110,7 @@ async def _failure(work: Work) -> Exception | None:
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel those tasks that exist, one after the other, and wait until each has ended."""
+    """Cancel tasks in turn, and wait until each has ended; None is ignored."""
     for task in tasks:
         if task:
             task.cancel()

@@ -1,9 +1,7 @@
-"""Limits on the connections of an HTTP server of the sidecar, which clients cannot exhaust.
+"""Limit the connections of an HTTP server, so that idle clients cannot exhaust open files.
 
-Open files are shared by everything that the sidecar does.  So a port holds a bounded number of
-connections, and a newcomer takes the place of one that has sent no request yet or, if there is
-none, of the one whose last request is oldest.  Whoever holds connections open without requests
-shuts nobody else out.
+At the limit, a new connection replaces one without a request yet or, if there is none, the one
+with the oldest last request.  So idle connections cannot lock out other clients.
 """
 
 from __future__ import annotations
@@ -17,17 +15,17 @@ from aiohttp import web
 
 from exporter.log import LOG
 
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 SPARE_DESCRIPTORS = 64
-"""Open files kept for everything else."""
+"""Open files reserved for everything else."""
 HEAD_SECONDS = 10.0
-"""From the connection to the end of its first request's head."""
+"""Time limit from the connection to the end of the first request head."""
 
 
 def possible_connections() -> int:
-    """Return how many connections fit the limit of open files."""
+    """Return the connection limit that the limit of open files permits."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(1, min(MOST_CONNECTIONS, (files - SPARE_DESCRIPTORS) // 2))
+    return max(1, min(MAX_CONNECTIONS, (files - SPARE_DESCRIPTORS) // 2))
 
 
 class ConnectionLimit:
@@ -37,22 +35,26 @@ class ConnectionLimit:
         self._where = where
         self._most = most
         self._head_seconds = head_seconds
-        # In order of age: those without a request yet with their deadlines, and the others.
+        # Oldest first: connections without a request yet, with their deadlines, and the others.
         self._silent: dict[asyncio.Transport, asyncio.TimerHandle] = {}
         self._served: dict[asyncio.Transport, None] = {}
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Admit a new connection, and close another one if there are too many."""
+        """Add a connection, and close another one at the limit."""
         if len(self._silent) + len(self._served) >= self._most:
             victim = next(iter(self._silent or self._served))
-            LOG.warning("%s: more than %d connections; closing the idlest", self._where, self._most)
+            LOG.warning(
+                "%s: more than %d connections; closing the longest idle one",
+                self._where,
+                self._most,
+            )
             self.closed(victim)
             victim.abort()
         loop = asyncio.get_running_loop()
         self._silent[transport] = loop.call_later(self._head_seconds, transport.abort)
 
     def requested(self, transport: asyncio.Transport) -> None:
-        """Note that the head of a request has arrived."""
+        """Record that the head of a request has arrived."""
         deadline = self._silent.pop(transport, None)
         if deadline:
             deadline.cancel()
@@ -61,7 +63,7 @@ class ConnectionLimit:
             self._served[transport] = None  # now the last in order
 
     def closed(self, transport: asyncio.Transport) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         if deadline := self._silent.pop(transport, None):
             deadline.cancel()
         self._served.pop(transport, None)
@@ -77,7 +79,7 @@ class ConnectionLimit:
 
 
 class LimitedProtocol(asyncio.Protocol):
-    """Passes everything to the protocol of aiohttp, and tells a limit of its connection."""
+    """Wraps aiohttp's protocol, and reports its connection to a limit."""
 
     def __init__(self, inner: asyncio.Protocol, limit: ConnectionLimit) -> None:
         self._inner = inner
@@ -89,13 +91,13 @@ class LimitedProtocol(asyncio.Protocol):
         self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection."""
+        """Add the connection to the limit."""
         self._transport = cast(asyncio.Transport, transport)
         self._inner.connection_made(transport)
         self._limit.opened(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count it no more."""
+        """Remove the connection from the limit."""
         if self._transport:
             self._limit.closed(self._transport)
         self._inner.connection_lost(exc)

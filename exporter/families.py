@@ -1,4 +1,4 @@
-"""Metric families with their series, as ``/metrics`` and OTLP both show them."""
+"""Metric families with their series, shared by ``/metrics`` and OTLP."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Series = tuple[Mapping[str, str], Value]
 
 
 class LabelSet(dict[str, str]):
-    """Read-only labels of a series, kept between scrapes; ``pairs`` are sorted by name.
+    """Read-only labels of a series, cached between scrapes; ``pairs`` are sorted by name.
 
-    Values are encodable: JSON can carry halves of surrogate pairs, UTF-8 cannot.
+    Lone surrogates, which JSON allows and UTF-8 does not, are replaced.
     """
 
     __slots__ = ("_hash", "pairs")
@@ -35,7 +35,7 @@ class LabelSet(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """A metric with all of its series; ``name`` is that on ``/metrics``, without ``_total``."""
+    """A metric with its series; ``name`` is the name on ``/metrics`` without ``_total``."""
 
     name: str
     kind: Kind
@@ -44,7 +44,7 @@ class MetricFamily:
 
 
 def own_family(name: str, series: Iterable[tuple[Mapping[str, str], float]]) -> MetricFamily:
-    """Return one of the exporter's own metrics, which the catalogue describes."""
+    """Return a family of the exporter's own metrics, with type and help of OWN_METRICS."""
     kind, text, _ = OWN_METRICS[name]
     own = [one if isinstance(one[0], LabelSet) else (LabelSet(one[0]), one[1]) for one in series]
     return MetricFamily(name, kind, text, tuple(own))

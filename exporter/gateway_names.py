@@ -1,9 +1,9 @@
-"""Names of the gauges that the Gateway API inference extension reads.
+"""Metric names of the gauges that the Gateway API inference extension scrapes.
 
 Its model-server protocol (docs/proposals/003-model-server-protocol) has six: queued and running
 requests, KV-cache utilization, and optionally the size and number of KV-cache blocks, and the LoRA
-adapters with requests.  Names are free, so each is a setting; the sets known by name are those that
-its endpoint picker is configured with for these servers.  Only vLLM's set names a gauge of LoRA
+adapters with requests.  Each name is configurable.  The named sets are the defaults of its endpoint
+picker for these servers.  Only vLLM's set names a gauge of LoRA
 adapters.
 """
 
@@ -24,7 +24,7 @@ ROLES = {
     "lora": "Unix time of the last update of the LoRA adapters with running and waiting requests.",
 }
 VALUE = "*"
-"""Stands in a name for the value itself: vLLM tells some numbers in labels of a gauge of 1."""
+"""Placeholder for the value in a label: vLLM exports some numbers as labels of a gauge of 1."""
 
 NAMES: Mapping[str, Mapping[str, str]] = {
     "vllm": {
@@ -65,7 +65,7 @@ _NAME = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({_LABEL}(?:,{_LABEL})*)\}})?", re
 
 @dataclass(frozen=True, slots=True)
 class GatewayMetric:
-    """Where one number goes; a label whose text is ``*`` takes the number, and the sample is 1."""
+    """Metric name and labels of a gauge; a label ``*`` gets the value, and the sample is 1."""
 
     role: str
     metric: str
@@ -73,10 +73,7 @@ class GatewayMetric:
 
 
 def parse(text: str) -> tuple[GatewayMetric, ...]:
-    """Read a setting: a set's name, or ROLE=METRIC as in ``queued=queue{kind=all}``.
-
-    Raises BadValue.
-    """
+    """Parse the name of a set or ROLE=METRIC, as in ``queued=queue{kind=all}``; raises BadValue."""
     if text in NAMES:
         return tuple(_metric(role, name) for role, name in NAMES[text].items())
     role, _, name = text.partition("=")

@@ -1,7 +1,7 @@
 """OpenTelemetry's semantic conventions for generative AI, as versioned output profiles.
 
-The conventions are in development and are going to rename metrics.  So they are a mapping at the
-very end, chosen by version, and nothing inside depends on them.
+The conventions are in development and will rename metrics.  So they are a mapping in the exporter's
+output, selected by version; no other module depends on them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from exporter.samples import Distribution, ModelInfo
 
 NONE = "none"
-"""The name of no profile."""
+"""The setting that disables the profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenAiMetric:
-    """A histogram of the conventions, in seconds, with the bucket boundaries that they advise."""
+    """A histogram of the conventions, in seconds, with their recommended bucket boundaries."""
 
     name: str
     description: str
@@ -26,7 +26,7 @@ class GenAiMetric:
 
 @dataclass(frozen=True, slots=True)
 class GenAiProfile:
-    """One version of the conventions for model servers; ``metrics`` are by our signal."""
+    """One version of the conventions for model servers; ``metrics`` are by signal."""
 
     schema_url: str
     metrics: Mapping[str, GenAiMetric]
@@ -35,7 +35,7 @@ class GenAiProfile:
 _DOUBLING = tuple(round(0.01 * 2**power, 2) for power in range(14))
 
 PROFILES: Mapping[str, GenAiProfile] = {
-    # The last published schema that has them; the repository they moved to has published none.
+    # The last published schema with these metrics; their new repository has published none.
     "1.41": GenAiProfile(
         "https://opentelemetry.io/schemas/1.41.0",
         {
@@ -77,7 +77,7 @@ OPERATIONS: Mapping[str, str] = {
 
 TRITON, TRTLLM, VLLM, SGLANG = "nvidia.triton", "nvidia.tensorrt_llm", "vllm", "sglang"
 OTHER = "_OTHER"
-"""The provider where neither a source nor the endpoint shows which server answers."""
+"""The provider if neither a source nor the endpoint identifies the server."""
 _BY_BACKEND = {"trtllm-serve": TRTLLM, "vllm": VLLM, "sglang": SGLANG}
 _BY_ENDPOINT: Mapping[str, str] = {
     "sglang_generate": SGLANG,
@@ -87,9 +87,9 @@ _BY_ENDPOINT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GenAiSeries:
-    """One histogram of a signal: of an ``endpoint`` if a tap saw the requests, empty otherwise.
+    """One histogram of a signal; ``endpoint`` is empty unless a tap observed the requests.
 
-    ``error`` is the outcome of requests that did not succeed, and then only of ``e2e``.
+    ``error`` is the outcome of failed requests, which only ``e2e`` includes.
     """
 
     signal: str
@@ -101,9 +101,9 @@ class GenAiSeries:
 
 
 def provider(info: ModelInfo | None, endpoint: str = "") -> str:
-    """Return ``gen_ai.provider.name``: the server that answers, as far as it shows.
+    """Return ``gen_ai.provider.name``: the server, or OTHER if it cannot be identified.
 
-    Conventions name no value for these servers.  Only Triton has versions of models.
+    The conventions define no value for these servers.  Only Triton has model versions.
     """
     if info and info.version:
         return TRITON

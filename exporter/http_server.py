@@ -1,4 +1,4 @@
-"""HTTP servers of the sidecar: bounded connections, and headers that show no version."""
+"""HTTP servers of the sidecar, with limited connections and security headers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 SERVER = "tokenslo"
-# Answers to what is not HTTP are aiohttp's own; they would name its version and Python's.
+# aiohttp answers invalid HTTP itself, and would disclose its version and Python's.
 web_response.SERVER_SOFTWARE = SERVER  # type: ignore[attr-defined]
 SHUTDOWN_SECONDS = 0.5
 KEEPALIVE_SECONDS = 75.0
-"""Longer than the usual scrape interval of a minute, so that scrapes keep their connection."""
+"""Longer than a scrape interval of one minute, so that scrapes reuse their connection."""
 BACKLOG = 128
 
 
 async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Add what every response has; a signal handler for ``on_response_prepare``."""
+    """Add the headers of all responses; a handler of ``on_response_prepare``."""
     response.headers["Server"] = SERVER
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
@@ -41,7 +41,7 @@ async def start(
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve ``app``; return its URL, without a path, and a function that stops it.
 
-    Without ``auto_decompress`` request bodies are given as they came.  Raises InvalidFile, naming
+    Without ``auto_decompress`` handlers get compressed request bodies.  Raises InvalidFile, naming
     the ``setting``, if ``listen`` is not available.
     """
     limit = ConnectionLimit(setting, possible_connections(), connection_limit.HEAD_SECONDS)

@@ -1,4 +1,4 @@
-"""Interpreter settings that keep the event loop responsive beside large heaps and busy threads."""
+"""Interpreter settings for a responsive event loop despite large heaps and busy threads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 YOUNG_OBJECTS = 5_000
 """Allocations before Python searches young objects for reference cycles.
 
-A search stops all threads: 1 ms for as many objects, and up to 80 ms for ten times as many.
+A search stops all threads: 1 ms for this number of objects, up to 80 ms for ten times as many.
 """
 YOUNG_SEARCHES = 5
-"""Searches before those that survived them are searched again."""
+"""Searches of young objects before their survivors are searched again."""
 FULL_SEARCH = 4_000
-"""Such searches before all objects are searched: 0.1 s and more with the series of 200 models."""
+"""Searches of survivors before a full search, which takes 0.1 s or more for 200 models."""
 SWITCH_SECONDS = 0.0005
-"""How long a busy thread may hold the interpreter while the event loop waits for it.
+"""Time slice of a busy thread while the event loop waits for the interpreter.
 
-The loop waits once for each system call.
+The loop waits once per system call.
 """
 
 

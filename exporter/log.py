@@ -12,10 +12,9 @@ LOG = logging.getLogger("tokenslo")
 
 
 def set_up(level: str) -> None:
-    """Write our records of at least ``level`` to standard error, as ``time=… level=… msg=…``.
+    """Log records of at least ``level`` to standard error, as ``time=… level=… msg=…``.
 
-    Of libraries it is no more than what they inform of: below that hpack logs headers, keys
-    included, and asyncio itself.
+    Libraries log at ``info`` and above only: at ``debug`` hpack logs headers, including API keys.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Line())
@@ -25,7 +24,7 @@ def set_up(level: str) -> None:
 
 
 class _Line(logging.Formatter):
-    """Writes a record as key=value pairs; a traceback follows on lines of its own."""
+    """Formats a record as key=value pairs; a traceback follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
@@ -38,7 +37,7 @@ class _Line(logging.Formatter):
 
 @dataclass(slots=True)
 class _Window:
-    """Records since a time; ``suppressed`` were not written."""
+    """Count of records since a time, and of the ``suppressed`` ones among them."""
 
     since: float
     count: int = 0
@@ -46,10 +45,10 @@ class _Window:
 
 
 class RateLimit(logging.Filter):
-    """Lets ``burst`` similar records pass in every ``seconds``, and ``total`` records in all.
+    """Limits similar records to ``burst`` and all records to ``total``, per ``seconds``.
 
-    Similar records have the same logger, level, format and first argument.  The next one that
-    passes carries the number of those ``suppressed`` before it.
+    Similar records have the same logger, level, format and first argument.  The next record that
+    passes has the count of records ``suppressed`` before it.
     """
 
     KINDS = 1024
@@ -94,28 +93,25 @@ class RateLimit(logging.Filter):
 
 
 @dataclass(slots=True)
-class _Episode:
+class _Problem:
     since: float
     count: int = 0
 
 
-class Episodes:
-    """Logs each problem once when it begins and once when it is over.
-
-    A problem that recurs every second would bury everything else.
-    """
+class ProblemLog:
+    """Logs each problem once at its start and once at its end, not at each recurrence."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Episode] = {}
+        self._open: dict[str, _Problem] = {}
 
-    def went_wrong(self, what: str, why: str, now: float, cause: Exception | None = None) -> None:
-        """Note that ``what`` failed at ``now`` (seconds); ``cause`` is shown with a traceback."""
+    def failed(self, what: str, why: str, now: float, cause: Exception | None = None) -> None:
+        """Record that ``what`` failed at ``now`` (seconds); log ``cause`` with its traceback."""
         if what not in self._open:
             LOG.warning("%s: %s", what, why, exc_info=cause)
-        self._open.setdefault(what, _Episode(now)).count += 1
+        self._open.setdefault(what, _Problem(now)).count += 1
 
-    def went_well(self, what: str, now: float) -> None:
-        """Note that ``what`` works at ``now``."""
-        if episode := self._open.pop(what, None):
-            times = "once" if episode.count == 1 else f"{episode.count} times"
-            LOG.info("%s: works again; failed %s in %.0f s", what, times, now - episode.since)
+    def recovered(self, what: str, now: float) -> None:
+        """Record that ``what`` works at ``now`` (seconds)."""
+        if problem := self._open.pop(what, None):
+            times = "once" if problem.count == 1 else f"{problem.count} times"
+            LOG.info("%s: works again; failed %s in %.0f s", what, times, now - problem.since)

@@ -1,4 +1,4 @@
-"""``process_*`` metrics of the sidecar itself, as prometheus_client collects them."""
+"""``process_*`` metrics of the sidecar, collected by prometheus_client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLLECTOR = ProcessCollector(registry=CollectorRegistry())
 
 
 def families() -> Iterator[MetricFamily]:
-    """Yield the families; there are none where the system has no ``/proc``."""
+    """Yield the families; none on a system without ``/proc``."""
     for metric in _COLLECTOR.collect():
         series = tuple((dict(sample.labels), sample.value) for sample in metric.samples)
         yield MetricFamily(metric.name, cast(Kind, metric.type), metric.documentation, series)

@@ -1,7 +1,7 @@
-"""Priority of rendering: readings pause while a scrape is rendered.
+"""Give rendering priority: scrapes of sources pause while a response is rendered.
 
-Threads of one interpreter run in turn, so a scrape that meets a reading would take twice as long.
-A reading has no client that waits for it.
+Threads of one interpreter take turns, so a response rendered during a scrape of a source would take
+twice as long.  A scrape of a source has no waiting client.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 CLOSED_SECONDS = 0.1
-"""How long a rendering holds readings up at most."""
+"""Longest pause by a rendering."""
 OPEN_SECONDS = 0.2
-"""How long no rendering holds readings up after that, however many scrapes there are."""
+"""Time without a pause after that, at any number of renderings."""
 LOOP_SECONDS = 0.002
-"""How often the event loop checks whether the gate is open again."""
+"""Interval at which the event loop checks the gate."""
 
 
 class RenderGate:
-    """Closed to readings while something is rendered, for a bounded share of the time.
+    """Closed during renderings, for a bounded share of the time.
 
     Renderings start and end on the event loop.
     """
@@ -38,7 +38,7 @@ class RenderGate:
         self._closed_until = self._open_until = 0.0
 
     def rendering_started(self) -> None:
-        """Close the gate; also put garbage collection off, which stops all threads."""
+        """Close the gate; also pause garbage collection, which stops all threads."""
         self._running += 1
         gc.disable()
         now = self._clock()
@@ -48,7 +48,7 @@ class RenderGate:
             self._idle.clear()
 
     def rendering_ended(self) -> None:
-        """Open the gate if no other rendering is under way."""
+        """Open the gate if no other rendering is running."""
         self._running -= 1
         if not self._running:
             self._closed_until = 0.0
@@ -57,7 +57,7 @@ class RenderGate:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Keep the gate closed while something is rendered."""
+        """Close the gate for the duration of a rendering."""
         self.rendering_started()
         try:
             yield
@@ -65,11 +65,11 @@ class RenderGate:
             self.rendering_ended()
 
     def closed_for(self) -> float:
-        """Return for how many seconds the gate stays closed at most, 0 if it is open."""
+        """Return the longest time in seconds until the gate opens, 0 if it is open."""
         return max(0.0, self._closed_until - self._clock())
 
     def paced(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items, each while the gate is open; blocks, so it is not for the event loop."""
+        """Yield items, each while the gate is open; blocks, so do not use it on the event loop."""
         for item in items:
             seconds = self.closed_for()
             if seconds:
@@ -77,11 +77,11 @@ class RenderGate:
             yield item
 
     async def opened(self) -> None:
-        """Let other tasks run until the gate is open, at least once."""
+        """Yield to other tasks, at least once, until the gate is open."""
         await asyncio.sleep(0)
         while self.closed_for():  # noqa: ASYNC110 - an asyncio event is not for threads
             await asyncio.sleep(LOOP_SECONDS)
 
 
 RENDER_GATE = RenderGate()
-"""The one gate of this process, as there is one interpreter."""
+"""The gate of this process: one, because there is one interpreter."""

@@ -1,7 +1,7 @@
-"""What one look at one source found: the only currency between sources and the store.
+"""Data model between sources and the store: a snapshot of measurements per scrape.
 
-Sources interpret bytes and return a :class:`Snapshot`; the store chooses between methods, keeps
-counters monotone and forgets what is stale.  Nothing here does I/O.
+Sources parse bytes and return a :class:`Snapshot`.  The store chooses between methods, keeps
+counters monotone and drops stale series.  This module does no I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 Quality = Literal["exact", "estimate"]
 Labels = tuple[tuple[str, str], ...]
-"""Label pairs beside ``model``, ``version`` and the signal's fixed labels, sorted by name."""
+"""Label pairs besides ``model``, ``version`` and the signal's fixed labels, sorted by name."""
 
 UNLABELLED: Labels = ()
 Model = tuple[str, str]
@@ -24,7 +24,7 @@ class Distribution:
     """A cumulative histogram as a server reports it.
 
     ``edges`` are ascending upper bounds in seconds and end with ``inf``; ``counts[i]`` observations
-    were at most ``edges[i]``.  A source that knows only count and sum has the single edge ``inf``.
+    were at most ``edges[i]``.  A source with only count and sum has the single edge ``inf``.
     """
 
     edges: tuple[float, ...]
@@ -33,15 +33,15 @@ class Distribution:
 
     @property
     def count(self) -> float:
-        """How many observations there were."""
+        """The number of observations."""
         return self.counts[-1]
 
 
 Value = float | Distribution
 
 
-def nothing_of(value: Value) -> Value:
-    """Return what a counter or histogram was before it counted anything."""
+def zero_of(value: Value) -> Value:
+    """Return the zero value of a counter or histogram."""
     if isinstance(value, Distribution):
         return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
     return 0.0
@@ -49,11 +49,11 @@ def nothing_of(value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One signal of one model, as one method gives it.
+    """The samples of one signal of one model by one method.
 
-    ``method`` is a key of :data:`exporter.methods.METHODS`.  Counters and distributions are as the
-    server counts them (since it loaded the model); gauges are current values.  ``note`` is what to
-    keep in mind this time, beside the method's own note.
+    ``method`` is a key of :data:`exporter.methods.METHODS`.  Counters and distributions are
+    totals of the server (since it loaded the model); gauges are current values.  ``note`` adds
+    errors of this measurement to the method's own note.
     """
 
     signal: str
@@ -66,10 +66,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A signal that this source cannot give for a model, and what would bring it.
+    """A signal that is unavailable from a source for a model, with reason and fix.
 
-    ``unread`` means that nobody knows this time, because a part of the source did not answer: what
-    was read before stays until it is stale.
+    ``unread`` means unknown in this scrape, because a part of the source did not respond: previous
+    samples stay until they are stale.
     """
 
     signal: str
@@ -82,10 +82,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a server says about a model it has.
+    """A model as a server reports it.
 
-    ``backend`` is Triton's backend name, or ``ensemble``; empty where the server did not say.
-    ``excluded`` is why the model is not reported on, empty if it is.
+    ``backend`` is Triton's backend name, or ``ensemble``; empty if the server reports none.
+    ``excluded`` is the reason if the model has no series, otherwise empty.
     """
 
     model: str
@@ -99,12 +99,12 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one reading of one source brought.
+    """Result of one scrape of one source.
 
-    ``parts`` are the things read one by one (endpoints, say) by name, each with its error or None.
-    ``lost_records`` counts what is known to be missing since the source was made; None where
-    nothing can be missing unnoticed or nothing shows it.  ``waiting_streams`` counts, by model, the
-    streams that wait for a token.
+    ``parts`` has the error or None of each separately read part, such as an endpoint, by name.
+    ``lost_records`` counts records known to be missing since the source was made; None where losses
+    cannot occur or cannot be detected.  ``waiting_streams`` counts, by model, streams that wait for
+    a token.
     """
 
     source: str
@@ -119,7 +119,7 @@ class Snapshot:
 
 
 class SourceError(Exception):
-    """A source could not be read; ``kind`` is one word for counting, the text says what to do."""
+    """A scrape failed; ``kind`` is its label value, the message has the fix."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind

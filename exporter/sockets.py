@@ -1,4 +1,4 @@
-"""Sockets to listen on, and why they cannot be had; options of TCP connections."""
+"""Listening sockets, their errors, and options of TCP connections."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OPTIONS = (
 )
 _REASONS = {
     errno.EADDRINUSE: ("is in use by another program", "stop it, or choose another port"),
-    errno.EADDRNOTAVAIL: ("is no address of this machine", "choose one that is"),
+    errno.EADDRNOTAVAIL: ("is no address of this machine", "choose one of its addresses"),
     errno.EACCES: ("needs privileges", "choose a port from 1024"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to serve; port 0 is any free one."""
+    """Address of a server; port 0 is any free port."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Listen:
 
 
 def listen(host: str, port: int, setting: str) -> list[socket.socket]:
-    """Listen at every address of ``host``, all interfaces if it is empty; port 0 is any free one.
+    """Listen on all addresses of ``host``, all interfaces if empty; port 0 is any free port.
 
     All sockets have the same port.  Raises InvalidFile, naming the ``setting``.
     """
@@ -60,7 +60,7 @@ def listen(host: str, port: int, setting: str) -> list[socket.socket]:
 
 
 def tune(connection: socket.socket) -> None:
-    """Send small pieces at once, and find out in two minutes that the other end has vanished."""
+    """Disable Nagle's algorithm, and detect a dead peer by keepalives within two minutes."""
     for level, option, value in _OPTIONS:
         connection.setsockopt(level, option, value)
 
@@ -77,10 +77,10 @@ def _addresses(host: str, port: int) -> Iterator[tuple[socket.AddressFamily, str
 
 
 def cannot_listen(setting: str, where: str, error: OSError) -> Problem:
-    """Say why there can be no listening at an address that a setting names."""
+    """Return the problem of an address on which listening failed."""
     if isinstance(error, socket.gaierror):
         reason = ("is not a host that can be resolved", "choose an address such as 127.0.0.1")
     else:
-        unknown = (f"cannot be had: {error.strerror}", "choose another")
+        unknown = (f"is not available: {error.strerror}", "choose another address")
         reason = _REASONS.get(error.errno or 0, unknown)
     return Problem("tokenslo exporter", 0, setting, f"{where} {reason[0]}", reason[1])

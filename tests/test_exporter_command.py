@@ -23,7 +23,7 @@ import pytest
 
 from exporter import app as sidecar_module
 from exporter.app import watch
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, ModelInfo, Snapshot, SourceError
 from exporter.settings import Settings, load_settings
@@ -140,7 +140,7 @@ async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
     assert process.returncode == 0
     measurement, first_token = log.splitlines()
     assert (
-        f'level=info msg="reading {triton.url} and {triton.url}/metrics every 0.05 s"'
+        f'level=info msg="scraping {triton.url} and {triton.url}/metrics every 0.05 s"'
         in measurement
     )
     assert "level=warning" in first_token
@@ -172,7 +172,7 @@ async def test_clients_cannot_exhaust_its_open_files_nor_its_log() -> None:
     process.terminate()
     _, log = await process.communicate()
     assert len(log) < 100_000
-    assert log.count(b"closing the idlest") == 10
+    assert log.count(b"closing the longest idle one") == 10
 
 
 async def test_it_runs_before_triton_does() -> None:
@@ -421,5 +421,5 @@ async def test_objectives_are_logged_once_for_each_model(caplog: pytest.LogCaptu
 
 def test_an_episode_that_never_began_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tokenslo")
-    Episodes().went_well("anything", 1.0)
+    ProblemLog().recovered("anything", 1.0)
     assert messages(caplog) == []

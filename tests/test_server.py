@@ -157,7 +157,7 @@ Opened = Callable[..., list[socket.socket]]
 async def test_half_requests_shut_nobody_out(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", 4)
     url, stop = await start(application(facts()), LOOPBACK)
     async with aiohttp.ClientSession(url) as session:
         for _ in range(3):
@@ -173,7 +173,7 @@ async def test_half_requests_shut_nobody_out(
 async def test_a_connection_that_scrapes_outlives_idle_ones(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", 4)
     url, stop = await start(application(facts()), LOOPBACK)
     [scraper] = opened(url, 1, WHOLE)
     assert (await received(scraper, b"ok\n")).startswith(b"HTTP/1.1 200")

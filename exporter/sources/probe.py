@@ -22,7 +22,7 @@ from urllib.parse import quote
 import aiohttp
 
 from exporter.families import MetricFamily, own_family
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 from exporter.samples import Measurement, Missing, Snapshot, SourceError
 from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
 
@@ -100,7 +100,7 @@ class Probe:
         self._interval = interval
         self._limits = FetchLimits(timeout, MAX_BYTES)
         self._produced_since = produced_since
-        self._episodes = Episodes()
+        self._problem_log = ProblemLog()
         self._failures = 0
         self._results = Counter[Result]()
         self._last: Result | None = None
@@ -121,7 +121,7 @@ class Probe:
             await self._send(session, self.model, self._limits)
         except SourceError as error:
             now = monotonic()
-            self._episodes.went_wrong(what, str(error), now)
+            self._problem_log.failed(what, str(error), now)
             if error.kind == "impossible":
                 self.state = ProbeState(None, str(error))
                 return
@@ -130,7 +130,7 @@ class Probe:
         else:
             now = monotonic()
             self._seconds = now - began
-            self._episodes.went_well(what, now)
+            self._problem_log.recovered(what, now)
             self._note("ok", "")
 
     def success(self) -> Iterator[tuple[dict[str, str], float]]:

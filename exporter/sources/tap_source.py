@@ -20,7 +20,7 @@ from exporter.samples import (
     ModelInfo,
     Snapshot,
     Value,
-    nothing_of,
+    zero_of,
 )
 from exporter.sources import BaseSource
 from exporter.sources.served_models import ServedModels
@@ -227,14 +227,14 @@ class TapSource(BaseSource):
                 had = self._samples.get(series, {})
                 self._samples[series] = {**had, **measurement.samples}
                 samples = {
-                    labels: value if labels in had or not had else nothing_of(value)
+                    labels: value if labels in had or not had else zero_of(value)
                     for labels, value in measurement.samples.items()
                 }
                 yield replace(measurement, samples=samples)
             else:
                 # Includes the series of a process that ended, which restart too.
                 every = {**self._samples.get(series, {}), **measurement.samples}
-                samples = {labels: nothing_of(value) for labels, value in every.items()}
+                samples = {labels: zero_of(value) for labels, value in every.items()}
                 yield replace(measurement, samples=samples)
 
     def _completed(

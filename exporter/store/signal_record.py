@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Labels, Measurement, Missing, Value, nothing_of
+from exporter.samples import Distribution, Labels, Measurement, Missing, Value, zero_of
 from exporter.store.increase import add_values, increase_since
 from exporter.store.last_minute import SPAN
 from exporter.store.view import SignalState
@@ -118,7 +118,7 @@ class SignalRecord:
         )
         for labels, value in samples.items():
             previous = before.last.get(labels) if before else None
-            added = increase_since(previous, value) if countable else nothing_of(value)
+            added = increase_since(previous, value) if countable else zero_of(value)
             served = self.served.get(labels)
             if isinstance(served, Distribution) and not _same_edges(served, value):
                 self.history.clear()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from traceback import extract_tb
 
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 from exporter.protocol.events import SERVER, Observer
 from exporter.protocol.null_observer import NullObserver
 
@@ -23,7 +23,7 @@ class ObserverErrors:
 
     def __init__(self, skipped: Callable[[str], None]) -> None:
         self._skipped = skipped
-        self._episodes = Episodes()
+        self._problem_log = ProblemLog()
 
     def isolate(self, observer: Observer, error: Exception, time: float) -> Observer:
         """Mark the streams of a failed observer as lossy, and return an inactive replacement."""
@@ -34,5 +34,5 @@ class ObserverErrors:
             self._skipped(REASON)
         with suppress(Exception):
             observer.gap(SERVER, time)
-        self._episodes.went_wrong(f"observing: {where}", why, time)
+        self._problem_log.failed(f"observing: {where}", why, time)
         return NullObserver()

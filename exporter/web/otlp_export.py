@@ -44,7 +44,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from exporter.families import MetricFamily, own_family
 from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSeries, provider
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 from exporter.samples import Distribution, ModelInfo, Value
 from exporter.sources.fetch import public
 from exporter.store.increase import add_values
@@ -290,7 +290,7 @@ class OtlpExport:
         self._server = server
         self._starts = StartTimes(time.time_ns())
         self._results = Counter[str]()
-        self._episodes = Episodes()
+        self._problem_log = ProblemLog()
         self._messages = _capture_exporter_log()
         self._offers: queue.Queue[Callable[[], None] | None] = queue.Queue(1)
         # A daemon: an unresponsive receiver must not keep the process alive.
@@ -337,9 +337,9 @@ class OtlpExport:
             now = time.monotonic()
             self._results["failed" if problem else "ok"] += 1
             if problem:
-                self._episodes.went_wrong(what, problem, now, cause)
+                self._problem_log.failed(what, problem, now, cause)
             else:
-                self._episodes.went_well(what, now)
+                self._problem_log.recovered(what, now)
 
     def _export(self, push: Push) -> Callable[[], None]:
         now = time.time_ns()

@@ -29,7 +29,7 @@ from exporter.samples import (
     ModelInfo,
     Snapshot,
     SourceError,
-    nothing_of,
+    zero_of,
 )
 from exporter.sockets import Listen
 from exporter.sources import BaseSource
@@ -363,7 +363,7 @@ def _empty(measurement: Measurement) -> Measurement:
     """
     return replace(
         measurement,
-        samples={labels: nothing_of(value) for labels, value in measurement.samples.items()},
+        samples={labels: zero_of(value) for labels, value in measurement.samples.items()},
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 
 from exporter.background import Supervisor, TaskState
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_clock import PacketClock
 from exporter.taps.capture.packet_filter import MAX_PORTS, packet_filter
@@ -66,7 +66,7 @@ class CaptureTap:
         self.lag = LoopLag()  # never opened: kernel timestamps are never late
         self._down = False
         self._read_until = 0.0
-        self._episodes = Episodes()
+        self._problem_log = ProblemLog()
 
     async def start(self) -> None:
         """Start capturing; raises InvalidFile with setting ``tap`` if that fails.
@@ -158,7 +158,7 @@ class CaptureTap:
         failure = ring.failure()
         if failure:
             self._down = True
-            self._episodes.went_wrong(str(self.spec), os.strerror(failure), monotonic())
+            self._problem_log.failed(str(self.spec), os.strerror(failure), monotonic())
             asyncio.get_running_loop().remove_reader(ring.fileno())
 
     def _rebind(self, ring: PacketRing) -> None:
@@ -166,7 +166,7 @@ class CaptureTap:
             ring.bind()
             if not ring.failure():
                 self._down = False
-                self._episodes.went_well(str(self.spec), monotonic())
+                self._problem_log.recovered(str(self.spec), monotonic())
                 self._listen(ring)
 
     async def _sweep(self, ring: PacketRing) -> None:

@@ -271,10 +271,10 @@ class ClientConnection(asyncio.Protocol):
                     ssl=context,
                     server_hostname=shared.server_name if context else None,
                 )
-            shared.episodes.went_well(what, monotonic())
+            shared.problem_log.recovered(what, monotonic())
         except (OSError, TimeoutError) as error:
             now = monotonic()
-            shared.episodes.went_wrong(what, _why(error) or f"no response in {seconds:g} s", now)
+            shared.problem_log.failed(what, _why(error) or f"no response in {seconds:g} s", now)
             self._fail_unreachable(now)
         finally:
             self._connecting = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from exporter.log import Episodes
+from exporter.log import ProblemLog
 from exporter.protocol.injection import Injection
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
@@ -72,4 +72,4 @@ class ProxyContext:
     opened: int = 0
     watched: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    episodes: Episodes = field(default_factory=Episodes)
+    problem_log: ProblemLog = field(default_factory=ProblemLog)

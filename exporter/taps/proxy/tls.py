@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from exporter.log import LOG, Episodes
+from exporter.log import LOG, ProblemLog
 from slos.errors import InvalidFile, Problem, quoted
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class ReloadedFiles(Generic[T]):
         self._make = make
         self._files = tuple(filter(None, files))
         self._what = f"renewing TLS from {' and '.join(self._files)}"
-        self._episodes = Episodes()
+        self._problem_log = ProblemLog()
         self._stamps = self._stamp()
         self._failed = False
         self.value = make()
@@ -61,10 +61,10 @@ class ReloadedFiles(Generic[T]):
         except InvalidFile as invalid:
             self._failed = True
             why = f"{invalid.problems[0].message}; the previous files stay in use"
-            self._episodes.went_wrong(self._what, why, now)
+            self._problem_log.failed(self._what, why, now)
             return
         self._failed = False
-        self._episodes.went_well(self._what, now)
+        self._problem_log.recovered(self._what, now)
         LOG.info("TLS files were renewed: %s", " and ".join(self._files))
 
     def _stamp(self) -> tuple[tuple[int, ...], ...]:

@@ -59,11 +59,11 @@ class TlsListener:
                 client, _ = self._listening.accept()
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._shared.episodes.went_wrong(what, str(error.strerror), monotonic())
+                    self._shared.problem_log.failed(what, str(error.strerror), monotonic())
                     self._shared.loop.remove_reader(self._listening.fileno())
                     self._pause = self._shared.loop.call_later(PAUSE_SECONDS, self.open)
                 return
-            self._shared.episodes.went_well(what, monotonic())
+            self._shared.problem_log.recovered(what, monotonic())
             self._admit(client)
 
     def _admit(self, client: socket.socket) -> None:
