@@ -55,7 +55,7 @@ def _rule(plan: Plan, planned: PlannedCause, condition: Condition) -> Rule:
     tier = getattr(service.alerting, planned.tier)
     links = {"runbook_url": planned.alert.runbook_url, "dashboard_url": dashboard_link(plan)}
     where = {**cause_labels(service.selector)}
-    on = "{{ with $labels.instance }} on {{ . }}{{ end }}"
+    on = "{{ with $labels.instance }} on {{ . }}{{ end }}" if cause.by_instance else ""
     return {
         "alert": planned.alert.name,
         "expr": pretty(condition.expr, _WIDTH),

@@ -55,7 +55,7 @@ class CauseAlert:
     ``runbook`` is its key in the runbooks; ``symptoms`` are the indicators whose objectives it
     explains.  ``why`` links the condition to the cause, and ``value`` describes the alert's value,
     with a template for it.  ``tier`` is its urgency; ``reads`` are the recorded series of its
-    conditions.
+    conditions.  ``by_instance`` is false where no series of the alert has an instance.
     """
 
     name: str
@@ -68,6 +68,7 @@ class CauseAlert:
     value: str = ""
     tier: str = "cause"
     reads: tuple[Recording, ...] = ()
+    by_instance: bool = True
 
 
 def conditions(alert: CauseAlert, scope: Scope) -> tuple[Condition, ...]:
@@ -216,6 +217,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         signal_unavailable,
         value="Servers without {{ $labels.signal }}: {{ $value }}",
         tier="ticket",
+        by_instance=False,
     ),
     CauseAlert(
         "ModelNotReady",

@@ -257,7 +257,7 @@ def test_generations_of_trtllm_serve_are_those_of_1_4_under_their_own_names() ->
         assert (metric.kind, metric.labels, metric.edges) == (same.kind, same.labels, same.edges)
         assert not metric.edges_from
     assert "trtllm_cache_config_info" in named("trtllm-1.3").metrics
-    renamed = newest.became("trtllm_cache_config_info")
+    renamed = newest.rename_of("trtllm_cache_config_info")
     assert renamed
     assert renamed.now == "trtllm_kv_cache_config_info"
 

@@ -121,8 +121,10 @@ def test_any_of_a_union_may_be_the_server() -> None:
     latency = both.metrics["vllm:e2e_request_latency_seconds"]
     assert latency.labels == {"model", "version", "model_name", "engine", "le"}
     assert {2.5, 7680.0} <= {*latency.edges}
-    assert both.became("vllm:time_per_output_token_seconds_bucket") is None  # Triton still has it
-    assert both.became("vllm:gpu_cache_usage_perc") is not None
+    assert (
+        both.rename_of("vllm:time_per_output_token_seconds_bucket") is None
+    )  # Triton still has it
+    assert both.rename_of("vllm:gpu_cache_usage_perc") is not None
 
 
 def test_everything_has_all_there_is() -> None:

@@ -92,7 +92,7 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
     out, err = capsys.readouterr()
     *lines, summary = out.splitlines()
     assert sorted(lines) == [f"wrote out/{path}" for path in written]
-    assert summary == "29 files: 29 written"
+    assert summary == "30 files: 30 written"
     assert err == ""
 
 
@@ -219,7 +219,7 @@ def test_a_second_run_writes_nothing(capsys):
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out") == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-    assert capsys.readouterr().out == "29 files: 29 current\n"
+    assert capsys.readouterr().out == "30 files: 30 current\n"
 
 
 def test_only_what_changed_is_written(capsys):
@@ -229,7 +229,7 @@ def test_only_what_changed_is_written(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     assert capsys.readouterr().out.splitlines() == [
         "wrote out/dashboards/chat.json",
-        "29 files: 28 current, 1 written",
+        "30 files: 29 current, 1 written",
     ]
 
 
@@ -332,7 +332,7 @@ def test_check_is_content_with_current_files(capsys):
     run("chat.yaml", "-o", "out")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 0
-    assert capsys.readouterr().out == "29 files: 29 current\n"
+    assert capsys.readouterr().out == "30 files: 30 current\n"
 
 
 def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
@@ -344,7 +344,7 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     assert run("chat.yaml", "-o", "out", "--check") == 1
     out, err = capsys.readouterr()
     assert tree() == before
-    assert err == "20 files: 3 current, 17 to write, 9 to remove\n"
+    assert err == "21 files: 3 current, 18 to write, 9 to remove\n"
     headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
     page = "out/runbooks/chat/ChatFirstTokenErrorBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exporter.sources.exposition.incremental_reader import ExpositionReader
@@ -89,6 +89,7 @@ def test_every_body_is_read_as_if_it_were_the_first(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 3000))
+@example([b"\x80"], 1104)
 def test_damaged_bodies_are_read_as_if_they_were_the_first(
     damages: list[bytes], place: int
 ) -> None:

@@ -629,3 +629,8 @@ def severities(path: Path, *options: str) -> list[str]:
     result = CliRunner().invoke(lint, [str(path), "--format", "json", *options])
     findings = json.loads(result.stdout)["findings"]
     return [each["severity"] for each in findings if each["check"] == "TL016"]
+
+
+def test_one_plus_a_ratio_of_rates_is_no_clamped_divisor(tmp_path: Path) -> None:
+    query = "1 / (1 + sum(rate(a_total[5m])) / sum(rate(b_total[5m])))"
+    assert "TL014" not in ids(tmp_path, dashboard(panel(query)))

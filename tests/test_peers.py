@@ -72,8 +72,10 @@ def test_without_go_our_rules_alone_are_evaluated(monkeypatch: pytest.MonkeyPatc
     assert tool == "tokenslo"
     groups = yaml.safe_load(files[tool])["groups"]
     assert [group["name"] for group in groups] == [
+        "m0/signals",
         "m0/availability",
         "m0/e2e",
+        "m1/signals",
         "m1/availability",
         "m1/e2e",
     ]

@@ -94,6 +94,8 @@ def _with_values(layout: _Layout, last_words: list[bytes]) -> dict[str, ParsedFa
         last_words[position] != word for position, word in layout.comments
     ):
         return None
+    if not b"".join(last_words).isascii():  # lines that are skipped must be UTF-8 as well
+        return None
     chosen = list(compress(last_words, layout.chosen))
     if b"_" in b"".join(chosen):  # float() would take 1_000
         return None

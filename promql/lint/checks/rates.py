@@ -236,8 +236,11 @@ def _divisor(node: Binary, context: LintContext) -> Iterator[Hit]:
     match divisor:
         case Call(function="clamp_min", args=(expr, least)) if _is_rate(expr):
             held = expr, least
-        case Binary(op="+", left=one, right=other) if _is_rate(one) or _is_rate(other):
-            held = (one, other) if _is_rate(one) else (other, one)
+        case Binary(op="+", left=one, right=other):
+            if _is_rate(one) and not _is_ratio(one):
+                held = one, other
+            elif _is_rate(other) and not _is_ratio(other):
+                held = other, one
         case Binary(op="or", left=expr, right=other) if _is_rate(expr):
             fallback = bare(other)
             time_ = any(
@@ -265,6 +268,11 @@ def _divisor(node: Binary, context: LintContext) -> Iterator[Hit]:
 
 
 _TIMES = ("s", "ms", "us")
+
+
+def _is_ratio(node: Expr) -> bool:
+    node = bare(node)
+    return isinstance(node, Binary) and node.op == "/" and calls(node.right, RATES)
 
 
 def _is_rate(node: Expr) -> bool:
