@@ -60,7 +60,7 @@ tokenslo_signal_info{method="trtllm_finished",model="llama",quality="estimate",s
 tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="sequences_active",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_waiting",model="llama",quality="estimate",signal="sequences_waiting",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="kv_utilization",version="1"} 1.0
-# HELP tokenslo_model_info What the server says it runs; always 1.
+# HELP tokenslo_model_info Models that the server reports, with their backend; always 1.
 # TYPE tokenslo_model_info gauge
 tokenslo_model_info{backend="tensorrtllm",decoupled="true",model="llama",version="1"} 1.0
 tokenslo_model_info{backend="python",decoupled="false",model="tokenizer",version="1"} 1.0

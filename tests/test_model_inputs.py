@@ -51,7 +51,7 @@ async def test_a_model_without_it_is_not_and_is_looked_at_again_later(
             assert inputs.input_of("chat") == ""
             await until(lambda: asked)
         assert len(asked) == 1
-        monkeypatch.setattr(model_inputs, "ASK_SOON", 0.0)
+        monkeypatch.setattr(model_inputs, "RETRY_SECONDS", 0.0)
         inputs = await made(url)
         inputs.input_of("chat")
         await until(lambda: len(asked) == 2)
@@ -60,7 +60,7 @@ async def test_a_model_without_it_is_not_and_is_looked_at_again_later(
 
 
 async def test_a_server_that_is_not_there_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_inputs, "ASK_SOON", 0.0)
+    monkeypatch.setattr(model_inputs, "RETRY_SECONDS", 0.0)
     (port,) = free_ports(1)
     inputs = ModelInputs("127.0.0.1", port)
     for _ in range(3):
@@ -72,7 +72,7 @@ async def test_a_server_that_is_not_there_is_asked_again(monkeypatch: pytest.Mon
 
 
 async def test_a_malformed_answer_is_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_inputs, "ASK_SOON", 0.0)
+    monkeypatch.setattr(model_inputs, "RETRY_SECONDS", 0.0)
     good = '{"input": [{"name": "return_perf_metrics"}]}'
     answers = ["[1", "{}", "[]", good]
 

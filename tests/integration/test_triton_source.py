@@ -154,7 +154,7 @@ async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Sideca
     await asyncio.sleep(1.0)
     await sidecar.poll()
     assert sidecar.outcomes("tensorrt_llm") == {"ok": 1}
-    assert "cancelled ones among them" in sidecar.state("tensorrt_llm", "requests").note
+    assert "including cancelled ones" in sidecar.state("tensorrt_llm", "requests").note
     disconnects = sidecar.state("tensorrt_llm", "disconnects")
     assert disconnects.quality == "unavailable"
     assert "observe the streams" in disconnects.fix
