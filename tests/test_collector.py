@@ -64,21 +64,21 @@ tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",sig
 # TYPE tokenslo_model_info gauge
 tokenslo_model_info{backend="tensorrtllm",decoupled="true",model="llama",version="1"} 1.0
 tokenslo_model_info{backend="python",decoupled="false",model="tokenizer",version="1"} 1.0
-# HELP tokenslo_source_up Whether the last reading of a source succeeded.
+# HELP tokenslo_source_up Whether the last scrape of a source succeeded.
 # TYPE tokenslo_source_up gauge
 tokenslo_source_up{source="triton"} 1.0
 tokenslo_source_up{source="triton/statistics"} 0.0
-# HELP tokenslo_source_age_seconds Age of the last successful scrape of a source.
+# HELP tokenslo_source_age_seconds Time since the last successful scrape of a source.
 # TYPE tokenslo_source_age_seconds gauge
 tokenslo_source_age_seconds{source="triton"} 0.5
-# HELP tokenslo_source_read_seconds How long the last reading of a source took.
+# HELP tokenslo_source_read_seconds Duration of the last scrape of a source.
 # TYPE tokenslo_source_read_seconds gauge
 tokenslo_source_read_seconds{source="triton"} 0.012
-# HELP tokenslo_source_errors_total Readings of a source that failed, by kind of failure.
+# HELP tokenslo_source_errors_total Failed scrapes of a source, by kind of failure.
 # TYPE tokenslo_source_errors_total counter
 tokenslo_source_errors_total{kind="timeout",source="triton"} 2.0
 tokenslo_source_errors_total{kind="status",source="triton/statistics"} 3.0
-# HELP tokenslo_engine_stats_age_seconds Time since the engine last published an iteration; grows while it is idle or stuck.
+# HELP tokenslo_engine_stats_age_seconds Time since the engine last published an iteration; grows while the engine is idle or stuck.
 # TYPE tokenslo_engine_stats_age_seconds gauge
 tokenslo_engine_stats_age_seconds{model="llama",version="1"} 0.25
 """  # noqa: E501
