@@ -93,7 +93,7 @@ class RateLimit(logging.Filter):
 
 
 @dataclass(slots=True)
-class _Problem:
+class _OngoingProblem:
     since: float
     count: int = 0
 
@@ -102,13 +102,13 @@ class ProblemLog:
     """Logs each problem once at its start and once at its end, not at each recurrence."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Problem] = {}
+        self._open: dict[str, _OngoingProblem] = {}
 
     def failed(self, what: str, why: str, now: float, cause: Exception | None = None) -> None:
         """Record that ``what`` failed at ``now`` (seconds); log ``cause`` with its traceback."""
         if what not in self._open:
             LOG.warning("%s: %s", what, why, exc_info=cause)
-        self._open.setdefault(what, _Problem(now)).count += 1
+        self._open.setdefault(what, _OngoingProblem(now)).count += 1
 
     def recovered(self, what: str, now: float) -> None:
         """Record that ``what`` works at ``now`` (seconds)."""

@@ -299,7 +299,7 @@ class _Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drafts:
+class _DraftCounts:
     """How many tokens were drafted for a sequence, and how many of them will be accepted."""
 
     drafted: int
@@ -311,7 +311,7 @@ class _Batch:
     generation: list[_Sequence]
     context: list[tuple[_Sequence, int]]
     paused: list[_Sequence]
-    drafts: dict[int, _Drafts]
+    drafts: dict[int, _DraftCounts]
     grown: int
     iteration: int
 
@@ -436,7 +436,7 @@ class SimulatedEngine:
     def _advance(self, sequence: _Sequence, batch: _Batch, now: float) -> Iterator[EngineEvent]:
         sequence.advances += 1
         sequence.last_iteration = batch.iteration
-        drafts = batch.drafts.get(sequence.id, _Drafts(0, 0))
+        drafts = batch.drafts.get(sequence.id, _DraftCounts(0, 0))
         sequence.drafted += drafts.drafted
         sequence.accepted += drafts.accepted
         end = sequence.generated + 1 + drafts.accepted
@@ -513,12 +513,12 @@ class SimulatedEngine:
         left = sequence.request.max_tokens - sequence.generated - 1
         return min(self.settings.draft_tokens, left)
 
-    def _draft(self, drafted: int) -> _Drafts:
+    def _draft(self, drafted: int) -> _DraftCounts:
         """Draw how many of the drafts are accepted."""
         accepted = 0
         while accepted < drafted and self._random.random() < self.settings.acceptance:
             accepted += 1
-        return _Drafts(drafted, accepted)
+        return _DraftCounts(drafted, accepted)
 
     def _make_room(self, running: list[_Sequence]) -> list[_Sequence]:
         """Give every running sequence its next blocks, at the cost of the newest if need be."""

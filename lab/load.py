@@ -106,7 +106,7 @@ class LoadSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class _Api:
+class _LoadApi:
     """Path, request body and text of events of an API."""
 
     path: str
@@ -120,18 +120,18 @@ def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return choices[0] if choices else {}
 
 
-_APIS: Mapping[Protocol, _Api] = {
-    "generate": _Api(
+_APIS: Mapping[Protocol, _LoadApi] = {
+    "generate": _LoadApi(
         path="/v2/models/{model}/generate_stream",
         prompt=lambda _, text: {"text_input": text},
         text=lambda event: event.get("text_output"),
     ),
-    "completions": _Api(
+    "completions": _LoadApi(
         path="/v1/completions",
         prompt=lambda model, text: {"model": model, "prompt": text},
         text=lambda event: _choice(event).get("text"),
     ),
-    "chat": _Api(
+    "chat": _LoadApi(
         path="/v1/chat/completions",
         prompt=lambda model, text: {
             "model": model,

@@ -34,7 +34,7 @@ _CHECK_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class _Stream:
+class _SimulatedStream:
     """One request on its way to its client; ``arrived`` is monotonic, in seconds."""
 
     sender: Any
@@ -56,7 +56,7 @@ class TritonPythonModel:
         self._publisher = Publisher(pb_utils.MetricFamily, name, version, self._settings.publish)
         self._first_response = self._make_first_response({"model": name, "version": version})
         self._frozen = False
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _SimulatedStream] = {}
         # A sender must not be used after its final flag.
         self._lock = threading.Lock()
         self._driver = Driver(SimulatedEngine(engine))
@@ -81,7 +81,7 @@ class TritonPythonModel:
         fail_after = json.loads(request.parameters() or "{}").get("fail_after")
         sender, streaming = request.get_response_sender(), bool(_input(request, "stream", False))
         timed = bool(_input(request, "return_perf_metrics", False))
-        stream = _Stream(sender, streaming, timed, len(prompt), time.monotonic())
+        stream = _SimulatedStream(sender, streaming, timed, len(prompt), time.monotonic())
         try:
             with self._lock:
                 work = EngineRequest(prompt, max_tokens, fail_after)
@@ -90,7 +90,7 @@ class TritonPythonModel:
             self._answer(stream, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _deliver(self, stream: _Stream, event: EngineEvent) -> None:
+    def _deliver(self, stream: _SimulatedStream, event: EngineEvent) -> None:
         """Forward one engine event to the client; runs on the engine's thread."""
         if event.index is not None:
             stream.words.append(f"token{event.index} ")
@@ -110,13 +110,13 @@ class TritonPythonModel:
             self._streams.pop(event.request_id, None)
             stream.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _times(self, stream: _Stream, event: EngineEvent) -> list[Any]:
-        """Return the tensors of ``return_perf_metrics``, if they are asked for and known."""
+    def _times(self, stream: _SimulatedStream, event: EngineEvent) -> list[Any]:
+        """Return the tensors of ``return_perf_metrics``, if they are requested and known."""
         if not (stream.timed and event.metrics):
             return []
         return list(_time_tensors(event.metrics.since(self._driver.epoch)))
 
-    def _answer(self, stream: _Stream, response: Any) -> None:
+    def _answer(self, stream: _SimulatedStream, response: Any) -> None:
         stream.sender.send(response)
         if not stream.answered and self._first_response:
             # Whole milliseconds, cut off, as the server's own.

@@ -130,7 +130,7 @@ def _refuse_other_platforms() -> None:
 
 
 def _is_enough(libc: str, version: str) -> bool:
-    """Whether this is the C library that the wheel asks for (manylinux_2_35)."""
+    """Whether this is a C library that the wheel supports (manylinux_2_35)."""
     return libc == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
 
 
@@ -163,6 +163,6 @@ def _provide_libpython(stub: Path, libraries: Path, say: Say) -> None:
 
 
 def _starts(stub: Path) -> bool:
-    """Whether the loader finds all of the stub's libraries; the stub then asks for arguments."""
+    """Whether the loader finds all libraries of the stub, which then complains about arguments."""
     done = subprocess.run([stub], capture_output=True, text=True)
     return "Expected" in done.stderr

@@ -23,6 +23,8 @@ FOLDERS = (
     "alerts",
     "dashboards",
     "documents",
+    "exporter",
+    "lab",
     "promql",
     "runbooks",
     "slos",

@@ -107,7 +107,7 @@ class _Opaque(Exception):  # noqa: N818 - no error
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _RewritePlan:
     """How to rewrite a message.
 
     ``head`` is the head to forward, without the empty line.  ``whole`` changes a complete body,
@@ -125,7 +125,7 @@ class _RequestPlanner:
         self._input_of = input_of
         self._pending = pending
 
-    def plan(self, head: bytes) -> _Plan:
+    def plan(self, head: bytes) -> _RewritePlan:
         found = request(head)
         framing = body_of_request(found)
         names = {name for name, _ in found.fields}
@@ -139,7 +139,7 @@ class _RequestPlanner:
         elif _OPENAI.match(head) and b"x-trtllm-return-metrics" not in names:
             kind, head = "openai", b"%b\r\n%b" % (head, RETURN_METRICS_HEADER)
         self._pending.append(_PendingResponse(kind, found.method))
-        return _Plan(head, framing, whole)
+        return _RewritePlan(head, framing, whole)
 
     def done(self, changed: bool) -> None:
         """Record whether the body of the last request was changed."""
@@ -151,16 +151,16 @@ class _ResponsePlanner:
     def __init__(self, pending: deque[_PendingResponse]) -> None:
         self._pending = pending
 
-    def plan(self, head: bytes) -> _Plan:
+    def plan(self, head: bytes) -> _RewritePlan:
         found = response(head)
         framing = body_of_response(found, self._pending[0].method) if self._pending else None
         if framing is None:
             raise _Opaque
         if framing.interim:
-            return _Plan(head, framing)
+            return _RewritePlan(head, framing)
         pending = self._pending.popleft()
         if framing.body is BodyFraming.NONE and pending.kind == "kserve":
-            return _Plan(head, framing)
+            return _RewritePlan(head, framing)
         kind = b",".join(values(found.fields, b"content-type"))
         events = kind.startswith(b"text/event-stream")
         is_sized = framing.body is BodyFraming.LENGTH
@@ -177,7 +177,7 @@ class _ResponsePlanner:
                 if events
                 else DocumentRewriter(without_document_timing)
             )
-        return _Plan(head, framing, whole, changing)
+        return _RewritePlan(head, framing, whole, changing)
 
     def done(self, changed: bool) -> None:
         """Do nothing: no message depends on a response."""
@@ -195,7 +195,7 @@ class _Rewriter:
         self.raw = False
         self._side = side
         self._messages = MessageParser(self._head, self._pass, self._end, self._framed)
-        self._plan: _Plan | None = None
+        self._plan: _RewritePlan | None = None
         self._changing: EventRewriter | DocumentRewriter | None = None
         self._chunked = False
         self._held_start = b""

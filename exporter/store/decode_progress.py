@@ -48,7 +48,7 @@ class Decoding:
 
 
 @dataclass(frozen=True, slots=True)
-class _EngineState:
+class _TrackedEngine:
     """One engine at the last update.
 
     ``produced_at`` is when it last produced something, ``progressed_at`` when it last produced
@@ -91,7 +91,7 @@ class DecodeProgress:
     def __init__(self, stuck_after: float, unwatched_after: float) -> None:
         self._stuck_after = stuck_after
         self._unwatched_after = unwatched_after
-        self._engines: dict[Model, _EngineState] = {}
+        self._engines: dict[Model, _TrackedEngine] = {}
 
     def update(self, view: View, now: float) -> None:
         """Update the progress from a view of ``now`` (seconds, which must not go backwards)."""
@@ -120,7 +120,7 @@ class DecodeProgress:
 
     def _engine_state(
         self, model: Model, states: Mapping[str, SignalState], view: View, now: float
-    ) -> _EngineState:
+    ) -> _TrackedEngine:
         before = self._engines.get(model)
         age = view.engine_stats_age.get(model)
         totals, active = _totals(states), _gauge(states, "sequences_active")
@@ -137,7 +137,7 @@ class DecodeProgress:
         worked = before is not None and watched and bool(before.active and active)
         # Iterations of an idle engine are no progress: streams may wait in front of it.
         iterated = before is not None and bool(active) and produced - before.produced_at > _SNAPSHOT
-        return _EngineState(
+        return _TrackedEngine(
             at=now,
             totals=totals,
             progressed_at=max(before.progressed_at, produced) if before and worked else now,
@@ -183,7 +183,7 @@ class DecodeProgress:
             self._engines[model] = replace(state, stall=replace(state.stall, seconds=0.0))
 
     def _decoding(
-        self, state: _EngineState, states: Mapping[str, SignalState], now: float
+        self, state: _TrackedEngine, states: Mapping[str, SignalState], now: float
     ) -> Decoding:
         progressing, reason = self._at_taps(state.stall)
         if progressing is not False:
@@ -205,7 +205,7 @@ class DecodeProgress:
         )
 
     def _in_engine(
-        self, state: _EngineState, states: Mapping[str, SignalState], now: float
+        self, state: _TrackedEngine, states: Mapping[str, SignalState], now: float
     ) -> tuple[bool | None, str]:
         if state.active is None:
             why = states["sequences_active"].note if "sequences_active" in states else ""

@@ -210,7 +210,7 @@ class PytorchRecords:
 
 
 class _KvDeltas:
-    """What the KV cache did since it was last told (kvCacheIterationStats)."""
+    """Activity of the KV cache since the last record (kvCacheIterationStats)."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
         self._interval = settings.kv_iteration_interval
@@ -229,7 +229,7 @@ class _KvDeltas:
         self._generation += generation_blocks
 
     def emit(self, iteration: int, cache: KvCacheStats) -> Json:
-        """Return the key and its value, or nothing if this iteration does not tell."""
+        """Return the key and its value, nothing if this iteration does not report it."""
         if not self._interval or iteration % self._interval:
             return {}
         pairs = zip(self._seen, self._told, strict=True)

@@ -34,7 +34,7 @@ class BodyReader(Protocol):
 
 
 class Buffer:
-    """The engine's records that nobody has fetched; the oldest go when there are too many.
+    """Records of the engine that are not fetched yet; drops the oldest ones when full.
 
     Records come from the engine's thread.
     """

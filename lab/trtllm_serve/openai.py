@@ -30,7 +30,7 @@ class BadRequest(Exception):  # noqa: N818 - the API's own word for it
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """What a client asks for."""
+    """The fields of a completion request."""
 
     model: str
     prompt: tuple[Hashable, ...]
@@ -121,7 +121,7 @@ class CompletionWriter:
         return b""
 
     def take(self, event: EngineEvent) -> bytes:
-        """Take in an event; return what a stream sends at once, which may be nothing."""
+        """Handle an event; return the bytes that a stream sends for it, which may be none."""
         if event.index is not None:
             self._add(event.index)
         if event.final:

@@ -66,7 +66,7 @@ _FULL = ("1.4",)
 
 
 @dataclass(frozen=True, slots=True)
-class _Timing:
+class _RequestTiming:
     """A histogram of a time of a request; nothing is observed where it is 0 or never came to be."""
 
     name: str
@@ -135,7 +135,7 @@ def _occupancy(record: Json) -> float | None:
 
 
 def _window(key: str) -> Callable[[Json], float | None]:
-    """Read what the KV cache did since it was last told, of all windows together."""
+    """Read the activity of the KV cache since the last record, summed over all windows."""
 
     def read(record: Json) -> float | None:
         windows = record.get("kvCacheIterationStats")
@@ -145,49 +145,49 @@ def _window(key: str) -> Callable[[Json], float | None]:
 
 
 _TIMINGS = (
-    _Timing(
+    _RequestTiming(
         "e2e_request_latency_seconds",
         "Histogram of end to end request latency in seconds.",
         _LONG,
         _between("arrival_time", "last_token_time"),
         _BASIC,
     ),
-    _Timing(
+    _RequestTiming(
         "time_to_first_token_seconds",
         "Histogram of time to first token in seconds.",
         _FIRST_TOKEN,
         _between("arrival_time", "first_token_time"),
         _BASIC,
     ),
-    _Timing(
+    _RequestTiming(
         "time_per_output_token_seconds",
         "Histogram of time per output token in seconds.",
         _PER_TOKEN,
         _per_token,
         _BASIC,
     ),
-    _Timing(
+    _RequestTiming(
         "request_queue_time_seconds",
         "Histogram of time spent in WAITING phase for request.",
         _LONG,
         _between("arrival_time", "first_scheduled_time"),
         _BASIC,
     ),
-    _Timing(
+    _RequestTiming(
         "request_prefill_time_seconds",
         "Histogram of prefill (context) phase duration in seconds.",
         _PREFILL,
         _between("first_scheduled_time", "first_token_time"),
         _FULL,
     ),
-    _Timing(
+    _RequestTiming(
         "request_decode_time_seconds",
         "Histogram of decode (generation) phase duration in seconds.",
         _LONG,
         _between("first_token_time", "last_token_time"),
         _FULL,
     ),
-    _Timing(
+    _RequestTiming(
         "request_inference_time_seconds",
         "Histogram of total inference duration in seconds.",
         _LONG,

@@ -63,7 +63,7 @@ class RequestFeed:
             self._lost_at = now
 
     def report(self, now: float) -> Iterator[Measurement | Missing]:
-        """Tell every signal that single requests have, or why not if something is wrong."""
+        """Yield every signal of single requests, or why it is unavailable."""
         measurements = self._timings.measurements()
         if now - self._lost_at >= LOSSY_FOR and measurements:
             yield from measurements
