@@ -25,7 +25,7 @@ import yaml
 from alerts.layout import document
 from bench import peers
 from bench.peers import COMPARED
-from lab import parts, prometheus
+from lab import prometheus, toolchain
 from slos.durations import parse_duration
 from slos.events import MINUTE
 from slos.names import BAD, TARGET, TOTAL, series_labels
@@ -231,8 +231,8 @@ def main(*histories: str) -> None:
     """Print the costs on the named histories, on both by default."""
     if not shutil.which("go"):
         print("Go is not installed: Sloth and Pyrra are left out.", end="\n\n")
-    server = parts.program("prometheus", print)
-    print(parts.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
+    server = toolchain.program("prometheus", print)
+    print(toolchain.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
     print(f"{'history':<7} {'rules':<8} {'CPU s / minute':>14} {'evaluation s / minute':>21}")
     with TemporaryDirectory() as name:
         for title in histories or HISTORIES:

@@ -20,7 +20,7 @@ import yaml
 
 import alerts.rules
 from alerts.layout import document
-from lab import parts
+from lab import toolchain
 from promql.expr import decimal_text
 from slos.burn import pairs
 from slos.durations import format_duration, parse_duration
@@ -66,7 +66,7 @@ def built(name: str) -> Path:
 
     def build(home: Path) -> None:
         found = json.loads(
-            parts.run(name, ["go", "mod", "download", "-json", f"{module}@{version}"])
+            toolchain.run(name, ["go", "mod", "download", "-json", f"{module}@{version}"])
         )
         source = home / "source"
         shutil.copytree(found["Dir"], source)
@@ -74,10 +74,10 @@ def built(name: str) -> Path:
             path.chmod(path.stat().st_mode | 0o200)
         (source / "ui/build").mkdir(parents=True, exist_ok=True)  # embedded; not in the module
         (source / "ui/build/index.html").touch()
-        parts.run(name, ["go", "build", "-o", home / name, package], cwd=source)
+        toolchain.run(name, ["go", "build", "-o", home / name, package], cwd=source)
         shutil.rmtree(source)
 
-    return parts.install(f"go-{name}-{version}", build, print) / name
+    return toolchain.install(f"go-{name}-{version}", build, print) / name
 
 
 def sloth(selected: _Selected, target: Decimal, *, optimized: bool = True) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def sloth(selected: _Selected, target: Decimal, *, optimized: bool = True) -> li
     with TemporaryDirectory() as folder:
         given, made = Path(folder, "slo.yaml"), Path(folder, "rules.yaml")
         given.write_text(yaml.safe_dump(spec))
-        parts.run("sloth", [built("sloth"), "generate", "-i", given, "-o", made])
+        toolchain.run("sloth", [built("sloth"), "generate", "-i", given, "-o", made])
         return yaml.safe_load(made.read_text())["groups"]  # type: ignore[no-any-return]
 
 
@@ -132,7 +132,7 @@ def pyrra(selected: _Selected, target: Decimal, *, native: bool = False) -> list
         made.mkdir()
         given.write_text(yaml.safe_dump(spec))
         command = [built("pyrra"), "generate", f"--config-files={folder}/*.yaml"]
-        parts.run("pyrra", [*command, f"--prometheus-folder={made}", "--generic-rules"])
+        toolchain.run("pyrra", [*command, f"--prometheus-folder={made}", "--generic-rules"])
         return [
             group
             for path in sorted(made.iterdir())

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from bench import peers
 from bench.peers import COMPARED
-from lab import parts, prometheus
+from lab import prometheus, toolchain
 from slos.durations import format_duration
 from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare, record
 from tests.rule_values.recordings import EVERY, OBJECTIVES, Tool, tokenslo, tools
@@ -167,8 +167,8 @@ def main(*tables: str) -> None:
         wanted -= OF_GO
     if not wanted:
         return
-    server = parts.program(f"prometheus{release}", print)
-    print(parts.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
+    server = toolchain.program(f"prometheus{release}", print)
+    print(toolchain.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
     start = partial(prometheus.start, server)
     with TemporaryDirectory() as name:
         folder = Path(name)

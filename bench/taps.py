@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.exposition import exposition
 from bench.streams.processes import Cpu, Worker, child, memory, nginx, proxying, sidecar
-from lab import parts
+from lab import toolchain
 from lab.process import HOST, ServerError, ServerProcess, free_ports, get
 
 ROUNDS = 4
@@ -115,7 +115,7 @@ def main() -> None:
 def _costs(bench: Bench, folder: Path) -> None:
     plain, captured = bench.ports
     with ExitStack() as stack:
-        program = parts.program("nginx", lambda text: print(text, file=sys.stderr))
+        program = toolchain.program("nginx", lambda text: print(text, file=sys.stderr))
         other = stack.enter_context(nginx(program, folder, plain))
         tap, port = proxying(folder, plain)
         stack.enter_context(tap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import parts
+from lab import toolchain
 from lab.process import HOST, ServerProcess, serve
 
 
@@ -36,5 +36,5 @@ def start(
         command,
         folder / "alertmanager.log",
         ready="/-/ready",
-        cwd=parts.root(program),
+        cwd=toolchain.root(program),
     )

@@ -45,7 +45,7 @@ def run(settings: StackSettings, *, seconds: float | None, console: Console) -> 
 
     On a terminal the view is live; in a pipe the addresses are printed first, then the summary.
     Progress goes to the terminal, or to standard error if that is one.  Raises
-    lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
+    lab.toolchain.MissingPart, lab.toolchain.PartError or lab.process.ServerError.
     """
     terminal = console if console.is_terminal else Console(stderr=True)
 

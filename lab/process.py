@@ -13,8 +13,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Self, TypeVar
 
-from lab import keeper
-from lab.parts import tail
+from lab import process_supervisor
+from lab.toolchain import tail
 
 HOST = "127.0.0.1"
 _PORT_ATTEMPTS = 5
@@ -39,14 +39,14 @@ class ServerProcess:
     """A running server on loopback ports; leaving its `with` block stops it.
 
     `log` holds its standard output and error; `pid` is the server's own process, whose memory and
-    CPU time can be read, and `keeper` the parent of that process.
+    CPU time can be read, and `supervisor` the parent of that process.
     """
 
     name: str
     ports: tuple[int, ...]
     log: Path
     pid: int
-    keeper: subprocess.Popen[str]
+    supervisor: subprocess.Popen[str]
 
     @property
     def url(self) -> str:
@@ -56,7 +56,7 @@ class ServerProcess:
     @property
     def exit_code(self) -> int | None:
         """Its exit code, 128 + n if signal n ended it, None while it runs."""
-        return self.keeper.poll()
+        return self.supervisor.poll()
 
     @property
     def alive(self) -> bool:
@@ -65,9 +65,9 @@ class ServerProcess:
 
     def stop(self) -> None:
         """End its process group: SIGTERM, the grace it was started with, SIGKILL."""
-        assert self.keeper.stdin  # noqa: S101
-        self.keeper.stdin.close()
-        self.keeper.wait()
+        assert self.supervisor.stdin  # noqa: S101
+        self.supervisor.stdin.close()
+        self.supervisor.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +140,14 @@ def _keep(
     """Start the command under a supervisor; return its process id and the supervisor."""
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(grace), *map(str, command)],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                process_supervisor.__file__,
+                str(grace),
+                *map(str, command),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from lab import parts
-from lab.parts import tail
+from lab import toolchain
 from lab.process import HOST, ServerError, ServerProcess, get, serve
+from lab.toolchain import tail
 
 
 class Prometheus(ServerProcess):
@@ -62,7 +62,7 @@ def start(
         command,
         folder / "prometheus.log",
         ready="/-/ready",
-        cwd=parts.root(program),
+        cwd=toolchain.root(program),
     )
 
 

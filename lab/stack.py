@@ -18,13 +18,13 @@ from typing import Literal
 
 import yaml
 
-from lab import parts, prometheus, triton
+from lab import prometheus, toolchain, triton
 from lab import serve as trtllm_serve
 from lab.load import Load, LoadSettings, running_load
-from lab.parts import Say
 from lab.process import HOST, ServerError, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
 from lab.repository import ModelSettings, write_repository
+from lab.toolchain import Say
 from lab.trtllm_serve.settings import ServeSettings
 
 EngineName = Literal["triton", "trtllm-serve"]
@@ -88,10 +88,10 @@ class Stack:
 def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
     """Run the stack until the scope exits.
 
-    Raises lab.parts.MissingPart, lab.parts.PartError or lab.process.ServerError.
+    Raises lab.toolchain.MissingPart, lab.toolchain.PartError or lab.process.ServerError.
     """
     home = triton.install(say) if settings.engine == "triton" else None
-    program = parts.program("prometheus", say) if settings.prometheus else None
+    program = toolchain.program("prometheus", say) if settings.prometheus else None
     with ExitStack() as stack:
         stack.enter_context(claimed(settings.run))
         say("generating rules, dashboards and runbooks")

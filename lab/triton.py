@@ -16,9 +16,9 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import parts
-from lab.parts import MissingPart, PartError, Say
+from lab import toolchain
 from lab.process import HOST, ServerProcess, serve
+from lab.toolchain import MissingPart, PartError, Say
 
 VERSION = "2.51.0"
 _REQUIREMENTS = ("nvidia-pytriton==0.7.0", "numpy<2")
@@ -99,7 +99,7 @@ def _environment(home: Path, python: Path) -> dict[str, str]:
     """
     venv.create(python, symlinks=True)
     packages = next(python.glob("lib/python*/site-packages"))
-    (packages / "models.pth").write_text(f"{home}\n{Path(parts.__file__).parents[1]}\n")
+    (packages / "models.pth").write_text(f"{home}\n{Path(toolchain.__file__).parents[1]}\n")
     path = f"{python / 'bin'}:{os.environ.get('PATH', os.defpath)}"
     return os.environ | {"TRITON_SERVER_CPU_ONLY": "1", "PATH": path}
 
@@ -110,7 +110,9 @@ def install(say: Say) -> Path:
     Raises MissingPart where no such server exists, PartError if the download fails.
     """
     _refuse_other_platforms()
-    return parts.install(f"triton-{VERSION}-python{_PYTHON}", lambda home: _build(home, say), say)
+    return toolchain.install(
+        f"triton-{VERSION}-python{_PYTHON}", lambda home: _build(home, say), say
+    )
 
 
 def _refuse_other_platforms() -> None:
@@ -138,7 +140,7 @@ def _build(home: Path, say: Say) -> None:
     say(f"triton: downloading version {VERSION} from PyPI (74 MB)")
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     options = ["--quiet", "--no-input", "--no-deps", "--only-binary=:all:", "--no-compile"]
-    parts.run("triton", [*pip, *options, "--target", home, *_REQUIREMENTS])
+    toolchain.run("triton", [*pip, *options, "--target", home, *_REQUIREMENTS])
     server = home / "pytriton/tritonserver"
     stub = server / "backends/python/triton_python_backend_stub"
     shutil.copy(server / f"python_backend_stubs/{_PYTHON}/{stub.name}", stub)
@@ -156,7 +158,7 @@ def _provide_libpython(stub: Path, libraries: Path, say: Say) -> None:
         shutil.copy(own, libraries)
     elif not _starts(stub):
         otherwise = f"install {_LIBPYTHON}, or use a Python that has it"
-        package = parts.debian(f"libpython{_PYTHON}", say, "triton", otherwise)
+        package = toolchain.debian(f"libpython{_PYTHON}", say, "triton", otherwise)
         shutil.copy(next(package.glob(f"usr/lib/*/{_LIBPYTHON}")), libraries)
     if not _starts(stub):
         raise PartError(f"triton: {stub} does not start; see the output of `ldd {stub}`")

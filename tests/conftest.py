@@ -18,12 +18,12 @@ import pytest
 from hypothesis import settings
 
 from lab import alertmanager as alertmanager_server
-from lab import parts
 from lab import prometheus as prometheus_server
+from lab import toolchain
 from lab import triton as triton_server
 from lab.alertmanager import Alertmanager
-from lab.parts import MissingPart
 from lab.prometheus import Prometheus
+from lab.toolchain import MissingPart
 from lab.triton import Triton
 from tests.conversion_folder import Folder
 from tests.triton_models import ARGUMENTS, MODELS, write_models
@@ -146,4 +146,4 @@ def _install(config: pytest.Config, name: str) -> Path:
         with capture.global_and_fixture_disabled():
             print(f"\n{text}", file=sys.stderr, flush=True)
 
-    return triton_server.install(say) if name == "triton" else parts.program(name, say)
+    return triton_server.install(say) if name == "triton" else toolchain.program(name, say)

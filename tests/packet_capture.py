@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from lab.parts import MissingPart
+from lab.toolchain import MissingPart
 
 
 def need_capture() -> None:

@@ -21,7 +21,7 @@ from subprocess import run
 import yaml
 
 import alerts
-from lab import parts
+from lab import toolchain
 from slos.load import load_file
 from slos.model import Service
 from slos.plan import plan
@@ -151,7 +151,7 @@ def fail(promtool: str, files: Mapping[str, str], folder: Path) -> bool:
 
 def main(text: str = "") -> int:
     """Judge mutants and print those that survive."""
-    promtool = str(parts.program("promtool", lambda line: print(line, file=sys.stderr)))
+    promtool = str(toolchain.program("promtool", lambda line: print(line, file=sys.stderr)))
     judged = [each for each in mutants() if text in each.name]
     killed, unexpected = 0, 0
     for mutant in judged:

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from lab import demo
 from lab.load import LoadSettings
-from lab.parts import Say
 from lab.repository import ModelSettings
 from lab.stack import StackSettings
+from lab.toolchain import Say
 
 SETTINGS = StackSettings(
     Path("slo.yaml"), "chat", Path("out"), ModelSettings(), LoadSettings(seconds=math.inf)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import parts
+from lab import toolchain
 from tests.rule_mutant_table import mutants
 from tests.rule_mutants import LEAST_KILLED, edited, fail, generated, is_killed
 
@@ -29,7 +29,7 @@ OTHER = [pytest.param(name, marks=pytest.mark.long) for name in BY_NAME if name 
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    return str(parts.program("promtool", lambda text: print(text, file=sys.stderr)))
+    return str(toolchain.program("promtool", lambda text: print(text, file=sys.stderr)))
 
 
 def test_tests_of_unchanged_rules_pass(promtool: str, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from rich.console import Console
 from exporter.doctor.server_config import first_response_edges
 from lab import demo as lab_demo
 from lab.load import LoadSettings, Protocol
-from lab.parts import MissingPart, PartError
 from lab.process import ServerError
 from lab.repository import ModelSettings
 from lab.stack import ENGINES, EngineName, StackSettings
+from lab.toolchain import MissingPart, PartError
 from slos.durations import parse_duration
 from slos.errors import BadValue
 from tokenslo.files import load_all

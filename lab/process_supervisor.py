@@ -1,4 +1,4 @@
-"""Supervise one server: `python keeper.py GRACE COMMAND…`.
+"""Supervise one server: `python process_supervisor.py GRACE COMMAND…`.
 
 The parent process holds the other end of standard input. When that end closes, on purpose or
 because the parent died, the server's whole process group gets SIGTERM,

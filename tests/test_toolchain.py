@@ -15,8 +15,8 @@ from textwrap import dedent
 
 import pytest
 
-from lab import parts, triton
-from lab.parts import MissingPart, PartError
+from lab import toolchain, triton
+from lab.toolchain import MissingPart, PartError
 
 pytest_plugins = ["pytester"]
 
@@ -128,8 +128,10 @@ def fails_to_say(text: str) -> None:
 def test_a_program_on_path_is_taken(cache: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "promtool", "")
     tool(tmp_path / "bin", "prometheus-alertmanager", "")
-    assert parts.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
-    assert parts.program("alertmanager", fails_to_say) == tmp_path / "bin/prometheus-alertmanager"
+    assert toolchain.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
+    assert (
+        toolchain.program("alertmanager", fails_to_say) == tmp_path / "bin/prometheus-alertmanager"
+    )
     assert not cache.exists()
 
 
@@ -143,7 +145,7 @@ def test_a_mirror_under_another_name_is_used(apt: Path, cache: Path, tmp_path: P
     prefix = "http://mirror.example/debian"
     renamed = URIS.replace(prefix, "http://corp.example/apt-proxy").replace("mirror+file", "http")
     uris.write_text(re.sub(".*vendor.*", "", renamed))
-    parts.program("promtool", silent)
+    toolchain.program("promtool", silent)
     assert "deb [target=Packages] http://corp.example/apt-proxy bookworm main\n" in lists(
         cache / "apt"
     )
@@ -179,7 +181,7 @@ def test_a_newer_version_on_the_machine_does_not_matter(
     monkeypatch.setenv("TOKENSLO_CACHE", str(tmp_path / "cache"))
     debian = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: debian)
-    home = parts.debian("prometheus", silent, "prometheus", "")
+    home = toolchain.debian("prometheus", silent, "prometheus", "")
     assert (home / "usr/bin/prometheus").read_text() == "2.42-2"
 
 
@@ -210,7 +212,7 @@ def mirror(folder: Path, suite: str, version: str) -> str:
 
 def test_a_missing_program_is_unpacked_from_debian(apt: Path, cache: Path) -> None:
     said: list[str] = []
-    prometheus = parts.program("prometheus", said.append)
+    prometheus = toolchain.program("prometheus", said.append)
     home = cache / "debian-bookworm/prometheus"
     assert prometheus == home / "usr/bin/prometheus"
     assert os.access(prometheus, os.X_OK)
@@ -222,12 +224,12 @@ def test_a_missing_program_is_unpacked_from_debian(apt: Path, cache: Path) -> No
         "usr/share/javascript/base.js",
     }
     assert prometheus.read_text() == "#!pages in usr//share/prometheus/web//and here"
-    assert parts.root(prometheus) == home
+    assert toolchain.root(prometheus) == home
     assert not list(cache.rglob("*.deb"))
 
 
 def test_only_the_machines_own_debian_mirrors_are_asked(apt: Path, cache: Path) -> None:
-    parts.program("prometheus", silent)
+    toolchain.program("prometheus", silent)
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     signed = f" signed-by={keyring}" if Path(keyring).exists() else ""
     assert (cache / "apt/sources.list").read_text() == "".join(
@@ -251,20 +253,22 @@ def test_only_the_machines_own_debian_mirrors_are_asked(apt: Path, cache: Path) 
 
 
 def test_what_is_installed_is_not_touched_again(apt: Path) -> None:
-    first = parts.program("prometheus", silent)
+    first = toolchain.program("prometheus", silent)
     asked = apt.read_text()
-    assert parts.program("prometheus", fails_to_say) == first
+    assert toolchain.program("prometheus", fails_to_say) == first
     assert apt.read_text() == asked
 
 
 def test_the_lists_of_an_earlier_download_serve_the_next(apt: Path) -> None:
-    parts.program("prometheus", silent)
-    parts.program("alertmanager", silent)
+    toolchain.program("prometheus", silent)
+    toolchain.program("alertmanager", silent)
     assert apt.read_text().count(" update\n") == 1
 
 
 def test_promtool_is_found_in_whichever_package_has_it(apt: Path, cache: Path) -> None:
-    assert parts.program("promtool", silent) == cache / "debian-bookworm/promtool/usr/bin/promtool"
+    assert (
+        toolchain.program("promtool", silent) == cache / "debian-bookworm/promtool/usr/bin/promtool"
+    )
 
 
 def test_what_only_a_newer_release_has_comes_from_that_one(
@@ -273,7 +277,7 @@ def test_what_only_a_newer_release_has_comes_from_that_one(
     tool(tmp_path / "bin", "victoria-metrics", "")  # the machine's own, too old
     said: list[str] = []
     home = cache / "debian-trixie/victoria-metrics"
-    assert parts.program("victoria-metrics", said.append) == home / "usr/bin/victoria-metrics"
+    assert toolchain.program("victoria-metrics", said.append) == home / "usr/bin/victoria-metrics"
     assert said == ["victoria-metrics: downloading from Debian trixie"]
     lists = (cache / "apt-trixie/sources.list").read_text().splitlines()
     assert [line.split("] ")[1] for line in lists] == [
@@ -290,22 +294,22 @@ def test_a_program_of_a_named_release_is_taken_whatever_the_machine_has(
 ) -> None:
     tool(tmp_path / "bin", "promtool", "")
     said: list[str] = []
-    found = [parts.program(f"promtool@{release}", said.append) for release in ("sid", "trixie")]
+    found = [toolchain.program(f"promtool@{release}", said.append) for release in ("sid", "trixie")]
     assert found == [
         cache / f"debian-{release}/promtool/usr/bin/promtool" for release in ("sid", "trixie")
     ]
     assert "promtool: downloading from Debian sid" in said
     # Updates and security updates are for releases that no longer change.
     assert "-" not in "".join(re.findall(r" (\S+) main$", lists(cache / "apt-sid"), re.MULTILINE))
-    assert parts.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
+    assert toolchain.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
 
 
 def test_a_release_that_still_changes_may_lack_a_program(cache: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "apt-get", "echo 'E: no such package'\nexit 100\n")
     with pytest.raises(MissingPart, match="promtool@forky cannot run here: Debian forky, which"):
-        parts.program("promtool@forky", silent)
+        toolchain.program("promtool@forky", silent)
     with pytest.raises(PartError, match="E: no such package"):
-        parts.program("promtool@trixie", silent)
+        toolchain.program("promtool@trixie", silent)
 
 
 def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
@@ -314,7 +318,7 @@ def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
     ubuntu = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: ubuntu)
     with pytest.raises(MissingPart, match="victoria-metrics cannot run here: ubuntu is not Debian"):
-        parts.program("victoria-metrics", silent)
+        toolchain.program("victoria-metrics", silent)
 
 
 def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
@@ -323,7 +327,7 @@ def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
     script = "echo 'Err:1 http://mirror.example bookworm'\necho 'E: no route' >&2\nexit 100\n"
     tool(tmp_path / "bin", "apt-get", script)
     with pytest.raises(PartError) as caught:
-        parts.program("prometheus", silent)
+        toolchain.program("prometheus", silent)
     assert str(caught.value) == (
         "prometheus: `apt-get update --print-uris` failed with exit code 100:\n"
         "  Err:1 http://mirror.example bookworm\n"
@@ -335,7 +339,7 @@ def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
 def test_a_tool_that_is_not_there_is_named(apt: Path, tmp_path: Path) -> None:
     (tmp_path / "bin/dpkg").unlink()
     with pytest.raises(PartError, match="dpkg is not on PATH"):
-        parts.program("prometheus", silent)
+        toolchain.program("prometheus", silent)
 
 
 def test_a_failing_pip_shows_what_it_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,12 +358,12 @@ def test_two_processes_install_once(cache: Path) -> None:
     """The second waits, says so, and takes what the first has built."""
     script = """
         import sys, time
-        from lab import parts
+        from lab import toolchain
         def build(folder):
             print("builds", flush=True)
             sys.stdin.readline()
             (folder / "done").touch()
-        print(parts.install("thing", build, lambda text: print(text, flush=True)))
+        print(toolchain.install("thing", build, lambda text: print(text, flush=True)))
     """
     with start(script) as first, start(script) as other:
         assert first.stdout
@@ -376,18 +380,18 @@ def test_two_processes_install_once(cache: Path) -> None:
 def test_a_killed_installation_is_started_anew(cache: Path) -> None:
     script = """
         import time
-        from lab import parts
+        from lab import toolchain
         def build(folder):
             (folder / "half").touch()
             print("half", flush=True)
             time.sleep(300)
-        parts.install("thing", build, print)
+        toolchain.install("thing", build, print)
     """
     with start(script) as killed:
         assert killed.stdout
         killed.stdout.readline()
         killed.send_signal(signal.SIGKILL)
-    home = parts.install("thing", lambda folder: (folder / "whole").touch(), fails_to_say)
+    home = toolchain.install("thing", lambda folder: (folder / "whole").touch(), fails_to_say)
     assert [file.name for file in home.iterdir()] == ["whole"]
     assert [file.name for file in cache.iterdir() if file.is_dir()] == ["thing"]
 
@@ -398,14 +402,14 @@ def test_a_failed_installation_leaves_nothing(cache: Path) -> None:
         raise PartError("no")
 
     with pytest.raises(PartError):
-        parts.install("thing", build, silent)
+        toolchain.install("thing", build, silent)
     assert not [file for file in cache.iterdir() if file.is_dir()]
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.touch()
     with pytest.raises(PartError) as caught:
-        parts.install("thing", lambda _: None, silent)
+        toolchain.install("thing", lambda _: None, silent)
     assert str(caught.value) == (
         f"thing: {cache}: File exists; set TOKENSLO_CACHE to another folder"
     )
@@ -417,7 +421,7 @@ def test_other_distributions_have_to_bring_their_own(
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "fedora"})
     with pytest.raises(MissingPart) as caught:
-        parts.program(name, silent)
+        toolchain.program(name, silent)
     assert caught.value.part == name
     assert str(caught.value) == (
         f"{name} cannot run here: fedora is not Debian; install it yourself and put {name} on PATH"
@@ -458,13 +462,13 @@ def test_the_cache_is_in_the_checkout_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TOKENSLO_CACHE", raising=False)
-    assert parts.cache() == Path(__file__).parents[1] / ".cache"
-    monkeypatch.setattr(parts, "__file__", str(tmp_path / "site-packages/lab/parts.py"))
+    assert toolchain.cache() == Path(__file__).parents[1] / ".cache"
+    monkeypatch.setattr(toolchain, "__file__", str(tmp_path / "site-packages/lab/toolchain.py"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert parts.cache() == tmp_path / ".cache/tokenslo"
+    assert toolchain.cache() == tmp_path / ".cache/tokenslo"
     monkeypatch.setenv("TOKENSLO_CACHE", "relative")
     monkeypatch.chdir(tmp_path)
-    assert parts.cache() == tmp_path / "relative"
+    assert toolchain.cache() == tmp_path / "relative"
 
 
 USERS = """
