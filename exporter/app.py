@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DEFECT = "internal error, please report it"
+MIN_PAUSE = 0.25
+"""Least share of the interval between the end of a scrape and the next one, for what is served."""
 CHECK_INTERVAL = 1.0
 """Shortest time between checks whether engines decode."""
 
@@ -300,7 +302,7 @@ async def _scrape(
             # A defect in logging objectives must not stop the scrape.
             what = "logging which objectives can be measured"
             problem_log.failed(what, DEFECT, monotonic(), error)
-        await asyncio.sleep(max(0.0, began + interval - monotonic()))
+        await asyncio.sleep(max(MIN_PAUSE * interval, began + interval - monotonic()))
 
 
 async def _scrape_once(

@@ -15,8 +15,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
+from time import monotonic
 
 import aiohttp
 import pytest
@@ -328,6 +330,21 @@ async def test_each_problem_is_logged_when_it_begins_and_when_it_ends(
         "reading scripted/statistics: answered 503",
         "reading scripted/statistics: works again; failed once in N s",
     ]
+
+
+async def test_a_slow_source_leaves_a_pause_between_its_scrapes() -> None:
+    times: list[tuple[float, float]] = []
+
+    class Slow(Scripted):
+        async def snapshot(self, now: float) -> Snapshot:
+            await asyncio.sleep(2 * quick().interval)
+            times.append((now, monotonic()))
+            return await super().snapshot(now)
+
+    async with watching(Slow(good())) as url:
+        await eventually(f"{url}/metrics", lambda *_: len(times) >= 5)
+    pauses = [began - ended for (_, ended), (began, _) in pairwise(times)]
+    assert min(pauses) >= 0.95 * sidecar_module.MIN_PAUSE * quick().interval
 
 
 async def test_a_defect_stops_nothing_and_is_logged_once_with_its_traceback(
