@@ -37,7 +37,8 @@ class RenderGate:
         self._running = 0
         self._closed_until = self._open_until = 0.0
 
-    def rendering_started(self) -> None:
+    @contextmanager
+    def rendering(self) -> Iterator[None]:
         """Close the gate; also pause garbage collection, which stops all threads."""
         self._running += 1
         gc.disable()
@@ -46,23 +47,14 @@ class RenderGate:
             self._closed_until = now + CLOSED_SECONDS
             self._open_until = self._closed_until + OPEN_SECONDS
             self._idle.clear()
-
-    def rendering_ended(self) -> None:
-        """Open the gate if no other rendering is running."""
-        self._running -= 1
-        if not self._running:
-            self._closed_until = 0.0
-            self._idle.set()
-            gc.enable()
-
-    @contextmanager
-    def rendering(self) -> Iterator[None]:
-        """Close the gate for the duration of a rendering."""
-        self.rendering_started()
         try:
             yield
         finally:
-            self.rendering_ended()
+            self._running -= 1
+            if not self._running:
+                self._closed_until = 0.0
+                self._idle.set()
+                gc.enable()
 
     def closed_for(self) -> float:
         """Return the longest time in seconds until the gate opens, 0 if it is open."""
