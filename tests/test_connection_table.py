@@ -372,9 +372,10 @@ def test_an_observer_error_costs_its_own_connection_only(
     assert "secret" not in caplog.text
 
 
-def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
+def first_is_defective(method: str) -> tuple[Net, list[RecordingObserver]]:
+    """Return a net whose first observer fails in a method, and its observers once created."""
     net = Net()
-    made = iter([Defective("expire"), RecordingObserver()])
+    made = iter([Defective(method), RecordingObserver()])
     watchers: list[RecordingObserver] = []
 
     def new() -> RecordingObserver:
@@ -382,6 +383,11 @@ def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
         return watchers[-1]
 
     net.connections = ConnectionTable({8000}, new, net.passed.append, 100)
+    return net, watchers
+
+
+def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
+    net, watchers = first_is_defective("expire")
     for port in (40_000, 40_001):
         net.opened(port)
     net.connections.sweep(net.time)
@@ -391,15 +397,7 @@ def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
 
 
 def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> None:
-    net = Net()
-    made = iter([Defective("gap"), RecordingObserver()])
-    watchers: list[RecordingObserver] = []
-
-    def new() -> RecordingObserver:
-        watchers.append(next(made))
-        return watchers[-1]
-
-    net.connections = ConnectionTable({8000}, new, net.passed.append, 100)
+    net, watchers = first_is_defective("gap")
     for port in (40_000, 40_001):
         net.opened(port)
         watchers[-1].live = 1
