@@ -68,7 +68,7 @@ _Conditions = Mapping[Decimal, Sequence[Condition]]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a tool pages on: conditions by target, evaluated ``every`` so many seconds."""
+    """Paging conditions of a tool by target; ``every`` is its evaluation interval in seconds."""
 
     conditions: _Conditions
     every: int

@@ -152,7 +152,7 @@ _LABELS, _ANNOTATIONS = names_to_text(ALERT_RESERVED), names_to_text(())
 
 
 def _disable(kinds: Sequence[str]) -> Reader:
-    """Read a list of alerts that there shall not be, some of ``kinds``."""
+    """Read a list of disabled alerts, each one of ``kinds``."""
     known = ", ".join(kinds)
 
     def read(value: object, place: Place) -> frozenset[str]:
