@@ -29,7 +29,7 @@ from lab import prometheus, toolchain
 from slos.durations import parse_duration
 from slos.events import MINUTE
 from slos.names import BAD, TARGET, TOTAL, series_labels
-from tests.rule_values.recordings import _Selected
+from tests.rule_values.recordings import IndicatorSelectors
 from tests.rule_values.replay import EPOCH, Replay, Start, replaying
 from tests.rule_values.traffic import (
     DAY,
@@ -60,14 +60,14 @@ _GOOD, _FAILED = 30, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SampleHistory:
     """How long and for how many objectives there is a history."""
 
     days: int
     objectives: int
 
 
-HISTORIES = {"young": History(1, COUNT), "full": History(30, 4)}
+HISTORIES = {"young": SampleHistory(1, COUNT), "full": SampleHistory(30, 4)}
 """A full history of 50 objectives is 345 million samples: few objectives stand for all."""
 
 
@@ -100,8 +100,8 @@ def generated(objectives: int) -> Mapping[str, str]:
     files = {"tokenslo": document("", {"groups": ours}, source="", version="")}
     if not shutil.which("go"):
         return files
-    selected = [_Selected.of(model, name) for model, name in product(names, COMPARED)]
-    theirs: Mapping[str, Callable[[_Selected], Sequence[Mapping[str, Any]]]] = {
+    selected = [IndicatorSelectors.of(model, name) for model, name in product(names, COMPARED)]
+    theirs: Mapping[str, Callable[[IndicatorSelectors], Sequence[Mapping[str, Any]]]] = {
         "Sloth": partial(peers.sloth, target=peers.TARGET),
         "Sloth -o": partial(peers.sloth, target=peers.TARGET, optimized=False),
         "Pyrra": partial(peers.pyrra, target=peers.TARGET),
@@ -112,7 +112,7 @@ def generated(objectives: int) -> Mapping[str, str]:
     }
 
 
-def add_history(replay: Replay, history: History, now: int) -> None:
+def add_history(replay: Replay, history: SampleHistory, now: int) -> None:
     """Write what is scraped of all targets, and what rules recorded that others sum over time."""
     draw = np.random.RandomState(1)
     names = models(history.objectives)
@@ -211,7 +211,7 @@ def _get(replay: Replay, path: str, method: str = "GET") -> str:
         return answer.read().decode()  # type: ignore[no-any-return]
 
 
-def costs(start: Start, folder: Path, history: History) -> Mapping[str, Cost]:
+def costs(start: Start, folder: Path, history: SampleHistory) -> Mapping[str, Cost]:
     """Measure the rules of each tool on a history."""
     rules = folder / "rules.yaml"
     texts = generated(history.objectives)

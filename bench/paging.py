@@ -25,7 +25,7 @@ from slos.events import MINUTE
 from slos.model import Objective, Service
 from slos.plan import plan
 from tests.rule_values.paging import (
-    Condition,
+    BurnRateCondition,
     Count,
     Flags,
     begins,
@@ -33,7 +33,7 @@ from tests.rule_values.paging import (
     rates,
     truth,
 )
-from tests.rule_values.recordings import _Selected
+from tests.rule_values.recordings import IndicatorSelectors
 from tests.rule_values.traffic import (
     DAY,
     HOUR,
@@ -63,11 +63,11 @@ LATE = 330
 """Seconds for which an event is still fading into rates: the base window and a scrape."""
 
 
-_Conditions = Mapping[Decimal, Sequence[Condition]]
+_Conditions = Mapping[Decimal, Sequence[BurnRateCondition]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PagingRules:
     """Paging conditions of a tool by target; ``every`` is its evaluation interval in seconds."""
 
     conditions: _Conditions
@@ -84,30 +84,32 @@ class Rules:
             yield target, evaluations, [each.fires(count, self.every) for each in conditions]
 
 
-def rules(targets: Sequence[Decimal]) -> Mapping[str, Rules]:
+def rules(targets: Sequence[Decimal]) -> Mapping[str, PagingRules]:
     """Return what each tool pages on; without Go, what ours do."""
-    found = {"tokenslo": Rules({each: own_conditions(each) for each in targets}, MINUTE, increases)}
+    found = {
+        "tokenslo": PagingRules({each: own_conditions(each) for each in targets}, MINUTE, increases)
+    }
     if not shutil.which("go"):
         return found
-    selected = _Selected.of("chat", "availability")
+    selected = IndicatorSelectors.of("chat", "availability")
 
     def pages_of(generate: Callable[..., Sequence[Mapping[str, Any]]]) -> _Conditions:
         found = {each: peers.conditions(generate(selected, each)) for each in targets}
         return {target: [one for one in each if one.pages] for target, each in found.items()}
 
     return found | {
-        "Sloth": Rules(pages_of(peers.sloth), MINUTE, rates),
-        "Pyrra": Rules(pages_of(peers.pyrra), 30, rates),
+        "Sloth": PagingRules(pages_of(peers.sloth), MINUTE, rates),
+        "Pyrra": PagingRules(pages_of(peers.pyrra), 30, rates),
     }
 
 
-def own_conditions(target: Decimal) -> Sequence[Condition]:
+def own_conditions(target: Decimal) -> Sequence[BurnRateCondition]:
     """Return what our rules page on, with the usual guard."""
     objective = Objective("availability", "availability", target)
     service = Service("", "chat", window=peers.PERIOD, objectives=(objective,))
     (planned,) = plan(service).objectives
     return [
-        Condition(
+        BurnRateCondition(
             True,
             parse_duration(pair.long),
             parse_duration(pair.short),
@@ -132,7 +134,7 @@ class Pages:
     not_in_truth: int
 
 
-def pages(rules_: Rules, traffic: Traffic, seconds: int) -> Mapping[Decimal, Pages]:
+def pages(rules_: PagingRules, traffic: Traffic, seconds: int) -> Mapping[Decimal, Pages]:
     """Count the pages of a history, by target."""
     made = dict[Decimal, Pages]()
     late = LATE // rules_.every + 1
@@ -181,7 +183,7 @@ def outage(per_minute: int, phase: int) -> Samples:
     return _counters(times, np.diff(good, prepend=0), np.diff(failed, prepend=0))
 
 
-def seconds_to_page(rules_: Rules, per_minute: int) -> Mapping[Decimal, int | None]:
+def seconds_to_page(rules_: PagingRules, per_minute: int) -> Mapping[Decimal, int | None]:
     """Return how long after a total outage the page comes, at the worst moment, by target."""
     slowest: dict[Decimal, int | None] = dict.fromkeys(rules_.conditions, 0)
     for phase in range(0, MINUTE, TICK):

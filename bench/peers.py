@@ -26,14 +26,14 @@ from slos.burn import pairs
 from slos.durations import format_duration, parse_duration
 from slos.model import Service
 from slos.plan import plan
-from tests.rule_values.paging import Condition
+from tests.rule_values.paging import BurnRateCondition
 from tests.rule_values.recordings import (
     EVERY,
     OBJECTIVES,
     TARGET,
-    Recording,
+    IndicatorSelectors,
+    RecordingRule,
     Tool,
-    _Selected,
     tokenslo,
 )
 from tests.rule_values.traffic import DAY
@@ -80,7 +80,9 @@ def built(name: str) -> Path:
     return toolchain.install(f"go-{name}-{version}", build, print) / name
 
 
-def sloth(selected: _Selected, target: Decimal, *, optimized: bool = True) -> list[dict[str, Any]]:
+def sloth(
+    selected: IndicatorSelectors, target: Decimal, *, optimized: bool = True
+) -> list[dict[str, Any]]:
     """Return the rule groups that Sloth generates."""
     window = "[{{.window}}]"
     total = f"sum(rate({selected.total}{window}))"
@@ -106,7 +108,9 @@ def sloth(selected: _Selected, target: Decimal, *, optimized: bool = True) -> li
         return yaml.safe_load(made.read_text())["groups"]  # type: ignore[no-any-return]
 
 
-def pyrra(selected: _Selected, target: Decimal, *, native: bool = False) -> list[dict[str, Any]]:
+def pyrra(
+    selected: IndicatorSelectors, target: Decimal, *, native: bool = False
+) -> list[dict[str, Any]]:
     """Return the rule groups that Pyrra generates, its generic ones too."""
     if native:
         total = selected.total.replace("_count{", "{")
@@ -140,7 +144,7 @@ def pyrra(selected: _Selected, target: Decimal, *, native: bool = False) -> list
         ]
 
 
-def conditions(groups: Iterable[Mapping[str, Any]]) -> Iterator[Condition]:
+def conditions(groups: Iterable[Mapping[str, Any]]) -> Iterator[BurnRateCondition]:
     """Yield the burn-rate conditions of rule groups, each pair of windows once."""
     for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
         labels = rule.get("labels", {})
@@ -151,12 +155,12 @@ def conditions(groups: Iterable[Mapping[str, Any]]) -> Iterator[Condition]:
             factor, budget = Decimal(pair[0][1]), pair[0][2]
             share = 1 - Decimal(budget[3:-1]) if budget[0] == "(" else Decimal(budget)
             wait = parse_duration(rule.get("for", "0s"))
-            yield Condition(pages, long, short, factor * share, wait)
+            yield BurnRateCondition(pages, long, short, factor * share, wait)
 
 
-def tool(name: str, selected: _Selected, groups: Iterable[Mapping[str, Any]]) -> Tool:
+def tool(name: str, selected: IndicatorSelectors, groups: Iterable[Mapping[str, Any]]) -> Tool:
     """Return rule groups in the form that is replayed."""
-    recordings, alerting = list[Recording](), list[tuple[str, int]]()
+    recordings, alerting = list[RecordingRule](), list[tuple[str, int]]()
     ratios, whole, budget = dict[str, str](), "", ""
     for group in groups:
         every = int(parse_duration(group.get("interval", f"{EVERY}s")))
@@ -165,7 +169,7 @@ def tool(name: str, selected: _Selected, groups: Iterable[Mapping[str, Any]]) ->
                 alerting.append((rule["expr"], every))
                 continue
             labels = rule.get("labels", {})
-            recordings.append(Recording(rule["record"], rule["expr"], labels, every))
+            recordings.append(RecordingRule(rule["record"], rule["expr"], labels, every))
             series = f"{rule['record']}{{{_matchers(labels)}}}"
             if found := re.search(r"(?:ratio_rate|burnrate)(\w+)$", rule["record"]):
                 if found[1] == DAYS:
@@ -186,7 +190,7 @@ def _matchers(labels: Mapping[str, str]) -> str:
 
 def real_tools(model: str, name: str) -> Sequence[Tool]:
     """Return our rules and those that the real tools generate, for 30 days."""
-    selected, target = _Selected.of(model, name), TARGET
+    selected, target = IndicatorSelectors.of(model, name), TARGET
     native = () if selected.failed else (pyrra(selected, target, native=True),)
     return [
         tokenslo(model, name, PERIOD),
@@ -207,7 +211,7 @@ def own(model: str, names: Iterable[str]) -> list[dict[str, Any]]:
 def print_sizes() -> None:
     print(f"{'rules':<14} {'objective':<12} {'rules':>5} {'lines':>5} {'longest query':>13}")
     for name in COMPARED:
-        selected = _Selected.of("chat", name)
+        selected = IndicatorSelectors.of("chat", name)
         made = {
             "tokenslo": own("chat", [name]),
             "Sloth": sloth(selected, TARGET),
@@ -230,10 +234,10 @@ def print_sizes() -> None:
 
 def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
     """Return after how many seconds of each error ratio each tool pages, at a target."""
-    selected = _Selected.of("chat", "availability")
+    selected = IndicatorSelectors.of("chat", "availability")
     budget = 1 - target
     of_workbook = [
-        Condition(True, parse_duration(long), parse_duration(long) / 12, rate * budget)
+        BurnRateCondition(True, parse_duration(long), parse_duration(long) / 12, rate * budget)
         for long, rate in WORKBOOK
     ]
     each = {

@@ -22,7 +22,7 @@ from slos.durations import format_duration
 from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare, record
 from tests.rule_values.recordings import EVERY, OBJECTIVES, Tool, tokenslo, tools
 from tests.rule_values.replay import Replay, Start, replaying
-from tests.rule_values.traffic import DAY, HOUR, METRICS, STORIES, Story, play
+from tests.rule_values.traffic import DAY, HOUR, METRICS, STORIES, TrafficScenario, play
 
 PERIODS = [Decimal(days * DAY) for days in (1, 7, 28, 30, 90)]
 *EACH, WORST = STORIES
@@ -48,7 +48,7 @@ of what they generate, with Sloth's optimisation off and Pyrra's native histogra
 """
 
 
-def accuracy(start: Start, folder: Path, story: Story) -> list[Compared]:
+def accuracy(start: Start, folder: Path, story: TrafficScenario) -> list[Compared]:
     """Compare all tools in all periods of one story."""
     history = HISTORY[story.name]
     periods = [period for period in PERIODS if period <= history]
@@ -62,7 +62,7 @@ def accuracy(start: Start, folder: Path, story: Story) -> list[Compared]:
         )
 
 
-def others(start: Start, folder: Path, story: Story) -> list[Compared]:
+def others(start: Start, folder: Path, story: TrafficScenario) -> list[Compared]:
     """Look at our other kinds of objectives."""
     asked = [tokenslo(story.name, name, Decimal(days * DAY)) for name in OTHERS for days in (1, 7)]
     with replaying(start, folder / f"{story.name} others") as replay:

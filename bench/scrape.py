@@ -98,7 +98,7 @@ def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None
     left = iter(bodies)
     known = {name: json.dumps(document).encode() for name, document in documents.items()}
 
-    class Handler(BaseHTTPRequestHandler):
+    class TritonHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -116,7 +116,7 @@ def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), TritonHandler)
     os.write(port, str(server.server_port).encode())
     server.serve_forever()
 
@@ -166,12 +166,12 @@ def peer_seconds(body: bytes) -> float:
     """Return the CPU seconds that prometheus_client takes to write the same scrape."""
     metrics = list(text_string_to_metric_families(body.decode()))
 
-    class Registry(Collector):
+    class ScrapeCollector(Collector):
         def collect(self) -> object:
             return metrics
 
     start = time.process_time()
-    generate_latest(Registry())  # type: ignore[no-untyped-call]
+    generate_latest(ScrapeCollector())  # type: ignore[no-untyped-call]
     return time.process_time() - start
 
 

@@ -62,7 +62,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Sample:
+class TapCost:
     """One run: CPU seconds per token by either clock, and how old tokens were when they came."""
 
     run: float
@@ -81,13 +81,13 @@ class Bench:
         self._clients = Worker(stack, "bench.streams.clients")
         self._server.line()
 
-    def measure(self, case: Case, peer: Peer, seconds: float = SECONDS) -> Sample:
+    def measure(self, case: Case, peer: Peer, seconds: float = SECONDS) -> TapCost:
         """Let clients follow streams by way of a peer."""
         with self.streaming(case, peer.port, WARM_UP, seconds):
             before, used = self.sent(), peer.cpu()
             after, used_then = self.sent(), peer.cpu()
         used, tokens = used_then - used, after - before
-        return Sample(used.run / tokens, used.clock / tokens, self._ages["p50"], self._ages["p99"])
+        return TapCost(used.run / tokens, used.clock / tokens, self._ages["p50"], self._ages["p99"])
 
     @contextmanager
     def streaming(self, case: Case, port: int, warm_up: float, seconds: float) -> Iterator[None]:
@@ -140,7 +140,7 @@ def _costs(bench: Bench, folder: Path) -> None:
             f"{'p99':>6} {'least':>6} {'most':>6} {'/nginx':>6}"
         )
         for case in CASES:
-            samples: dict[str, list[Sample]] = {peer.name: [] for peer in peers}
+            samples: dict[str, list[TapCost]] = {peer.name: [] for peer in peers}
             for _ in range(ROUNDS):
                 for peer in peers:
                     samples[peer.name].append(bench.measure(case, peer))
@@ -149,7 +149,7 @@ def _costs(bench: Bench, folder: Path) -> None:
         print()
 
 
-def _row(case: Case, name: str, samples: Mapping[str, list[Sample]]) -> str:
+def _row(case: Case, name: str, samples: Mapping[str, list[TapCost]]) -> str:
     def of(field: str, peer: str = name) -> list[float]:
         return [getattr(sample, field) for sample in samples[peer]]
 
@@ -183,7 +183,7 @@ def _scraped(bench: Bench, folder: Path) -> None:
         tap, port = proxying(folder, bench.ports[0], "--triton-metrics", url)
         with tap:
             peer = Peer("proxy", port, child(tap))
-            samples: dict[str, list[Sample]] = {"left alone": [], "scraped": []}
+            samples: dict[str, list[TapCost]] = {"left alone": [], "scraped": []}
             answers: list[int] = []
             for _ in range(ROUNDS + 2):
                 for name, taken in samples.items():
@@ -212,7 +212,7 @@ def _triton() -> Iterator[str]:
     """Serve the metrics of a Triton with many models."""
     body = exposition(LINES).encode()
 
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -222,7 +222,7 @@ def _triton() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+    with ThreadingHTTPServer((HOST, 0), MetricsHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://{HOST}:{server.server_port}/metrics"
         server.shutdown()

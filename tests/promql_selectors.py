@@ -44,7 +44,7 @@ LABELS = {
 
 
 @dataclass(frozen=True)
-class Selected:
+class EnclosedSelector:
     """A selector with everything around it, outermost first."""
 
     metric: str
@@ -65,20 +65,22 @@ class Selected:
         ]
 
 
-def selectors(text: str) -> list[Selected]:
+def selectors(text: str) -> list[EnclosedSelector]:
     """Return every selector of an expression; raises ValueError if it is not PromQL."""
     return list(_walk(promql.parse(text), ()))
 
 
-def _walk(node: object, around: tuple[object, ...]) -> Iterator[Selected]:
+def _walk(node: object, around: tuple[object, ...]) -> Iterator[EnclosedSelector]:
     inside = (*around, node)
     match node:
         case promql.VectorSelector():
-            yield Selected(node.name, {m.name for m in node.matchers.matchers}, None, around)
+            yield EnclosedSelector(
+                node.name, {m.name for m in node.matchers.matchers}, None, around
+            )
         case promql.MatrixSelector():
             inner = node.vector_selector
             labels = {m.name for m in inner.matchers.matchers}
-            yield Selected(inner.name, labels, node.range.total_seconds(), around)
+            yield EnclosedSelector(inner.name, labels, node.range.total_seconds(), around)
         case promql.AggregateExpr():
             yield from _walk(node.expr, inside)
         case promql.Call():

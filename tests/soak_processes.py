@@ -80,7 +80,7 @@ async def serve(port: int) -> None:
     await server.serve_forever()
 
 
-class Client:
+class SoakClient:
     """One connection, on which ``ask`` notes what happens."""
 
     def __init__(self, reader: Reader, writer: Writer, log: int, dice: random.Random) -> None:
@@ -98,54 +98,54 @@ class Client:
         await self.reader.readuntil(END)
 
 
-async def polite(client: Client) -> None:
+async def polite(client: SoakClient) -> None:
     for _ in range(client.dice.randint(1, 3)):
         await client.ask(client.dice.randint(1, 20), 0.005)
         await client.to_the_end()
 
 
-async def leaving(client: Client) -> None:
+async def leaving(client: SoakClient) -> None:
     await client.ask(100, 0.01)
     await asyncio.sleep(client.dice.uniform(0, 0.1))
 
 
-async def leaving_at_once(client: Client) -> None:
+async def leaving_at_once(client: SoakClient) -> None:
     await client.ask(5, 0.05, wait=False)
     await asyncio.sleep(client.dice.uniform(0, 0.02))
 
 
-async def resetting(client: Client) -> None:
+async def resetting(client: SoakClient) -> None:
     await leaving(client)
     reset(client.writer)
 
 
-async def half_closing(client: Client) -> None:
+async def half_closing(client: SoakClient) -> None:
     await client.ask(10, 0.005)
     client.writer.write_eof()
     await client.to_the_end()
 
 
-async def dawdling(client: Client) -> None:
+async def dawdling(client: SoakClient) -> None:
     await client.ask(5_000, 0.0)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await asyncio.sleep(0.5)
 
 
-async def broken_off(client: Client) -> None:
+async def broken_off(client: SoakClient) -> None:
     await client.ask(5, 0.005, client.dice.choice(["reset", "close"]))
     await client.reader.read()
 
 
-async def talking_nonsense(client: Client) -> None:
+async def talking_nonsense(client: SoakClient) -> None:
     client.writer.write(client.dice.randbytes(200) + b"\r\n\r\n")
     await client.reader.read(1000)
 
 
-async def saying_nothing(client: Client) -> None:
+async def saying_nothing(client: SoakClient) -> None:
     await asyncio.sleep(0.05)
 
 
-HABITS: dict[Callable[[Client], Awaitable[None]], int] = {
+HABITS: dict[Callable[[SoakClient], Awaitable[None]], int] = {
     polite: 6,
     leaving: 2,
     leaving_at_once: 2,
@@ -171,7 +171,7 @@ async def churn(port: int, path: str, seed: str) -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 with closing(writer):
                     async with asyncio.timeout(PATIENCE):
-                        await habit(Client(reader, writer, log, dice))
+                        await habit(SoakClient(reader, writer, log, dice))
 
     await asyncio.gather(*(one_after_the_other() for _ in range(AT_A_TIME)))
 

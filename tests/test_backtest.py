@@ -242,7 +242,7 @@ def test_pairs_fire_exactly_when_both_windows_are_above(
         assert firing == (hour > edge and now > edge and many >= 10)
 
 
-class Stored:
+class StoredRates:
     """A Prometheus of which a query is known by a word in it; it takes so many points at once."""
 
     def __init__(self, most: int, **rates: dict[str, float]) -> None:
@@ -263,7 +263,7 @@ class Stored:
         return series if " by (tenant)" in query else series[:1]
 
 
-def archive(stored: Stored, done: list[int]) -> PrometheusHistory:
+def archive(stored: StoredRates, done: list[int]) -> PrometheusHistory:
     return PrometheusHistory(stored, 2, START + 2 * 86_400, done.append)
 
 
@@ -275,7 +275,7 @@ ANSWERED = 'outcome=~"ok|error|rejected|timeout"'
 def test_prometheus_is_asked_for_less_when_it_refuses() -> None:
     plan = example(AVAILABILITY)
     (planned,) = plan.objectives
-    stored, done = Stored(300, **{FAILED: {"": 0.0}, ANSWERED: {"": 2.0}}), list[int]()
+    stored, done = StoredRates(300, **{FAILED: {"": 0.0}, ANSWERED: {"": 2.0}}), list[int]()
     asked = archive(stored, done)
     history = asked.whole(plan, planned)
     assert list(history.total) == [2.0] * 2 * DAY
@@ -283,7 +283,7 @@ def test_prometheus_is_asked_for_less_when_it_refuses() -> None:
     assert sum(done) == asked.work([plan])
     assert max(points for _, points in stored.asked) <= 300
     with pytest.raises(QueryTooLargeError):
-        archive(Stored(30), []).whole(plan, planned)
+        archive(StoredRates(30), []).whole(plan, planned)
 
 
 def test_the_worst_groups_are_told_and_the_few_failures_of_small_ones_come_last() -> None:
@@ -291,7 +291,7 @@ def test_the_worst_groups_are_told_and_the_few_failures_of_small_ones_come_last(
     (planned,) = plan.objectives
     tenants = {f"t{number}": 1.0 for number in range(50)}
     failures = {"t7": 0.2, "t8": 0.5, 't$1\\"\n': 0.4, "small": 1 / 86_400}
-    stored = Stored(
+    stored = StoredRates(
         2_000, **{FAILED: failures, ANSWERED: tenants | {'t$1\\"\n': 1.0, "small": 1 / 86_400}}
     )
     found = archive(stored, []).groups(planned, 4)

@@ -81,7 +81,7 @@ REQUEST = POST[:-2] + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 
 
-class Stream:
+class StreamSockets:
     """A stream between two sockets, a step at a time."""
 
     def __init__(self, stack: ExitStack, server: socket.socket) -> None:
@@ -130,7 +130,7 @@ async def test_every_stream_that_began_before_an_overflow_is_seen_or_lossy(
     with listening() as server, listening() as noise, ExitStack() as stack:
         tap = CaptureTap(CaptureSpec("lo", (port_of(server), port_of(noise))), new, passed.append)
         await tap.start()
-        before = [Stream(stack, server) for _ in range(36)]
+        before = [StreamSockets(stack, server) for _ in range(36)]
         silent, half, asked, answered, done, goes_on = (
             before[at : at + 6] for at in range(0, 36, 6)
         )
@@ -145,7 +145,7 @@ async def test_every_stream_that_began_before_an_overflow_is_seen_or_lossy(
         # All of it is read, then the ring overflows while the loop is held up.
         await asyncio.sleep(0.2)
         flood(noise)
-        late = [Stream(stack, server) for _ in range(6)]
+        late = [StreamSockets(stack, server) for _ in range(6)]
         for stream in (*silent, *late):
             stream.ask()
         for stream in half:

@@ -36,7 +36,7 @@ STAYING = LoadSettings(
 
 
 @dataclass
-class Server:
+class PacedServer:
     """Streams `max_tokens` tokens, the first after FIRST seconds, the others GAP apart."""
 
     url: str = ""
@@ -86,8 +86,8 @@ def event(**content: str) -> bytes:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Server]:
-    server = Server()
+async def serving() -> AsyncIterator[PacedServer]:
+    server = PacedServer()
     app = web.Application()
     app.router.add_post("/v2/models/tensorrt_llm/generate_stream", server.generate_stream)
     runner = web.AppRunner(app, handler_cancellation=True)

@@ -19,7 +19,7 @@ from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.tap import CaptureSpec
 from tests.polling import until
-from tests.proxy_scene import Scene, on_loop, proxied, receive
+from tests.proxy_setup import ProxySetup, on_loop, proxied, receive
 from tests.recording_observer import RecordingObserver
 
 BODY = b'{"model": "m", "prompt": "x", "stream": true}'
@@ -48,7 +48,7 @@ def found(recorder: StreamRecorder, signal: str) -> Distribution:
 
 
 async def stream_through(
-    scene: Scene, recorder: StreamRecorder, serve: Callable[[socket.socket], None], size: int
+    scene: ProxySetup, recorder: StreamRecorder, serve: Callable[[socket.socket], None], size: int
 ) -> None:
     """Let a thread answer a stream while the event loop is held up."""
     recorder.lag = scene.tap.lag

@@ -126,7 +126,7 @@ def test_what_is_no_exposition_is_refused(metrics: str, said: str) -> None:
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    class Page(BaseHTTPRequestHandler):
+    class MetricsPage(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -135,7 +135,7 @@ def server() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as running:
+    with ThreadingHTTPServer(("127.0.0.1", 0), MetricsPage) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}/metrics"
         running.shutdown()

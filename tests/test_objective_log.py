@@ -38,7 +38,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text.partition(": ")[0] if "is measured" in text else text for text in texts]
 
 
-class Sidecar:
+class LoggedStore:
     """A store and its log of objectives, read every second."""
 
     def __init__(self, *sources: str, **selector: str) -> None:
@@ -67,7 +67,7 @@ UNTIL_TOLD = CHECK_INTERVAL + SETTLED + 2
 def test_it_speaks_at_once_and_not_again_while_nothing_changes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     sidecar.read(measured())
     assert said(caplog) == [MEASURED]
     sidecar.read(*times(measured(), 60))
@@ -75,7 +75,7 @@ def test_it_speaks_at_once_and_not_again_while_nothing_changes(
 
 
 def test_it_speaks_again_when_the_first_request_has_come(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     sidecar.read(*times(without(), 30))
     [first] = said(caplog)
     assert first == (
@@ -92,20 +92,20 @@ def test_it_speaks_again_when_the_first_request_has_come(caplog: pytest.LogCaptu
 
 
 def test_another_number_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     sidecar.read(*(without(f"stopped {age} s ago, 1.{age} active") for age in range(60)))
     assert len(said(caplog)) == 1
 
 
 def test_what_flaps_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     for _ in range(20):
         sidecar.read(*times(measured(), 4), *times(without(), 5))
     assert said(caplog) == [MEASURED]
 
 
 def test_a_model_that_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar(model="llama")
+    sidecar = LoggedStore(model="llama")
     sidecar.store = Store(5.0, max_models=1)  # so that a model that is gone is gone at once
     sidecar.read(*(measured(model) for model in ("llama", "other") * 30))
     first, then = said(caplog)
@@ -114,7 +114,7 @@ def test_a_model_that_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixtu
 
 
 def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     sidecar.read(measured(), *times(REFUSED, 40), *times(measured(), UNTIL_TOLD))
     first, outage, last = said(caplog)
     assert (first, last) == (MEASURED, MEASURED)
@@ -122,14 +122,14 @@ def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar("triton", "traces")
+    sidecar = LoggedStore("triton", "traces")
     sidecar.read(REFUSED, Snapshot("traces"))
     assert said(caplog) == [
         "objective chat/kv-headroom cannot be measured: no model is reported. Fix: compare the "
         "selector with the reported models: none."
     ]
     caplog.clear()
-    sidecar = Sidecar("triton", "traces")
+    sidecar = LoggedStore("triton", "traces")
     sidecar.read(Snapshot("traces"))
     assert said(caplog) == []
     sidecar.read(measured())
@@ -137,7 +137,7 @@ def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCapture
 
 
 def test_nothing_is_told_while_nothing_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     sidecar.read(*times(REFUSED, 30))
     assert said(caplog) == []
     sidecar.read(measured())
@@ -145,7 +145,7 @@ def test_nothing_is_told_while_nothing_can_be_read(caplog: pytest.LogCaptureFixt
 
 
 def test_looking_costs_nothing_while_nothing_is_due() -> None:
-    sidecar = Sidecar()
+    sidecar = LoggedStore()
     sidecar.read(measured())
     asked = []
 

@@ -352,7 +352,7 @@ def receiver(
 ) -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
     got: list[ExportMetricsServiceRequest] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class ReceiverHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             got.append(ExportMetricsServiceRequest.FromString(body))
@@ -361,7 +361,7 @@ def receiver(
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ReceiverHandler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

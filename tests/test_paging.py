@@ -16,23 +16,23 @@ from bench.paging import (
     PER_MINUTE,
     STORY_TARGETS,
     TARGETS,
-    Rules,
+    PagingRules,
     background,
     own_conditions,
     pages,
     seconds_to_page,
 )
 from slos.events import MINUTE
-from tests.rule_values.paging import Condition, begins, increases
-from tests.rule_values.traffic import DAY, REQUESTS, STORIES, Story, play
+from tests.rule_values.paging import BurnRateCondition, begins, increases
+from tests.rule_values.traffic import DAY, REQUESTS, STORIES, TrafficScenario, play
 
 HALF = Decimal("0.5")
 MONTH = 30 * DAY
 """A story's history; ``bench.paging`` has 90 days of each."""
 
 
-def own(targets: tuple[Decimal, ...]) -> Rules:
-    return Rules({each: own_conditions(each) for each in targets}, MINUTE, increases)
+def own(targets: tuple[Decimal, ...]) -> PagingRules:
+    return PagingRules({each: own_conditions(each) for each in targets}, MINUTE, increases)
 
 
 @pytest.mark.parametrize("per_minute", [2, 60])
@@ -58,14 +58,14 @@ def test_a_steady_background_of_errors_does_not_page_in_90_days(
 def test_without_the_least_number_of_bad_events_a_background_pages() -> None:
     samples = background(1, Decimal("0.1"), HISTORY, seed=0)
     guarded = own_conditions(Decimal("0.9"))
-    bare = [Condition(True, each.long, each.short, each.threshold) for each in guarded]
-    rules = Rules({Decimal("0.9"): bare}, MINUTE, increases)
+    bare = [BurnRateCondition(True, each.long, each.short, each.threshold) for each in guarded]
+    rules = PagingRules({Decimal("0.9"): bare}, MINUTE, increases)
     ((_, _, firing),) = rules.firing(samples, HISTORY)
     assert len(begins(reduce(or_, firing))) > 0
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_no_page_of_a_random_story_is_without_an_incident(story: Story) -> None:
+def test_no_page_of_a_random_story_is_without_an_incident(story: TrafficScenario) -> None:
     traffic = play(story, MONTH, families=[REQUESTS])
     found = pages(own(STORY_TARGETS), traffic, MONTH)
     assert all(each.all > 0 for each in found.values())
@@ -73,7 +73,7 @@ def test_no_page_of_a_random_story_is_without_an_incident(story: Story) -> None:
 
 
 def test_a_condition_fires_when_it_has_held_for_its_wait() -> None:
-    condition = Condition(True, Decimal(60), Decimal(60), HALF, wait=Decimal(120))
+    condition = BurnRateCondition(True, Decimal(60), Decimal(60), HALF, wait=Decimal(120))
     bad = np.array([0, 9, 9, 9, 9, 0, 9, 9, 9, 0, 9])
     fires = condition.fires(lambda _: (bad, np.full(len(bad), 10)), 60)
     assert [*np.flatnonzero(fires)] == [3, 4, 8]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bench import evaluation, paging, peers, rules
-from tests.rule_values.paging import Condition
+from tests.rule_values.paging import BurnRateCondition
 
 SLOTH = {
     "alert": "Burn",
@@ -40,9 +40,9 @@ def test_conditions_are_read_with_windows_thresholds_and_pauses() -> None:
     found = [*peers.conditions([{"rules": [SLOTH, {"record": "x", "expr": "y"}, ABSENT, PYRRA]}])]
     hour, five, share = Decimal(3600), Decimal(300), Decimal("0.144")
     assert found == [
-        Condition(True, hour, five, share),
-        Condition(True, 6 * hour, 6 * five, Decimal("0.06")),
-        Condition(True, hour, five, Decimal("0.14"), wait=Decimal(120)),
+        BurnRateCondition(True, hour, five, share),
+        BurnRateCondition(True, 6 * hour, 6 * five, Decimal("0.06")),
+        BurnRateCondition(True, hour, five, Decimal("0.14"), wait=Decimal(120)),
     ]
     assert found[0].seconds_to_fire(Decimal(1)) == Decimal("518.4")
     assert found[2].seconds_to_fire(Decimal("0.5")) == Decimal(1128)

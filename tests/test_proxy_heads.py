@@ -20,7 +20,15 @@ from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.request_heads import FirstHead
 from tests.event_log import WireLog
 from tests.polling import until
-from tests.proxy_scene import ANSWER, REQUEST, Notes, on_loop, proxied, receive, receive_all
+from tests.proxy_setup import (
+    ANSWER,
+    REQUEST,
+    LoggingObserver,
+    on_loop,
+    proxied,
+    receive,
+    receive_all,
+)
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)
 HEADERS = b"\x00\x00\x01\x01\x05\x00\x00\x00\x01\x82"
@@ -131,7 +139,7 @@ async def test_a_server_that_is_connected_is_reachable_however_busy_the_loop_is(
             time.sleep(0.4)
 
     async with proxied(
-        lambda: Notes(on_feed=hold_up), limits=ProxyLimits(connect_seconds=0.2)
+        lambda: LoggingObserver(on_feed=hold_up), limits=ProxyLimits(connect_seconds=0.2)
     ) as scene:
         client = await scene.client(REQUEST)
         sending = threading.Thread(target=_send, args=(client, bytes(2_000_000)))
@@ -149,7 +157,7 @@ def _send(client: socket.socket, data: bytes) -> None:
 
 @on_loop("uvloop")
 async def test_a_silent_server_costs_no_memory_per_request() -> None:
-    async with proxied(lambda: Notes(keep=False)) as scene:
+    async with proxied(lambda: LoggingObserver(keep=False)) as scene:
         client, server = await scene.pair(PREFACE + SETTINGS + HEADERS)
         requests = b"".join(
             b"\x00\x00\x01\x01\x05" + number.to_bytes(4) + b"\x82" for number in range(3, 60_000, 2)

@@ -20,11 +20,11 @@ import pytest
 
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from tests.polling import until
-from tests.proxy_scene import (
+from tests.proxy_setup import (
     ANSWER,
     REQUEST,
-    Notes,
-    Scene,
+    LoggingObserver,
+    ProxySetup,
     on_loop,
     proxied,
     receive,
@@ -68,7 +68,7 @@ async def test_answers_are_passed_on_before_they_are_looked_at_and_requests_afte
             waiting, _, _ = select.select([ends[direction]], [], [], 0.05)
             already_there.append((direction, bool(waiting)))
 
-    async with proxied(lambda: Notes(on_feed=look)) as scene:
+    async with proxied(lambda: LoggingObserver(on_feed=look)) as scene:
         client, server = await scene.pair()
         ends |= {CLIENT: server, SERVER: client}
         loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ def _small_buffers(connection: socket.socket) -> None:
 async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later() -> None:
     piece = random.Random(3).randbytes(MIB)
     total = 120 * MIB
-    async with proxied(lambda: Notes(keep=False)) as scene:
+    async with proxied(lambda: LoggingObserver(keep=False)) as scene:
         notes = scene.observers
         client, server = await scene.pair()
         _small_buffers(client)
@@ -178,36 +178,36 @@ async def test_a_server_that_stops_reading_stops_the_client() -> None:
 # How connections end: the server must see what it would see without the proxy.
 
 CHUNK = b"data: {}\n\n"
-Leave = Callable[[socket.socket, Scene], Awaitable[object]]
+Leave = Callable[[socket.socket, ProxySetup], Awaitable[object]]
 
 
-async def _says_goodbye(client: socket.socket, scene: Scene) -> None:
+async def _says_goodbye(client: socket.socket, scene: ProxySetup) -> None:
     await receive(client, 3 * len(CHUNK))
     client.shutdown(socket.SHUT_WR)
     await receive_all(client)
 
 
-async def _closes(client: socket.socket, scene: Scene) -> None:
+async def _closes(client: socket.socket, scene: ProxySetup) -> None:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     await receive(client, 3 * len(CHUNK))
     client.close()
 
 
-async def _closes_with_unread_data(client: socket.socket, scene: Scene) -> None:
+async def _closes_with_unread_data(client: socket.socket, scene: ProxySetup) -> None:
     await until(lambda: select.select([client], [], [], 0)[0])
     client.close()
 
 
-async def _resets(client: socket.socket, scene: Scene) -> None:
+async def _resets(client: socket.socket, scene: ProxySetup) -> None:
     await receive(client, 3 * len(CHUNK))
     reset(client)
 
 
-async def _leaves_before_any_answer(client: socket.socket, scene: Scene) -> None:
+async def _leaves_before_any_answer(client: socket.socket, scene: ProxySetup) -> None:
     client.close()
 
 
-async def _shuts_both_ways(client: socket.socket, scene: Scene) -> None:
+async def _shuts_both_ways(client: socket.socket, scene: ProxySetup) -> None:
     await receive(client, 3 * len(CHUNK))
     client.shutdown(socket.SHUT_RDWR)
     client.close()
@@ -261,7 +261,7 @@ async def _serve(
 @pytest.mark.parametrize("leave", LEAVING)
 @on_loop()
 async def test_the_server_sees_the_client_leave_as_it_would_without_the_proxy(leave: Leave) -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         seen = []
         for direct in (True, False):
             client = await scene.client(REQUEST, direct=direct)
@@ -297,7 +297,7 @@ time.sleep(60)
 @pytest.mark.parametrize("habit", ["reading", "not"])
 @on_loop()
 async def test_the_server_sees_a_killed_client_as_it_would_without_the_proxy(habit: str) -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         seen = []
         for port in (scene.server.getsockname()[1], scene.tap.port):
             process = await asyncio.create_subprocess_exec(
@@ -351,7 +351,7 @@ async def test_a_server_that_sent_its_end_still_gets_the_rest_of_the_request() -
 
 @on_loop()
 async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         client.close()
         assert await receive_all(server) == (b"", "end")
@@ -365,7 +365,7 @@ async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
 
 @on_loop()
 async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         sending = asyncio.create_task(
             asyncio.get_running_loop().sock_sendall(client, bytes(64 * MIB))
@@ -388,7 +388,7 @@ async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
 async def test_the_client_sees_the_server_end_as_it_would_without_the_proxy(
     sent: bytes, end: Callable[[socket.socket], None]
 ) -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         seen = []
         for direct in (True, False):
             client = await scene.client(REQUEST, direct=direct)
@@ -416,7 +416,7 @@ async def test_an_observer_with_a_defect_breaks_nothing_and_tells_nothing_of_the
     def fail(direction: Direction, data: bytes) -> None:
         raise ValueError(f"cannot read {data!r}")
 
-    async with proxied(lambda: Notes(live=1, on_feed=fail)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1, on_feed=fail)) as scene:
         for _ in range(3):
             client, server = await scene.pair(REQUEST + b"secret prompt")
             loop = asyncio.get_running_loop()
@@ -441,7 +441,7 @@ async def test_an_observer_that_fails_only_on_answers_is_left_out_from_there() -
             next(calls)
             raise RuntimeError
 
-    async with proxied(lambda: Notes(on_feed=fail)) as scene:
+    async with proxied(lambda: LoggingObserver(on_feed=fail)) as scene:
         client, server = await scene.pair()
         for _ in range(5):
             await asyncio.get_running_loop().sock_sendall(server, ANSWER)

@@ -24,7 +24,7 @@ from exporter.taps.proxy.tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
 from tests.polling import until
-from tests.proxy_scene import Notes, on_loop
+from tests.proxy_setup import LoggingObserver, on_loop
 
 TOKENS = [f"data: {number}\n\n".encode() for number in range(20)]
 
@@ -63,11 +63,13 @@ async def http_server(
 
 
 @asynccontextmanager
-async def tapped(port: int, **options: Any) -> AsyncIterator[tuple[ProxyTap, list[Notes]]]:
-    observers: list[Notes] = []
+async def tapped(
+    port: int, **options: Any
+) -> AsyncIterator[tuple[ProxyTap, list[LoggingObserver]]]:
+    observers: list[LoggingObserver] = []
 
-    def observe() -> Notes:
-        observers.append(Notes())
+    def observe() -> LoggingObserver:
+        observers.append(LoggingObserver())
         return observers[-1]
 
     spec = ProxySpec("127.0.0.1", 0, "127.0.0.1", port)
@@ -291,5 +293,7 @@ async def test_files_that_cannot_be_used_are_named(
         for name, files in options.items()
     }
     with pytest.raises(InvalidFile, match=problem) as caught:
-        await ProxyTap(ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), Notes, print, **made).start()
+        await ProxyTap(
+            ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), LoggingObserver, print, **made
+        ).start()
     assert str(caught.value).startswith("tokenslo exporter: tap: ")

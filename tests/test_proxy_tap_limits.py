@@ -27,12 +27,12 @@ from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
 from tests.polling import until
-from tests.proxy_scene import (
+from tests.proxy_setup import (
     ANSWER,
     REQUEST,
     SOON,
-    Notes,
-    Scene,
+    LoggingObserver,
+    ProxySetup,
     connect,
     on_loop,
     proxied,
@@ -77,7 +77,7 @@ async def test_a_defect_in_a_tick_does_not_end_the_deadlines(
 
 @on_loop()
 async def test_ambiguous_request_gets_400_and_is_not_forwarded() -> None:
-    async with proxied(lambda: Notes(refusal="ambiguous_length")) as scene:
+    async with proxied(lambda: LoggingObserver(refusal="ambiguous_length")) as scene:
         client = await scene.client(REQUEST)
         data, how = await receive_all(client)
         assert data.startswith(b"HTTP/1.1 400 Bad Request\r\n")
@@ -101,7 +101,7 @@ async def test_a_later_request_is_refused_without_harm_to_the_answer_under_way(
         if data == b"BAD":
             scene.observers[0].refusal = "ambiguous"
 
-    async with proxied(lambda: Notes(on_feed=refuse)) as scene:
+    async with proxied(lambda: LoggingObserver(on_feed=refuse)) as scene:
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()
         if answered:
@@ -118,7 +118,7 @@ async def test_a_later_request_is_refused_without_harm_to_the_answer_under_way(
 
 @on_loop()
 async def test_the_answer_to_a_refused_request_is_read_though_the_client_still_sends() -> None:
-    async with proxied(lambda: Notes(refusal="ambiguous")) as scene:
+    async with proxied(lambda: LoggingObserver(refusal="ambiguous")) as scene:
         client = await scene.client(REQUEST)
         sending = asyncio.create_task(
             asyncio.get_running_loop().sock_sendall(client, bytes(8_000_000))
@@ -167,7 +167,7 @@ async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
         deaf.listen(0)
         fill = [await connect(deaf.getsockname()[1])]
         spec = ProxySpec("127.0.0.1", 0, *deaf.getsockname())
-        tap = ProxyTap(spec, Notes, print, limits=ProxyLimits(connect_seconds=0.2))
+        tap = ProxyTap(spec, LoggingObserver, print, limits=ProxyLimits(connect_seconds=0.2))
         await tap.start()
         client = await connect(tap.port)
         await asyncio.get_running_loop().sock_sendall(client, REQUEST)
@@ -179,7 +179,7 @@ async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
 
 @on_loop()
 async def test_nothing_is_answered_to_who_has_left() -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         client.close()
         assert await receive_all(server) == (b"", "end")
@@ -193,7 +193,7 @@ async def test_nothing_is_answered_to_who_has_left() -> None:
 @on_loop()
 async def test_nothing_is_answered_into_an_answer() -> None:
     """Also where nobody can tell whether the first one is over."""
-    async with proxied(lambda: Notes(inactive=True)) as scene:
+    async with proxied(lambda: LoggingObserver(inactive=True)) as scene:
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, ANSWER[:-1])
@@ -357,7 +357,9 @@ async def test_a_head_that_does_not_come_is_too_slow() -> None:
 
 @on_loop()
 async def test_requests_may_take_longer_than_their_heads() -> None:
-    async with proxied(lambda: Notes(live=1), limits=ProxyLimits(head_seconds=0.1)) as scene:
+    async with proxied(
+        lambda: LoggingObserver(live=1), limits=ProxyLimits(head_seconds=0.1)
+    ) as scene:
         client, server = await scene.pair()
         await asyncio.sleep(0.3)
         await asyncio.get_running_loop().sock_sendall(server, ANSWER)
@@ -429,7 +431,7 @@ async def test_it_survives_having_no_descriptors_left(kind: str) -> None:
         assert (b"lowered to 50 connections" in errors) == (errors != b"")
 
 
-async def _until_served(port: int, scene: Scene) -> None:
+async def _until_served(port: int, scene: ProxySetup) -> None:
     """Ask again until the proxy has taken in that its clients have left."""
     deadline = monotonic() + SOON
     loop = asyncio.get_running_loop()
@@ -468,7 +470,7 @@ async def test_a_port_in_use_is_a_problem_with_the_setting() -> None:
     async with proxied() as scene:
         spec = ProxySpec("127.0.0.1", scene.tap.port, "127.0.0.1", 1)
         with pytest.raises(InvalidFile) as caught:
-            await ProxyTap(spec, Notes, print).start()
+            await ProxyTap(spec, LoggingObserver, print).start()
     assert str(caught.value) == (
         f"tokenslo exporter: tap: 127.0.0.1:{spec.listen_port} is in use by another program. "
         "Fix: stop it, or choose another port."
@@ -502,7 +504,7 @@ async def test_draining_lets_answers_end_and_closes_idle_connections_at_once() -
 
 @on_loop()
 async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         began = monotonic()
         await asyncio.wait_for(scene.tap.drain(0.3), SOON)
@@ -516,7 +518,7 @@ async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> 
 
 @on_loop()
 async def test_doing_nothing_costs_nothing() -> None:
-    async with proxied(lambda: Notes(live=1)) as scene:
+    async with proxied(lambda: LoggingObserver(live=1)) as scene:
         clients = [await scene.pair() for _ in range(20)]
         for client, _ in clients[:10]:
             client.close()

@@ -15,7 +15,7 @@ from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.tls import Certificate, Verification
 from tests.polling import until
-from tests.proxy_scene import ANSWER, REQUEST, Scene, on_loop, proxied, receive, receive_all
+from tests.proxy_setup import ANSWER, REQUEST, ProxySetup, on_loop, proxied, receive, receive_all
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,7 @@ async def test_a_renewed_ca_is_taken(
     await server.wait_closed()
 
 
-async def _answer(scene: Scene) -> bytes:
+async def _answer(scene: ProxySetup) -> bytes:
     client = await scene.client(REQUEST)
     found = await receive(client, len(ANSWER))
     client.close()

@@ -12,13 +12,13 @@ import pytest
 from exporter.protocol.detection import observe
 from exporter.protocol.events import Observer, ObserverSettings
 from exporter.protocol.http2_frames import PREFACE
-from tests import proxy_scene as proxied_module
+from tests import proxy_setup as proxied_module
 from tests.event_log import WireLog
 from tests.polling import until
-from tests.proxy_scene import (
+from tests.proxy_setup import (
     ANSWER,
     REQUEST,
-    Scene,
+    ProxySetup,
     on_loop,
     proxied,
     receive,
@@ -164,7 +164,7 @@ CONVERSATIONS: dict[str, list[Step]] = {
 }  # fmt: skip
 
 
-async def _hold(scene: Scene, steps: list[Step], *, direct: bool) -> tuple[object, object]:
+async def _hold(scene: ProxySetup, steps: list[Step], *, direct: bool) -> tuple[object, object]:
     """Go through a conversation; return what client and server got, and how it ended for each."""
     loop = asyncio.get_running_loop()
     client = await scene.client(steps[0][1], direct=direct)  # type: ignore[arg-type]

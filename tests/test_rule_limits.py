@@ -29,7 +29,7 @@ OF_QUERIES = ("SLIInconsistent", "MetricAbsent")
 """Alerts that only objectives of queries have, or have twice: their servers may disagree."""
 
 
-class Group(NamedTuple):
+class RuleGroup(NamedTuple):
     """A rule group: its file, what it holds, and its lines with the comment above it."""
 
     file: str
@@ -46,13 +46,13 @@ def files() -> Iterator[tuple[str, str]]:
                 yield f"{name}/{path}", text
 
 
-def groups() -> Iterator[tuple[str, Group]]:
+def groups() -> Iterator[tuple[str, RuleGroup]]:
     for file, text in files():
         _, body = text.split("\ngroups:\n")
         parts = body.split("\n\n")
         for group, part in zip(yaml.safe_load(text)["groups"], parts, strict=True):
             name = f"{file} {group['name']}"
-            yield name, Group(file, group["rules"], part.strip("\n").splitlines())
+            yield name, RuleGroup(file, group["rules"], part.strip("\n").splitlines())
 
 
 GROUPS = dict(groups())

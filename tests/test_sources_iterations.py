@@ -164,7 +164,7 @@ class TestDialects:
         assert (engine.starts, engine.lost) == (1, 0)
 
 
-class TestGauges:
+class TestIterationGauges:
     def test_every_gauge_of_the_cpp_executor(self) -> None:
         told = said(fed(cpp(7)))
         assert {signal: value for signal, value in told.items() if not isinstance(value, str)} == {

@@ -88,27 +88,29 @@ DRAFTS = replace(PLAIN, draft_tokens=3)
 
 
 @dataclass(frozen=True)
-class Server:
+class SimulatedServer:
     serve: ServeSettings
     engine: EngineSettings = PLAIN
 
 
 SERVERS = {
-    "C++": Server(ServeSettings(schema="tensorrt")),
-    "C++, pipeline": Server(ServeSettings(schema="tensorrt"), PIPELINE),
-    "C++, drafts": Server(ServeSettings(schema="tensorrt"), DRAFTS),
-    "PyTorch 1.2": Server(ServeSettings(schema="pytorch-1.2")),
-    "PyTorch 1.2, no overlap": Server(ServeSettings(schema="pytorch-1.2", overlap=False)),
-    "PyTorch 1.4": Server(ServeSettings(schema="pytorch-1.4")),
-    "PyTorch 1.4, no overlap": Server(ServeSettings(schema="pytorch-1.4", overlap=False)),
-    "PyTorch 1.4, pipeline": Server(ServeSettings(schema="pytorch-1.4"), PIPELINE),
-    "PyTorch 1.4, drafts": Server(ServeSettings(schema="pytorch-1.4"), DRAFTS),
-    "PyTorch 1.4, 4 ranks": Server(ServeSettings(schema="pytorch-1.4", attention_dp_ranks=4)),
+    "C++": SimulatedServer(ServeSettings(schema="tensorrt")),
+    "C++, pipeline": SimulatedServer(ServeSettings(schema="tensorrt"), PIPELINE),
+    "C++, drafts": SimulatedServer(ServeSettings(schema="tensorrt"), DRAFTS),
+    "PyTorch 1.2": SimulatedServer(ServeSettings(schema="pytorch-1.2")),
+    "PyTorch 1.2, no overlap": SimulatedServer(ServeSettings(schema="pytorch-1.2", overlap=False)),
+    "PyTorch 1.4": SimulatedServer(ServeSettings(schema="pytorch-1.4")),
+    "PyTorch 1.4, no overlap": SimulatedServer(ServeSettings(schema="pytorch-1.4", overlap=False)),
+    "PyTorch 1.4, pipeline": SimulatedServer(ServeSettings(schema="pytorch-1.4"), PIPELINE),
+    "PyTorch 1.4, drafts": SimulatedServer(ServeSettings(schema="pytorch-1.4"), DRAFTS),
+    "PyTorch 1.4, 4 ranks": SimulatedServer(
+        ServeSettings(schema="pytorch-1.4", attention_dp_ranks=4)
+    ),
 }
 
 
 @dataclass
-class Run:
+class EngineRun:
     """What an engine wrote, and what its clients saw."""
 
     records: list[Json]
@@ -117,7 +119,7 @@ class Run:
     prefilled: int
 
 
-def run(server: Server, arrivals: Arrivals) -> Run:
+def run(server: SimulatedServer, arrivals: Arrivals) -> EngineRun:
     """Serve the arrivals in virtual time."""
     engine, now = SimulatedEngine(server.engine), EPOCH
     writer = records(server.serve, server.engine)
@@ -144,7 +146,7 @@ def run(server: Server, arrivals: Arrivals) -> Run:
             now = max(now, coming[0][0])
         else:
             gaps = [b - a for times in steps.values() for a, b in pairwise(times)]
-            return Run(written, sorted(gaps), tokens, prefilled)
+            return EngineRun(written, sorted(gaps), tokens, prefilled)
 
 
 def told(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
@@ -177,7 +179,7 @@ def rows(name: str, load: str, gaps: list[float], estimate: Distribution) -> Ite
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=str)
-def runs(request: Any) -> tuple[str, dict[str, Run]]:
+def runs(request: Any) -> tuple[str, dict[str, EngineRun]]:
     server = SERVERS[request.param]
     return request.param, {
         load: run(server, make(random.Random(load))) for load, make in LOADS.items()
@@ -185,7 +187,7 @@ def runs(request: Any) -> tuple[str, dict[str, Run]]:
 
 
 def test_percentiles_are_within_a_tenth_of_the_truth(
-    runs: tuple[str, dict[str, Run]], capsys: pytest.CaptureFixture[str]
+    runs: tuple[str, dict[str, EngineRun]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, by_load = runs
     table, wrong = [], []
@@ -205,7 +207,7 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
     assert wrong == []
 
 
-def test_tokens_are_all_counted(runs: tuple[str, dict[str, Run]]) -> None:
+def test_tokens_are_all_counted(runs: tuple[str, dict[str, EngineRun]]) -> None:
     for one in runs[1].values():
         _, measurements = told(one.records)
         assert measurements["output_tokens"].samples[()] == pytest.approx(one.tokens, rel=0.02)

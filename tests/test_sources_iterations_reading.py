@@ -337,7 +337,7 @@ class TestBrokenAnswers:
             assert "hunter2" not in f"{raised.value} {reader.where}"
 
 
-class TestPace:
+class TestReadPause:
     @pytest.mark.parametrize(
         ("records", "seconds", "pause"),
         [(0, 1.0, 1.0), (50, 1.0, 1.0), (500, 1.0, 0.5), (1000, 1.0, 0.25), (1000, 0.1, 0.05)],

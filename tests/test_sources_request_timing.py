@@ -176,7 +176,7 @@ class TestItems:
         assert dict(timing(whole)) == {"ttft": 0.5, "queue": 0.125, "prefill": 0.25}
 
 
-class TestHistograms:
+class TestTimingHistograms:
     def test_a_threshold_is_an_edge(self) -> None:
         timings = RequestTimings("chat", {"ttft": [0.8]})
         timings.measurements()

@@ -437,7 +437,7 @@ def test_settings() -> None:
 
 
 @dataclass
-class Collector:
+class FakeCollector:
     """Answers with the given statuses, the last one from then on, and keeps what it took."""
 
     statuses: list[int]
@@ -476,7 +476,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_comes_is_passed_on_byte_for_byte() -> None:
-    collector = Collector([200])
+    collector = FakeCollector([200])
     packed = gzip.compress(as_protobuf(HTTP))
     async with (
         serving("/v1/traces", collector.take) as url,
@@ -494,7 +494,7 @@ async def test_what_comes_is_passed_on_byte_for_byte() -> None:
 
 
 async def test_a_collector_that_is_busy_is_asked_again_and_gets_all_in_order() -> None:
-    collector = Collector([503, 429, 502, 504, 200])
+    collector = FakeCollector([503, 429, 502, 504, 200])
     sent = [bodies(scenario)[0] for scenario in ("http", "called", "ensemble")]
     async with (
         serving("/v1/traces", collector.take) as url,
@@ -508,7 +508,7 @@ async def test_a_collector_that_is_busy_is_asked_again_and_gets_all_in_order() -
 
 
 async def test_what_a_collector_refuses_is_dropped_and_said() -> None:
-    collector = Collector([400, 200])
+    collector = FakeCollector([400, 200])
     async with (
         serving("/v1/traces", collector.take) as url,
         TracesSource(ANY, f"{url}/v1/traces") as source,

@@ -287,7 +287,7 @@ async def test_publishing_engine_metrics_is_enough_to_be_reported_on() -> None:
     assert isinstance(found(snapshot, "chat")["ttft"], Missing)
 
 
-class TestPace:
+class TestMeanGaps:
     """Mean gaps from iterations per time, where a sequence decodes from reading to reading."""
 
     @staticmethod

@@ -161,7 +161,7 @@ class TestGenerations:
         assert prometheus_metrics.metrics_model(families, "other") == ("other", "")
 
 
-class TestGauges:
+class TestMultiprocessGauges:
     def test_the_dead_are_not_added_to_the_living(self) -> None:
         watcher = Watcher()
         dead = gauges("7", num_requests_running=5, kv_cache_used_blocks=90, kv_cache_max_blocks=100)

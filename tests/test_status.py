@@ -26,7 +26,7 @@ def status(shown: View) -> Status:
     return Status("1.2.3", "2026-01-02T03:04:05Z", shown, readiness(shown, 5), objectives)
 
 
-class Page(HTMLParser):
+class StatusPageParser(HTMLParser):
     """What a browser would see: tags with attributes, and the text of each table row."""
 
     def __init__(self, html: str) -> None:
@@ -64,7 +64,7 @@ class Page(HTMLParser):
 
 
 def rows(html: str) -> dict[str, list[str]]:
-    return {row[0].split("\n")[0].strip(): row[1:] for row in Page(html).rows}
+    return {row[0].split("\n")[0].strip(): row[1:] for row in StatusPageParser(html).rows}
 
 
 def test_each_signal_is_shown_with_value_method_and_quality() -> None:
@@ -98,14 +98,14 @@ def test_unavailable_signals_are_folded_below_with_reason_and_fix() -> None:
     assert rows(html)["Inter-token latency"] == [
         "\nTriton does not see token gaps\nFix: serve with the vLLM backend",
     ]
-    order = [row[0].split("\n")[0] for row in Page(html).rows]
+    order = [row[0].split("\n")[0] for row in StatusPageParser(html).rows]
     assert order.index("Inter-token latency") > order.index("KV-cache utilization")
 
 
 def test_sources_objectives_and_excluded_models_are_shown() -> None:
     html = status_html(status(busy()))
     shown = rows(html)
-    assert Page(html).titles == [
+    assert StatusPageParser(html).titles == [
         "Sources",
         "Objectives",
         "llama version 1 · tensorrtllm · streams · engine statistics 0.2 s old",
@@ -113,7 +113,10 @@ def test_sources_objectives_and_excluded_models_are_shown() -> None:
     ]
     assert shown["chat/ttft"][:3] == ["99%: its first token comes within 800ms", "", "llama"]
     assert shown["tokenizer"] == ["not decoupled"]
-    assert any(row[:2] == ["\ntriton/statistics", "down\nanswered 503"] for row in Page(html).rows)
+    assert any(
+        row[:2] == ["\ntriton/statistics", "down\nanswered 503"]
+        for row in StatusPageParser(html).rows
+    )
 
 
 def test_amounts_are_written_for_people() -> None:
@@ -171,7 +174,7 @@ def test_what_a_server_says_is_text_and_never_markup() -> None:
         ),
     )
     plain, evil = (
-        Page(status_html(status(one)))
+        StatusPageParser(status_html(status(one)))
         for one in (view(measured("kv_utilization", 0.5), unavailable("itl", "none")), shown)
     )
     assert {tag for tag, _ in evil.tags} <= {tag for tag, _ in plain.tags} | {"p"}
@@ -181,7 +184,7 @@ def test_what_a_server_says_is_text_and_never_markup() -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_its_policy_lets_only_itself_run() -> None:
-    page = Page(status_html(status(busy())))
+    page = StatusPageParser(status_html(status(busy())))
     for kind, parts in (("script", page.scripts), ("style", page.styles)):
         [part] = parts
         digest = b64encode(sha256(part.encode()).digest()).decode()
@@ -251,7 +254,7 @@ def test_readiness_json_names_every_layer() -> None:
 def test_a_model_of_which_only_signals_are_left_is_shown() -> None:
     html = status_html(status(view(unavailable("itl", "gone"), models=())))
     assert "Inter-token latency" in rows(html)
-    assert any(title.startswith("llama") for title in Page(html).titles)
+    assert any(title.startswith("llama") for title in StatusPageParser(html).titles)
 
 
 def test_json_is_json_whatever_was_measured() -> None:

@@ -191,7 +191,7 @@ class TestMethods:
         )
 
 
-class TestGauges:
+class TestStoredGauges:
     def test_series_of_earlier_readings_are_dropped(self) -> None:
         class Name(str):
             """A text to which there can be weak references."""
@@ -207,7 +207,7 @@ class TestGauges:
         assert dict(labels)["running_lora_adapters"] == "adapter-2"
 
 
-class TestHistograms:
+class TestStoredHistograms:
     def test_start_empty_and_add_up(self) -> None:
         store = Store(10)
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)

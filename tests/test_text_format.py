@@ -42,7 +42,7 @@ def families(draw: st.DrawFn) -> MetricFamily:
     return MetricFamily(name, kind, draw(TEXT), tuple(series))  # type: ignore[arg-type]
 
 
-class Registry(Collector):
+class FamilyCollector(Collector):
     def __init__(self, shown: Iterable[MetricFamily]) -> None:
         self._shown = shown
 
@@ -69,10 +69,10 @@ def test_the_text_is_prometheus_clients(shown: list[MetricFamily]) -> None:
     writer = TextWriter()
     for _ in range(2):
         assert writer.render(shown, openmetrics=False) == prometheus_text.generate_latest(
-            Registry(shown), openmetrics.ALLOWUTF8
+            FamilyCollector(shown), openmetrics.ALLOWUTF8
         )
         assert writer.render(shown, openmetrics=True) == openmetrics.generate_latest(  # type: ignore[no-untyped-call]
-            Registry(shown), openmetrics.ALLOWUTF8
+            FamilyCollector(shown), openmetrics.ALLOWUTF8
         )
 
 

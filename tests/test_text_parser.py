@@ -409,12 +409,12 @@ def registries(draw: st.DrawFn) -> CollectorRegistry:
                 metric.add_metric(labels, value)
         metrics.append(metric)
 
-    class Served:
+    class ListCollector:
         def collect(self) -> Iterator[Metric]:
             return iter(metrics)
 
     registry = CollectorRegistry()
-    registry.register(Served())  # type: ignore[arg-type]
+    registry.register(ListCollector())  # type: ignore[arg-type]
     return registry
 
 

@@ -42,7 +42,7 @@ LOAD = LoadSettings(
 
 
 @dataclass
-class Client:
+class ServeClient:
     """Talks to one server; a stream is left when its `with` block is."""
 
     port: int
@@ -98,9 +98,9 @@ class Client:
 @contextmanager
 def serving(
     folder: Path, settings: ServeSettings, engine: EngineSettings = QUICK
-) -> Iterator[Client]:
+) -> Iterator[ServeClient]:
     with serve.start(folder, settings, engine) as server:
-        yield Client(server.ports[0])
+        yield ServeClient(server.ports[0])
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -359,7 +359,7 @@ BASIC = {
 GAUGES = {"kv_cache_hit_rate", "kv_cache_utilization"}
 
 
-def families(client: Client) -> dict[str, Any]:
+def families(client: ServeClient) -> dict[str, Any]:
     return {
         family.name: family
         for family in text_string_to_metric_families(client.get("/prometheus/metrics")[1])

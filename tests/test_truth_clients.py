@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.truth.over_http import Answer, Ask, Client, Manner
+from tests.truth.over_http import Answer, HttpClientRequest, HttpStreamClient, Manner
 from tests.truth.seen import Seen, counts, first_tokens, gaps
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -95,7 +95,7 @@ def test_what_a_client_makes_of_an_answer(
     steps: list[bytes], expected: tuple[str, str, int, int]
 ) -> None:
     with server(*steps) as port:
-        seen = Client(port, Ask("chat", "m", 9)).run()
+        seen = HttpStreamClient(port, HttpClientRequest("chat", "m", 9)).run()
     assert (seen.outcome, seen.reason, len(seen.arrivals), seen.tokens) == expected
 
 
@@ -113,7 +113,7 @@ def test_how_clients_leave(
     manner: Manner, left: Callable[[socket.socket], None], tokens: int
 ) -> None:
     with server(HEAD + chat("a") * tokens, left) as port:
-        seen = Client(port, Ask("chat", "m", 9, manner, after=1)).run()
+        seen = HttpStreamClient(port, HttpClientRequest("chat", "m", 9, manner, after=1)).run()
     assert (seen.outcome, seen.tokens, seen.phase) == (
         "disconnected",
         tokens,
@@ -123,10 +123,14 @@ def test_how_clients_leave(
 
 def test_a_server_may_go_on_after_a_client_has_closed_its_half() -> None:
     with server(HEAD + chat("a"), hung_up, chat("b"), END) as port:
-        seen = Client(port, Ask("chat", "m", 9, "half-close", after=1)).run()
+        seen = HttpStreamClient(
+            port, HttpClientRequest("chat", "m", 9, "half-close", after=1)
+        ).run()
     assert (seen.outcome, seen.tokens, seen.late) == ("ok", 2, 0)
     with server(HEAD + chat("a"), hung_up, chat("b")) as port:
-        seen = Client(port, Ask("chat", "m", 9, "half-close", after=1)).run()
+        seen = HttpStreamClient(
+            port, HttpClientRequest("chat", "m", 9, "half-close", after=1)
+        ).run()
     assert (seen.outcome, seen.tokens, seen.late) == ("disconnected", 1, 1)
 
 

@@ -21,7 +21,7 @@ from lab.trtllm_serve.settings import ServeSettings
 from tests.event_log import WireLog
 from tests.http_streams import skipped
 from tests.polling import until
-from tests.proxy_scene import on_loop
+from tests.proxy_setup import on_loop
 
 HOST = "127.0.0.1"
 QUICK = EngineSettings(step_seconds=0.005, sequence_seconds=0.0005, context_token_seconds=0.0001)

@@ -21,7 +21,7 @@ from tests import traced_triton
 WAIT_SECONDS = 10
 
 
-class _Collector(BaseHTTPRequestHandler):
+class _SpanReceiver(BaseHTTPRequestHandler):
     """Takes every export and says so."""
 
     bodies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -39,7 +39,7 @@ class _Collector(BaseHTTPRequestHandler):
 
 @contextmanager
 def collecting() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _SpanReceiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
                 ask(server)
                 lines = []
                 while sum(line.count(b'"InferRequest"') for line in lines) < requests:
-                    lines.append(_Collector.bodies.get(timeout=WAIT_SECONDS))
+                    lines.append(_SpanReceiver.bodies.get(timeout=WAIT_SECONDS))
                 (folder / f"traces_{name}.jsonl").write_bytes(b"".join(x + b"\n" for x in lines))
 
 

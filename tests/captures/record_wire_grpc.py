@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 10
 Saw = tuple[str, str, str]
 
 
-class Client:
+class RecordedClient:
     """A tritonclient, and what it saw of every answer: its id, whether it has text, and that."""
 
     def __init__(self, relay: Relay) -> None:
@@ -109,7 +109,7 @@ def _tensor(name: str, kind: str, of: Any, value: list[Any]) -> grpc.InferInput:
     return tensor
 
 
-def died(client: Client) -> None:
+def died(client: RecordedClient) -> None:
     """Ask from another process and kill it in the middle."""
     code = (
         "import sys\nfrom tests.captures.record_wire_grpc import ask_for_long\n"
@@ -133,7 +133,7 @@ def _streams(*texts: str, ids: str = "abcdefgh") -> list[Saw]:
 
 
 # The last one breaks the server: Triton 2.51 does not survive closing a stream by an error.
-SCENARIOS: Mapping[str, Callable[[Client], None]] = {
+SCENARIOS: Mapping[str, Callable[[RecordedClient], None]] = {
     "unary": lambda to: to.infer(
         ("plain", "hello", {"request_id": "one"}),
         ("plain", "hello", {"request_id": "two"}),
@@ -189,7 +189,7 @@ def main(folder: Path) -> None:
         with triton.start(triton.install(print), models, Path(scratch)) as server:
             saw = {}
             for name, scenario in SCENARIOS.items():
-                client = Client(Relay(server.ports[1]))
+                client = RecordedClient(Relay(server.ports[1]))
                 scenario(client)
                 lines = "".join(json.dumps(line) + "\n" for line in client.relay.join())
                 (folder / f"wire_grpc_{name}.jsonl").write_text(lines)

@@ -331,7 +331,7 @@ def condition(cause: str) -> str:
 
 
 @dataclass(frozen=True)
-class Story:
+class CauseScenario:
     """What is reported every minute, and what must hold at some times, by the rules of a cause.
 
     Without a cause it is about all of them.
@@ -360,16 +360,16 @@ def without(series: Series, metric: str) -> Series:
     return {name: values for name, values in series.items() if not name.startswith(f"{metric}{{")}
 
 
-def stories() -> Iterator[Story]:
+def stories() -> Iterator[CauseScenario]:
     for cause, happens in HAPPENS.values():
-        yield Story(cause, happens, (("40m", told(cause), True),))
+        yield CauseScenario(cause, happens, (("40m", told(cause), True),))
     for cause, happens in dict(HAPPENS.values()).items():
         metrics = {name.partition("{")[0] for name in happens}
         for metric in metrics if len(metrics) > 1 else ():
             still_told = (("1h", EVER, (cause, metric) in NEEDLESS),)
-            yield Story(cause, without(happens, metric), still_told)
+            yield CauseScenario(cause, without(happens, metric), still_told)
     for cause, happens in ALIKE.values():
-        yield Story(cause, happens, NEVER)
+        yield CauseScenario(cause, happens, NEVER)
     yield from STORIES
 
 
@@ -385,24 +385,26 @@ STILL = {
 }
 OVER = {series("llm_sequences", state="waiting"): f"0+0x10 3+0x30 0+0x{MINUTES}"}
 STORIES = (
-    Story("", {}, NEVER),
-    Story("", HEALTHY, NEVER),
+    CauseScenario("", {}, NEVER),
+    CauseScenario("", HEALTHY, NEVER),
     # Every series there is, and none of them moves.
-    Story("", {**STILL, **source(1), **ready(1, "decode"), **ready(1, "model"), **gpu(50)}, NEVER),
+    CauseScenario(
+        "", {**STILL, **source(1), **ready(1, "decode"), **ready(1, "model"), **gpu(50)}, NEVER
+    ),
     # The value is the time-out, as exactly as its bucket is narrow.
-    Story(
+    CauseScenario(
         "ClientDisconnectsAtTimeout",
         ages(s60=2, s20=1),
         (("40m", f"({condition('ClientDisconnectsAtTimeout')}) > 60 < 62", True),),
     ),
-    Story(
+    CauseScenario(
         "KvCachePressure",
         {**engine(), **OVER},
         tuple((at, told("KvCachePressure"), at == "30m") for at in ("15m", "30m", "50m")),
     ),
-    Story("RetryStorm", FEW, NEVER, "one-tenant"),
-    Story("RetryStorm", STORM, (("40m", told("RetryStorm"), True),), "one-tenant"),
-    Story("WastedWork", FOR_ALL_TENANTS, NEVER, "one-tenant"),
+    CauseScenario("RetryStorm", FEW, NEVER, "one-tenant"),
+    CauseScenario("RetryStorm", STORM, (("40m", told("RetryStorm"), True),), "one-tenant"),
+    CauseScenario("WastedWork", FOR_ALL_TENANTS, NEVER, "one-tenant"),
 )
 
 
@@ -412,7 +414,7 @@ def test_every_cause_has_a_story_and_something_alike() -> None:
     assert causes == {cause for cause, _ in ALIKE.values()}
 
 
-def played(story: Story) -> dict[str, object]:
+def played(story: CauseScenario) -> dict[str, object]:
     """Return a story as promtool plays it."""
     return {
         "interval": "1m",
@@ -430,7 +432,7 @@ def played(story: Story) -> dict[str, object]:
 
 def test_causes_are_named_and_nothing_that_only_looks_alike(promtool: Path, tmp_path: Path) -> None:
     """All in one run, as most of a story's time is what promtool takes to begin."""
-    by_rules: dict[tuple[str, str], list[Story]] = {}
+    by_rules: dict[tuple[str, str], list[CauseScenario]] = {}
     for story in stories():
         by_rules.setdefault((story.service, story.cause), []).append(story)
     for (name, cause), told_ in by_rules.items():

@@ -76,7 +76,7 @@ Start = Callable[..., Prometheus]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class IdleServer:
     """A running server: its ``model``, its ``port``, and the sidecar's ``flags`` to read it."""
 
     model: str
@@ -87,22 +87,22 @@ class Served:
 @pytest.fixture(scope="module")
 def triton_python(
     triton: Callable[..., Triton], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
+) -> Iterator[IdleServer]:
     folder = tmp_path_factory.mktemp("triton-python")
     write_repository(folder / "models", engine=EngineSettings())
     with triton(folder / "models", folder) as server:
         flags = ("--triton", server.url, "--triton-metrics", server.metrics)
-        yield Served("tensorrt_llm", server.ports[0], flags)
+        yield IdleServer("tensorrt_llm", server.ports[0], flags)
 
 
 @pytest.fixture(scope="module")
-def trtllm_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def trtllm_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdleServer]:
     with serve.start(tmp_path_factory.mktemp("trtllm-serve")) as server:
-        yield Served("simulated", server.ports[0], ("--trtllm", server.url))
+        yield IdleServer("simulated", server.ports[0], ("--trtllm", server.url))
 
 
 @asynccontextmanager
-async def triton_tensorrtllm() -> AsyncIterator[Served]:
+async def triton_tensorrtllm() -> AsyncIterator[IdleServer]:
     """Serve what an idle C++ backend reports: the backend itself needs a GPU."""
     answers = {
         "metrics": core() + IDLE_TENSORRT_LLM,
@@ -110,11 +110,11 @@ async def triton_tensorrtllm() -> AsyncIterator[Served]:
     }
     async with fake_triton(**answers) as server:
         flags = ("--triton", server.url, "--triton-metrics", f"{server.url}/metrics")
-        yield Served("chat", urlsplit(server.url).port or 0, flags)
+        yield IdleServer("chat", urlsplit(server.url).port or 0, flags)
 
 
 @asynccontextmanager
-async def vllm() -> AsyncIterator[Served]:
+async def vllm() -> AsyncIterator[IdleServer]:
     answers = {
         "/health": "",
         "/version": {"version": "0.33.0"},
@@ -122,7 +122,7 @@ async def vllm() -> AsyncIterator[Served]:
     }
     async with fake_server(dict(answers)) as server:
         port = urlsplit(server.url).port or 0
-        yield Served("example/chat-8b", port, ("--vllm", server.url))
+        yield IdleServer("example/chat-8b", port, ("--vllm", server.url))
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ async def test_idle_deployments_page_no_one(
     assert pages == {}, fired
 
 
-async def _served(engine: str, request: pytest.FixtureRequest, stack: AsyncExitStack) -> Served:
+async def _served(engine: str, request: pytest.FixtureRequest, stack: AsyncExitStack) -> IdleServer:
     if engine == "triton-tensorrtllm":
         return await stack.enter_async_context(triton_tensorrtllm())
     if engine == "vllm":
         return await stack.enter_async_context(vllm())
-    found: Served = request.getfixturevalue(engine.replace("-", "_"))
+    found: IdleServer = request.getfixturevalue(engine.replace("-", "_"))
     return found
 
 
-async def _scraped(served: Served, tap: str, service: str, folder: Path) -> Samples:
+async def _scraped(served: IdleServer, tap: str, service: str, folder: Path) -> Samples:
     """Run a sidecar and return an hour of history as its scrapes begin it."""
     slo = folder / f"{service}.yaml"
     slo.write_text(SLO.format(service=service, model=served.model))

@@ -31,7 +31,7 @@ STAGES = ("queue", "prefill", "decode")
 LEAST_DECODE = (TOKENS - 1) * ENGINE.step_seconds
 
 
-class Sidecar(ServerProcess):
+class ProxySidecar(ServerProcess):
     """A sidecar with a proxy before a server; `url` is that of its own pages."""
 
     proxy: int
@@ -42,7 +42,7 @@ class Sidecar(ServerProcess):
         return float(match[1]) if match else None
 
 
-def sidecar(folder: Path, upstream: int, *flags: str) -> Sidecar:
+def sidecar(folder: Path, upstream: int, *flags: str) -> ProxySidecar:
     (proxy,) = free_ports(1)
 
     def command(ports: Sequence[int]) -> list[str | Path]:
@@ -51,7 +51,7 @@ def sidecar(folder: Path, upstream: int, *flags: str) -> Sidecar:
             *("--tap", f"proxy={HOST}:{proxy}={HOST}:{upstream}", "--interval", "200ms", *flags),
         ]
 
-    running = serve(Sidecar, "sidecar", command, folder / "sidecar.log", ready="/healthz")
+    running = serve(ProxySidecar, "sidecar", command, folder / "sidecar.log", ready="/healthz")
     running.proxy = proxy
     return running
 
@@ -75,7 +75,7 @@ def eventually(check: Callable[[], object]) -> object:
     return found
 
 
-def seconds(of: Sidecar, stage: str, model: str) -> float:
+def seconds(of: ProxySidecar, stage: str, model: str) -> float:
     """Return the mean of a stage."""
     labels = rf'\{{model="{model}",version="1?"\}}'
     total, count = (

@@ -24,7 +24,7 @@ from tests import traced_triton
 from tests.client_times import agree, agree_with_load, chunk_times, load_of, outcomes
 from tests.event_log import WireLog
 from tests.polling import until
-from tests.proxy_scene import on_loop
+from tests.proxy_setup import on_loop
 
 pytestmark = pytest.mark.alone
 

@@ -13,10 +13,10 @@ from bench.paging import own_conditions
 from lab.prometheus import Prometheus
 from slos.durations import parse_duration
 from tests.rule_values.compare import record
-from tests.rule_values.paging import Condition, Count, increases, rates
+from tests.rule_values.paging import BurnRateCondition, Count, increases, rates
 from tests.rule_values.recordings import TARGET, Tool, tools
 from tests.rule_values.replay import Replay, replaying
-from tests.rule_values.traffic import DAY, HOUR, REQUESTS, STORIES, Story, play
+from tests.rule_values.traffic import DAY, HOUR, REQUESTS, STORIES, TrafficScenario, play
 
 HISTORY = 3 * DAY
 EVALUATIONS = np.arange(0, HISTORY + 1, 60)
@@ -39,21 +39,21 @@ def computed(count: Count, window: str) -> list[float | None]:
     return [b / t if t else None for b, t in zip(bad[at], total[at], strict=True)]
 
 
-def conditions(tool: Tool) -> list[tuple[str, Condition]]:
+def conditions(tool: Tool) -> list[tuple[str, BurnRateCondition]]:
     """Return the pages of a tool at 99 % over 30 days, each with the alert's expression."""
     if tool.name == "tokenslo":
         own = own_conditions(TARGET)
         return [(expr, each) for (expr, _), each in zip(tool.alerts, own, strict=False)]
     pages, _ = (expr for expr, _ in tool.alerts)
     long, short = Decimal(HOUR), Decimal(300)
-    first = Condition(True, long, short, Decimal("0.144"))
-    second = Condition(True, 6 * long, 6 * short, Decimal("0.06"))
+    first = BurnRateCondition(True, long, short, Decimal("0.144"))
+    second = BurnRateCondition(True, 6 * long, 6 * short, Decimal("0.06"))
     return [*zip(pages.split(" or "), (first, second), strict=True)]
 
 
 @pytest.mark.parametrize("story", HARD, ids=lambda story: story.name)
 def test_windows_are_those_that_prometheus_records(
-    prometheus: Start, tmp_path: Path, story: Story
+    prometheus: Start, tmp_path: Path, story: TrafficScenario
 ) -> None:
     traffic = play(story, HISTORY, families=[REQUESTS])
     ours, sloth, _ = tools(story.name, "availability", PERIOD)

@@ -38,7 +38,7 @@ SOON = 15.0
 
 
 @dataclass
-class Scene:
+class SoakSetup:
     """What runs, and where."""
 
     folder: Path
@@ -155,9 +155,9 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def soaking(folder: Path) -> AsyncIterator[Scene]:
+async def soaking(folder: Path) -> AsyncIterator[SoakSetup]:
     upstream, port = free_ports(2)
-    scene = Scene(folder, upstream, port)
+    scene = SoakSetup(folder, upstream, port)
     try:
         await scene.serve()
         await scene.start(
@@ -173,7 +173,7 @@ async def soaking(folder: Path) -> AsyncIterator[Scene]:
             await scene.kill(name)
 
 
-async def _churn(scene: Scene, seconds: float, dice: random.Random) -> dict[str, list[float]]:
+async def _churn(scene: SoakSetup, seconds: float, dice: random.Random) -> dict[str, list[float]]:
     """Let crowds of clients and the server be killed; return memory over time, in MiB."""
     pids = {"sidecar": scene.processes["sidecar"].pid, "taps": await scene.child()}
     sizes: dict[str, list[float]] = {name: [] for name in pids}

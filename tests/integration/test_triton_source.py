@@ -42,7 +42,7 @@ def server(
 
 
 @dataclass
-class Sidecar:
+class PolledTriton:
     """A source and its store, polled by hand."""
 
     server: Triton
@@ -102,17 +102,17 @@ class Sidecar:
 
 
 @pytest.fixture
-async def sidecar(server: Triton) -> AsyncIterator[Sidecar]:
+async def sidecar(server: Triton) -> AsyncIterator[PolledTriton]:
     """Read everything once: all counters are 0 then."""
     async with TritonSource(
         server.url, server.metrics, models=["slow", "plain"], frozen_after=0.5
     ) as source:
-        fresh = Sidecar(server, source)
+        fresh = PolledTriton(server, source)
         await fresh.poll()
         yield fresh
 
 
-async def test_streams_of_the_engine(sidecar: Sidecar) -> None:
+async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
     ask = {"max_tokens": 12, "stream": True}
     streams = [
         asyncio.create_task(sidecar.ask("tensorrt_llm", "word " * 40, **ask)) for _ in range(6)
@@ -149,7 +149,7 @@ async def test_streams_of_the_engine(sidecar: Sidecar) -> None:
     assert sidecar.store.view(time.monotonic()).engine_stats_age["tensorrt_llm", "1"] > 0.5
 
 
-async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Sidecar) -> None:
+async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: PolledTriton) -> None:
     await sidecar.leave("tensorrt_llm", 0.1, max_tokens=200, stream=True)
     await asyncio.sleep(1.0)
     await sidecar.poll()
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Sideca
     assert "observe the streams" in disconnects.fix
 
 
-async def test_an_engine_that_stops_reporting_is_not_believed(sidecar: Sidecar) -> None:
+async def test_an_engine_that_stops_reporting_is_not_believed(sidecar: PolledTriton) -> None:
     await sidecar.ask("stuck", max_tokens=5, stream=True)
     await asyncio.sleep(0.3)
     await sidecar.poll()
@@ -172,7 +172,7 @@ async def test_an_engine_that_stops_reporting_is_not_believed(sidecar: Sidecar) 
     assert sidecar.value("stuck", "output_tokens") == 5
 
 
-async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: Sidecar) -> None:
+async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: PolledTriton) -> None:
     await sidecar.ask("streaming", max_tokens=3)
     await sidecar.ask("streaming", "raise", max_tokens=3)
     await sidecar.poll()
@@ -181,7 +181,7 @@ async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: Sidecar) ->
     assert "when execute() returns" in requests.note
 
 
-async def test_vllm(sidecar: Sidecar) -> None:
+async def test_vllm(sidecar: PolledTriton) -> None:
     await sidecar.ask("vllm_llm", "three small words", max_tokens=5)
     await sidecar.poll()
     assert sidecar.outcomes("vllm_llm") == {"ok": 1}
@@ -194,7 +194,7 @@ async def test_vllm(sidecar: Sidecar) -> None:
 
 @pytest.mark.parametrize(("model", "version"), [("pipeline", "1"), ("third", "3")])
 async def test_an_ensembles_failures_are_counted_once(
-    sidecar: Sidecar, model: str, version: str
+    sidecar: PolledTriton, model: str, version: str
 ) -> None:
     await sidecar.ask(model)
     await sidecar.ask(model, "then raise")
@@ -203,7 +203,7 @@ async def test_an_ensembles_failures_are_counted_once(
     assert sidecar.outcomes(model, version) == {"ok": 1, "error": 2}
 
 
-async def test_rejected_requests(sidecar: Sidecar) -> None:
+async def test_rejected_requests(sidecar: PolledTriton) -> None:
     await asyncio.gather(*(sidecar.ask("slow", "sleep 0.3") for _ in range(4)))
     await sidecar.poll()
     assert sidecar.outcomes("slow") == {"ok": 1, "rejected": 3}
@@ -212,7 +212,7 @@ async def test_rejected_requests(sidecar: Sidecar) -> None:
     assert died.quality == "estimate"
 
 
-async def test_a_reload_is_no_jump(sidecar: Sidecar) -> None:
+async def test_a_reload_is_no_jump(sidecar: PolledTriton) -> None:
     for _ in range(3):
         await sidecar.ask("pipeline")
     await sidecar.ask("pipeline", "then raise")
@@ -259,7 +259,7 @@ async def test_counters_that_stand_still(triton: Callable[..., Triton], tmp_path
     arguments = ("--metrics-config=counter_latencies=false", *ARGUMENTS)
     with triton(tmp_path / "models", tmp_path, arguments=arguments) as server:
         async with TritonSource(server.url, server.metrics, models=["plain"]) as source:
-            sidecar = Sidecar(server, source)
+            sidecar = PolledTriton(server, source)
             await sidecar.poll()
             for _ in range(3):
                 await sidecar.ask("plain")

@@ -101,7 +101,7 @@ Buckets = Mapping[tuple[str, str], list[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ServedMetrics:
     """What a sidecar served: ``buckets`` are cumulative, by metric and model."""
 
     counters: Mapping[Sample, float]
@@ -141,14 +141,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TapRun:
     """One run of every crowd before one tap; ``naps`` are by how much clients woke too late."""
 
     tap: str
     seconds: float
     seen: list[Seen]
     naps: Mapping[str, list[float]]
-    told: Told
+    told: ServedMetrics
     engine: list[Mapping[str, Any]]
     share: float
 
@@ -225,12 +225,12 @@ def runs(
     request: pytest.FixtureRequest,
     servers: tuple[Triton, list[ServerProcess]],
     tmp_path_factory: pytest.TempPathFactory,
-) -> list[Run]:
+) -> list[TapRun]:
     """Run everything, more than once only as long as a busy machine may have made differences."""
     tap, share = request.param
     if tap == "capture":
         need_capture()
-    found: list[Run] = []
+    found: list[TapRun] = []
     while len(found) < ATTEMPTS:
         found.append(run(tap, share, *servers, tmp_path_factory.mktemp("run")))
         if not (found[-1].busy and (different_counts(found) or different_times(found))):
@@ -238,7 +238,9 @@ def runs(
     return found
 
 
-def run(tap: str, share: float, triton: Triton, others: list[ServerProcess], folder: Path) -> Run:
+def run(
+    tap: str, share: float, triton: Triton, others: list[ServerProcess], folder: Path
+) -> TapRun:
     ports = [*triton.ports[:2], *(other.ports[0] for other in others)]
     if tap == "proxy":
         listen = list(free_ports(len(ports)))
@@ -256,7 +258,7 @@ def run(tap: str, share: float, triton: Triton, others: list[ServerProcess], fol
     pairs = zip(others, since, strict=True)
     engine = [request for other, mark in pairs for request in truth(other, mark)["requests"]]
     naps = {kind: crowd["naps"] for kind, crowd in crowds.items()}
-    return Run(tap, seconds, seen, naps, told, engine, share)
+    return TapRun(tap, seconds, seen, naps, told, engine, share)
 
 
 def truth(server: ServerProcess, since: float = 0.0) -> dict[str, Any]:
@@ -320,7 +322,7 @@ def known(seen: list[Seen]) -> dict[Sample, float]:
     return counts(one for one in seen if one.model != UNKNOWN)
 
 
-def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> Told:
+def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> ServedMetrics:
     """Read a sidecar until it says what is expected, or had time enough to."""
     deadline = time.monotonic() + SETTLED_SECONDS
     while True:
@@ -330,7 +332,7 @@ def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> Told:
         time.sleep(0.5)
 
 
-def read(text: str) -> Told:
+def read(text: str) -> ServedMetrics:
     everything: dict[Sample, float] = {}
     buckets: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for family in text_string_to_metric_families(text):
@@ -347,7 +349,7 @@ def read(text: str) -> Told:
         for (name, labels), value in everything.items()
         if name in COUNTERS and value and dict(labels).get("direction", "output") == "output"
     }
-    return Told(counters, buckets, everything)
+    return ServedMetrics(counters, buckets, everything)
 
 
 def quantile(q: float, buckets: Sequence[tuple[float, float]]) -> float:
@@ -376,12 +378,12 @@ def nearest(q: float, values: Sequence[float], told: float) -> float:
 OF_TOKENS = ("llm_tokens_total", "llm_partial_response_tokens_total")
 
 
-def different_counts(runs: list[Run]) -> list[str]:
+def different_counts(runs: list[TapRun]) -> list[str]:
     """Return what differs in the run in which the least does."""
     return min(map(differences, runs), key=len)
 
 
-def different_times(runs: list[Run]) -> list[str]:
+def different_times(runs: list[TapRun]) -> list[str]:
     """Return what differs in every run."""
     return [
         "\n".join(map(str, rows))
@@ -390,7 +392,7 @@ def different_times(runs: list[Run]) -> list[str]:
     ]
 
 
-def test_counts_are_the_same(runs: list[Run]) -> None:
+def test_counts_are_the_same(runs: list[TapRun]) -> None:
     for one in runs:
         assert sum(seen.streaming for seen in one.seen) >= STREAMS * one.share
         assert left_out(one) == []
@@ -398,35 +400,35 @@ def test_counts_are_the_same(runs: list[Run]) -> None:
     assert different_counts(runs) == []
 
 
-def test_times_are_the_same(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_the_same(runs: list[TapRun], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for one in runs:
             print(f"\n{told_of(one)}")
     assert different_times(runs) == []
 
 
-def test_nothing_is_told_of_a_model_that_no_server_has(runs: list[Run]) -> None:
+def test_nothing_is_told_of_a_model_that_no_server_has(runs: list[TapRun]) -> None:
     for one in runs:
         assert any(seen.model == UNKNOWN for seen in one.seen)
         models = {dict(labels).get("model") for _, labels in one.told.everything}
         assert UNKNOWN not in models
 
 
-def test_waste_is_no_less_than_clients_saw_and_no_more_than_was_made(runs: list[Run]) -> None:
+def test_waste_is_no_less_than_clients_saw_and_no_more_than_was_made(runs: list[TapRun]) -> None:
     for one in runs:
         assert one.told.total("llm_wasted_tokens_total") >= sum(seen.late for seen in one.seen)
         made, taken, sent = waste(one)
         assert 0 <= sent <= made - taken
 
 
-def left_out(one: Run) -> list[str]:
+def left_out(one: TapRun) -> list[str]:
     """Name what a tap says of itself that it did not see or understand."""
     names = ("lossy_streams", "dropped_packets", "passed_over", "refused", "restarts")
     totals = {name: one.told.total(f"tokenslo_tap_{name}_total") for name in names}
     return [f"{name}: {count:g}" for name, count in totals.items() if count]
 
 
-def differences(one: Run) -> list[str]:
+def differences(one: TapRun) -> list[str]:
     """Name every counter that does not say what clients did.
 
     A client that leaves may have a token in its socket that it does not read any more: it was
@@ -443,7 +445,7 @@ def differences(one: Run) -> list[str]:
     return found
 
 
-def told_of(one: Run) -> str:
+def told_of(one: TapRun) -> str:
     lags = ", ".join(f"{kind} {1000 * exact(0.99, naps):.1f}" for kind, naps in one.naps.items())
     streams = sum(seen.streaming for seen in one.seen)
     left = sum(seen.outcome == "disconnected" for seen in one.seen)
@@ -461,7 +463,7 @@ def told_of(one: Run) -> str:
     )
 
 
-def waste(one: Run) -> tuple[int, int, float]:
+def waste(one: TapRun) -> tuple[int, int, float]:
     """Return how many tokens the look-alike's engine made, clients took, and were told as waste."""
     made = sum(request["output_tokens"] for request in one.engine)
     taken = sum(seen.tokens for seen in one.seen if seen.model in OPENAI)

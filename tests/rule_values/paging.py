@@ -27,7 +27,7 @@ _EDGE_OF_GAP = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class BurnRateCondition:
     """A burn-rate condition: an error ratio above ``threshold`` over both windows.
 
     It fires after ``wait`` seconds, and with ``least_bad`` bad events in the long window at least.

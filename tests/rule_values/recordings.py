@@ -29,7 +29,7 @@ MOST = Decimal("0.95")
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingRule:
     """A recording rule: what is recorded every ``every`` seconds, under ``name``."""
 
     name: str
@@ -57,22 +57,22 @@ class Tool:
     name: str
     objective: str
     period: str
-    recordings: Sequence[Recording]
+    recordings: Sequence[RecordingRule]
     alerts: Sequence[tuple[str, int]]
     ratios: Mapping[str, str]
     whole: str
     budget: str
 
-    def layers(self) -> list[list[Recording]]:
+    def layers(self) -> list[list[RecordingRule]]:
         """Order the recordings so that none reads another of its own layer or a later one."""
-        left, layers = list(self.recordings), list[list[Recording]]()
+        left, layers = list(self.recordings), list[list[RecordingRule]]()
         while left:
             layer = [one for one in left if not any(other.is_read_by(one.expr) for other in left)]
             layers.append(layer)
             left = [one for one in left if one not in layer]
         return layers
 
-    def is_summed(self, recording: Recording) -> bool:
+    def is_summed(self, recording: RecordingRule) -> bool:
         """Whether another recording sums it up over time."""
         return any(recording.is_summed_by(other.expr) for other in self.recordings)
 
@@ -118,7 +118,7 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 def tools(model: str, name: str, period: Decimal) -> Sequence[Tool]:
     """Return the rules of all three for an objective about a model over ``period`` seconds."""
-    return [tokenslo(model, name, period), *_peers(_Selected.of(model, name), period)]
+    return [tokenslo(model, name, period), *_peers(IndicatorSelectors.of(model, name), period)]
 
 
 def tokenslo(model: str, name: str, period: Decimal) -> Tool:
@@ -129,7 +129,7 @@ def tokenslo(model: str, name: str, period: Decimal) -> Tool:
     (only,) = planned.objectives
     mine = names.series_labels(model, name)
     mine |= dict.fromkeys(objective.group_by, f"{model}-0")
-    recordings, alerting = list[Recording](), list[tuple[str, int]]()
+    recordings, alerting = list[RecordingRule](), list[tuple[str, int]]()
     for group in alerts.rules.groups(planned):
         every = int(parse_duration(str(group["interval"])))
         for rule in group["rules"]:  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ def tokenslo(model: str, name: str, period: Decimal) -> Tool:
             else:
                 # Tools of several periods share what they record, but not their labels.
                 labels = names.series_labels(model, name)
-                recordings.append(Recording(rule["record"], rule["expr"], labels, every))
+                recordings.append(RecordingRule(rule["record"], rule["expr"], labels, every))
     ratios = {window: str(vector(names.error_ratio(window), mine)) for window in only.windows}
     whole, budget = (
         str(vector(series, mine)) for series in (names.PERIOD_ERROR_RATIO, names.BUDGET_REMAINING)
@@ -149,7 +149,7 @@ def tokenslo(model: str, name: str, period: Decimal) -> Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Selected:
+class IndicatorSelectors:
     """What a user of Sloth or Pyrra would select to measure an indicator.
 
     Bad events are ``failed`` ones, or else ``total`` without the ``good`` ones.
@@ -162,7 +162,7 @@ class _Selected:
     good: str = ""
 
     @classmethod
-    def of(cls, model: str, indicator: str) -> _Selected:
+    def of(cls, model: str, indicator: str) -> IndicatorSelectors:
         if indicator == "e2e":
             count, bucket = (f"{DURATION}_{part}" for part in ("count", "bucket"))
             edge = f'{{model="{model}",le="{EDGE}"}}'
@@ -183,14 +183,14 @@ class _Selected:
         return f"({total} - sum(rate({self.good}[{window}]))) / ({total})"
 
 
-def _peers(selected: _Selected, period: Decimal) -> tuple[Tool, Tool]:
+def _peers(selected: IndicatorSelectors, period: Decimal) -> tuple[Tool, Tool]:
     return _sloth(selected, period), _pyrra(selected, period)
 
 
 _SLOTH_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
 
-def _sloth(selected: _Selected, period: Decimal) -> Tool:
+def _sloth(selected: IndicatorSelectors, period: Decimal) -> Tool:
     """Seven windows of the raw metrics; the period's ratio is the mean of the shortest's."""
     model, slo = selected.model, selected.indicator
     days, budget = format_duration(period), float(1 - TARGET)
@@ -229,10 +229,10 @@ def _sloth(selected: _Selected, period: Decimal) -> Tool:
         days,
         [
             *(
-                Recording(f"{ratio}{window}", expr, {**ids, "sloth_window": window}, EVERY)
+                RecordingRule(f"{ratio}{window}", expr, {**ids, "sloth_window": window}, EVERY)
                 for window, expr in exprs.items()
             ),
-            *(Recording(name, expr, ids, EVERY) for name, expr in about.items()),
+            *(RecordingRule(name, expr, ids, EVERY) for name, expr in about.items()),
         ],
         [
             (either(("5m", "1h", 14.4), ("30m", "6h", 6)), EVERY),
@@ -252,7 +252,7 @@ _PYRRA_PAIRS = (("5m", "1h", 14), ("30m", "6h", 7), ("2h", "1d", 2), ("6h", "4d"
 _PYRRA_PACES = ((49, 240), (7, 150), (0, EVERY))
 
 
-def _pyrra(selected: _Selected, period: Decimal) -> Tool:
+def _pyrra(selected: IndicatorSelectors, period: Decimal) -> Tool:
     """Seven windows of the raw metrics, and the increase of all of them over the period."""
     whole, slo = format_duration(period), selected.indicator
     ids = {"model": selected.model, "slo": f"{selected.model}-{slo}"}
@@ -296,8 +296,11 @@ def _pyrra(selected: _Selected, period: Decimal) -> Tool:
         slo,
         whole,
         [
-            *(Recording(name, expr, labels, every) for name, (expr, labels) in increased.items()),
-            *(Recording(name, expr, ids, EVERY) for name, expr in exprs.items()),
+            *(
+                RecordingRule(name, expr, labels, every)
+                for name, (expr, labels) in increased.items()
+            ),
+            *(RecordingRule(name, expr, ids, EVERY) for name, expr in exprs.items()),
         ],
         [
             *(

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lab.prometheus import Prometheus
 from promql.client import query_range
 from tests.rule_values.native import encoded, histograms
-from tests.rule_values.recordings import Recording
+from tests.rule_values.recordings import RecordingRule
 from tests.rule_values.traffic import Counts, Labels, Points, Samples, labelled, points
 
 Start = Callable[..., Prometheus]
@@ -88,7 +88,7 @@ class Replay:
         assert len(found) <= 1, f"{len(found)} series of {expr}"
         return next(iter(found.values()), {})
 
-    def recorded(self, recording: Recording, times: range) -> Samples:
+    def recorded(self, recording: RecordingRule, times: range) -> Samples:
         """Return what a rule would have recorded, by series."""
         every, made = np.array(times), dict[Labels, Points]()
         for labels, found in self._evaluated(recording.expr, times).items():

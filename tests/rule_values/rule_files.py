@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lab.stack import tokenslo
 from slos.durations import parse_duration
-from tests.rule_values.recordings import Recording
+from tests.rule_values.recordings import RecordingRule
 from tests.rule_values.replay import EPOCH, Replay
 from tests.rule_values.traffic import ENDED, Labels, Points, Samples, labelled, points
 
@@ -98,13 +98,13 @@ def _extended(
     return np.array([value or 0.0 for value in every]), there
 
 
-def _recording(rule: Mapping[str, object], every: int) -> Recording:
+def _recording(rule: Mapping[str, object], every: int) -> RecordingRule:
     name, labels = rule.get("record", "ALERTS"), rule.get("labels") or {}
     assert isinstance(labels, dict)
-    return Recording(str(name), str(rule["expr"]), labels, every)
+    return RecordingRule(str(name), str(rule["expr"]), labels, every)
 
 
-def _layers(recordings: Sequence[Recording]) -> Iterator[list[Recording]]:
+def _layers(recordings: Sequence[RecordingRule]) -> Iterator[list[RecordingRule]]:
     """Yield recordings in layers, of which none reads another of its own or a later one."""
     left = list(recordings)
     while left:

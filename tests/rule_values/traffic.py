@@ -68,7 +68,7 @@ def points(times: Counts, values: npt.NDArray[np.generic], there: npt.NDArray[np
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class TrafficScenario:
     """How random traffic goes: requests per second of a server, and what befalls it.
 
     ``..._every`` are mean seconds between two events of a kind, 0 for never.  A server that
@@ -135,7 +135,7 @@ class Traffic:
 
 
 def play(
-    story: Story,
+    story: TrafficScenario,
     seconds: int,
     *,
     servers: int = 2,
@@ -157,7 +157,7 @@ def play(
         asked = draw.poisson(rates * TICK) * is_up
         failed = draw.binomial(asked, failing)
         scraped = np.arange(number % 3, ticks, SCRAPE // TICK)
-        told = _Told(
+        told = _ServerScrapes(
             story,
             f"{story.name}-{number}",
             version,
@@ -176,14 +176,14 @@ def play(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ServerScrapes:
     """What the scrapes of one server find, in the ticks ``scraped`` if they are ``found``.
 
     By tick: its ``version``, 0 while it is down; when it ``started``; why requests fail in
     ``reasons``; and its ``good`` and ``failed`` requests.
     """
 
-    story: Story
+    story: TrafficScenario
     name: str
     version: Counts
     started: Counts
@@ -239,7 +239,7 @@ class _Told:
             yield labelled(metric, **named, **labels), points(times, values[self.scraped], mine)
 
 
-def _lives(story: Story, ticks: int, random: Random) -> tuple[Counts, Counts]:
+def _lives(story: TrafficScenario, ticks: int, random: Random) -> tuple[Counts, Counts]:
     """Return a server's version, 0 while it is down, and when it last started, by tick."""
     version, started = np.ones(ticks, dtype=np.int64), np.zeros(ticks, dtype=np.int64)
     is_up = np.ones(ticks, dtype=bool)
@@ -252,7 +252,7 @@ def _lives(story: Story, ticks: int, random: Random) -> tuple[Counts, Counts]:
     return version * is_up, started
 
 
-def _reachable(story: Story, scraped: Counts, random: Random) -> npt.NDArray[np.bool_]:
+def _reachable(story: TrafficScenario, scraped: Counts, random: Random) -> npt.NDArray[np.bool_]:
     """Return which scrapes do not fail: mostly a few do, once in a while for some minutes."""
     reached = np.ones(len(scraped), dtype=bool)
     for at in _moments(story.gaps_every, int(scraped[-1]), random):
@@ -306,14 +306,14 @@ def _idle(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float64]:
 
 
 STORIES = (
-    Story("diurnal", _diurnal),
-    Story("bursty", _bursty, strain=0.02),
-    Story("idle", _idle),
-    Story("resets", _diurnal, restarts_every=12 * HOUR),
-    Story("births", _diurnal, rollouts_every=12 * HOUR),
-    Story("labels", _diurnal, rollouts_every=12 * HOUR),
-    Story("gaps", _diurnal, gaps_every=8 * HOUR),
-    Story(
+    TrafficScenario("diurnal", _diurnal),
+    TrafficScenario("bursty", _bursty, strain=0.02),
+    TrafficScenario("idle", _idle),
+    TrafficScenario("resets", _diurnal, restarts_every=12 * HOUR),
+    TrafficScenario("births", _diurnal, rollouts_every=12 * HOUR),
+    TrafficScenario("labels", _diurnal, rollouts_every=12 * HOUR),
+    TrafficScenario("gaps", _diurnal, gaps_every=8 * HOUR),
+    TrafficScenario(
         "all",
         _bursty,
         rollouts_every=12 * HOUR,

@@ -57,7 +57,7 @@ def asks(kind: Kind) -> Iterator[Ask]:
 
 
 def _triton_http() -> Table:
-    ask = over_http.Ask("generate", "http", 0)
+    ask = over_http.HttpClientRequest("generate", "http", 0)
     stalled = replace(ask, model=f"http_{_SLOW}")
     return [
         (370, ask),
@@ -79,7 +79,10 @@ def _triton_http() -> Table:
 
 
 def _openai_http() -> Table:
-    chat, text = over_http.Ask("chat", "openai", 0), over_http.Ask("completions", "openai", 0)
+    chat, text = (
+        over_http.HttpClientRequest("chat", "openai", 0),
+        over_http.HttpClientRequest("completions", "openai", 0),
+    )
     stalled = replace(chat, model=f"openai_{_SLOW}")
     return [
         (100, chat),
@@ -106,7 +109,10 @@ def _openai_http() -> Table:
 
 
 def _openai_package() -> Table:
-    chat, text = over_http.Ask("chat", "openai", 0), over_http.Ask("completions", "openai", 0)
+    chat, text = (
+        over_http.HttpClientRequest("chat", "openai", 0),
+        over_http.HttpClientRequest("completions", "openai", 0),
+    )
     return [
         (80, chat),
         (60, text),
@@ -120,7 +126,7 @@ def _openai_package() -> Table:
 
 
 def _triton_grpc() -> Table:
-    from tests.truth.over_grpc import Ask as Stream
+    from tests.truth.over_grpc import GrpcClientRequest as Stream
 
     ask = Stream("grpc", 0)
     return [
@@ -141,9 +147,9 @@ def _triton_grpc() -> Table:
 
 
 def _triton_whole() -> Table:
-    from tests.truth.over_grpc import Ask as Call
+    from tests.truth.over_grpc import GrpcClientRequest as Call
 
-    ask = over_http.Ask("generate", "plain", 0, stream=False)
+    ask = over_http.HttpClientRequest("generate", "plain", 0, stream=False)
     call = Call("plain", 0, "whole")
     slow = {"text": "sleep 0.02"}
     return [
@@ -168,7 +174,9 @@ _TABLES: dict[Kind, Callable[[], Table]] = {
 # The package makes what it reads answers with when it reads its first one, which takes long.
 _FIRST: dict[Kind, Sequence[Ask]] = {
     "openai_package": [
-        over_http.Ask(api, f"openai_{_SLOW}", 0) for api in ("chat", "completions") for _ in "ab"
+        over_http.HttpClientRequest(api, f"openai_{_SLOW}", 0)
+        for api in ("chat", "completions")
+        for _ in "ab"
     ]
 }
 
@@ -229,7 +237,7 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
     which the second is for those who do not read at once: such a server has one model.
     """
     if kind == "openai_package":
-        from tests.truth.over_openai import Client as Package
+        from tests.truth.over_openai import OpenAIPackageClient as Package
 
         with closing(Package(ports[0])) as prompt, closing(Package(ports[1])) as slow:
             yield lambda ask: [(slow if ask.model.endswith(_SLOW) else prompt).run(ask)]
@@ -238,20 +246,20 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
     elif kind == "triton_http":
         yield partial(_over_http, ports[0])
     else:
-        from tests.truth.over_grpc import Client as Streams
+        from tests.truth.over_grpc import GrpcStreamClient as Streams
 
         with closing(Streams(ports[1])) as streams:
 
             def run(ask: Ask) -> list[Seen]:
-                if isinstance(ask, over_http.Ask):
+                if isinstance(ask, over_http.HttpClientRequest):
                     return _over_http(ports[0], ask)
                 return _dying("over_grpc", ports[1], ask) or streams.run(ask)
 
             yield run
 
 
-def _over_http(port: int, ask: over_http.Ask) -> list[Seen]:
-    return _dying("over_http", port, ask) or [over_http.Client(port, ask).run()]
+def _over_http(port: int, ask: over_http.HttpClientRequest) -> list[Seen]:
+    return _dying("over_http", port, ask) or [over_http.HttpStreamClient(port, ask).run()]
 
 
 def _dying(module: str, port: int, ask: Ask) -> list[Seen]:

@@ -33,7 +33,7 @@ Manner = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GrpcClientRequest:
     """Requests on one stream; with ``final`` they ask for a mark of their end."""
 
     model: str
@@ -58,7 +58,7 @@ def _send(stream: _InferStream) -> Any:
 _InferStream._get_request = _send
 
 
-class Client:
+class GrpcStreamClient:
     """One after the other, streams on one channel."""
 
     def __init__(self, port: int) -> None:
@@ -68,11 +68,11 @@ class Client:
         """Close the channel."""
         self._client.close()
 
-    def run(self, ask: Ask) -> list[Seen]:
+    def run(self, ask: GrpcClientRequest) -> list[Seen]:
         """Ask, and do as it is to do."""
         if ask.manner == "whole":
             return [self._whole(ask)]
-        stream = _Stream(self._client, ask)
+        stream = _GrpcStream(self._client, ask)
         match ask.manner:
             case "in turn":
                 for _ in range(3):
@@ -96,7 +96,7 @@ class Client:
                 stream.take_all()
         return stream.end()
 
-    def _whole(self, ask: Ask) -> Seen:
+    def _whole(self, ask: GrpcClientRequest) -> Seen:
         seen = Seen(ask.model, ask.manner, streaming=False)
         seen.send_now()
         try:
@@ -107,10 +107,10 @@ class Client:
         return seen.ends("ok")
 
 
-class _Stream:
+class _GrpcStream:
     """A stream from its beginning to its end, and what came of the requests on it."""
 
-    def __init__(self, client: grpc.InferenceServerClient, ask: Ask) -> None:
+    def __init__(self, client: grpc.InferenceServerClient, ask: GrpcClientRequest) -> None:
         self._client, self._ask = client, ask
         self._came: queue.SimpleQueue[tuple[float, Any, Any]] = queue.SimpleQueue()
         self._seen: dict[str, Seen] = {}
@@ -214,5 +214,7 @@ def _tensor(name: str, kind: str, of: Any, value: Sequence[Any]) -> grpc.InferIn
 
 
 if __name__ == "__main__":
-    for each in Client(int(sys.argv[1])).run(Ask(**json.loads(sys.argv[2]))):
+    for each in GrpcStreamClient(int(sys.argv[1])).run(
+        GrpcClientRequest(**json.loads(sys.argv[2]))
+    ):
         tell(each)

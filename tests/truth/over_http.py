@@ -50,7 +50,7 @@ _MUCH = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HttpClientRequest:
     """A request, and how its client behaves; ``after`` tokens it leaves, if it does."""
 
     api: Api
@@ -131,7 +131,7 @@ class Answer:
             yield rest[:length]
 
 
-class Reader:
+class AnswerReader:
     """What the events of an answer mean."""
 
     def __init__(self, api: Api, seen: Seen) -> None:
@@ -175,19 +175,19 @@ def _first_choice(document: Json) -> Json:
     return {**choices[0], **choices[0].get("delta", {})}
 
 
-class Client:
+class HttpStreamClient:
     """One connection with one request.
 
     Pieces have the time at which the kernel had them for the client, which is not to wait for its
     turn on a busy machine; ``lags`` is how long it did wait before it had read them.
     """
 
-    def __init__(self, port: int, ask: Ask) -> None:
+    def __init__(self, port: int, ask: HttpClientRequest) -> None:
         self.seen = Seen(ask.model, ask.manner, ask.stream)
         self.lags: list[float] = []
         self._ask = ask
         self._answer = Answer()
-        self._reader = Reader(ask.api, self.seen)
+        self._reader = AnswerReader(ask.api, self.seen)
         self._ended = ""
         self._socket = socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -343,4 +343,4 @@ def tell(seen: Seen) -> None:
 
 if __name__ == "__main__":
     # On a busy machine no token may be fresh enough to leave after: then the answer ends.
-    tell(Client(int(sys.argv[1]), Ask(**json.loads(sys.argv[2]))).run())
+    tell(HttpStreamClient(int(sys.argv[1]), HttpClientRequest(**json.loads(sys.argv[2]))).run())

@@ -8,11 +8,11 @@ from typing import Any
 
 import openai
 
-from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, Ask, waiting
+from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, HttpClientRequest, waiting
 from tests.truth.seen import Seen
 
 
-class Client:
+class OpenAIPackageClient:
     """One after the other, requests by one client of the package."""
 
     def __init__(self, port: int) -> None:
@@ -30,7 +30,7 @@ class Client:
         """Close the connections."""
         self._client.close()
 
-    def run(self, ask: Ask) -> Seen:
+    def run(self, ask: HttpClientRequest) -> Seen:
         """Ask; leave after so many tokens, if it is to do so."""
         seen = Seen(ask.model, ask.manner, ask.stream)
         try:
@@ -48,7 +48,7 @@ class Client:
         finally:
             answer.close()
 
-    def _create(self, ask: Ask) -> Any:
+    def _create(self, ask: HttpClientRequest) -> Any:
         usage = (
             {"stream_options": ask.more["stream_options"]} if "stream_options" in ask.more else {}
         )
@@ -73,7 +73,7 @@ class Client:
             self._sent = time.monotonic()
 
 
-def _read(answer: Any, ask: Ask, seen: Seen) -> Seen:
+def _read(answer: Any, ask: HttpClientRequest, seen: Seen) -> Seen:
     text: Callable[[Any], Any] = _delta if ask.api == "chat" else _text
     reads = _Reads(answer.response.extensions["network_stream"])
     finish, grown = "", 0

@@ -61,7 +61,7 @@ def on_loop(
 
 
 @dataclass(eq=False)
-class Notes:
+class LoggingObserver:
     """An observer that writes down what it is told."""
 
     inactive: bool = False
@@ -108,12 +108,12 @@ class Notes:
 
 
 @dataclass(eq=False)
-class Scene:
+class ProxySetup:
     """A proxy, the socket that the server behind it listens on, and the observers so far."""
 
     tap: ProxyTap
     server: socket.socket
-    observers: list[Notes]
+    observers: list[LoggingObserver]
     sockets: ExitStack
     passed: list[str]
 
@@ -144,16 +144,16 @@ class Scene:
 
 @asynccontextmanager
 async def proxied(
-    new_observer: Callable[[], Notes] = Notes,
+    new_observer: Callable[[], LoggingObserver] = LoggingObserver,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
     **options: Any,
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[ProxySetup]:
     """Run a proxy tap before a server's listening socket, or before another server's ``port``."""
-    observers: list[Notes] = []
+    observers: list[LoggingObserver] = []
 
-    def observe() -> Notes:
+    def observe() -> LoggingObserver:
         observers.append(new_observer())
         return observers[-1]
 
@@ -164,7 +164,7 @@ async def proxied(
         tap = ProxyTap(spec, observe, passed.append, **options)
         await tap.start()
         try:
-            yield Scene(tap, server, observers, sockets, passed)
+            yield ProxySetup(tap, server, observers, sockets, passed)
         finally:
             await tap.close()
 
