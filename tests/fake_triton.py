@@ -97,13 +97,13 @@ async def fake_triton(**answers: object) -> AsyncIterator[FakeTriton]:
 
 async def look(now: float = 100.0, options: Mapping[str, object] | None = None,
                **answers: object) -> Snapshot:  # fmt: skip
-    """Return one survey of a fake Triton with these answers."""
+    """Return one snapshot of a fake Triton with these answers."""
     async with fake_triton(**answers) as fake, fake.source(**(options or {})) as source:
         return await source.snapshot(now)
 
 
 def found(snapshot: Snapshot, model: str, version: str = "1") -> dict[str, Measurement | Missing]:
-    """Return what a survey says of a model: by signal, the reading of the best rank or the gap."""
+    """Return a model's signals in a snapshot: the sample of the best rank or the gap."""
     from exporter.methods import METHODS
 
     said: dict[str, Measurement | Missing] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.unseen_models import selected_models, with_unseen
-from exporter.recording.goodput import goals
+from exporter.recording.goodput import goodput_objectives
 from exporter.recording.model_metrics import PRECEDING_METHOD
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Labels, Measurement, Missing, Snapshot
@@ -35,7 +35,7 @@ def counter(recorder: StreamRecorder, signal: str) -> dict[frozenset[tuple[str, 
 
 def test_a_model_that_is_expected_has_every_known_series_before_its_first_request() -> None:
     goodput = Objective("good", "goodput", Decimal("0.95"), clauses={"ttft": Decimal("0.8")})
-    own = tuple(goals([service(goodput)]))
+    own = tuple(goodput_objectives([service(goodput)]))
     recorder = StreamRecorder(TTFT, own, expected=["llama"])
     assert counter(recorder, "requests") == {
         frozenset({("outcome", outcome)}): 0.0 for outcome in OUTCOMES
@@ -69,7 +69,7 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
     """Both are one model to the store: exact zeros of one hid the estimates of the other."""
     clauses = {"ttft": Decimal("0.8"), "tpot": Decimal("0.06")}
     goodput = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
-    recorder = StreamRecorder({}, tuple(goals([service(goodput)])), expected=["llama"])
+    recorder = StreamRecorder({}, tuple(goodput_objectives([service(goodput)])), expected=["llama"])
     store = Store(10)
     server = Snapshot("triton", (), (Missing("kv_utilization", "llama", "1", "why", "fix"),))
 

@@ -14,7 +14,7 @@ CAPTURES = Path(__file__).parent / "captures"
 
 
 async def stage(name: str, **options: object) -> Snapshot:
-    """Return the survey of a captured stage."""
+    """Return the snapshot of a captured stage."""
 
     def recorded(file: str) -> object:
         return json.loads((CAPTURES / f"triton_{file}.json").read_text())

@@ -210,7 +210,7 @@ class TestSlowServers:
 
 class TestBrokenAnswers:
     async def told(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Snapshot:
-        """Return the survey after a good one and then these answers."""
+        """Return the snapshot after a good one and then these answers."""
         async with fake_serve(cpp(1)) as fake, source(fake, limits=FetchLimits(5.0, MIB)) as reader:
             snapshot = await reader.snapshot(0.0)
             for answer in answers:

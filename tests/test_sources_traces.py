@@ -49,7 +49,7 @@ async def post(
 
 
 async def counts(source: TracesSource) -> dict[tuple[str, str], float]:
-    """Return what the second survey counts: a model's first only announces it."""
+    """Return what the second snapshot counts: a model's first only announces it."""
     await source.snapshot(time.monotonic())
     measurements = (await source.snapshot(time.monotonic())).measurements
     found = {}

@@ -539,7 +539,7 @@ def test_nonsense_never_crashes_nor_leaks(
 
 async def test_the_work_for_a_model_does_not_grow_with_the_number_of_models() -> None:
     async def steps(models: int) -> int:
-        """Count the calls that one survey takes."""
+        """Count the calls that one snapshot takes."""
         lines = [
             f'{{model="m{index}",version="1",request_type="active"}} 1' for index in range(models)
         ]

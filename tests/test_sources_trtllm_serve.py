@@ -39,7 +39,7 @@ def without(*paths: str, metrics: Said = "") -> dict[str, Said]:
 
 
 def said(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
-    """Return what a survey says: by signal, the reading of the best rank or the gap."""
+    """Return the signals of a snapshot: the sample of the best rank or the gap."""
     found: dict[str, Measurement | Missing] = {gap.signal: gap for gap in snapshot.missing}
     for measurement in sorted(snapshot.measurements, key=lambda one: -METHODS[one.method].rank):
         found[measurement.signal] = measurement

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from exporter.genai import PROFILES
 from exporter.methods import METHODS
 from exporter.protocol.events import Listener, Outcome, Stages, Stream
-from exporter.recording.goodput import GoodputObjective, goals
+from exporter.recording.goodput import GoodputObjective, goodput_objectives
 from exporter.recording.label_limiter import MAX_SERIES
 from exporter.recording.model_metrics import MAX_REASONS, PRECEDING_METHOD
 from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNCONFIRMED, MODEL_SERIES
@@ -397,7 +397,7 @@ def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_the
     for signal, method in (
         ("output_tokens", "wire_chunks"),
         ("tpot", "wire_chunks"),
-        ("input_tokens", "wire_told"),
+        ("input_tokens", "wire_usage"),
     ):
         assert methods(recorder, signal) == {"wire", method}
     assert value(recorder, "output_tokens") == 12 + 3
@@ -468,7 +468,7 @@ def test_only_complete_responses_make_token_counts_estimates(outcome: str) -> No
     told = {"counted": True, "output_tokens": 12, "input_tokens": 7, "cached_tokens": 1}
     play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
     play(recorder, stream(), ended(103.0, outcome, "400"))
-    also = {"wire_told"} if outcome == "ok" else set()
+    also = {"wire_usage"} if outcome == "ok" else set()
     assert methods(recorder, "input_tokens") == {"wire"} | also
     assert methods(recorder, "cached_input_tokens") == {"wire"} | also
     assert methods(recorder, "output_tokens") == {"wire"} | ({"wire_chunks"} if also else set())
@@ -674,10 +674,10 @@ def test_goals_are_read_from_slo_files_in_their_order() -> None:
     clauses = {"tpot": Decimal("0.06"), "ttft": Decimal("0.8")}
     objective = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
     other = Objective("first", "ttft", Decimal("0.95"), Decimal("0.8"))
-    [goal] = goals([service(other, objective)])
-    assert (goal.name, goal.model) == ("chat/good", "llama")
-    assert list(goal.clauses.items()) == [("tpot", 0.06), ("ttft", 0.8)]
-    [anywhere] = goals([service(objective, selector={"cluster": "eu"})])
+    [own] = goodput_objectives([service(other, objective)])
+    assert (own.name, own.model) == ("chat/good", "llama")
+    assert list(own.clauses.items()) == [("tpot", 0.06), ("ttft", 0.8)]
+    [anywhere] = goodput_objectives([service(objective, selector={"cluster": "eu"})])
     assert anywhere.model == ""
 
 

@@ -264,8 +264,11 @@ async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstrea
 
 async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upstream) -> None:
     upstream.go.clear()
-    goal = GoodputObjective("chat/good", "", {"max_gap": 0.1})
-    async with source(upstream, thresholds={"max_gap": [0.1]}, goals=[goal]) as (one, port):
+    objective = GoodputObjective("chat/good", "", {"max_gap": 0.1})
+    async with source(upstream, thresholds={"max_gap": [0.1]}, objectives=[objective]) as (
+        one,
+        port,
+    ):
 
         async def bad(signal: str) -> float:
             snapshot = await one.snapshot(0.0)
@@ -303,8 +306,11 @@ async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: U
 
 
 async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
-    goals = (GoodputObjective("chat/fast", "chat", {"e2e": 60.0}),)
-    async with source(upstream, goals=goals, thresholds={"ttft": (0.123,)}) as (one, port):
+    objectives = (GoodputObjective("chat/fast", "chat", {"e2e": 60.0}),)
+    async with source(upstream, objectives=objectives, thresholds={"ttft": (0.123,)}) as (
+        one,
+        port,
+    ):
         await stream(port)
         snapshot = await until_streams(one, 0)
         snapshot = await until_streams(one, 1)
@@ -610,8 +616,8 @@ class Recorded:
         return TapReply(measurements, (), self.recorder.live)
 
 
-KINDS = ("told", "untold", "left", "survey", "restart")
-ENOUGH = ("survey",) * 3
+KINDS = ("told", "untold", "left", "snapshot", "restart")
+ENOUGH = ("snapshot",) * 3
 """Readings after which everything is told: the old method from 0, the old in full, the new."""
 
 
@@ -631,7 +637,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
 
     snapshot()
     for happening in (*happenings, *ENOUGH):
-        if happening == "survey":
+        if happening == "snapshot":
             snapshot()
         elif happening == "restart":
             for _ in ENOUGH:
@@ -734,10 +740,10 @@ def test_settings_arrive_as_they_were_sent() -> None:
         ["capture=lo:8000"],
         tenant_header="x-tenant",
         thresholds={"ttft": [0.5]},
-        goals=(GoodputObjective("chat/good", "chat", {"tpot": 0.06, "ttft": 0.8}),),
+        objectives=(GoodputObjective("chat/good", "chat", {"tpot": 0.06, "ttft": 0.8}),),
         expected=["chat"],
         upstream_name="triton",
     )
     read = read_settings(settings_line(given))
     assert read == given
-    assert list(read.goals[0].clauses) == ["tpot", "ttft"]
+    assert list(read.objectives[0].clauses) == ["tpot", "ttft"]

@@ -32,7 +32,7 @@ METHODS: Mapping[str, Method] = {
         "counts; times per token exclude requests for several choices (n, lists of prompts); "
         "excludes responses without streaming and without usage",
     ),
-    "wire_told": Method(
+    "wire_usage": Method(
         ENGINE + 1,
         "estimate",
         "the token usage in responses",

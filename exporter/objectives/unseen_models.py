@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from exporter.recording.goodput import GoodputObjective, goals
+from exporter.recording.goodput import GoodputObjective, goodput_objectives
 from exporter.recording.initial_series import known_labels, slice_labels
 from exporter.samples import Labels, Value
 from exporter.store.view import SignalState, View
@@ -29,7 +29,7 @@ def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState,
     found: dict[str, dict[str, dict[Labels, Value]]] = {}
     gauges: dict[str, set[str]] = {}
     for service in services:
-        own = tuple(goals([service]))
+        own = tuple(goodput_objectives([service]))
         for objective in service.objectives:
             selector = service.selects(objective)
             if "model" in selector and not objective.queries:
@@ -83,8 +83,8 @@ def _counters(
         yield signal, known_labels(signal, thresholds=(float(objective.threshold),))
     elif indicator.verdicts:
         signal = indicator.verdicts.signal
-        named = [goal for goal in own if goal.name.endswith(f"/{objective.name}")]
-        labels = known_labels(signal, goals=named)
+        named = [one for one in own if one.name.endswith(f"/{objective.name}")]
+        labels = known_labels(signal, objectives=named)
         yield signal, labels
         if TENANT in selector and signal in TENANT_SIGNALS:
             of_tenant = (TENANT, selector[TENANT])

@@ -39,7 +39,7 @@ class GoodputVerdict:
     clause: str = ""
 
 
-def goals(services: Iterable[Service]) -> Iterator[GoodputObjective]:
+def goodput_objectives(services: Iterable[Service]) -> Iterator[GoodputObjective]:
     """Yield every goodput objective of SLO files."""
     for service in services:
         for objective in service.objectives:
@@ -71,7 +71,7 @@ def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
 
 
 def verdict_at_end(
-    goal: GoodputObjective, outcome: Outcome, known: Mapping[str, float]
+    objective: GoodputObjective, outcome: Outcome, known: Mapping[str, float]
 ) -> GoodputVerdict | None:
     """Return the verdict on a request that broke no clause before its end; None if not counted.
 
@@ -82,9 +82,9 @@ def verdict_at_end(
         return GoodputVerdict("bad", OUTCOME)
     if outcome not in ("ok", "disconnected"):
         return None
-    for signal, most in goal.clauses.items():
+    for signal, most in objective.clauses.items():
         if known.get(signal, 0.0) > most:
             return GoodputVerdict("bad", signal)
     if outcome == "disconnected":
         return None
-    return GoodputVerdict("good" if goal.clauses.keys() <= known.keys() else "unknown")
+    return GoodputVerdict("good" if objective.clauses.keys() <= known.keys() else "unknown")

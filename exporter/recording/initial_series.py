@@ -22,11 +22,12 @@ SLO_EVENTS = frozenset(map(slo_events, LATENCIES))
 
 
 def known_labels(
-    signal: str, *, thresholds: Iterable[float] = (), goals: Iterable[GoodputObjective] = ()
+    signal: str, *, thresholds: Iterable[float] = (), objectives: Iterable[GoodputObjective] = ()
 ) -> tuple[Labels, ...]:
     """Return the label sets of a counter that every model has; empty if there are none.
 
-    ``thresholds`` (seconds) are those of the SLO event's latency, ``goals`` those of the model.
+    ``thresholds`` (seconds) are those of the SLO event's latency; ``objectives`` those of the
+    model.
     Reasons and tenants are not known in advance: their series begin later.
     """
     match signal:
@@ -43,7 +44,7 @@ def known_labels(
         case "disconnects":
             return tuple((("phase", phase),) for phase in DISCONNECT_PHASES)
         case "goodput":
-            return tuple(labels for goal in goals for labels in _verdicts(goal))
+            return tuple(labels for objective in objectives for labels in _verdicts(objective))
         case events if events in SLO_EVENTS:
             return tuple(
                 (("result", result), ("threshold", threshold_label(threshold)))
@@ -59,8 +60,8 @@ def slice_labels(objective: str) -> tuple[Labels, ...]:
     return tuple((("objective", objective), ("result", result)) for result in RESULTS)
 
 
-def _verdicts(goal: GoodputObjective) -> Iterator[Labels]:
+def _verdicts(objective: GoodputObjective) -> Iterator[Labels]:
     verdicts = [("good", ""), ("unknown", "")]
-    verdicts += [("bad", clause) for clause in (OUTCOME_CLAUSE, *goal.clauses)]
+    verdicts += [("bad", clause) for clause in (OUTCOME_CLAUSE, *objective.clauses)]
     for result, clause in verdicts:
-        yield ("clause", clause), ("objective", goal.name), ("result", result)
+        yield ("clause", clause), ("objective", objective.name), ("result", result)

@@ -38,13 +38,13 @@ FALLBACK_METHODS: Mapping[str, str] = {
     "partial_tokens": "wire_chunks",
     "tpot": "wire_chunks",
     "goodput": "wire_chunks",
-    "input_tokens": "wire_told",
-    "cached_input_tokens": "wire_told",
+    "input_tokens": "wire_usage",
+    "cached_input_tokens": "wire_usage",
 }
 """The method of a signal after the first request that does not report what it needs."""
 PRECEDING_METHOD: Mapping[str, str] = {
     "wire_chunks": "wire",
-    "wire_told": "wire",
+    "wire_usage": "wire",
     "wire_stages_sampled": "wire_stages",
 }
 """The method that ends where this one begins at 0."""
@@ -122,7 +122,7 @@ class ModelMetrics:
         name: str,
         version: str,
         thresholds: Mapping[str, Iterable[float]],
-        goals: Iterable[GoodputObjective],
+        objectives: Iterable[GoodputObjective],
         budget: SeriesBudget | None = None,
         tenants: Iterable[str] = (),
     ) -> None:
@@ -133,7 +133,7 @@ class ModelMetrics:
         self.live = 0
         self.changed = True
         self._budget = budget or SeriesBudget()
-        self.goals = tuple(goal for goal in goals if goal.model in ("", name))
+        self.objectives = tuple(one for one in objectives if one.model in ("", name))
         self._token_histograms: TokenHistograms | None = None
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
@@ -142,7 +142,7 @@ class ModelMetrics:
         self.thresholds = {
             signal: tuple(thresholds[signal]) for signal in LATENCIES if thresholds.get(signal)
         }
-        clauses = (goal.clauses.get("max_gap") for goal in self.goals)
+        clauses = (objective.clauses.get("max_gap") for objective in self.objectives)
         self.gap_limits = sorted({*self.thresholds.get("max_gap", ()), *filter(None, clauses)})
         self.late_gaps = dict.fromkeys(self.thresholds.get("itl", ()), 0)
         self._recorder = MetricRecorder(self.thresholds)
@@ -228,10 +228,10 @@ class ModelMetrics:
                 self._observe((signal, "", "", self._stages), seconds)
 
     def count_verdict(
-        self, goal: GoodputObjective, verdict: GoodputVerdict, tenant: str = ""
+        self, objective: GoodputObjective, verdict: GoodputVerdict, tenant: str = ""
     ) -> None:
         """Count the verdict on a request for an objective."""
-        labels = {"objective": goal.name, "result": verdict.result, "clause": verdict.clause}
+        labels = {"objective": objective.name, "result": verdict.result, "clause": verdict.clause}
         self.count("goodput", labels, tenant=tenant)
 
     @property
@@ -321,7 +321,7 @@ class ModelMetrics:
             return tuple(_of_tenant(one, tenant) for one in every for tenant in self._tenants)
         latency = SIGNALS[signal].fixed.get("signal", "")
         thresholds = self.thresholds.get(latency, ())
-        return known_labels(signal, thresholds=thresholds, goals=self.goals)
+        return known_labels(signal, thresholds=thresholds, objectives=self.objectives)
 
     def _observe(self, series: Series, seconds: float) -> None:
         self._recorder.observe(series, seconds)

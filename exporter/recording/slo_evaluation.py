@@ -24,13 +24,13 @@ from exporter.recording.model_metrics import ModelMetrics
 class SloEvaluation:
     """The SLO events already counted for one request.
 
-    ``late``: signals and thresholds counted as bad.  ``goals``: the objectives with a verdict.
+    ``late``: signals and thresholds counted as bad.  ``objectives``: the objectives with a verdict.
     ``first``: the first token is counted.  ``gaps``: when a gap first exceeded each limit.
     ``pending``: the thresholds of ``itl`` that the wait for the next token has exceeded.
     """
 
     late: frozenset[tuple[str, float]] = frozenset()
-    goals: frozenset[str] = frozenset()
+    objectives: frozenset[str] = frozenset()
     first: bool = False
     gaps: dict[float, float] = field(default_factory=dict)
     pending: frozenset[float] = frozenset()
@@ -63,11 +63,12 @@ def evaluate_active(
 ) -> None:
     """Count the thresholds and clauses that an active request has exceeded by ``until``."""
     _count_late(model, stream, counted, until)
-    for goal in model.goals:
-        clause = "" if goal.name in counted.goals else _broken_first(goal, stream, counted, until)
+    for objective in model.objectives:
+        done = objective.name in counted.objectives
+        clause = "" if done else _broken_first(objective, stream, counted, until)
         if clause:
-            counted.goals |= {goal.name}
-            model.count_verdict(goal, GoodputVerdict("bad", clause), tenant)
+            counted.objectives |= {objective.name}
+            model.count_verdict(objective, GoodputVerdict("bad", clause), tenant)
 
 
 def evaluate_ended(
@@ -95,11 +96,11 @@ def evaluate_ended(
             _count_remaining(model, "max_gap", counted, good=True)
     if ok:
         _count_remaining(model, "e2e", counted, good=True)
-    for goal in model.goals:
-        if goal.name not in counted.goals:
-            verdict = verdict_at_end(goal, outcome, known)
+    for objective in model.objectives:
+        if objective.name not in counted.objectives:
+            verdict = verdict_at_end(objective, outcome, known)
             if verdict:
-                model.count_verdict(goal, verdict, tenant)
+                model.count_verdict(objective, verdict, tenant)
 
 
 def _count_late(model: ModelMetrics, stream: Stream, counted: SloEvaluation, until: float) -> None:
@@ -128,12 +129,12 @@ def _count_remaining(
 
 
 def _broken_first(
-    goal: GoodputObjective, stream: Stream, counted: SloEvaluation, until: float
+    objective: GoodputObjective, stream: Stream, counted: SloEvaluation, until: float
 ) -> str:
     """Return the first clause that a request broke by ``until``, empty if none."""
     broken = [
         (at, place, clause)
-        for place, (clause, limit) in enumerate(goal.clauses.items())
+        for place, (clause, limit) in enumerate(objective.clauses.items())
         if (at := _broken_at(clause, limit, stream, counted, until)) is not None
     ]
     return min(broken)[2] if broken else ""

@@ -115,7 +115,7 @@ class StreamRecorder:
     def __init__(
         self,
         thresholds: Mapping[str, Iterable[float]],
-        goals: Iterable[GoodputObjective] = (),
+        objectives: Iterable[GoodputObjective] = (),
         tenants: Mapping[str, Sequence[str]] | None = None,
         *,
         expected: Collection[str] = (),
@@ -126,7 +126,7 @@ class StreamRecorder:
         self.genai = GenAiRecorder(genai or {})
         self.lossy = 0
         self.skips: Counter[str] = Counter()
-        goals = tuple(goals)
+        objectives = tuple(objectives)
         selected = dict(tenants or {})
         self._tenants = LabelLimiter(MAX_TENANTS, MAX_PROVISIONAL_TENANTS)
         for tenant in (one for names in selected.values() for one in names):
@@ -137,7 +137,7 @@ class StreamRecorder:
                 name,
                 version,
                 thresholds,
-                goals,
+                objectives,
                 self._budget,
                 (*selected.get("", ()), *selected.get(name, ())),
             ),
@@ -318,7 +318,11 @@ class StreamRecorder:
             count_stream(model, delivered, outcome, tenant)
         count_tokens(model, delivered, outcome, tenant)
         tpot = seconds_per_token(delivered) if outcome == "ok" else None
-        if tpot and not is_tpot_exact(delivered) and any("tpot" in g.clauses for g in model.goals):
+        if (
+            tpot
+            and not is_tpot_exact(delivered)
+            and any("tpot" in g.clauses for g in model.objectives)
+        ):
             model.mark_estimated("goodput")
         known = times(delivered, end, tpot)
         evaluate_ended(model, delivered, live.evaluation, end, outcome, tenant, known)

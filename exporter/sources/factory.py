@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporter.genai import PROFILES
-from exporter.recording.goodput import goals
+from exporter.recording.goodput import goodput_objectives
 from exporter.settings import Settings
 from exporter.sources import Source
 from exporter.sources.fetch import FetchLimits
@@ -104,7 +104,7 @@ def _tap_settings(
         upstream_ca=config.tap_upstream_ca,
         inject=bool(config.tap_inject),
         thresholds=edges,
-        goals=tuple(goals(services)),
+        objectives=tuple(goodput_objectives(services)),
         tenants=_tenants(selectors) if config.tap_tenant_header else {},
         expected=[*named, *(model.name for model in config.expect_model)],
         probe=ID if config.probe else "",

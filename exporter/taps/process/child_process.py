@@ -113,7 +113,7 @@ class _Run:
         """Fetch the models that changed, and return all; raises _Ended."""
         self._requests += 1
         number = self._requests
-        self._send(line({"survey": number, "known": [*known], "reported": [*reported]}))
+        self._send(line({"snapshot": number, "known": [*known], "reported": [*reported]}))
         while True:
             message = await self._read()
             if "model" in message:
@@ -121,7 +121,7 @@ class _Run:
                 self._measurements[message["model"], message["version"]] = read_measurements(
                     message
                 )
-            elif message["survey"] == number:
+            elif message["snapshot"] == number:
                 return TapReply(
                     tuple(chain.from_iterable(self._measurements.values())),
                     tuple(map(read_state, message["taps"])),

@@ -1,8 +1,8 @@
 """Messages between the sidecar and the tap process: one line of JSON each.
 
 The sidecar sends :class:`TapSettings` and gets ``started`` or ``problems``.  Then it may send
-``{"survey": number, "known": [names], "reported": [names]}`` at any time.  The reply is a line for
-each model that changed since the previous reply, and a last line with the same number.
+``{"snapshot": number, "known": [names], "reported": [names]}`` at any time.  The reply is a
+line for each model that changed since the previous reply, and a last line with the same number.
 ``{"drain": seconds}`` is sent at most once.
 """
 
@@ -44,7 +44,7 @@ class TapSettings:
     upstream_ca: str = ""
     inject: bool = False
     thresholds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    goals: Sequence[GoodputObjective] = ()
+    objectives: Sequence[GoodputObjective] = ()
     tenants: Mapping[str, Sequence[str]] = field(default_factory=dict)
     expected: Sequence[str] = ()
     probe: str = ""
@@ -71,9 +71,8 @@ def settings_line(settings: TapSettings) -> bytes:
 def read_settings(text: bytes) -> TapSettings:
     """Decode settings."""
     message = json.loads(text)
-    return TapSettings(
-        **{**message, "goals": tuple(GoodputObjective(**goal) for goal in message["goals"])}
-    )
+    objectives = tuple(GoodputObjective(**one) for one in message["objectives"])
+    return TapSettings(**{**message, "objectives": objectives})
 
 
 def line(message: Mapping[str, Any]) -> bytes:

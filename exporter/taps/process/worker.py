@@ -78,7 +78,7 @@ async def _serve(link: socket.socket) -> None:
     set_up(settings.log_level)
     recorder = StreamRecorder(
         settings.thresholds,
-        settings.goals,
+        settings.objectives,
         settings.tenants,
         expected=settings.expected,
         probe=settings.probe,
