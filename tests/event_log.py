@@ -97,7 +97,7 @@ class WireLog:
         self.events.append(("ended", self._number(stream), time, outcome, reason, stopped))
 
     def lost(self, stream: Stream) -> None:
-        started = any(known is stream for known in self.streams)
+        started = any(each is stream for each in self.streams)
         self.events.append(("lost", self._number(stream) if started else -1))
 
     def blocked(self, stream: Stream) -> None:
@@ -121,16 +121,16 @@ class WireLog:
         """Return all events without times: what every split of the same bytes must give."""
         return [_TIMELESS.get(event[0], _as_is)(event) for event in self.events]
 
-    def known(self) -> list[dict[str, object]]:
-        """Return what was known of each stream in the end, without times."""
+    def final_streams(self) -> list[dict[str, object]]:
+        """Return the attributes of each stream after its last event, without times."""
         return [
             {name: getattr(stream, name) for name in _KNOWN if name != "arrived"}
             for stream in self.streams
         ]
 
     def _number(self, stream: Stream) -> int:
-        for number, known in enumerate(self.streams):
-            if known is stream:
+        for number, each in enumerate(self.streams):
+            if each is stream:
                 return number
         raise AssertionError("an event of a stream that never started")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Said = str | list[object] | dict[str, object] | Handler
+FakeAnswer = str | list[object] | dict[str, object] | Handler
 
 
 @dataclass
@@ -19,7 +19,7 @@ class FakeServer:
     A list is given once: it is empty after that.
     """
 
-    answers: dict[str, Said] = field(default_factory=dict)
+    answers: dict[str, FakeAnswer] = field(default_factory=dict)
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -53,7 +53,7 @@ async def serving(handle: Handler, port: int = 0) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def fake_server(answers: dict[str, Said]) -> AsyncIterator[FakeServer]:
+async def fake_server(answers: dict[str, FakeAnswer]) -> AsyncIterator[FakeServer]:
     fake = FakeServer(answers)
     async with serving(fake.handle) as fake.url:
         yield fake

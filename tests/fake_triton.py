@@ -62,11 +62,11 @@ class FakeTriton:
     stats: list[object] = field(default_factory=list)
     index: list[dict[str, str]] | None = None
     instead: dict[str, Handler] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request.path)
+        self.requested.append(request.path)
         if request.path in self.instead:
             return await self.instead[request.path](request)
         match request.path.strip("/").split("/"):
@@ -95,7 +95,7 @@ async def fake_triton(**answers: object) -> AsyncIterator[FakeTriton]:
         yield fake
 
 
-async def look(now: float = 100.0, options: Mapping[str, object] | None = None,
+async def scrape(now: float = 100.0, options: Mapping[str, object] | None = None,
                **answers: object) -> Snapshot:  # fmt: skip
     """Return one snapshot of a fake Triton with these answers."""
     async with fake_triton(**answers) as fake, fake.source(**(options or {})) as source:

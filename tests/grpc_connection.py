@@ -30,7 +30,7 @@ def enveloped(message: bytes, compressed: int = 0) -> bytes:
     return struct.pack(">BI", compressed, len(message)) + message
 
 
-def asked(
+def infer_request(
     request_id: str = "", model: str = "m", text: bytes = b"hi", *, final: bool = False
 ) -> bytes:
     request = kserve.ModelInferRequest(model_name=model, id=request_id)
@@ -41,7 +41,7 @@ def asked(
     return bytes(request.SerializeToString())
 
 
-def answered(
+def stream_response(
     request_id: str = "",
     text: bytes | None = b"word",
     *,
@@ -68,7 +68,7 @@ class GrpcConnection:
     settings: ObserverSettings = field(default_factory=ObserverSettings)
     log: WireLog = field(default_factory=WireLog)
     now: float = 0.0
-    said: list[Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.observer = Http2Observer(self.log, self.settings)
@@ -78,7 +78,7 @@ class GrpcConnection:
 
     def send(self, direction: Direction, *frames: bytes) -> None:
         self.now += 1.0
-        self.said.append((direction, self.now, b"".join(frames)))
+        self.lines.append((direction, self.now, b"".join(frames)))
         self.observer.feed(direction, b"".join(frames), self.now)
 
     def block(self, direction: Direction, fields: Fields) -> bytes:

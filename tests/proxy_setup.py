@@ -62,12 +62,12 @@ def on_loop(
 
 @dataclass(eq=False)
 class LoggingObserver:
-    """An observer that writes down what it is told."""
+    """An observer that keeps events, bytes and times."""
 
     inactive: bool = False
     refusal: str = ""
     live: int = 0
-    told: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     fed: dict[Direction, bytearray] = field(
         default_factory=lambda: {CLIENT: bytearray(), SERVER: bytearray()}
     )
@@ -83,22 +83,22 @@ class LoggingObserver:
         self.on_feed(direction, data)
 
     def half_closed(self, direction: Direction, time: float) -> None:
-        self.told.append("client ended" if direction == CLIENT else "server ended")
+        self.events.append("client ended" if direction == CLIENT else "server ended")
         self.times.append(time)
 
     def aborted(self, time: float) -> None:
-        self.told.append("client gone")
+        self.events.append("client gone")
         self.times.append(time)
 
     def server_lost(self, time: float) -> None:
-        self.told.append("server lost")
+        self.events.append("server lost")
         self.times.append(time)
 
     def gap(self, direction: Direction, time: float) -> None:
-        self.told.append("gap")
+        self.events.append("gap")
 
     def blocked(self) -> None:
-        self.told.append("blocked")
+        self.events.append("blocked")
 
     def backpressure(self, seconds: float) -> None:
         self.not_read += seconds

@@ -12,7 +12,7 @@ from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, ConnectionTable
 from exporter.taps.capture.packets import Segment, segment
 from tests.event_log import WireLog
-from tests.grpc_connection import GrpcConnection, answered, asked
+from tests.grpc_connection import GrpcConnection, infer_request, stream_response
 from tests.recording_observer import RecordingObserver
 from tests.tcp_segments import ACK, FIN, PSH, RST, SYN, ipv4, ipv6, tcp
 
@@ -228,17 +228,17 @@ def test_an_old_connection_is_forgotten() -> None:
 
 
 def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_gap() -> None:
-    talk, log = GrpcConnection(), WireLog()
-    talk.call(asked())
-    talk.respond(answered(final=True))
-    talk.status()
+    connection, log = GrpcConnection(), WireLog()
+    connection.call(infer_request())
+    connection.respond(stream_response(final=True))
+    connection.status()
     net = Net()
     net.connections = ConnectionTable(
         {8000}, lambda: observe(log, ObserverSettings()), log.skipped, 100
     )
     net.opened()
     seqs = [100, 500]
-    for direction, _, data in talk.said:
+    for direction, _, data in connection.lines:
         assert isinstance(data, bytes)
         send = net.up if direction == CLIENT else net.down
         send(seqs[direction], seqs[1 - direction], data)

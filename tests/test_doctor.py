@@ -276,7 +276,7 @@ async def test_trtllm_serve_is_recognised_before_anything_is_taken_from_it() -> 
         assert (server.setting, server.what) == ("trtllm", "trtllm-serve")
         assert "once" in server.note
         assert "tokenslo exporter --trtllm" in as_text(diagnosis)
-        assert fake.asked.index("/health") < fake.asked.index("/metrics")
+        assert fake.requested.index("/health") < fake.asked.index("/metrics")
 
 
 async def test_trtllm_serve_is_recognised_by_its_json_too() -> None:

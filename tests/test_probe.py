@@ -95,7 +95,7 @@ async def test_a_streaming_model_is_asked_for_one_token() -> None:
         "text_input": "Hi",
         "stream": True,
     }
-    assert fake.asked.count("/v2/models/chat/generate_stream") >= 1
+    assert fake.requested.count("/v2/models/chat/generate_stream") >= 1
     assert 'tokenslo_probe_success{model="chat"} 1.0' in text
     assert 'tokenslo_probe_requests_total{model="chat",result="ok"} 1.0' in text
     assert 'tokenslo_probe_duration_seconds{model="chat"} 0.' in text
@@ -106,7 +106,7 @@ async def test_a_model_that_does_not_stream_is_asked_at_once() -> None:
     async with serving(model, decoupled=False) as fake:
         outcome, _ = await probed(of_triton(fake.url))
     assert outcome == ProbeState(True, "")
-    assert "/v2/models/chat/generate_stream" not in fake.asked
+    assert "/v2/models/chat/generate_stream" not in fake.requested
     assert model.sent[0]["stream"] is False
 
 

@@ -32,13 +32,13 @@ from tests.grpc_connection import (
     END_STREAM,
     INFER,
     GrpcConnection,
-    answered,
-    asked,
     capture,
     captures,
     enveloped,
     frame,
+    infer_request,
     observe_lines,
+    stream_response,
 )
 
 SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
@@ -153,10 +153,12 @@ def test_times_are_those_of_the_last_byte_of_each_message() -> None:
 
 def test_requests_of_a_call_are_distinguished_by_id() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a", final=True), asked("b", final=True))
-    connection.respond(answered("b"), answered("a"), answered("b"))
+    connection.call(infer_request("a", final=True), infer_request("b", final=True))
+    connection.respond(stream_response("b"), stream_response("a"), stream_response("b"))
     connection.respond(
-        answered("a", None, final=True), answered("b"), answered("b", None, final=True)
+        stream_response("a", None, final=True),
+        stream_response("b"),
+        stream_response("b", None, final=True),
     )
     assert event_lines(connection.log) == ["m 1 a 1 chunks ok", "m 1 b 3 chunks ok"]
     assert connection.observer.live == 0
@@ -164,15 +166,20 @@ def test_requests_of_a_call_are_distinguished_by_id() -> None:
 
 def test_the_same_id_again_goes_to_the_oldest_first() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a", final=True), asked("a", final=True))
-    connection.respond(answered("a"), answered("a", None, final=True), answered("a"), answered("a"))
-    connection.respond(answered("a", None, final=True))
+    connection.call(infer_request("a", final=True), infer_request("a", final=True))
+    connection.respond(
+        stream_response("a"),
+        stream_response("a", None, final=True),
+        stream_response("a"),
+        stream_response("a"),
+    )
+    connection.respond(stream_response("a", None, final=True))
     assert event_lines(connection.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
 
 
 def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a", final=True), asked("b"))
+    connection.call(infer_request("a", final=True), infer_request("b"))
     assert [stream.silent_end for stream in connection.log.streams] == [False, True]
 
 
@@ -181,12 +188,12 @@ def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
     final: bool | None,
 ) -> None:
     connection = GrpcConnection()
-    connection.call(asked())
-    connection.respond(answered(final=final), answered(final=final))
+    connection.call(infer_request())
+    connection.respond(stream_response(final=final), stream_response(final=final))
     last = connection.now
-    connection.send_request(asked())
+    connection.send_request(infer_request())
     assert connection.log.of(0)[-1] == ("ended", last, "ok", "", None)
-    connection.respond(answered(final=final))
+    connection.respond(stream_response(final=final))
     assert connection.observer.live == 1
     last = connection.now
     connection.send(CLIENT, frame(DATA, END_STREAM, 1))
@@ -196,22 +203,22 @@ def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
 
 def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call() -> None:
     connection = GrpcConnection()
-    connection.call(asked())
-    connection.respond(answered())
+    connection.call(infer_request())
+    connection.respond(stream_response())
     connection.send(CLIENT, frame(DATA, END_STREAM, 1))
-    connection.respond(answered())
+    connection.respond(stream_response())
     connection.status()
     assert connection.log.of(0)[-1] == ("ended", connection.now, "ok", "", None)
 
 
 def test_where_ends_show_a_request_waits_for_its_own() -> None:
     connection = GrpcConnection()
-    connection.call(asked())
-    connection.respond(answered(), answered(final=True))
-    connection.send_request(asked())
-    connection.respond(answered())
-    connection.send_request(asked())
-    connection.respond(answered(), answered(final=True), answered(final=True))
+    connection.call(infer_request())
+    connection.respond(stream_response(), stream_response(final=True))
+    connection.send_request(infer_request())
+    connection.respond(stream_response())
+    connection.send_request(infer_request())
+    connection.respond(stream_response(), stream_response(final=True), stream_response(final=True))
     assert event_lines(connection.log) == [
         "m 1 - 2 chunks ok",
         "m 1 - 3 chunks ok",
@@ -221,12 +228,12 @@ def test_where_ends_show_a_request_waits_for_its_own() -> None:
 
 def test_a_requested_final_response_does_not_end_other_requests() -> None:
     connection = GrpcConnection()
-    connection.call(asked(final=True))
-    connection.respond(answered(), answered(text=None, final=True))
-    connection.send_request(asked())
-    connection.respond(answered())
-    connection.send_request(asked())
-    connection.respond(answered(), answered())
+    connection.call(infer_request(final=True))
+    connection.respond(stream_response(), stream_response(text=None, final=True))
+    connection.send_request(infer_request())
+    connection.respond(stream_response())
+    connection.send_request(infer_request())
+    connection.respond(stream_response(), stream_response())
     assert event_lines(connection.log) == [
         "m 1 - 1 chunks ok",
         "m 1 - 1 chunks ok",
@@ -236,18 +243,20 @@ def test_a_requested_final_response_does_not_end_other_requests() -> None:
 
 def test_the_version_is_known_with_the_first_response() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a", final=True), asked("a", final=True))
-    connection.respond(answered("a"), answered("a", None, final=True), answered("a"))
+    connection.call(infer_request("a", final=True), infer_request("a", final=True))
+    connection.respond(
+        stream_response("a"), stream_response("a", None, final=True), stream_response("a")
+    )
     assert [stream.version for stream in connection.log.at_start] == ["", ""]
     assert [stream.version for stream in connection.log.streams] == ["1", "1"]
 
 
 def test_a_text_that_looks_like_a_message_is_none() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
-    connection.respond(answered("a"))
-    inside = enveloped(answered("a", b""))
-    outside = enveloped(answered("a", b"so they say: " + inside))
+    connection.call(infer_request("a"))
+    connection.respond(stream_response("a"))
+    inside = enveloped(stream_response("a", b""))
+    outside = enveloped(stream_response("a", b"so they say: " + inside))
     start = outside.index(inside)
     for part in (outside[:start], outside[start : start + len(inside)]):
         connection.send(SERVER, frame(DATA, 0, 1, part))
@@ -256,8 +265,8 @@ def test_a_text_that_looks_like_a_message_is_none() -> None:
 
 def test_an_end_that_does_not_show_is_found_by_silence() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), asked("b"), asked("c", final=True))
-    connection.respond(answered("a"), answered("c"))
+    connection.call(infer_request("a"), infer_request("b"), infer_request("c", final=True))
+    connection.respond(stream_response("a"), stream_response("c"))
     heard_last = connection.now - 1
     connection.observer.expire(heard_last + QUIET_SECONDS - 0.1)
     assert connection.observer.live == 3
@@ -269,44 +278,56 @@ def test_an_end_that_does_not_show_is_found_by_silence() -> None:
 
 def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a", final=True), asked("a", final=True))
-    connection.respond(answered("a"), answered("a"), answered("a", None, error="boom"))
+    connection.call(infer_request("a", final=True), infer_request("a", final=True))
+    connection.respond(
+        stream_response("a"), stream_response("a"), stream_response("a", None, error="boom")
+    )
     assert connection.log.of(0)[-1][2:4] == ("error", "in_band")
-    connection.respond(answered("a"), answered("a", None, final=True), answered("a"))
+    connection.respond(
+        stream_response("a"), stream_response("a", None, final=True), stream_response("a")
+    )
     assert connection.observer.live == 1
-    connection.respond(answered("a", None, final=True))
+    connection.respond(stream_response("a", None, final=True))
     assert event_lines(connection.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
 
 
 def test_an_error_without_a_known_id_is_the_oldest_request_s() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), asked("b"))
+    connection.call(infer_request("a"), infer_request("b"))
     connection.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
     assert event_lines(connection.log) == ["m - a error in_band", "m - b"]
 
 
 def test_unmatched_responses_are_skipped_once_per_call() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
-    connection.respond(answered("z"), answered("z"), answered("z", None, final=True), answered("a"))
+    connection.call(infer_request("a"))
+    connection.respond(
+        stream_response("z"),
+        stream_response("z"),
+        stream_response("z", None, final=True),
+        stream_response("a"),
+    )
     assert connection.log.events[1:] == [("skipped", "unmatched"), ("chunk", 0, connection.now, 0)]
 
 
 def test_what_bears_no_text_is_no_chunk() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
+    connection.call(infer_request("a"))
     connection.respond(
-        answered("a", b""), answered("a", b"x"), answered("a", b""), answered("a", b"y")
+        stream_response("a", b""),
+        stream_response("a", b"x"),
+        stream_response("a", b""),
+        stream_response("a", b"y"),
     )
-    connection.respond(answered("a", b"", name="other"), *[answered("a", None)] * 3)
+    connection.respond(stream_response("a", b"", name="other"), *[stream_response("a", None)] * 3)
     assert event_lines(connection.log) == ["m 1 a 3 chunks"]
 
 
 def test_a_tensor_of_several_texts_bears_text_if_one_does() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
+    connection.call(infer_request("a"))
     for texts, chunks in (([b"", b""], 0), ([b"", b"x"], 1), ([b"x", b""], 2), ([b"", b""], 2)):
-        message = kserve.ModelStreamInferResponse.FromString(answered("a"))
+        message = kserve.ModelStreamInferResponse.FromString(stream_response("a"))
         packed = b"".join(struct.pack("<I", len(text)) + text for text in texts)
         message.infer_response.raw_output_contents[0] = packed
         connection.respond(message.SerializeToString())
@@ -342,14 +363,14 @@ OUTCOMES = """
 def test_statuses(line: str, path: str) -> None:
     code, outcome = line.split(" ", 1)
     connection = GrpcConnection()
-    connection.call(asked("a"), path=path)
+    connection.call(infer_request("a"), path=path)
     connection.status(int(code))
     assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
 def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), path=INFER)
+    connection.call(infer_request("a"), path=INFER)
     connection.status(14, "Request for unknown model: 'm' has no available versions")
     assert event_lines(connection.log) == ["m - a invalid UNAVAILABLE"]
 
@@ -370,15 +391,15 @@ def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> Non
 @pytest.mark.parametrize("end", [True, False])
 def test_http_statuses(status: str, outcome: str, end: bool) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), path=INFER)
+    connection.call(infer_request("a"), path=INFER)
     connection.headers(SERVER, 1, {":status": status}, end=end)
     assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
 def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
-    connection.respond(answered("a"))
+    connection.call(infer_request("a"))
+    connection.respond(stream_response("a"))
     connection.send(SERVER, frame(DATA, END_STREAM, 1))
     assert event_lines(connection.log) == ["m 1 a 1 chunks error truncated"]
 
@@ -386,7 +407,7 @@ def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
 def test_a_status_before_the_complete_request_ends_it() -> None:
     connection = GrpcConnection()
     connection.call(path=INFER)
-    connection.send(CLIENT, frame(DATA, 0, 1, enveloped(asked("a", text=b"x" * 99))[:60]))
+    connection.send(CLIENT, frame(DATA, 0, 1, enveloped(infer_request("a", text=b"x" * 99))[:60]))
     assert connection.log.events == []
     connection.status(8)
     assert event_lines(connection.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
@@ -398,11 +419,13 @@ def test_a_status_before_the_complete_request_ends_it() -> None:
 
 def test_responses_after_a_reset_belong_to_a_disconnect() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), asked("b"))
-    connection.respond(answered("a"))
+    connection.call(infer_request("a"), infer_request("b"))
+    connection.respond(stream_response("a"))
     connection.reset(CLIENT)
     left = connection.now
-    connection.respond(answered("a"), answered("a"), answered("a", None, final=True))
+    connection.respond(
+        stream_response("a"), stream_response("a"), stream_response("a", None, final=True)
+    )
     assert connection.log.of(0)[2:] == [
         ("closing", left),
         ("chunk", left + 1, 0),
@@ -418,9 +441,9 @@ def test_responses_after_a_reset_belong_to_a_disconnect() -> None:
 @pytest.mark.parametrize("more", [0, 2])
 def test_after_a_reset_silence_is_the_end(more: int) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
+    connection.call(infer_request("a"))
     connection.reset(CLIENT)
-    connection.respond(*[answered("a")] * more)
+    connection.respond(*[stream_response("a")] * more)
     connection.observer.expire(connection.now + LINGER_SECONDS - 0.1)
     assert connection.observer.live == 1
     end = connection.now + LINGER_SECONDS
@@ -432,8 +455,8 @@ def test_after_a_reset_silence_is_the_end(more: int) -> None:
 
 def test_a_reset_after_the_end_is_nothing() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
-    connection.respond(answered("a", final=True))
+    connection.call(infer_request("a"))
+    connection.respond(stream_response("a", final=True))
     connection.reset(CLIENT)
     connection.status()
     assert event_lines(connection.log) == ["m 1 a 1 chunks ok"]
@@ -441,10 +464,10 @@ def test_a_reset_after_the_end_is_nothing() -> None:
 
 def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), asked("b"))
+    connection.call(infer_request("a"), infer_request("b"))
     connection.observer.half_closed(CLIENT, connection.now)
     connection.observer.half_closed(CLIENT, connection.now)
-    connection.respond(answered("a"), answered("a", final=True))
+    connection.respond(stream_response("a"), stream_response("a", final=True))
     connection.observer.half_closed(SERVER, 99.0)
     assert event_lines(connection.log) == [
         "m 1 a closing 2 chunks ok",
@@ -455,8 +478,8 @@ def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() ->
 def test_a_status_after_the_client_s_fin_is_a_disconnect() -> None:
     # As gRPC's C core does when a client is killed: UNAVAILABLE, "Socket closed".
     connection = GrpcConnection()
-    connection.call(asked("a"))
-    connection.respond(answered("a"))
+    connection.call(infer_request("a"))
+    connection.respond(stream_response("a"))
     connection.observer.half_closed(CLIENT, connection.now)
     connection.status(14)
     assert event_lines(connection.log) == ["m 1 a 1 chunks closing disconnected stopped"]
@@ -465,11 +488,11 @@ def test_a_status_after_the_client_s_fin_is_a_disconnect() -> None:
 @pytest.mark.parametrize("closed_before", [True, False])
 def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
-    connection.respond(answered("a"))
+    connection.call(infer_request("a"))
+    connection.respond(stream_response("a"))
     if closed_before:
         connection.observer.half_closed(CLIENT, connection.now)
-    connection.respond(answered("a"))
+    connection.respond(stream_response("a"))
     connection.observer.aborted(99.0)
     stopped = connection.now if closed_before else None
     assert connection.log.events[-1] == ("ended", 0, 99.0, "disconnected", "", stopped)
@@ -482,14 +505,14 @@ def test_a_server_that_goes_away() -> None:
         (lambda connection: connection.reset(SERVER), "reset"),
     ):
         connection = GrpcConnection()
-        connection.call(asked("a"))
+        connection.call(infer_request("a"))
         end(connection)
         assert event_lines(connection.log) == [f"m - a error {reason}"]
 
 
 def test_a_refused_stream_is_rejected() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
+    connection.call(infer_request("a"))
     connection.reset(SERVER, 7)
     assert event_lines(connection.log) == ["m - a rejected reset"]
 
@@ -499,7 +522,7 @@ def test_a_refused_stream_is_rejected() -> None:
 
 def test_the_prompt_hash_excludes_the_id() -> None:
     prompts = {
-        (text[:5], salt, request_id): _prompt(asked(request_id, text=text), salt)
+        (text[:5], salt, request_id): _prompt(infer_request(request_id, text=text), salt)
         for text in (b"hello", b"x" * HELD_BYTES * 3, b"y" * HELD_BYTES * 3 + b"z")
         for salt in (b"", b"salt" * 40)
         for request_id in ("", "one")
@@ -507,7 +530,7 @@ def test_the_prompt_hash_excludes_the_id() -> None:
     assert 0 not in prompts.values()
     assert all(prompts[text, salt, ""] == value for (text, salt, _), value in prompts.items())
     assert len(set(prompts.values())) == 6
-    same_head = _prompt(asked(text=b"x" * HELD_BYTES * 2 + b"y" * HELD_BYTES), b"")
+    same_head = _prompt(infer_request(text=b"x" * HELD_BYTES * 2 + b"y" * HELD_BYTES), b"")
     assert same_head not in prompts.values()
 
 
@@ -524,16 +547,16 @@ def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
     assert callable(compress)
     connection = GrpcConnection()
     connection.call(grpc_encoding=encoding)
-    connection.send_request(compress(asked("a", text=b"hello " * 99)), compressed=1)
+    connection.send_request(compress(infer_request("a", text=b"hello " * 99)), compressed=1)
     connection.headers(SERVER, 1, {":status": "200", "grpc-encoding": encoding})
-    connection.send(SERVER, frame(DATA, 0, 1, enveloped(compress(answered("a")), 1)))
+    connection.send(SERVER, frame(DATA, 0, 1, enveloped(compress(stream_response("a")), 1)))
     assert event_lines(connection.log) == ["m 1 a 1 chunks"]
-    assert connection.log.streams[0].prompt == _prompt(asked("", text=b"hello " * 99), b"")
+    assert connection.log.streams[0].prompt == _prompt(infer_request("", text=b"hello " * 99), b"")
 
 
 def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> None:
     connection = GrpcConnection()
-    bomb = gzip.compress(asked("a", text=b"\0" * 100_000_000), 1)
+    bomb = gzip.compress(infer_request("a", text=b"\0" * 100_000_000), 1)
     connection.call(grpc_encoding="gzip")
     tracemalloc.start()
     connection.send_request(bomb, compressed=1)
@@ -557,18 +580,18 @@ def test_messages_that_cannot_be_read_lose_the_call(
     encoding: str, body: bytes, compressed: int, reason: str
 ) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), grpc_encoding=encoding)
+    connection.call(infer_request("a"), grpc_encoding=encoding)
     connection.send_request(body, compressed=compressed)
     assert connection.log.events[1:] == [("skipped", reason), ("lost", 0)]
     assert connection.observer.live == 0
-    connection.respond(answered("a"))
+    connection.respond(stream_response("a"))
     assert not connection.observer.inactive
 
 
 def test_a_large_message_passes_without_being_kept() -> None:
     connection = GrpcConnection()
-    request = enveloped(asked("a", text=b"x" * 20_000_000))
-    answer = enveloped(answered("a", b"y" * 20_000_000))
+    request = enveloped(infer_request("a", text=b"x" * 20_000_000))
+    answer = enveloped(stream_response("a", b"y" * 20_000_000))
     connection.call()
     segments = [
         (way, frame(DATA, 0, 1, whole[at : at + 16384]))
@@ -586,9 +609,9 @@ def test_a_large_message_passes_without_being_kept() -> None:
 
 def test_no_text_is_kept() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a", text=b"a secret"))
+    connection.call(infer_request("a", text=b"a secret"))
     for index in range(9):
-        connection.respond(answered("a", b"secret %d" % index))
+        connection.respond(stream_response("a", b"secret %d" % index))
     assert event_lines(connection.log) == ["m 1 a 9 chunks"]
     assert b"secret" not in b"".join(_reachable(connection.observer))
 
@@ -766,7 +789,11 @@ def test_what_is_read_by_how_it_begins_is_what_is_read_in_full(
 
 
 def test_the_second_response_of_a_stream_is_read_by_how_it_begins() -> None:
-    cache, first, second = HeadCache(), answered("a", b"one"), answered("a", b"another " * 20)
+    cache, first, second = (
+        HeadCache(),
+        stream_response("a", b"one"),
+        stream_response("a", b"another " * 20),
+    )
     assert cache.lookup(first, 0, len(first)) is None
     cache.add(first, scan_response(first, streamed=True))
     assert cache.lookup(second, 0, len(second)) == ("a", "1", True)
@@ -774,12 +801,12 @@ def test_the_second_response_of_a_stream_is_read_by_how_it_begins() -> None:
     del without.infer_response.raw_output_contents[:]
     cut = without.SerializeToString()
     assert cache.lookup(cut, 0, len(cut)) is None
-    empty = answered("a", b"")
+    empty = stream_response("a", b"")
     assert cache.lookup(empty, 0, len(empty)) == ("a", "1", False)
     for other in (
-        answered("b"),
-        answered("a", final=True),
-        answered("a", None),
+        stream_response("b"),
+        stream_response("a", final=True),
+        stream_response("a", None),
         second + b"\x08\1",
     ):
         assert cache.lookup(other, 0, len(other)) is None

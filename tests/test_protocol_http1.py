@@ -213,7 +213,10 @@ def test_segments_of_any_fixed_size_give_the_same_events(name: str, size: int) -
     whole, _ = watched(lines)
     segments, _ = watched(cut(lines, lambda: size))
 
-    assert (segments.timeless(), segments.known()) == (whole.timeless(), whole.known())
+    assert (segments.timeless(), segments.final_streams()) == (
+        whole.timeless(),
+        whole.final_streams(),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -223,7 +226,10 @@ def test_any_segmentation_gives_the_same_events(name: str, seed: int, most: int)
     whole, _ = watched(lines)
     segments, _ = watched(cut(lines, lambda: chance.randint(1, most)))
 
-    assert (segments.timeless(), segments.known()) == (whole.timeless(), whole.known())
+    assert (segments.timeless(), segments.final_streams()) == (
+        whole.timeless(),
+        whole.final_streams(),
+    )
 
 
 # What no server or client should send

@@ -41,14 +41,14 @@ from tests.grpc_connection import (
     WINDOW,
     WITH_PRIORITY,
     GrpcConnection,
-    answered,
-    asked,
     capture,
     captures,
     enveloped,
     frame,
+    infer_request,
     observe_lines,
     split,
+    stream_response,
 )
 
 CALL = {":method": "POST", ":path": STREAM_INFER, "content-type": "application/grpc"}
@@ -74,7 +74,7 @@ def conversation() -> GrpcConnection:
         frame(CONTINUATION, 0, 1, block[5:20]),
         frame(CONTINUATION, END_HEADERS, 1, block[20:]),
     )
-    one, two = enveloped(asked("a")), enveloped(asked("b", text=b"long " * 3000))
+    one, two = enveloped(infer_request("a")), enveloped(infer_request("b", text=b"long " * 3000))
     connection.send(
         CLIENT,
         frame(DATA, PADDED, 1, b"\3" + one[:10] + bytes(3)),
@@ -86,14 +86,14 @@ def conversation() -> GrpcConnection:
     )
     connection.headers(SERVER, 1, {":status": "100"})
     connection.headers(SERVER, 1, {":status": "200"})
-    three = [enveloped(answered(one)) for one in "aba"]
+    three = [enveloped(stream_response(one)) for one in "aba"]
     connection.send(
         SERVER,
         frame(DATA, 0, 1, three[0] + three[1] + three[2][:30]),
         frame(PING, 1, 0, bytes(8)),
         frame(DATA, PADDED, 1, b"\xff" + three[2][30:] + bytes(255)),
     )
-    connection.respond(answered("b", b"x" * 20000), answered("a", None, final=True))
+    connection.respond(stream_response("b", b"x" * 20000), stream_response("a", None, final=True))
     connection.status()
     return connection
 
@@ -119,7 +119,7 @@ def test_frames_of_every_form() -> None:
 # Splits
 
 SPLIT = {name: capture(name) for name in captures()}
-SPLIT["conversation"] = conversation().said
+SPLIT["conversation"] = conversation().lines
 
 
 def _told(log: WireLog) -> list[object]:
@@ -165,7 +165,7 @@ def test_merged_segments_give_the_same_events(name: str, most: int) -> None:
 
 @pytest.mark.parametrize("padding", [None, 0, 3])
 def test_data_that_end_a_stream_end_it_with_their_last_byte(padding: int | None) -> None:
-    message = enveloped(answered("a"))
+    message = enveloped(stream_response("a"))
     payload = message if padding is None else bytes([padding]) + message + bytes(padding)
     flags = END_STREAM | (0 if padding is None else PADDED)
     for data in (
@@ -174,7 +174,7 @@ def test_data_that_end_a_stream_end_it_with_their_last_byte(padding: int | None)
         frame(DATA, 0, 1, message) + frame(DATA, END_STREAM, 1),
     ):
         connection = GrpcConnection()
-        connection.call(asked("a"))
+        connection.call(infer_request("a"))
         for at in range(len(data)):
             assert connection.observer.live == 1
             connection.send(SERVER, data[at : at + 1])
@@ -208,7 +208,7 @@ BREAKS = {
 @pytest.mark.parametrize("what", BREAKS)
 def test_a_malformed_connection_makes_the_observer_inactive(what: str) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), stream=5)
+    connection.call(infer_request("a"), stream=5)
     connection.send(CLIENT, BREAKS[what])
     assert connection.log.events[1:] == [("skipped", "malformed"), ("lost", 0)]
     assert (
@@ -216,7 +216,7 @@ def test_a_malformed_connection_makes_the_observer_inactive(what: str) -> None:
         connection.observer.live,
         connection.observer.refusal,
     ) == (True, 0, "")
-    connection.respond(answered("a"), stream=5)
+    connection.respond(stream_response("a"), stream=5)
     connection.observer.gap(CLIENT, 9.0)
     connection.observer.aborted(9.0)
     assert len(connection.log.events) == 3
@@ -254,7 +254,7 @@ def test_a_connection_whose_beginning_was_not_seen_cannot_be_followed() -> None:
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
 def test_after_a_gap_all_is_lost(direction: int) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), asked("b"))
+    connection.call(infer_request("a"), infer_request("b"))
     connection.observer.gap(direction, 9.0)
     assert connection.log.events[2:] == [("skipped", "gap"), ("lost", 0), ("lost", 1)]
     assert (connection.observer.inactive, connection.observer.live) == (True, 0)
@@ -337,7 +337,7 @@ def test_the_same_block_means_something_else_once_the_table_has_changed(teams: l
         fields = [NeverIndexedHeaderTuple(name, value) for name, value in CALL.items()]
         blocks.append(encoder.encode([*fields, ("x-team", team)]))
         connection.send(CLIENT, frame(HEADERS, END_HEADERS, 2 * number + 1, blocks[-1]))
-        connection.send_request(asked("a"), stream=2 * number + 1)
+        connection.send_request(infer_request("a"), stream=2 * number + 1)
     assert [stream.tenant for stream in connection.log.streams] == teams
 
 
@@ -353,7 +353,7 @@ def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> 
     connection = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     teams = [team * length for team, length in calls]
     for number, team in enumerate(teams):
-        connection.call(asked("a"), stream=2 * number + 1, x_team=team)
+        connection.call(infer_request("a"), stream=2 * number + 1, x_team=team)
         connection.headers(SERVER, 2 * number + 1, {":status": "200", "x-team": team})
         connection.status(stream=2 * number + 1)
     assert [stream.tenant for stream in connection.log.streams] == teams
@@ -369,7 +369,7 @@ def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
         for stream in (1, 3):
             block = encoder.encode([*CALL.items(), ("x", "y" * 5000)])
             connection.send(CLIENT, frame(HEADERS, END_HEADERS, stream, block))
-            connection.send_request(asked("a"), stream=stream)
+            connection.send_request(infer_request("a"), stream=stream)
         assert len(connection.log.streams) == 2 * fits
         assert connection.observer.inactive != fits
 
@@ -377,11 +377,11 @@ def test_a_table_of_another_size_is_followed_up_to_the_bound() -> None:
 def test_calls_above_the_limit_are_skipped() -> None:
     connection = GrpcConnection()
     for number in range(MAX_CALLS + 1):
-        connection.call(asked("a"), stream=2 * number + 1, path=INFER)
+        connection.call(infer_request("a"), stream=2 * number + 1, path=INFER)
     assert connection.observer.live == MAX_CALLS
     assert connection.log.events[-1] == ("skipped", "calls")
     connection.status(stream=1)
-    connection.call(asked("b"), stream=9999)
+    connection.call(infer_request("b"), stream=9999)
     assert connection.observer.live == MAX_CALLS
 
 
@@ -389,9 +389,9 @@ def test_cancelled_calls_free_their_place_once_the_server_stops() -> None:
     connection = GrpcConnection()
     for number in range(MAX_CALLS + 1):
         stream = 2 * number + 1
-        connection.call(asked("a"), stream=stream)
+        connection.call(infer_request("a"), stream=stream)
         connection.reset(CLIENT, stream=stream)
-        connection.respond(answered("a", final=True), stream=stream)
+        connection.respond(stream_response("a", final=True), stream=stream)
     assert ("skipped", "calls") not in connection.log.events
     assert len(connection.log.streams) == MAX_CALLS + 1
 
@@ -400,12 +400,12 @@ def test_requests_above_the_limit_are_skipped() -> None:
     connection = GrpcConnection()
     connection.call()
     connection.send(
-        CLIENT, frame(DATA, 0, 1, enveloped(asked("a", final=True)) * (MAX_REQUESTS + 1))
+        CLIENT, frame(DATA, 0, 1, enveloped(infer_request("a", final=True)) * (MAX_REQUESTS + 1))
     )
     assert connection.observer.live == MAX_REQUESTS
     assert connection.log.events[-1] == ("skipped", "crowded")
-    connection.respond(answered("a", final=True))
-    connection.send_request(asked("a", final=True))
+    connection.respond(stream_response("a", final=True))
+    connection.send_request(infer_request("a", final=True))
     assert connection.observer.live == MAX_REQUESTS
 
 
@@ -425,8 +425,8 @@ def test_goaway_rejects_the_calls_not_started(
     last: int, code: int, ends: dict[int, tuple[str, str]]
 ) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), stream=1)
-    connection.call(asked("b"), stream=3)
+    connection.call(infer_request("a"), stream=1)
+    connection.call(infer_request("b"), stream=3)
     connection.send(SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + b"why"))
     told = {event[1]: event[3:5] for event in connection.log.events if event[0] == "ended"}
     assert told == ends
@@ -435,9 +435,9 @@ def test_goaway_rejects_the_calls_not_started(
 
 def test_a_client_that_goes_away_is_still_there() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
+    connection.call(infer_request("a"))
     connection.send(CLIENT, frame(GOAWAY, 0, 0, bytes(8)))
-    connection.respond(answered("a", final=True))
+    connection.respond(stream_response("a", final=True))
     assert connection.log.events[-1][3:5] == ("ok", "")
 
 
@@ -456,35 +456,35 @@ def test_non_grpc_requests_are_skipped_once_each() -> None:
         connection.headers(SERVER, stream, {":status": "200"})
         connection.send(SERVER, frame(DATA, END_STREAM, stream, b"whatever"))
         assert connection.log.events == [("skipped", "http2")] * max(0, (stream - 5) // 2)
-    connection.call(asked("a"), stream=11)
+    connection.call(infer_request("a"), stream=11)
     assert connection.observer.live == 1
 
 
 def test_the_tenant_header_is_truncated() -> None:
     connection = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     for stream, team in ((1, "blue"), (3, "é" * 500)):
-        connection.call(asked("a"), stream=stream, x_team=team)
-    connection.call(asked("a"), stream=5)
+        connection.call(infer_request("a"), stream=stream, x_team=team)
+    connection.call(infer_request("a"), stream=5)
     assert [stream.tenant for stream in connection.log.streams] == ["blue", "é" * 128, ""]
 
 
 def test_a_repeated_status_is_nothing() -> None:
     """Triton sends the status of a call that timed out four times."""
     connection = GrpcConnection()
-    connection.call(asked("a"), path=INFER)
+    connection.call(infer_request("a"), path=INFER)
     for _ in range(4):
         connection.status(4)
         connection.reset(SERVER, 0)
-    connection.call(asked("b"), path=INFER, stream=3)
+    connection.call(infer_request("b"), path=INFER, stream=3)
     connection.status(0, stream=3)
     assert [event[3] for event in connection.log.events if event[0] == "ended"] == ["timeout", "ok"]
 
 
 def test_backpressure_is_that_of_every_request() -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"), asked("b"), stream=1)
-    connection.call(asked("c"), stream=3)
-    connection.respond(answered("a", final=True))
+    connection.call(infer_request("a"), infer_request("b"), stream=1)
+    connection.call(infer_request("c"), stream=3)
+    connection.respond(stream_response("a", final=True))
     connection.observer.blocked()
     assert connection.log.events[-2:] == [("blocked", 1), ("blocked", 2)]
     connection.observer.backpressure(1.5)
@@ -532,7 +532,15 @@ def test_random_bytes(segments: list[tuple[int, bytes]]) -> None:
             st.sampled_from((0, 1, 4, 5, 8, 9, 12, 0x24, 0x2D)),
             st.sampled_from((0, 1, 3)),
             st.sampled_from(
-                (b"", bytes(4), bytes(5), bytes(8), b"\x82", b"\0\0\0\0\5", enveloped(asked("a")))
+                (
+                    b"",
+                    bytes(4),
+                    bytes(5),
+                    bytes(8),
+                    b"\x82",
+                    b"\0\0\0\0\5",
+                    enveloped(infer_request("a")),
+                )
             )
             | st.binary(max_size=40),
         ),
@@ -541,7 +549,7 @@ def test_random_bytes(segments: list[tuple[int, bytes]]) -> None:
 )
 def test_random_frames(frames: list[tuple[int, int, int, int, bytes]]) -> None:
     connection = GrpcConnection()
-    connection.call(asked("a"))
+    connection.call(infer_request("a"))
     for direction, kind, flags, stream, payload in frames:
         connection.observer.feed(direction, frame(kind, flags, stream, payload), 1.0)
     _whatever(connection.observer, connection.log)

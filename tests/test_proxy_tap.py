@@ -140,7 +140,7 @@ async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later()
         assert stuck_at < 40 * MIB, "only the kernel's buffers hold what nobody reads"
         assert _resident() - before < 4 * MIB
         assert notes[0].not_read == 0.0
-        assert notes[0].told == ["blocked"]
+        assert notes[0].events == ["blocked"]
 
         digest = hashlib.sha256()
         got = 0
@@ -271,7 +271,7 @@ async def test_the_server_sees_the_client_leave_as_it_would_without_the_proxy(le
             seen.append(await serving)
             client.close()
         assert seen[1] == seen[0]
-        told = scene.observers[0].told
+        told = scene.observers[0].events
         await until(lambda: scene.tap.traffic().connections == 0)
         if leave is _says_goodbye:
             assert told == ["client ended", "server ended"]
@@ -319,7 +319,7 @@ async def test_the_server_sees_a_killed_client_as_it_would_without_the_proxy(hab
             go_on.set()
             seen.append(await serving)
         assert seen[1] == seen[0]
-        assert scene.observers[0].told[-1] == "client gone"
+        assert scene.observers[0].events[-1] == "client gone"
 
 
 @on_loop()
@@ -331,7 +331,7 @@ async def test_a_client_that_sent_its_end_gets_all_of_its_answer() -> None:
         await asyncio.get_running_loop().sock_sendall(server, ANSWER)
         server.close()
         assert await receive_all(client) == (ANSWER, "end")
-        assert scene.observers[0].told == ["client ended", "server ended"]
+        assert scene.observers[0].events == ["client ended", "server ended"]
 
 
 @on_loop()
@@ -357,7 +357,7 @@ async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
         assert await receive_all(server) == (b"", "end")
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, CHUNK)
-        await until(lambda: "client gone" in scene.observers[0].told)
+        await until(lambda: "client gone" in scene.observers[0].events)
         await asyncio.sleep(0.02)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             server.send(CHUNK)
@@ -375,7 +375,7 @@ async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
         sending.cancel()
         await asyncio.wait([sending])
         reset(client)
-        await until(lambda: scene.observers[0].told == ["client gone"])
+        await until(lambda: scene.observers[0].events == ["client gone"])
         _, how = await receive_all(server)
         assert how == "reset"
 
@@ -402,7 +402,7 @@ async def test_the_client_sees_the_server_end_as_it_would_without_the_proxy(
         assert seen[1] == seen[0]
         assert seen[1] == (sent, "reset" if end is reset else "end")
         first = "server lost" if end is reset else "server ended"
-        await until(lambda: scene.observers[0].told[:1] == [first])
+        await until(lambda: scene.observers[0].events[:1] == [first])
         await until(lambda: scene.tap.traffic().connections == 0)
 
 
@@ -424,7 +424,7 @@ async def test_an_observer_with_a_defect_breaks_nothing_and_tells_nothing_of_the
             assert await receive(client, 2 * len(ANSWER)) == ANSWER * 2
             client.close()
             assert await receive_all(server) == (b"", "end")
-        assert [each.told for each in scene.observers] == [["gap"]] * 3
+        assert [each.events for each in scene.observers] == [["gap"]] * 3
         assert scene.passed == ["observer_error"] * 3
     records = [r for r in caplog.records if r.name == "tokenslo"]
     (problem,) = [r.getMessage() for r in records if "observing" in r.getMessage()]

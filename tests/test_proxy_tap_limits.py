@@ -112,7 +112,7 @@ async def test_a_later_request_is_refused_without_harm_to_the_answer_under_way(
         assert how == ("reset" if answered else "end")
         assert data.startswith(b"" if answered else b"HTTP/1.1 400 ")
         assert await receive_all(server) == (b"", "reset")
-        assert scene.observers[0].told == ["server lost"]
+        assert scene.observers[0].events == ["server lost"]
         assert scene.refused() == {"ambiguous": 1}
 
 
@@ -145,7 +145,7 @@ async def test_no_server_is_answered_with_502_and_seen_as_such(
         await until(lambda: scene.tap.traffic().connections == 0)
         for observer in scene.observers:
             assert observer.fed == {CLIENT: REQUEST, SERVER: UNREACHABLE}
-            assert observer.told == ["server ended"]
+            assert observer.events == ["server ended"]
         assert scene.refused() == {"unreachable": 3}
         told = [r.getMessage() for r in caplog.records if r.name == "tokenslo"]
         assert told == [f"forwarding to 127.0.0.1:{port}: Connection refused"]
@@ -186,7 +186,7 @@ async def test_nothing_is_answered_to_who_has_left() -> None:
         server.close()
         await until(lambda: scene.tap.traffic().connections == 0)
         assert scene.observers[0].fed[SERVER] == b""
-        assert scene.observers[0].told == ["client ended", "server ended"]
+        assert scene.observers[0].events == ["client ended", "server ended"]
         assert scene.refused() == {}
 
 
@@ -513,7 +513,7 @@ async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> 
         await scene.tap.close()
         assert await receive_all(client) == (b"", "reset")
         assert await receive_all(server) == (b"", "reset")
-        assert scene.observers[0].told == ["server lost"]
+        assert scene.observers[0].events == ["server lost"]
 
 
 @on_loop()

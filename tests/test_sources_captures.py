@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.samples import Measurement, Missing, Snapshot
-from tests.fake_triton import found, look, outcomes
+from tests.fake_triton import found, outcomes, scrape
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -25,7 +25,7 @@ async def stage(name: str, **options: object) -> Snapshot:
     }
     statistics = recorded(f"{name}_stats")
     assert isinstance(statistics, dict)
-    return await look(
+    return await scrape(
         metrics=(CAPTURES / f"triton_{name}.txt").read_text(),
         configs=configs,
         index=recorded(f"{name}_index"),

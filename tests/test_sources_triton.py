@@ -39,9 +39,9 @@ from tests.fake_triton import (
     ensemble,
     fake_triton,
     found,
-    look,
     outcomes,
     ready,
+    scrape,
     stats,
 )
 
@@ -72,19 +72,19 @@ def broken(snapshot: Snapshot) -> dict[str, str]:
 
 class TestParts:
     async def test_all_well(self) -> None:
-        snapshot = await look(metrics=core(ok=3) + GAUGES, configs=CHAT)
+        snapshot = await scrape(metrics=core(ok=3) + GAUGES, configs=CHAT)
         assert snapshot.ready is True
         assert snapshot.parts == dict.fromkeys(
             ("health", "repository", "statistics", "configurations", "metrics", "series")
         )
 
     async def test_not_ready(self) -> None:
-        snapshot = await look(instead={"/v2/health/ready": answers(400)}, metrics=core())
+        snapshot = await scrape(instead={"/v2/health/ready": answers(400)}, metrics=core())
         assert snapshot.ready is False
         assert broken(snapshot) == {}
 
     async def test_statistics_down_costs_only_their_methods(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core(ok=3) + GAUGES,
             configs=CHAT,
             instead={"/v2/models/stats": hangs},
@@ -96,7 +96,7 @@ class TestParts:
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
     async def test_metrics_down_leaves_the_statistics_and_asks_for_patience(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core(),
             configs=CHAT,
             stats=[stats("chat", ok=4)],
@@ -116,7 +116,7 @@ class TestParts:
         assert not never.unread
 
     async def test_without_the_configuration_counts_have_no_meaning_yet(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core(ok=3) + GAUGES,
             configs=CHAT,
             instead={"/v2/models/chat/config": answers(500)},
@@ -175,13 +175,13 @@ class TestParts:
         ],
     )
     async def test_what_is_not_triton(self, body: str, words: str) -> None:
-        snapshot = await look(metrics=body)
+        snapshot = await scrape(metrics=body)
         assert broken(snapshot) == {"metrics": "malformed"}
         assert words in str(snapshot.parts["metrics"])
 
     @pytest.mark.parametrize("body", ["{}", "nonsense", '{"error": "no"}'])
     async def test_an_index_that_is_no_list(self, body: str) -> None:
-        snapshot = await look(instead={"/v2/repository/index": answers(200, body)})
+        snapshot = await scrape(instead={"/v2/repository/index": answers(200, body)})
         assert broken(snapshot) == {"repository": "malformed"}
 
 
@@ -205,7 +205,7 @@ class TestAddresses:
         async with fake_triton(metrics=core(ok=3) + core("plain", ok=5) + GAUGES) as fake:
             async with TritonSource(None, f"{fake.url}/metrics") as source:
                 snapshot = await source.snapshot(0)
-            assert fake.asked == ["/metrics"]
+            assert fake.requested == ["/metrics"]
         assert snapshot.ready is None
         said = found(snapshot, "chat")
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
@@ -229,9 +229,9 @@ class TestModels:
         async with fake_triton(metrics=core(), configs=CHAT) as fake, fake.source() as source:
 
             async def reads(now: float) -> int:
-                fake.asked.clear()
+                fake.requested.clear()
                 await source.snapshot(now)
-                return fake.asked.count("/v2/models/chat/config")
+                return fake.requested.count("/v2/models/chat/config")
 
             fake.stats = [stats("chat", ok=5)]
             assert [await reads(now) for now in (0, 1, 2)] == [1, 0, 0]
@@ -307,7 +307,7 @@ class TestModels:
     async def test_a_name_in_two_namespaces_is_two_models_and_no_third(self) -> None:
         metrics = "".join(core(labels=f'namespace="{color}",') for color in ("blue", "green"))
         index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
-        snapshot = await look(metrics=metrics, configs=CHAT, index=index)
+        snapshot = await scrape(metrics=metrics, configs=CHAT, index=index)
         assert [info.model for info in snapshot.models] == ["blue/chat", "green/chat"]
         # The index does not say which of the two it means.
         assert [info.ready for info in snapshot.models] == [True, True]
@@ -323,25 +323,25 @@ class TestModels:
 
     async def test_a_model_on_its_way_out_is_read_to_its_last_series(self) -> None:
         index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
-        snapshot = await look(metrics=core(ok=3) + GAUGES, index=index, configs=CHAT)
+        snapshot = await scrape(metrics=core(ok=3) + GAUGES, index=index, configs=CHAT)
         assert found(snapshot, "chat")["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
         (info,) = snapshot.models
         assert (info.ready, info.reason) == (False, "UNLOADING")
 
     async def test_models_never_loaded_are_excluded(self) -> None:
-        snapshot = await look(index=[{"name": "draft"}])
+        snapshot = await scrape(index=[{"name": "draft"}])
         (info,) = snapshot.models
         assert (info.ready, info.excluded) == (False, "it is not loaded (not loaded)")
         assert snapshot.missing == ()
 
     async def test_names_are_quoted(self) -> None:
         name = "a/b c?"
-        snapshot = await look(metrics=core(name), configs={name: config("python")})
+        snapshot = await scrape(metrics=core(name), configs={name: config("python")})
         assert [info.backend for info in snapshot.models] == ["python"]
 
     async def test_ensembles_that_contain_each_other_end(self) -> None:
         configs = {"a": ensemble("b"), "b": ensemble("a")}
-        snapshot = await look(metrics=core("a") + core("b"), configs=configs)
+        snapshot = await scrape(metrics=core("a") + core("b"), configs=configs)
         assert [info.decoupled for info in snapshot.models] == [False, False]
 
 
@@ -436,7 +436,7 @@ def test_signals_of_streams_have_the_tap_as_fix() -> None:
 )  # fmt: skip
 async def test_every_signal_is_given_or_explained_once(answered: object) -> None:
     configs = {"chat": answered} if answered else {}
-    snapshot = await look(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
+    snapshot = await scrape(metrics=core(ok=1) + GAUGES, configs=configs, index=ready("chat"))
     given = {one.signal for one in snapshot.measurements}
     explained = [one.signal for one in snapshot.missing]
     assert sorted({*given, *explained} - COMPANIONS) == sorted(MAIN_SIGNALS)
@@ -507,8 +507,8 @@ def test_nonsense_never_crashes_nor_leaks(
         )
         models = [info for info in selection.models() if not info.excluded]
         engines = trtllm_backend.update_progress(metrics, models, engines, now)
-        scrape = TritonScrape(metrics, None, tallies, None)
-        measurements, missing = interpret(scrape, selection, models, engines, now, 1.0)
+        triton_scrape = TritonScrape(metrics, None, tallies, None)
+        measurements, missing = interpret(triton_scrape, selection, models, engines, now, 1.0)
         for measurement in measurements:
             assert measurement.method in METHODS
             for value in measurement.samples.values():
@@ -572,7 +572,7 @@ async def test_the_work_for_a_model_does_not_grow_with_the_number_of_models() ->
 async def test_a_lone_surrogate_in_a_name_fails_one_configuration_at_most() -> None:
     bad = "chat\ud800"
     index = [*ready("chat"), *ready(bad)]
-    snapshot = await look(
+    snapshot = await scrape(
         metrics=core(ok=3),
         configs=CHAT,
         index=index,
@@ -592,7 +592,7 @@ async def test_of_too_many_models_some_are_shown() -> None:
         for line in lines[:2]
         for number in (range(1) if line.startswith("#") else range(20_000))
     )
-    snapshot = await look(metrics=many)
+    snapshot = await scrape(metrics=many)
     assert len(snapshot.models) == 1024
     assert str(snapshot.parts["series"]) == (
         "the server has 20,000 models, and only 1,024 are looked at"

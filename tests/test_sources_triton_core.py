@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from exporter.samples import Distribution, Measurement, Missing
-from tests.fake_triton import config, core, ensemble, found, look, outcomes, ready, stats
+from tests.fake_triton import config, core, ensemble, found, outcomes, ready, scrape, stats
 
 FIRST_RESPONSE = """\
 # TYPE nv_inference_first_response_histogram_ms histogram
@@ -29,7 +29,7 @@ nv_llm_output_token_len_sum{model="chat",response_metric_type="total_output_toke
 
 async def test_tensorrtllm_counts_at_the_end_of_a_stream() -> None:
     metrics = core(ok=7, backend=2, rejected=3, canceled=1, other=4, seconds=35.0, queue=1.5)
-    said = found(await look(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
+    said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
     assert outcomes(said["requests"]) == {"ok": 7, "error": 6, "rejected": 3, "cancelled": 1}
     assert outcomes(said["request_failures"]) == {
         "error backend": 2,
@@ -46,7 +46,7 @@ async def test_tensorrtllm_counts_at_the_end_of_a_stream() -> None:
 @pytest.mark.parametrize("backend", ["python", "vllm", "something_compiled"])
 async def test_decoupled_models_are_counted_before_their_first_token(backend: str) -> None:
     metrics = core(ok=7, backend=2, seconds=0.035, queue=1.5)
-    said = found(await look(metrics=metrics, configs={"chat": config(backend)}), "chat")
+    said = found(await scrape(metrics=metrics, configs={"chat": config(backend)}), "chat")
     requests, e2e = said["requests"], said["e2e"]
     assert isinstance(requests, Missing)
     assert isinstance(e2e, Missing)
@@ -58,7 +58,7 @@ async def test_decoupled_models_are_counted_before_their_first_token(backend: st
 
 async def test_an_engine_that_counts_finished_requests_makes_up_for_it() -> None:
     metrics = core(ok=70, backend=2, rejected=1) + OUTPUT_LENGTH
-    said = found(await look(metrics=metrics, configs={"chat": config("python")}), "chat")
+    said = found(await scrape(metrics=metrics, configs={"chat": config("python")}), "chat")
     assert outcomes(said["requests"]) == {"ok": 9, "error": 2, "rejected": 1}
     assert said["requests"].method == "trtllm_finished"  # type: ignore[union-attr]
     assert isinstance(said["e2e"], Missing)
@@ -69,13 +69,13 @@ async def test_a_model_that_answers_once_is_counted_but_only_if_asked_for() -> N
         "metrics": core(ok=7, backend=2),
         "configs": {"chat": config("onnx", decoupled=False)},
     }
-    snapshot = await look(**answers)  # type: ignore[arg-type]
+    snapshot = await scrape(**answers)  # type: ignore[arg-type]
     assert snapshot.measurements == ()
     (info,) = snapshot.models
     assert info.excluded == (
         "not decoupled and without engine metrics; name it in models to report on it"
     )
-    said = found(await look(options={"models": ["ch*"]}, **answers), "chat")  # type: ignore[arg-type]
+    said = found(await scrape(options={"models": ["ch*"]}, **answers), "chat")  # type: ignore[arg-type]
     assert said["requests"].method == "triton_unary_counters"  # type: ignore[union-attr]
     assert isinstance(said["e2e"], Measurement)
 
@@ -89,7 +89,7 @@ class TestEnsembles:
 
     async def test_failures_are_halved_and_steps_pointed_at(self) -> None:
         metrics = core(ok=6, other=4, seconds=12.0) + core("pre", ok=8) + core("llm", ok=8)
-        snapshot = await look(metrics=metrics, configs=self.CONFIGS)
+        snapshot = await scrape(metrics=metrics, configs=self.CONFIGS)
         said = found(snapshot, "chat")
         assert outcomes(said["request_failures"])["error other"] == 2
         assert outcomes(said["requests"])["ok"] == 6
@@ -104,7 +104,7 @@ class TestEnsembles:
         """Version 3 is counted under 1, its failures once under each."""
         metrics = core(ok=6, other=2) + core(version="3", other=2)
         index = [*ready("chat", version="3"), *ready("pre", "llm")]
-        snapshot = await look(metrics=metrics, configs=self.CONFIGS, index=index,
+        snapshot = await scrape(metrics=metrics, configs=self.CONFIGS, index=index,
                             stats=[stats("chat", ok=6, fail=4, version="3")])  # fmt: skip
         assert ("chat", "1") not in {(info.model, info.version) for info in snapshot.models}
         said = found(snapshot, "chat", "3")
@@ -112,7 +112,7 @@ class TestEnsembles:
         assert outcomes(said["request_failures"])["error other"] == 2
 
     async def test_an_ensemble_streams_if_one_of_its_steps_does(self) -> None:
-        snapshot = await look(metrics=core() + FIRST_RESPONSE, configs=self.CONFIGS)
+        snapshot = await scrape(metrics=core() + FIRST_RESPONSE, configs=self.CONFIGS)
         assert {info.model: info.decoupled for info in snapshot.models} == {
             "chat": True,
             "pre": False,
@@ -124,7 +124,7 @@ class TestEnsembles:
 class TestFirstResponse:
     async def test_milliseconds_become_seconds(self) -> None:
         answers = {"metrics": core() + FIRST_RESPONSE, "configs": {"chat": config("tensorrtllm")}}
-        ttft = found(await look(**answers), "chat")["ttft"]  # type: ignore[arg-type]
+        ttft = found(await scrape(**answers), "chat")["ttft"]  # type: ignore[arg-type]
         assert isinstance(ttft, Measurement)
         edges = (0.1, 0.5, 2.0, 5.0, inf)
         assert ttft.samples == {(): Distribution(edges, (2, 3, 4, 4, 4), 1.162)}
@@ -132,7 +132,7 @@ class TestFirstResponse:
     async def test_it_is_the_whole_answer_of_a_model_that_is_not_decoupled(self) -> None:
         configs = {"chat": config("tensorrtllm", decoupled=False)}
         said = found(
-            await look(
+            await scrape(
                 metrics=core() + FIRST_RESPONSE, configs=configs, options={"models": ["chat"]}
             ),
             "chat",
@@ -142,7 +142,7 @@ class TestFirstResponse:
         assert "decoupled: true" in said["ttft"].fix
 
     async def test_without_it_the_flag_is_named(self) -> None:
-        said = found(await look(metrics=core(), configs={"chat": config("python")}), "chat")
+        said = found(await scrape(metrics=core(), configs={"chat": config("python")}), "chat")
         assert "--metrics-config histogram_latencies=true" in said["ttft"].fix  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ class TestFirstResponse:
         text = FIRST_RESPONSE.replace(there, instead)
         if "_sums" in text:
             text = "\n".join(line for line in text.splitlines() if "_sums" not in line) + "\n"
-        snapshot = await look(metrics=core() + text, configs={"chat": config("tensorrtllm")})
+        snapshot = await scrape(metrics=core() + text, configs={"chat": config("tensorrtllm")})
         assert isinstance(found(snapshot, "chat")["ttft"], Missing)
 
 
@@ -173,14 +173,14 @@ class TestLabels:
             + core(ok=3, backend=2, seconds=6, labels='gpu_uuid="GPU-2",')
             + core(ok=1, seconds=2, labels='_team="nlp",')
         ).replace('model="chat",_team="nlp"', '_team="nlp",model="chat"')
-        said = found(await look(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
+        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
         assert outcomes(said["requests"]) == {"ok": 8, "error": 3, "rejected": 5}
         assert said["e2e"].samples == {(): Distribution((inf,), (8,), 16.0)}  # type: ignore[union-attr]
 
     async def test_namespaces_keep_models_of_one_name_apart(self) -> None:
         metrics = core(ok=4, labels='namespace="blue",') + core(ok=9, labels='namespace="red",')
         metrics += OUTPUT_LENGTH
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=metrics,
             index=[*ready("chat"), *ready("chat")],
             options={"models": ["*"]},
@@ -196,7 +196,7 @@ class TestLabels:
         )
 
     async def test_a_namespaced_model_keeps_its_engine_metrics_and_configuration(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core(ok=4, labels='namespace="blue",') + OUTPUT_LENGTH,
             configs={"chat": config("tensorrtllm")},
             stats=[stats("chat", ok=4, queue=2.0)],
@@ -215,7 +215,7 @@ class TestLabels:
     async def test_a_reason_never_heard_of_is_an_error_and_bounded(self) -> None:
         metrics = core(ok=1).replace("OTHER", "SOLAR_FLARE")
         metrics = metrics.replace('"SOLAR_FLARE",version="1"} 0', '"SOLAR_FLARE",version="1"} 6')
-        said = found(await look(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
+        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
         assert outcomes(said["request_failures"])["error unknown"] == 6
 
     async def test_triton_before_24_07_tells_no_reasons(self) -> None:
@@ -223,14 +223,14 @@ class TestLabels:
         metrics = "".join(
             line + "\n" for line in metrics.splitlines() if "reason=" not in line
         ).replace('_failure{model="chat",version="1"} 0', '_failure{model="chat",version="1"} 2')
-        said = found(await look(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
+        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
         assert outcomes(said["requests"]) == {"ok": 3, "error": 2}
         assert isinstance(said["requests_without_first_token"], Missing)
 
     @pytest.mark.parametrize("value", ["Nan", "-1", "+Inf"])
     async def test_a_value_that_no_counter_can_have_is_not_told(self, value: str) -> None:
         metrics = core(ok=3, labels='gpu_uuid="GPU-1",') + core(ok=7).replace("} 7", f"}} {value}")
-        said = found(await look(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
+        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
         assert isinstance(said["requests"], Missing)
 
 
@@ -245,7 +245,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
 """
 
     async def test_the_statistics_take_over_and_say_why(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core() + core("other"),
             configs={"chat": config("tensorrtllm"), "other": config("tensorrtllm")},
             stats=[stats("chat", ok=5, fail=2, seconds=10.0, queue=0.5), stats("other", ok=0)],
@@ -269,7 +269,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         async def busy(_: web.Request) -> web.Response:
             return web.Response(status=503)
 
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core() + self.SUMMARY,
             configs={"chat": config("tensorrtllm")},
             instead={"/v2/models/stats": busy},
@@ -285,7 +285,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         assert all(gap.unread for gap in frozen)
 
     async def test_finished_requests_go_with_the_failures_of_the_statistics(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core() + OUTPUT_LENGTH,
             configs={"chat": config("python")},
             stats=[stats("chat", ok=5, fail=2)],
@@ -296,7 +296,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         assert "when execute() returns" in said["e2e"].reason  # type: ignore[union-attr]
 
     async def test_ensemble_versions_do_not_look_frozen(self) -> None:
-        snapshot = await look(
+        snapshot = await scrape(
             metrics=core(ok=6) + core(version="3"),
             configs={"chat": ensemble("llm")},
             index=ready("chat", version="3"),
@@ -306,7 +306,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
 
 
 async def test_an_ensembles_failures_are_doubled_in_the_statistics_too() -> None:
-    snapshot = await look(
+    snapshot = await scrape(
         metrics=core(), configs={"chat": ensemble("llm")}, stats=[stats("chat", ok=1, fail=4)]
     )
     assert outcomes(found(snapshot, "chat")["requests"]) == {"ok": 1, "error": 2}

@@ -9,7 +9,7 @@ import pytest
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot
 from exporter.sources.triton.trtllm_backend import AT_REST, GAUGES
-from tests.fake_triton import FakeTriton, config, core, fake_triton, found, look
+from tests.fake_triton import FakeTriton, config, core, fake_triton, found, scrape
 
 CPP = {"chat": config("tensorrtllm")}
 WORDS = {
@@ -72,7 +72,7 @@ def values(snapshot: Snapshot) -> dict[str, object]:
 
 
 async def test_every_gauge_of_the_cpp_backend() -> None:
-    snapshot = await look(metrics=published(), configs=CPP)
+    snapshot = await scrape(metrics=published(), configs=CPP)
     assert values(snapshot) == {
         "sequences_active": 14,
         "sequences_decoding": 11,
@@ -94,7 +94,7 @@ async def test_every_gauge_of_the_cpp_backend() -> None:
 
 async def test_paused_are_only_those_of_the_last_iteration() -> None:
     """The engine counts what it pauses, not what is paused (TensorRT-LLM, fillIterationStats)."""
-    cache = found(await look(metrics=published(), configs=CPP), "chat")["sequences_paused"]
+    cache = found(await scrape(metrics=published(), configs=CPP), "chat")["sequences_paused"]
     assert isinstance(cache, Measurement)
     method = METHODS[cache.method]
     assert (cache.method, method.quality) == ("trtllm_just_paused", "estimate")
@@ -107,7 +107,7 @@ async def test_python_models_and_old_backends_lack_some_series() -> None:
         kv_cache={"fraction": -1, "reused": -1},
         general={"timestamp": 17e8},
     )
-    cache = values(await look(metrics=metrics, configs={"chat": config("python")}))
+    cache = values(await scrape(metrics=metrics, configs={"chat": config("python")}))
     assert cache["sequences_waiting"] == 2
     assert cache["kv_utilization"] == 3042 / 6239
     assert str(cache["kv_reused_blocks"]).startswith("TensorRT-LLM's python model")
@@ -115,7 +115,7 @@ async def test_python_models_and_old_backends_lack_some_series() -> None:
 
 async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
     zeros = {family: dict.fromkeys(series, 0.0) for family, series in BUSY.items()}
-    snapshot = await look(
+    snapshot = await scrape(
         metrics=published(
             request=zeros["nv_trt_llm_request_metrics"],
             memory=zeros["nv_trt_llm_runtime_memory_metrics"],
@@ -134,7 +134,7 @@ async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
 
 async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> None:
     zeros = {"max": 0.0, "free": 0.0, "used": 0.0, "fraction": 0.0}
-    cache = values(await look(metrics=published(kv_cache=zeros), configs=CPP))
+    cache = values(await scrape(metrics=published(kv_cache=zeros), configs=CPP))
     assert "publishes no KV-cache statistics" in str(cache["kv_utilization"])
     assert cache["sequences_active"] == 14
 
@@ -149,22 +149,22 @@ async def test_an_engine_without_kv_cache_statistics_has_no_utilization() -> Non
     ],
 )
 async def test_values_under_the_wrong_labels_are_refused(shifted: dict[str, float]) -> None:
-    cache = values(await look(metrics=published(kv_cache=shifted), configs=CPP))
+    cache = values(await scrape(metrics=published(kv_cache=shifted), configs=CPP))
     for signal in ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max"):
         assert str(cache[signal]).startswith("KV-cache values contradict each other")
     assert cache["sequences_active"] == 14
 
 
 async def test_utilization_is_computed_and_never_taken_from_fraction() -> None:
-    cache = values(await look(metrics=published(kv_cache={"fraction": 0.9}), configs=CPP))
+    cache = values(await scrape(metrics=published(kv_cache={"fraction": 0.9}), configs=CPP))
     assert cache["kv_utilization"] == 3042 / 6239
-    cache = values(await look(metrics=published(kv_cache={"used": -1}), configs=CPP))
+    cache = values(await scrape(metrics=published(kv_cache={"used": -1}), configs=CPP))
     assert "no used or no max series" in str(cache["kv_utilization"])
 
 
 async def test_static_batching_has_no_batcher_gauges() -> None:
     metrics = published(inflight=None, v1={"empty_generation_slots": 2})
-    cache = values(await look(metrics=metrics, configs=CPP))
+    cache = values(await scrape(metrics=metrics, configs=CPP))
     assert str(cache["sequences_paused"]).startswith("the engine batches statically")
     assert cache["sequences_active"] == 14
 
@@ -172,7 +172,7 @@ async def test_static_batching_has_no_batcher_gauges() -> None:
 @pytest.mark.parametrize("value", ["Nan", "-2", "+Inf"])
 async def test_an_unusable_gauge_is_absent_and_the_others_are_not(value: str) -> None:
     metrics = published().replace('"active",version="1"} 14', f'"active",version="1"}} {value}')
-    cache = values(await look(metrics=metrics, configs=CPP))
+    cache = values(await scrape(metrics=metrics, configs=CPP))
     assert cache["sequences_active"] == ('nv_trt_llm_request_metrics has no usable "active" series')
     assert cache["sequences_max"] == 64
 
@@ -272,7 +272,7 @@ nv_llm_input_token_len_count{model="chat",response_metric_type="total_input_toke
 nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens",version="1"} 70
 """
     )
-    said = found(await look(metrics=metrics, configs=CPP), "chat")
+    said = found(await scrape(metrics=metrics, configs=CPP), "chat")
     assert said["output_tokens"] == Measurement(
         "output_tokens", "chat", "1", "trtllm_output_length", {(): 900}
     )
@@ -282,7 +282,9 @@ nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens
 
 
 async def test_publishing_engine_metrics_is_enough_to_be_reported_on() -> None:
-    snapshot = await look(metrics=published(), configs={"chat": config("python", decoupled=False)})
+    snapshot = await scrape(
+        metrics=published(), configs={"chat": config("python", decoupled=False)}
+    )
     assert snapshot.models == (ModelInfo("chat", "1", "python"),)
     assert isinstance(found(snapshot, "chat")["ttft"], Missing)
 

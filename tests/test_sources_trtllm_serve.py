@@ -16,15 +16,15 @@ from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
 from slos.signals import COMPANIONS, MAIN_SIGNALS
-from tests.fake_server import FakeServer, Said, cut, fake_server, status
+from tests.fake_server import FakeAnswer, FakeServer, cut, fake_server, status
 from tests.test_sources_request_timing import item
 from tests.test_sources_trtllm_prometheus import capture, finished, gauges
 
 IMPATIENT = FetchLimits(timeout=0.3, max_bytes=64 * 1024)
 
 
-def answers(metrics: Said = "", **more: Said) -> dict[str, Said]:
-    found: dict[str, Said] = {
+def answers(metrics: FakeAnswer = "", **more: FakeAnswer) -> dict[str, FakeAnswer]:
+    found: dict[str, FakeAnswer] = {
         "/health": "",
         "/version": {"version": "1.2.1"},
         "/v1/models": {"object": "list", "data": [{"id": "chat", "object": "model"}]},
@@ -34,7 +34,7 @@ def answers(metrics: Said = "", **more: Said) -> dict[str, Said]:
     return found | {f"/{name}": said for name, said in more.items()}
 
 
-def without(*paths: str, metrics: Said = "") -> dict[str, Said]:
+def without(*paths: str, metrics: FakeAnswer = "") -> dict[str, FakeAnswer]:
     return {path: said for path, said in answers(metrics).items() if path not in paths}
 
 
@@ -69,7 +69,7 @@ def broken(snapshot: Snapshot) -> dict[str, str]:
     return {name: error.kind for name, error in snapshot.parts.items() if error}
 
 
-async def look(server: dict[str, Said], **options: object) -> Snapshot:
+async def look(server: dict[str, FakeAnswer], **options: object) -> Snapshot:
     async with fake_server(server) as fake, source(fake, **options) as one:
         return await one.snapshot(0.0)
 

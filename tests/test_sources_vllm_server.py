@@ -17,7 +17,7 @@ from exporter.sources.fetch import FetchLimits
 from exporter.sources.vllm import vllm_metrics
 from exporter.sources.vllm.vllm_source import VllmSource
 from slos.signals import COMPANIONS, LORA_LABELS, MAIN_SIGNALS
-from tests.fake_server import Said, fake_server, status
+from tests.fake_server import FakeAnswer, fake_server, status
 from tests.fake_triton import outcomes
 
 CAPTURE = (Path(__file__).parent / "captures" / "vllm_standalone_by_hand.txt").read_text()
@@ -25,8 +25,8 @@ LORA = (Path(__file__).parent / "captures" / "vllm_lora_by_hand.txt").read_text(
 CHAT = "example/chat-8b"
 
 
-def answers(metrics: Said = CAPTURE, **more: Said) -> dict[str, Said]:
-    found: dict[str, Said] = {
+def answers(metrics: FakeAnswer = CAPTURE, **more: FakeAnswer) -> dict[str, FakeAnswer]:
+    found: dict[str, FakeAnswer] = {
         "/health": "",
         "/version": {"version": "0.33.0"},
         "/metrics": metrics,
@@ -34,7 +34,7 @@ def answers(metrics: Said = CAPTURE, **more: Said) -> dict[str, Said]:
     return found | {f"/{name}": said for name, said in more.items()}
 
 
-async def look(server: dict[str, Said]) -> Snapshot:
+async def look(server: dict[str, FakeAnswer]) -> Snapshot:
     async with fake_server(server) as fake, VllmSource(fake.url, limits=FetchLimits(5.0)) as source:
         return await source.snapshot(0.0)
 
