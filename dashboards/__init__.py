@@ -1,5 +1,5 @@
 """Grafana dashboards from SLO plans."""
 
-from dashboards.service import files
+from dashboards.dashboard_set import KINDS, GeneratedDashboard, build, files
 
-__all__ = ["files"]
+__all__ = ["KINDS", "GeneratedDashboard", "build", "files"]

@@ -35,14 +35,19 @@ _VARIABLE_KEYS = {
 }
 
 
-def render(dashboard: core.Dashboard) -> str:
-    """Write a dashboard as Grafana stores it; the same plan gives the same bytes."""
+def content(dashboard: core.Dashboard) -> dict[str, Json]:
+    """Convert a dashboard to the content that Grafana stores."""
     data = _kept(_plain(dashboard), _DASHBOARD_KEYS)
     data["timepicker"] = {}
     data["panels"] = [_modern_panel(panel) for panel in data["panels"]]
     templating = data["templating"]
     templating["list"] = [_modern_variable(variable) for variable in templating["list"]]
-    return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return data
+
+
+def text(content: dict[str, Json]) -> str:
+    """Write the content of a dashboard; the same plan gives the same bytes."""
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _plain(value: Json) -> Json:

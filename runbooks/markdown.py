@@ -108,7 +108,8 @@ def escalation(owner: str) -> str:
 def dashboard(plan: Plan) -> str:
     """Return where a service's dashboard is."""
     url = plan.dashboard_url.replace("(", "%28").replace(")", "%29")  # they would end the link
-    return url or f"../../dashboards/{plan.service.service}.json"
+    file = names.dashboard_file(plan.service.service, names.ERROR_BUDGET)
+    return url or f"../../dashboards/{file}"
 
 
 def page_link(alert: PlannedAlert) -> str:

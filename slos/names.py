@@ -31,6 +31,8 @@ POLICY = "ErrorBudgetPolicy"
 UNAVAILABLE_CAUSE = "SignalUnavailable"
 CAUSE_LABEL = "cause"
 """The label that cause alerts have instead of ``slo``."""
+ERROR_BUDGET = "error-budget"
+"""The dashboard that alerts link to."""
 STEP_LABEL = "step"
 """The label with the step of a budget policy's alert."""
 
@@ -90,16 +92,22 @@ def policy_step(spent: Decimal) -> str:
     return f"{decimal_text(spent * 100)}%"
 
 
-def dashboard_uid(service: str) -> str:
+def dashboard_uid(service: str, kind: str) -> str:
     """Return the Grafana uid of a service's dashboard (Grafana's limit is 40 characters)."""
-    uid = f"tokenslo-{service}"
+    name = f"{service}-{kind}" if service else kind
+    uid = f"tokenslo-{name}"
     # A cut name could be that of another service as well.
-    return uid if len(uid) <= 40 else f"{uid[:31]}-{crc32(service.encode()):08x}"
+    return uid if len(uid) <= 40 else f"{uid[:31]}-{crc32(name.encode()):08x}"
+
+
+def dashboard_file(service: str, kind: str) -> str:
+    """Return the file name of a service's dashboard."""
+    return f"{service}-{kind}.json" if service else f"{kind}.json"
 
 
 def dashboard_url(base: str, service: str) -> str:
-    """Return the URL of a dashboard in Grafana at ``base``, empty without a base."""
-    return f"{base.rstrip('/')}/d/{dashboard_uid(service)}" if base else ""
+    """Return the URL of a service's error budget in Grafana at ``base``, empty without a base."""
+    return f"{base.rstrip('/')}/d/{dashboard_uid(service, ERROR_BUDGET)}" if base else ""
 
 
 def runbook_url(base: str, service: str, alert: str) -> str:

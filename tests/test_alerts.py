@@ -127,7 +127,7 @@ def test_links_are_left_out_where_the_file_gives_none() -> None:
         name = rule["alert"]
         assert rule["annotations"]["runbook_url"].endswith(f"/{name}.md")
         assert rule["annotations"]["dashboard_url"] == (
-            "https://grafana.example.com/d/tokenslo-chat?from=now-6h&to=now"
+            "https://grafana.example.com/d/tokenslo-chat-error-budget?from=now-6h&to=now"
         )
 
 

@@ -29,7 +29,7 @@ RATE_SECONDS = 420  # an otherwise unused window stands for $__rate_interval
 def dashboard(plan=None):
     files = dashboards.files(plan or example(), source="slo.yaml", version="0.1.0")
     ((path, text),) = files.items()
-    assert path == "dashboards/chat.json"
+    assert path == "dashboards/chat-error-budget.json"
     return json.loads(text)
 
 
@@ -201,7 +201,7 @@ def test_firing_alerts_are_marked_on_every_graph():
 
 
 def test_the_dashboard_says_where_it_comes_from_and_cannot_be_edited_by_hand():
-    assert BOARD["uid"] == "tokenslo-chat"
+    assert BOARD["uid"] == "tokenslo-chat-error-budget"
     assert BOARD["description"] == "Made by tokenslo 0.1.0 from slo.yaml."
     assert BOARD["editable"] is False
     assert BOARD["timezone"] == "browser"
@@ -217,7 +217,7 @@ def test_nothing_needs_migrating():
 
 
 def test_long_service_names_keep_their_dashboards_apart():
-    first, other = (names.dashboard_uid("a" * 40 + end) for end in "bc")
+    first, other = (names.dashboard_uid("a" * 40 + end, "engine") for end in "bc")
     assert first != other
     assert len(first) == len(other) == 40
 

@@ -64,7 +64,7 @@ def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
         "alerts/chat.rules.yaml",
         "alerts/chat.test.yaml",
         "alerts/chat.windows.test.yaml",
-        "dashboards/chat.json",
+        "dashboards/chat-error-budget.json",
     ]
     assert [path.removeprefix("runbooks/chat/") for path in written if "runbooks/" in path] == [
         "BadVersion.md",
@@ -177,9 +177,9 @@ def test_quiet_prints_only_differences(capsys):
     assert run("chat.yaml", "-o", "out", "--quiet") == 0
     assert run("chat.yaml", "-o", "out", "-q", "--check") == 0
     assert capsys.readouterr() == ("", "")
-    Path("out/dashboards/chat.json").write_text("{}\n")
+    Path("out/dashboards/chat-error-budget.json").write_text("{}\n")
     assert run("chat.yaml", "-o", "out", "-q", "--check") == 1
-    assert capsys.readouterr().out.startswith("--- out/dashboards/chat.json\n")
+    assert capsys.readouterr().out.startswith("--- out/dashboards/chat-error-budget.json\n")
 
 
 def test_a_terminal_is_shown_the_next_step(capsys, monkeypatch):
@@ -210,7 +210,7 @@ def test_runbook_urls_of_several_services_are_paths_of_the_output(base):
         paths = {url.replace("https://runbooks.example.com", "runbooks") for url in urls}
         assert paths <= made.keys()
         index = f"https://runbooks.example.com/{service}/README.md"
-        assert index in made[f"dashboards/{service}.json"]
+        assert index in made[f"dashboards/{service}-error-budget.json"]
 
 
 def test_a_second_run_writes_nothing(capsys):
@@ -224,11 +224,11 @@ def test_a_second_run_writes_nothing(capsys):
 
 def test_only_what_changed_is_written(capsys):
     run("chat.yaml", "-o", "out")
-    Path("out/dashboards/chat.json").write_text("{}")
+    Path("out/dashboards/chat-error-budget.json").write_text("{}")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "wrote out/dashboards/chat.json",
+        "wrote out/dashboards/chat-error-budget.json",
         "30 files: 29 current, 1 written",
     ]
 
@@ -278,7 +278,9 @@ def test_an_unknown_kind_is_refused(capsys):
 def test_several_files_go_into_one_folder():
     write("search")
     assert run("chat.yaml", "search.yaml", "-o", "out") == 0
-    assert {"dashboards/chat.json", "dashboards/search.json"} <= set(tree())
+    assert {"dashboards/chat-error-budget.json", "dashboards/search-error-budget.json"} <= set(
+        tree()
+    )
 
 
 def test_all_problems_of_all_files_are_told_and_nothing_is_written(capsys):
@@ -355,7 +357,7 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
 
 def test_check_sees_a_missing_end_of_line(capsys):
     run("chat.yaml", "-o", "out")
-    board = Path("out/dashboards/chat.json")
+    board = Path("out/dashboards/chat-error-budget.json")
     board.write_text(board.read_text().removesuffix("\n"))
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 1

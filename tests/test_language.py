@@ -17,8 +17,7 @@ from language_example import FULL, LEVELS, load
 
 import alerts
 from alerts.traffic import groups, inputs
-from dashboards.dashboard_json import render
-from dashboards.service import dashboard
+from dashboards import files as dashboard_files
 from promql.expr import vector
 from runbooks import files as runbook_pages
 from slos.errors import InvalidFile
@@ -417,8 +416,7 @@ def test_a_selected_label_leaves_one_group(tmp_path: Path) -> None:
 
 def test_dashboards_show_the_worst_groups(tmp_path: Path) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
-    text = render(dashboard(of, source="slo.yaml", version="1"))
-    assert json.loads(text)
+    text = "".join(dashboard_files(of, source="slo.yaml", version="1").values())
     assert "bottomk(20, slo:error_budget_remaining:ratio" in text
     assert '"{{tenant}}"' in text
     assert "min by (slo) (slo:error_budget_remaining:ratio" in text

@@ -45,13 +45,13 @@ def test_runbooks_are_where_the_file_says(base: str, url: str) -> None:
 
 def test_the_dashboard_is_where_grafana_is() -> None:
     assert example(dashboards="https://g.example/").dashboard_url == (
-        "https://g.example/d/tokenslo-chat"
+        "https://g.example/d/tokenslo-chat-error-budget"
     )
     assert example(dashboards="").dashboard_url == ""
 
 
 def test_dashboards_of_services_with_long_names_differ() -> None:
-    uids = {names.dashboard_uid("x" * 40 + end) for end in "ab"}
+    uids = {names.dashboard_uid("x" * 40 + end, "engine") for end in "ab"}
     assert len(uids) == 2
     assert all(len(uid) == 40 for uid in uids)
 

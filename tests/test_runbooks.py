@@ -107,7 +107,7 @@ def test_every_link_leads_somewhere(path):
 
 def test_without_a_dashboard_address_pages_link_to_the_file():
     text = page(example(objective("ttft"), dashboards=""), "ChatTtftErrorBudgetBurn")
-    assert "[Dashboard of chat](../../dashboards/chat.json)" in text
+    assert "[Dashboard of chat](../../dashboards/chat-error-budget.json)" in text
 
 
 def test_a_burn_page_says_how_long_failures_take_to_fire():

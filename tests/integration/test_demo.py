@@ -75,7 +75,7 @@ def eventually_all_with_data(url: str, queries: set[str]) -> set[str]:
 
 
 def dashboard_queries(output: Path) -> set[str]:
-    text = (output / "dashboards/chat.json").read_text()
+    text = (output / "dashboards/chat-error-budget.json").read_text()
     queries = set(find(json.loads(text), "expr"))
     for name, value in VARIABLES.items():
         queries = {expr.replace(name, value) for expr in queries}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -181,11 +180,12 @@ def test_generated_tests_notice_another_threshold(
 
 
 FULL = example(histograms="native")
-BOARD = json.loads(dashboards.files(FULL, source="slo.yaml", version="1")["dashboards/chat.json"])
+BOARDS = [each.content for each in dashboards.build(FULL, source="slo.yaml", version="1")]
 PAGES = runbooks.files(FULL, source="slo.yaml", version="1")
 SHOWN = {
     target["expr"].replace("$__rate_interval", "5m")
-    for panel in BOARD["panels"]
+    for board in BOARDS
+    for panel in board["panels"]
     for target in panel.get("targets", [])
 } | {
     query
@@ -202,7 +202,9 @@ def test_dashboard_and_runbooks_read_no_classic_buckets() -> None:
     asked = {each.metric for query in SHOWN for each in selectors(query)}
     assert not asked & parts
     assert asked >= {SIGNALS[key].metric for key in ("ttft", "itl", "disconnect_age")}
-    heatmaps = [panel for panel in BOARD["panels"] if panel["type"] == "heatmap"]
+    heatmaps = [
+        panel for board in BOARDS for panel in board["panels"] if panel["type"] == "heatmap"
+    ]
     assert {panel["targets"][0]["format"] for panel in heatmaps} == {"time_series"}
 
 

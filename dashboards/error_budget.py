@@ -1,4 +1,4 @@
-"""The dashboard of one service: objectives, streams, saturation, measurement quality."""
+"""The error budget dashboard of one service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from decimal import Decimal
 from grafanalib import core
 
 from dashboards import engine, grafana
-from dashboards.dashboard_json import render
 from dashboards.grafana import Column, Level, PanelRow
 from dashboards.objective import objective_row
 from dashboards.selected_objective import MOST_ROWS, selected_row, selected_variable
@@ -20,12 +19,6 @@ from slos.plan import Plan
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 
 _VARIABLES = (("version", "Model version"), (INSTANCE, "Instance"))
-
-
-def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
-    """Return the dashboard of a service under its path below the output folder."""
-    path = f"dashboards/{plan.service.service}.json"
-    return {path: render(dashboard(plan, source=source, version=version))}
 
 
 def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
@@ -49,8 +42,8 @@ def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
     shown = () if many else plan.objectives
     made = f"Made by tokenslo {version} from {source}."
     return grafana.dashboard(
-        uid=names.dashboard_uid(service.service),
-        title=f"{service.service}: SLOs",
+        uid=names.dashboard_uid(service.service, names.ERROR_BUDGET),
+        title=f"{service.service}: Error budget",
         description=" ".join(filter(None, (service.description, made))),
         tags=("llm", "slo", "tokenslo"),
         variables=[
