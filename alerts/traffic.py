@@ -249,9 +249,9 @@ def _generic(planned: PlannedObjective) -> list[InputSeries]:
     match of:
         case {"histogram": Vector() as histogram} if objective.threshold is not None:
             found = example(histogram.matchers)
-            edge = {**(found or {}), "le": decimal_text(objective.threshold)}
+            boundary = {**(found or {}), "le": decimal_text(objective.threshold)}
             return _made(
-                (f"{histogram.metric}_bucket", edge, one, none),
+                (f"{histogram.metric}_bucket", boundary, one, none),
                 (f"{histogram.metric}_count", found, one, one),
             )
         case {"gauge": Vector() as gauge}:

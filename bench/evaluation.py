@@ -32,9 +32,9 @@ from slos.names import BAD, TARGET, TOTAL, series_labels
 from tests.rule_values.recordings import IndicatorSelectors
 from tests.rule_values.replay import EPOCH, Replay, Start, replaying
 from tests.rule_values.traffic import (
+    BOUNDARY,
     DAY,
     DURATION,
-    EDGE,
     EVENTS,
     REQUESTS,
     SCRAPE,
@@ -123,13 +123,13 @@ def add_history(replay: Replay, history: SampleHistory, now: int) -> None:
             np.cumsum(draw.poisson(mean, len(scrapes))) for mean in (_GOOD, _FAILED, _FAILED)
         )
         bad = error + timeout
-        of_slo = {"signal": "e2e", "threshold": str(EDGE)}
+        of_slo = {"signal": "e2e", "threshold": str(BOUNDARY)}
         scraped: Sequence[tuple[str, Mapping[str, str], Counts]] = (
             (REQUESTS, {"outcome": "ok"}, good),
             (REQUESTS, {"outcome": "error"}, error),
             (REQUESTS, {"outcome": "timeout"}, timeout),
             (REQUESTS, {"outcome": "rejected"}, np.zeros_like(good)),
-            (f"{DURATION}_bucket", {"le": str(EDGE)}, good),
+            (f"{DURATION}_bucket", {"le": str(BOUNDARY)}, good),
             (f"{DURATION}_count", {}, good + bad),
             (EVENTS, {**of_slo, "result": "good"}, good),
             (EVENTS, {**of_slo, "result": "bad"}, bad),

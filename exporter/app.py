@@ -86,7 +86,7 @@ async def watch(
     """Scrape and serve until ``stop``; ``announce`` gets version and URL once serving."""
     store = Store(config.stale_after, tapped=bool(config.tap))
     selected = selected_models(services)
-    edges = thresholds(services)
+    boundaries = thresholds(services)
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = DecodeProgress(config.stuck_after, unwatched_after=config.unready_after)
     slices = SliceEvaluator(services)
@@ -174,7 +174,7 @@ async def watch(
                 source,
                 store,
                 objectives,
-                SloEvents(edges),
+                SloEvents(boundaries),
                 config.interval,
                 config.probe,
             )

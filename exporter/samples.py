@@ -23,11 +23,12 @@ Model = tuple[str, str]
 class Distribution:
     """A cumulative histogram as a server reports it.
 
-    ``edges`` are ascending upper bounds in seconds and end with ``inf``; ``counts[i]`` observations
-    were at most ``edges[i]``.  A source with only count and sum has the single edge ``inf``.
+    ``boundaries`` are ascending upper bounds in seconds and end with ``inf``; ``counts[i]``
+    observations were at most ``boundaries[i]``.  A source with only count and sum has the single
+    boundary ``inf``.
     """
 
-    edges: tuple[float, ...]
+    boundaries: tuple[float, ...]
     counts: tuple[float, ...]
     sum: float
 
@@ -43,7 +44,7 @@ Value = float | Distribution
 def zero_of(value: Value) -> Value:
     """Return the zero value of a counter or histogram."""
     if isinstance(value, Distribution):
-        return Distribution(value.edges, (0.0,) * len(value.edges), 0.0)
+        return Distribution(value.boundaries, (0.0,) * len(value.boundaries), 0.0)
     return 0.0
 
 

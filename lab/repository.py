@@ -48,9 +48,9 @@ class ModelSettings:
 
     ``publish`` chooses the families (see :mod:`lab.published`).  With ``freeze`` the gauges stop at
     the first record with active requests and never move again, as gauges do whose feeding thread
-    has died.  ``first_response_buckets_ms`` are the edges of the first-response histogram that
+    has died.  ``first_response_buckets_ms`` are the boundaries of the first-response histogram that
     servers have from 24.11 on (Triton core, metric_model_reporter.cc: 100, 500, 2000, 5000 unless
-    the model's config says otherwise); without edges there is no such histogram.
+    the model's config says otherwise); without boundaries there is no such histogram.
     """
 
     publish: Publish = "cpp"
@@ -58,10 +58,10 @@ class ModelSettings:
     first_response_buckets_ms: tuple[int, ...] = (100, 500, 2000, 5000)
 
     def __post_init__(self) -> None:
-        edges = self.first_response_buckets_ms
+        boundaries = self.first_response_buckets_ms
         if self.publish not in get_args(Publish):
             raise ValueError(f"publish {self.publish!r} is none of {', '.join(get_args(Publish))}")
-        if list(edges) != sorted({*edges}) or min(edges, default=1) < 1:
+        if list(boundaries) != sorted({*boundaries}) or min(boundaries, default=1) < 1:
             raise ValueError("first_response_buckets_ms must be positive and ascending")
 
 

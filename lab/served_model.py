@@ -146,15 +146,15 @@ class TritonPythonModel:
             self._frozen = self._settings.freeze and records[-1].numActiveRequests > 0
 
     def _make_first_response(self, labels: dict[str, str]) -> Any:
-        edges = [float(edge) for edge in self._settings.first_response_buckets_ms]
-        if not edges:
+        boundaries = [float(boundary) for boundary in self._settings.first_response_buckets_ms]
+        if not boundaries:
             return None
         self._family = pb_utils.MetricFamily(
             name="nv_inference_first_response_histogram_ms",
             description="Time from request to first response, in whole milliseconds",
             kind=pb_utils.MetricFamily.HISTOGRAM,
         )
-        return self._family.Metric(labels=labels, buckets=edges)
+        return self._family.Metric(labels=labels, buckets=boundaries)
 
 
 def _input(request: Any, name: str, default: Any) -> Any:

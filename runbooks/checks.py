@@ -377,7 +377,7 @@ _CHECKS = (
         queries.instances_without_threshold,
         no_result(),
         "every sidecar evaluates requests against the threshold",
-        "edge_missing",
+        "boundary_missing",
         per_objective=True,
     ),
     DiagnosisCheck(

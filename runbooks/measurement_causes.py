@@ -136,7 +136,7 @@ MEASUREMENT_CAUSES = (
         ),
     ),
     Cause(
-        "edge_missing",
+        "boundary_missing",
         "The histogram lacks the threshold's bucket",
         "A share within a threshold needs a bucket boundary at the threshold; without one there is "
         "no result.",

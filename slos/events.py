@@ -33,7 +33,7 @@ _NOISE = Decimal("1.01")
 LONGEST_GAP = "30m"
 """Longest scrape gap after which the increase during the gap still counts."""
 # Larger values are no bucket boundaries, and 1e999999999 would exhaust the memory when written.
-_LEAST_EDGE, _MOST_EDGE = Decimal("1e-12"), Decimal("1e18")
+_LEAST_BOUNDARY, _MOST_BOUNDARY = Decimal("1e-12"), Decimal("1e18")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ def slices(observed: Expr, over: Expr, counting: Counting) -> Events:
     return Events(bad, total, absent(observed))
 
 
-def bucket(metric: str, chosen: tuple[Matcher, ...], edge: Decimal) -> Vector:
-    """Select the bucket of a histogram with the upper bound ``edge``."""
-    return vector(f"{metric}_bucket", (*chosen, edge_matcher(edge)))
+def bucket(metric: str, chosen: tuple[Matcher, ...], boundary: Decimal) -> Vector:
+    """Select the bucket of a histogram with the upper bound ``boundary``."""
+    return vector(f"{metric}_bucket", (*chosen, boundary_matcher(boundary)))
 
 
 def in_slices(each: Events, of: TimeSlices, counting: Counting) -> Events:
@@ -192,9 +192,11 @@ def in_slices(each: Events, of: TimeSlices, counting: Counting) -> Events:
     return replace(each, bad=over * share, total=each.total * number(0) + share)
 
 
-def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: Counting) -> Events:
-    """Count the observations of a classic histogram; those above its boundary ``edge`` are bad."""
-    every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, edge)
+def bucketed(
+    metric: str, chosen: tuple[Matcher, ...], boundary: Decimal, counting: Counting
+) -> Events:
+    """Count the observations of a classic histogram; those above ``boundary`` are bad."""
+    every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, boundary)
     # A server without this boundary has no count of fast requests: it must not make all slow.
     observed = counting.sum(counting.each(every).and_(within, ignoring("le")))
     in_time = counting.events(within)
@@ -210,10 +212,10 @@ def bucketed(metric: str, chosen: tuple[Matcher, ...], edge: Decimal, counting: 
     )
 
 
-def native(histogram: Vector, edge: Decimal, counting: Counting) -> Events:
-    """Count the observations of a native histogram; those above ``edge`` are bad.
+def native(histogram: Vector, boundary: Decimal, counting: Counting) -> Events:
+    """Count the observations of a native histogram; those above ``boundary`` are bad.
 
-    Their share is exact where ``edge`` is a bucket boundary, as in a classic histogram that
+    Their share is exact where ``boundary`` is a bucket boundary, as in a classic histogram that
     Prometheus 3 has converted; else it is interpolated within one bucket.
     """
     every = counting.sum(counting.observations(histogram))
@@ -221,16 +223,16 @@ def native(histogram: Vector, edge: Decimal, counting: Counting) -> Events:
     observed = count if counting.differs else counting.scaled(count)
     total = counting.total(observed)
     # Without observations the share is NaN.
-    slow = ((number(1) - share_within(every, edge)) * total).compare(">=", number(0))
+    slow = ((number(1) - share_within(every, boundary)) * total).compare(">=", number(0))
     return Events(bad=slow.or_(total * number(0)), total=observed, missing=absent(histogram))
 
 
-def share_within(histogram: Expr, edge: Decimal) -> Expr:
-    """Return the share of a native histogram's observations that are at most ``edge``."""
-    return call("histogram_fraction", number(0), number(edge), histogram)
+def share_within(histogram: Expr, boundary: Decimal) -> Expr:
+    """Return the share of a native histogram's observations that are at most ``boundary``."""
+    return call("histogram_fraction", number(0), number(boundary), histogram)
 
 
-def edge_matcher(threshold: Decimal) -> Matcher:
+def boundary_matcher(threshold: Decimal) -> Matcher:
     """Match the bucket with the upper bound ``threshold`` in every spelling.
 
     Whole numbers are ``le="1"`` from Triton's serializer and ``le="1.0"`` from Python's, and
@@ -242,16 +244,16 @@ def edge_matcher(threshold: Decimal) -> Matcher:
     return Matcher("le", "=", text) if text == python else one_of("le", (text, python))
 
 
-def matched_edge(op: str, value: str) -> Decimal | None:
+def matched_boundary(op: str, value: str) -> Decimal | None:
     """Return the boundary that a matcher of ``le`` selects, None if it is not a single one.
 
-    Patterns of :func:`edge_matcher` select a single one.
+    Patterns of :func:`boundary_matcher` select a single one.
     """
     try:
-        edge = Decimal(value.removesuffix(r"(\.0)?").partition("|")[0].replace("\\.", "."))
+        boundary = Decimal(value.removesuffix(r"(\.0)?").partition("|")[0].replace("\\.", "."))
     except InvalidOperation:
         return None
-    if not (edge.is_finite() and _LEAST_EDGE <= edge <= _MOST_EDGE):
+    if not (boundary.is_finite() and _LEAST_BOUNDARY <= boundary <= _MOST_BOUNDARY):
         return None
-    pattern = edge_matcher(edge)
-    return edge if op == "=" or (op, value) == (pattern.op, pattern.value) else None
+    pattern = boundary_matcher(boundary)
+    return boundary if op == "=" or (op, value) == (pattern.op, pattern.value) else None

@@ -93,7 +93,7 @@ def unit_of(metric: str) -> Decimal | None:
     return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), None)
 
 
-def edge_text(objective: Objective) -> str:
+def boundary_text(objective: Objective) -> str:
     """Write the threshold of a histogram: a duration if its unit is known."""
     assert objective.threshold is not None  # noqa: S101  (read_generic requires it)
     unit = unit_of(objective.queries["histogram"].partition("{")[0])
@@ -114,11 +114,11 @@ def read_generic(value: object, place: Place) -> Generic | None:
     if kind is None:
         known = " or ".join(f"{{{', '.join(sorted(keys))}}}" for keys in FORMS)
         raise BadValue(f"is no indicator with {', '.join(read) or 'nothing'}", f"give {known}")
-    edge = read.pop("threshold", None)
-    if edge is not None:
+    boundary = read.pop("threshold", None)
+    if boundary is not None:
         metric = read["histogram"].partition("{")[0]
-        edge = read_value(_edge_of(metric), edge, place.at("threshold"))
-    return Generic(kind, read, edge)
+        boundary = read_value(_boundary_of(metric), boundary, place.at("threshold"))
+    return Generic(kind, read, boundary)
 
 
 def _query(value: object, _: Place) -> str:
@@ -160,21 +160,21 @@ def _threshold(value: object, _: Place) -> Any:
     return expect((str, int, float), "a duration such as 400ms, or a bucket boundary", value)
 
 
-def _edge_of(metric: str) -> Reader:
+def _boundary_of(metric: str) -> Reader:
     """Read a bucket boundary of ``metric``, in its own unit or as a duration."""
     unit = unit_of(metric)
 
     def read(value: object, _: Place) -> Decimal:
         if not isinstance(value, str):
-            edge = Decimal(repr(value))
+            boundary = Decimal(repr(value))
         elif unit is None:
             why = f"the unit of {metric} is unknown, as its name does not end in _seconds or _ms"
             raise BadValue(why, "write the bucket boundary as a bare number")
         else:
-            edge = parse_duration(value) * unit
-        if not edge.is_finite() or edge <= 0:
+            boundary = parse_duration(value) * unit
+        if not boundary.is_finite() or boundary <= 0:
             raise BadValue("is not above 0", "write a bucket boundary of the histogram")
-        return edge.normalize()
+        return boundary.normalize()
 
     return read
 

@@ -43,12 +43,12 @@ def generic_events(
 
 @dataclass(frozen=True, slots=True)
 class _GenericQueries:
-    """The queries of an objective by role, and ``edge`` for a histogram.
+    """The queries of an objective by role, and ``boundary`` for a histogram.
 
     ``unmeasured`` marks that nothing was recorded.
     """
 
-    edge: Decimal | None
+    boundary: Decimal | None
     queries: Mapping[str, InstantQuery]
     counting: Counting
     unmeasured: Expr
@@ -147,15 +147,15 @@ def _weighted_ratio(of: _GenericQueries) -> Events:
 def _observations(of: _GenericQueries) -> Events:
     histogram = of.queries["histogram"].selector
     assert histogram is not None  # noqa: S101  (read_generic requires it)
-    assert of.edge is not None  # noqa: S101  (likewise)
-    return bucketed(histogram.metric, histogram.matchers, of.edge, of.counting)
+    assert of.boundary is not None  # noqa: S101  (likewise)
+    return bucketed(histogram.metric, histogram.matchers, of.boundary, of.counting)
 
 
 def _native_observations(of: _GenericQueries) -> Events:
     histogram = of.queries["histogram"].selector
     assert histogram is not None  # noqa: S101  (read_generic requires it)
-    assert of.edge is not None  # noqa: S101  (likewise)
-    return native(histogram, of.edge, of.counting)
+    assert of.boundary is not None  # noqa: S101  (likewise)
+    return native(histogram, of.boundary, of.counting)
 
 
 def _gauge(of: _GenericQueries) -> Events:

@@ -39,7 +39,7 @@ from slos.events import (
     in_slices,
     slices,
 )
-from slos.generic import edge_text
+from slos.generic import boundary_text
 from slos.generic_events import generic_events
 from slos.model import Objective, Service
 from slos.names import (
@@ -249,7 +249,7 @@ def threshold_text(objective: Objective) -> str:
         clauses = objective.clauses.items()
         return ", ".join(f"{name} {format_duration(threshold)}" for name, threshold in clauses)
     if "histogram" in objective.queries:
-        return edge_text(objective)
+        return boundary_text(objective)
     if INDICATORS[objective.indicator].threshold == "ratio":
         return f"{decimal_text(objective.threshold * 100)}%"
     return format_duration(objective.threshold)

@@ -33,7 +33,7 @@ _TAPPED = ("stream_completion", "disconnects", "goodput")
 class MeasuredSignal:
     """One signal of one model since its server started.
 
-    ``counts[i]`` observations were at most ``edges[i]`` seconds (histograms; the last boundary is
+    ``counts[i]`` observations were at most ``boundaries[i]`` seconds (histograms; the last one is
     ``inf``).  ``values`` are those of a counter by outcome, or of a gauge under "".  A missing
     signal has the quality ``unavailable``; ``note`` and ``fix`` give reason and remedy.
     """
@@ -41,7 +41,7 @@ class MeasuredSignal:
     quality: str
     note: str = ""
     fix: str = ""
-    edges: tuple[float, ...] = ()
+    boundaries: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
     values: Mapping[str, float] = field(default_factory=dict)
 
@@ -167,17 +167,18 @@ def _threshold(model: MeasuredModel, of: _Latency) -> Decimal | None:
     seen = model.signals.get(of.indicator)
     if seen is None or seen.quality == "unavailable":
         return None
-    edges = [edge for edge in seen.edges if 0 < edge < inf]
-    if not edges:
+    boundaries = [boundary for boundary in seen.boundaries if 0 < boundary < inf]
+    if not boundaries:
         return None
     total = seen.counts[-1]
-    kept = zip(seen.edges, seen.counts, strict=True)
+    kept = zip(seen.boundaries, seen.counts, strict=True)
     enough = [
-        edge
-        for edge, count in kept
-        if edge in edges and (count >= float(of.target) * total if total else edge >= of.usual)
+        boundary
+        for boundary, count in kept
+        if boundary in boundaries
+        and (count >= float(of.target) * total if total else boundary >= of.usual)
     ]
-    return Decimal(repr(min(enough, default=max(edges)))).normalize()
+    return Decimal(repr(min(enough, default=max(boundaries)))).normalize()
 
 
 def _latency(model: MeasuredModel, of: _Latency, threshold: Decimal) -> list[str]:
@@ -186,9 +187,9 @@ def _latency(model: MeasuredModel, of: _Latency, threshold: Decimal) -> list[str
     if not total:
         comment = f"No {events} seen yet: a usual threshold, to be read again under load."
     else:
-        within = seen.counts[seen.edges.index(float(threshold))] / total
+        within = seen.counts[seen.boundaries.index(float(threshold))] / total
         share = decimal_text(of.target * 100)
-        quantile = _quantile(float(of.target), seen.edges, seen.counts)
+        quantile = _quantile(float(of.target), seen.boundaries, seen.counts)
         now = f"about {quantile:.3g} s" if quantile < inf else "beyond the last bucket boundary"
         comment = f"p{share} now {now}, {_count(total)} {events}{_little(total)}"
         comment += (
@@ -316,10 +317,10 @@ def _little(total: float) -> str:
     return " (too few to say much)" if total < _FEW else ""
 
 
-def _quantile(q: float, edges: Sequence[float], counts: Sequence[float]) -> float:
+def _quantile(q: float, boundaries: Sequence[float], counts: Sequence[float]) -> float:
     """Return the interpolated quantile; ``inf`` beyond the last finite boundary."""
     rank = q * counts[-1]
-    below = pairwise(zip((0.0, *edges), (0.0, *counts), strict=True))
+    below = pairwise(zip((0.0, *boundaries), (0.0, *counts), strict=True))
     for (low, before), (high, upto) in below:
         if upto >= rank and upto > before:
             return inf if high == inf else low + (high - low) * (rank - before) / (upto - before)

@@ -46,9 +46,11 @@ def _missing(objective: Objective, service: Service, served: Served) -> Iterator
         yield _missing_series(histogram, served, own=bool(objective.queries))
         return
     assert objective.threshold is not None  # noqa: S101  (every histogram has one)
-    without = [edges for edges in _edges(every) if objective.threshold not in edges]
+    without = [
+        boundaries for boundaries in _boundaries(every) if objective.threshold not in boundaries
+    ]
     if without:
-        yield "threshold", *_no_edge(objective, histogram, without)
+        yield "threshold", *_no_boundary(objective, histogram, without)
 
 
 def _histogram(objective: Objective, service: Service) -> Vector | None:
@@ -113,17 +115,17 @@ def _may_match(labels: Labels, selector: Vector) -> bool:
     )
 
 
-def _edges(buckets: Iterable[Labels]) -> list[list[Decimal]]:
+def _boundaries(buckets: Iterable[Labels]) -> list[list[Decimal]]:
     """Return the boundaries of each histogram in any spelling."""
     found: dict[tuple[tuple[str, str], ...], list[Decimal]] = {}
     for labels in buckets:
         one = tuple(sorted((name, value) for name, value in labels.items() if name != "le"))
-        edge = _edge(labels.get("le", ""))
-        found.setdefault(one, []).extend([] if edge is None else [edge])
+        boundary = _boundary(labels.get("le", ""))
+        found.setdefault(one, []).extend([] if boundary is None else [boundary])
     return list(found.values())
 
 
-def _edge(text: str) -> Decimal | None:
+def _boundary(text: str) -> Decimal | None:
     try:
         value = float(text)
     except ValueError:
@@ -131,19 +133,25 @@ def _edge(text: str) -> Decimal | None:
     return Decimal(repr(value)) if abs(value) < inf else None
 
 
-def _no_edge(
+def _no_boundary(
     objective: Objective, histogram: Vector, without: Sequence[Sequence[Decimal]]
 ) -> tuple[str, str]:
     threshold = objective.threshold
     assert threshold is not None  # noqa: S101  (every histogram has one)
-    below = max((edge for edges in without for edge in edges if edge < threshold), default=None)
-    above = min((edge for edges in without for edge in edges if edge > threshold), default=None)
+    below = max(
+        (boundary for boundaries in without for boundary in boundaries if boundary < threshold),
+        default=None,
+    )
+    above = min(
+        (boundary for boundaries in without for boundary in boundaries if boundary > threshold),
+        default=None,
+    )
     unit = unit_of(histogram.metric.removesuffix("_bucket"))
 
-    def text(edge: Decimal) -> str:
-        return decimal_text(edge) if unit is None else format_duration(edge / unit)
+    def text(boundary: Decimal) -> str:
+        return decimal_text(boundary) if unit is None else format_duration(boundary / unit)
 
-    near = " and ".join(text(edge) for edge in (below, above) if edge is not None)
+    near = " and ".join(text(boundary) for boundary in (below, above) if boundary is not None)
     message = (
         f"{text(threshold)} is no bucket boundary of {histogram}; the nearest are {near}"
         if near

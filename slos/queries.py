@@ -24,7 +24,7 @@ from promql.expr import (
     vector,
 )
 from slos import names
-from slos.events import edge_matcher, share_within
+from slos.events import boundary_matcher, share_within
 from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
 from slos.model import Objective, Service
 from slos.own_metrics import OWN_METRICS
@@ -40,11 +40,11 @@ OWN_SERIES = {
 """The exporter's own metrics as Prometheus stores them, with their labels."""
 
 _SUFFIXES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
-_EDGE = {"_bucket": ("le",)}
+_BOUNDARY = {"_bucket": ("le",)}
 SERIES: Mapping[str, frozenset[str]] = {
     **{
         signal.metric + suffix: frozenset(
-            {*MODEL_LABELS, *signal.labels, *signal.fixed, *_EDGE.get(suffix, ())}
+            {*MODEL_LABELS, *signal.labels, *signal.fixed, *_BOUNDARY.get(suffix, ())}
         )
         for signal in SIGNALS.values()
         for suffix in _SUFFIXES[signal.kind]
@@ -146,7 +146,7 @@ class Scope:
         metric = SIGNALS[key].metric
         if key in self.native:
             return share_within(self.rate(metric, by=by), threshold)
-        within = self.rate(f"{metric}_bucket", edge_matcher(threshold), by=by)
+        within = self.rate(f"{metric}_bucket", boundary_matcher(threshold), by=by)
         return within / self.rate(f"{metric}_count", by=by)
 
     def requests(self, *outcomes: str, by: Iterable[str] = (), offset: str | None = None) -> Expr:

@@ -294,7 +294,7 @@ def threshold_label(seconds: float | Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def bucket_edges(signal: Signal, thresholds: Iterable[float] = ()) -> tuple[float, ...]:
+def bucket_boundaries(signal: Signal, thresholds: Iterable[float] = ()) -> tuple[float, ...]:
     """Return the signal's default boundaries, and every threshold (seconds) as a boundary.
 
     A classic histogram answers "how many were within t" exactly only at a boundary.

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from promql.parse import parse
 from promql.tree import selectors
-from slos.events import matched_edge
+from slos.events import matched_boundary
 from slos.generic import WINDOW
 from slos.indicators import INDICATORS, indicator_of
 from slos.model import Objective, Service
@@ -32,7 +32,7 @@ def thresholds(services: Iterable[Service]) -> Mapping[str, tuple[float, ...]]:
         for objective in service.objectives:
             for signal, threshold in _thresholds(objective):
                 found.setdefault(signal, set()).add(float(threshold))
-    return {signal: tuple(sorted(edges)) for signal, edges in found.items()}
+    return {signal: tuple(sorted(boundaries)) for signal, boundaries in found.items()}
 
 
 def _thresholds(objective: Objective) -> Iterator[tuple[str, Decimal]]:
@@ -54,6 +54,6 @@ def _queried(objective: Objective) -> Iterator[tuple[str, Decimal]]:
                 yield _SIGNALS[metric], objective.threshold
             elif (signal := _SIGNALS.get(metric.removesuffix("_bucket"))) is not None:
                 for matcher in selector.matchers:
-                    edge = matched_edge(matcher.op, str(matcher.value))
-                    if matcher.label == "le" and edge is not None:
-                        yield signal, edge
+                    boundary = matched_boundary(matcher.op, str(matcher.value))
+                    if matcher.label == "le" and boundary is not None:
+                        yield signal, boundary

@@ -12,7 +12,7 @@ from promql.expr import decimal_text
 from slos.durations import format_duration, parse_duration
 from slos.errors import BadValue
 from slos.fields.values import API_VERSION
-from slos.generic import edge_text, unit_of
+from slos.generic import boundary_text, unit_of
 from slos.imports.drafts import Note
 from slos.indicators import INDICATORS
 from slos.model import (
@@ -122,18 +122,18 @@ def _slices(slices: TimeSlices | None) -> dict[str, str]:
 def _generic(objective: Objective) -> dict[str, object]:
     if objective.threshold is None:
         return {**objective.queries}
-    return {**objective.queries, "threshold": _edge(objective)}
+    return {**objective.queries, "threshold": _boundary(objective)}
 
 
-def _edge(objective: Objective) -> str | Decimal:
+def _boundary(objective: Objective) -> str | Decimal:
     """Write a bucket boundary as a duration if that is exact."""
-    edge, written = objective.threshold, edge_text(objective)
+    boundary, written = objective.threshold, boundary_text(objective)
     unit = unit_of(objective.queries["histogram"].partition("{")[0])
-    assert edge is not None  # noqa: S101  (histograms have one)
+    assert boundary is not None  # noqa: S101  (histograms have one)
     try:
-        return written if unit and parse_duration(written) * unit == edge else edge
+        return written if unit and parse_duration(written) * unit == boundary else boundary
     except BadValue:
-        return edge
+        return boundary
 
 
 def _threshold(objective: Objective) -> str:

@@ -239,10 +239,10 @@ def test_trtllm_serves_catalogue_is_that_of_the_source_and_what_it_does_not_say(
     declared, known = stored("trtllm").metrics, named("trtllm-1.4").metrics
     assert known.keys() == declared.keys()
     latency = known["trtllm_time_to_first_token_seconds"]
-    assert latency.edges == declared[latency.name].edges
-    assert "prometheus_metrics_config" in latency.edges_from
-    assert known["trtllm_prefill_batch_tokens"].edges[0] == 64.0
-    assert not known["trtllm_prefill_batch_tokens"].edges_from
+    assert latency.boundaries == declared[latency.name].boundaries
+    assert "prometheus_metrics_config" in latency.boundaries_from
+    assert known["trtllm_prefill_batch_tokens"].boundaries[0] == 64.0
+    assert not known["trtllm_prefill_batch_tokens"].boundaries_from
     rank = known["trtllm_scheduled_batch_size"]
     assert rank.labels == {"model_name", "engine_type", "rank", "pid"}
     assert known["trtllm_kv_cache_utilization"].unit == "ratio"
@@ -254,8 +254,12 @@ def test_generations_of_trtllm_serve_are_those_of_1_4_under_their_own_names() ->
     assert len(first.metrics) == 5
     for name, metric in first.metrics.items():
         same = newest.metrics[f"trtllm_{name}"]
-        assert (metric.kind, metric.labels, metric.edges) == (same.kind, same.labels, same.edges)
-        assert not metric.edges_from
+        assert (metric.kind, metric.labels, metric.boundaries) == (
+            same.kind,
+            same.labels,
+            same.boundaries,
+        )
+        assert not metric.boundaries_from
     assert "trtllm_cache_config_info" in named("trtllm-1.3").metrics
     renamed = newest.rename_of("trtllm_cache_config_info")
     assert renamed

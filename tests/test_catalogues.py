@@ -37,9 +37,9 @@ def differences(catalogue: Catalogue, families: dict[str, ParsedFamily]) -> Iter
                 if label in labels and labels[label] not in possible:
                     yield f"{name} has {label}={labels[label]}"
             edge = labels.get("le", "")
-            if metric.whole_edges == "1" and edge.endswith(".0"):
+            if metric.whole_boundaries == "1" and edge.endswith(".0"):
                 yield f"{name} has le={edge}"
-            if metric.whole_edges == "1.0" and edge.isdigit():
+            if metric.whole_boundaries == "1.0" and edge.isdigit():
                 yield f"{name} has le={edge}"
 
 
@@ -120,7 +120,7 @@ def test_any_of_a_union_may_be_the_server() -> None:
     both = union((named("triton-25.04"), named("vllm-0.33")))
     latency = both.metrics["vllm:e2e_request_latency_seconds"]
     assert latency.labels == {"model", "version", "model_name", "engine", "le"}
-    assert {2.5, 7680.0} <= {*latency.edges}
+    assert {2.5, 7680.0} <= {*latency.boundaries}
     assert (
         both.rename_of("vllm:time_per_output_token_seconds_bucket") is None
     )  # Triton still has it

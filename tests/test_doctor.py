@@ -184,7 +184,7 @@ async def test_the_thresholds_of_slo_files_are_in_the_stanza_and_the_exit_code_i
         metrics = f"{fake.url}/metrics"
         code, text, errors = await run(fake.url, metrics, "--slo", str(slo))
     assert (code, errors) == (1, "")
-    assert "Edges are whole milliseconds.  From the SLO files: 800." in text
+    assert "Boundaries are whole milliseconds.  From the SLO files: 800." in text
     assert "  chat/first-token on chat  CANNOT BE MEASURED  time to first token: Triton" in text
 
 

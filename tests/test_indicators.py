@@ -9,7 +9,7 @@ import pytest
 from promql_selectors import selectors, unknown
 from service_example import objective, service
 
-from slos.events import edge_matcher
+from slos.events import boundary_matcher
 from slos.indicators import INDICATORS, events, good_sentence, recorded_events, threshold_text
 from slos.model import Objective
 
@@ -120,7 +120,7 @@ def test_plain_rules_read_rates() -> None:
 def test_an_edge_is_found_however_it_is_spelled(
     threshold: str, spellings: list[str], others: list[str]
 ) -> None:
-    matcher = edge_matcher(Decimal(threshold))
+    matcher = boundary_matcher(Decimal(threshold))
     pattern = matcher.value if matcher.op == "=~" else re.escape(matcher.value)
     assert all(re.fullmatch(pattern, text) for text in spellings)
     assert not any(re.fullmatch(pattern, text) for text in others)

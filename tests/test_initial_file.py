@@ -14,7 +14,7 @@ from slos.initial_file import MeasuredModel, MeasuredSignal, text
 from slos.load import load_file
 
 EDGES = (0.1, 0.25, 0.5, 1.0, inf)
-TTFT = MeasuredSignal("exact", edges=EDGES, counts=(100.0, 800.0, 960.0, 1000.0, 1000.0))
+TTFT = MeasuredSignal("exact", boundaries=EDGES, counts=(100.0, 800.0, 960.0, 1000.0, 1000.0))
 GONE = MeasuredSignal("unavailable", "no metric has it", "give the sidecar --tap")
 
 
@@ -78,7 +78,7 @@ def test_streams_bring_goodput_and_completion(tmp_path: Path) -> None:
     signals = {
         "ttft": TTFT,
         "tpot": MeasuredSignal(
-            "exact", edges=EDGES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)
+            "exact", boundaries=EDGES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)
         ),
         "streams": MeasuredSignal(
             "exact", values={"ok": 940.0, "error": 60.0, "disconnected": 90.0}
@@ -97,7 +97,7 @@ def test_nothing_is_promised_where_nothing_is_measured() -> None:
 
 
 def test_without_traffic_it_says_so(tmp_path: Path) -> None:
-    idle = MeasuredSignal("exact", edges=EDGES, counts=(0.0,) * 5)
+    idle = MeasuredSignal("exact", boundaries=EDGES, counts=(0.0,) * 5)
     made, found = written(
         tmp_path, MeasuredModel("m", {"ttft": idle, "requests": MeasuredSignal("exact")})
     )
@@ -108,7 +108,7 @@ def test_without_traffic_it_says_so(tmp_path: Path) -> None:
 
 def test_what_is_slower_than_every_edge_is_said(tmp_path: Path) -> None:
     slow = MeasuredSignal(
-        "estimate", "read late", edges=EDGES, counts=(0.0, 0.0, 0.0, 100.0, 1000.0)
+        "estimate", "read late", boundaries=EDGES, counts=(0.0, 0.0, 0.0, 100.0, 1000.0)
     )
     made, found = written(tmp_path, MeasuredModel("m", {"ttft": slow}))
     flat = " ".join(made.replace("#", "").split())
@@ -119,8 +119,8 @@ def test_what_is_slower_than_every_edge_is_said(tmp_path: Path) -> None:
 
 
 def test_a_histogram_without_edges_gives_way_to_another(tmp_path: Path) -> None:
-    bare = MeasuredSignal("exact", edges=(inf,), counts=(5.0,))
-    whole = MeasuredSignal("exact", edges=EDGES, counts=(0.0, 0.0, 0.0, 5.0, 5.0))
+    bare = MeasuredSignal("exact", boundaries=(inf,), counts=(5.0,))
+    whole = MeasuredSignal("exact", boundaries=EDGES, counts=(0.0, 0.0, 0.0, 5.0, 5.0))
     _, found = written(tmp_path, MeasuredModel("m", {"ttft": bare, "e2e": whole}))
     assert list(found["m"]) == ["whole-answer"]
 
@@ -132,7 +132,7 @@ names = st.text(
 ).filter(lambda name: "\ufeff" not in name)
 histograms = st.lists(st.integers(0, 500), min_size=5, max_size=5).map(
     lambda rises: MeasuredSignal(
-        "exact", edges=EDGES, counts=tuple(float(count) for count in accumulate(rises))
+        "exact", boundaries=EDGES, counts=tuple(float(count) for count in accumulate(rises))
     )
 )
 numbers = st.dictionaries(
@@ -162,6 +162,6 @@ def test_whatever_was_seen_the_file_is_valid_and_keeps_its_word(
     for model in seen:
         histogram = model.signals["ttft"]
         promised = found[model.name]["first-token"]
-        kept = histogram.counts[histogram.edges.index(float(promised.threshold))]
+        kept = histogram.counts[histogram.boundaries.index(float(promised.threshold))]
         whole = histogram.counts[-1]
         assert kept >= 0.95 * whole or promised.threshold == 1, "the highest edge there is"

@@ -20,7 +20,7 @@ CHAT = """\
 --metrics-config histogram_latencies=true
 
 # 2. Add this to config.pbtxt of llama and load it again.
-#    Edges are whole milliseconds.  From the SLO files: 300, 800.
+#    Boundaries are whole milliseconds.  From the SLO files: 300, 800.
 model_metrics {
   metric_control: [
     {

@@ -28,7 +28,7 @@ Make = Callable[..., Json]
 def nothing(like: object) -> Distribution:
     """Return a histogram with these edges and nothing in it."""
     assert isinstance(like, Distribution)
-    return Distribution(like.edges, (0.0,) * len(like.edges), 0.0)
+    return Distribution(like.boundaries, (0.0,) * len(like.boundaries), 0.0)
 
 
 BLOCKS: Json = {

@@ -117,7 +117,7 @@ async def test_thresholds_are_exact_edges() -> None:
         source(fake, thresholds={"itl": [0.06]}) as reader,
     ):
         itl = value(await reader.snapshot(0.0), "itl")
-    assert itl.counts[itl.edges.index(0.06)] == itl.count == 8
+    assert itl.counts[itl.boundaries.index(0.06)] == itl.count == 8
 
 
 async def test_an_empty_server_says_how_to_get_records() -> None:

@@ -134,7 +134,7 @@ class TestItems:
         timings.measurements()
         found = told(timings)
         assert (found["itl"].count, found["itl"].sum) == (3, pytest.approx(0.24))
-        assert found["itl"].counts[found["itl"].edges.index(0.06)] == 2
+        assert found["itl"].counts[found["itl"].boundaries.index(0.06)] == 2
         assert (found["max_gap"].count, found["max_gap"].sum) == (1, 0.2)
 
     def test_an_orchestrator_has_the_steps_of_the_decoding_half(self) -> None:
@@ -183,7 +183,7 @@ class TestTimingHistograms:
         timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
         timings.measurements()
         ttft = told(timings)["ttft"]
-        assert ttft.counts[ttft.edges.index(0.8)] == 2
+        assert ttft.counts[ttft.boundaries.index(0.8)] == 2
         assert ttft.count == 3
 
     def test_a_new_signal_starts_empty_and_then_has_all(self) -> None:

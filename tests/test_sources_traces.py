@@ -313,7 +313,7 @@ async def test_thresholds_are_exact_edges() -> None:
         }
         (value,) = by_signal["itl"].samples.values()
         assert isinstance(value, Distribution)
-        assert 0.0123 in value.edges
+        assert 0.0123 in value.boundaries
 
 
 async def test_the_first_observations_are_all_shown() -> None:

@@ -309,7 +309,7 @@ nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
         assert isinstance(measurement, Measurement), measurement
         value = measurement.samples[()]
         assert isinstance(value, Distribution)
-        assert (measurement.method, value.edges) == ("trtllm_iteration_rate", (float("inf"),))
+        assert (measurement.method, value.boundaries) == ("trtllm_iteration_rate", (float("inf"),))
         return value.count, round(value.sum, 6)
 
     async def test_each_iteration_is_a_gap_of_every_sequence_that_decodes(self) -> None:

@@ -149,7 +149,7 @@ class TestTiming:
         [distribution] = ttft.samples.values()
         assert isinstance(distribution, Distribution)
         assert distribution.count == 6
-        assert distribution.counts[distribution.edges.index(0.8)] == 3
+        assert distribution.counts[distribution.boundaries.index(0.8)] == 3
 
     async def test_always_empty_names_the_option(self) -> None:
         async with fake_server(answers()) as fake, source(fake) as one:

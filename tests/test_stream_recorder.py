@@ -311,7 +311,9 @@ def test_requests_by_endpoint_and_error_for_otlp() -> None:
         ("e2e", "generate_stream", "error"): (1, 10.0),
         ("e2e", "generate_stream", "disconnected"): (1, 5.0),
     }
-    edges = {one.signal: one.value.edges[:-1] for one in map(read_genai, recorder.genai.series())}
+    edges = {
+        one.signal: one.value.boundaries[:-1] for one in map(read_genai, recorder.genai.series())
+    }
     assert edges == bounds
 
 
@@ -805,7 +807,7 @@ def test_models_tenants_and_reasons_share_one_budget_of_series() -> None:
 
 def series_of(recorder: StreamRecorder) -> int:
     return sum(
-        len(value.edges) + 2 if isinstance(value, Distribution) else 1
+        len(value.boundaries) + 2 if isinstance(value, Distribution) else 1
         for measurement in measurements(recorder)
         for value in measurement.samples.values()
     )

@@ -319,7 +319,7 @@ async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
     assert {key: n for key, n in told["goodput"].items() if n} == {labels: 1.0}
     [ttft] = told["ttft"].values()
     assert isinstance(ttft, Distribution)
-    assert 0.123 in ttft.edges
+    assert 0.123 in ttft.boundaries
 
 
 async def test_requests_by_endpoint_reach_the_push(upstream: Upstream) -> None:
@@ -329,7 +329,7 @@ async def test_requests_by_endpoint_reach_the_push(upstream: Upstream) -> None:
         await until_streams(one, 1)
         found = {(each.signal, each.model, each.endpoint): each.value for each in one.genai}
     assert found.keys() == {("ttft", "chat", "chat"), ("e2e", "chat", "chat")}
-    assert (found["e2e", "chat", "chat"].edges, found["e2e", "chat", "chat"].count) == (
+    assert (found["e2e", "chat", "chat"].boundaries, found["e2e", "chat", "chat"].count) == (
         (60.0, inf),
         1,
     )

@@ -55,7 +55,7 @@ class FamilyCollector(Collector):
                     suffix = "_total" if family.kind == "counter" else ""
                     metric.add_sample(family.name + suffix, labels, value)
                     continue
-                for edge, count in zip(value.edges, value.counts, strict=True):
+                for edge, count in zip(value.boundaries, value.counts, strict=True):
                     le = floatToGoString(edge)  # type: ignore[no-untyped-call]
                     metric.add_sample(f"{family.name}_bucket", {**labels, "le": le}, count)
                 metric.add_sample(f"{family.name}_count", labels, value.count)

@@ -72,7 +72,7 @@ def _models(found: Mapping[Key, Sequence[MeasuredSignal]]) -> tuple[MeasuredMode
 def _with_values(base: MeasuredSignal, samples: Mapping[Labels, Value]) -> MeasuredSignal:
     """Sum the series of a signal, by outcome if they have that label."""
     parts = [
-        replace(base, edges=value.edges, counts=value.counts)
+        replace(base, boundaries=value.boundaries, counts=value.counts)
         if isinstance(value, Distribution)
         else replace(base, values={dict(labels).get("outcome", ""): value})
         for labels, value in samples.items()
@@ -84,7 +84,7 @@ def _merged(parts: Sequence[MeasuredSignal]) -> MeasuredSignal:
     """Merge the available parts of one signal, with the buckets of the first."""
     measured = [part for part in parts if part.quality != "unavailable"] or parts[:1]
     first = measured[0]
-    counts = [part.counts for part in measured if part.edges == first.edges]
+    counts = [part.counts for part in measured if part.boundaries == first.boundaries]
     values: dict[str, float] = {}
     for part in measured:
         for key, value in part.values.items():

@@ -18,7 +18,7 @@ from slos.model import Objective, Service
 from slos.signals import FIRST_TOKEN_BUCKETS
 
 FAMILY = "nv_inference_first_response_histogram_ms"
-DEFAULT_EDGES = frozenset(round(edge * 1000) for edge in FIRST_TOKEN_BUCKETS)
+DEFAULT_BOUNDARIES = frozenset(round(boundary * 1000) for boundary in FIRST_TOKEN_BUCKETS)
 
 FLAG = "--metrics-config histogram_latencies=true"
 """The flag of tritonserver that enables the histogram."""
@@ -31,14 +31,14 @@ _FLAGS = f"""\
 
 _STANZA = """\
 # {step}. Add this to config.pbtxt of {model} and load it again.
-#    Edges are whole milliseconds.{why}
+#    Boundaries are whole milliseconds.{why}
 model_metrics {{
   metric_control: [
     {{
       metric_identifier: {{ family: "{family}" }}
       histogram_options: {{
         buckets: [
-          {edges}
+          {boundaries}
         ]
       }}
     }}
@@ -76,18 +76,18 @@ def first_response_settings(services: Sequence[Service], model: str) -> str:
 
     Raises InvalidFile if Triton cannot use a threshold as a bucket boundary.
     """
-    edges = first_response_edges(services, model)
-    return f"{_FLAGS}\n{_stanza(2, model, frozenset(edges))}"
+    boundaries = first_response_boundaries(services, model)
+    return f"{_FLAGS}\n{_stanza(2, model, frozenset(boundaries))}"
 
 
-def first_response_edges(services: Sequence[Service], model: str) -> tuple[int, ...]:
+def first_response_boundaries(services: Sequence[Service], model: str) -> tuple[int, ...]:
     """Return the bucket boundaries in milliseconds that ``model`` needs for these files.
 
     Raises InvalidFile if Triton cannot use a threshold as a bucket boundary.
     """
     thresholds = _thresholds(services)
     wanted = thresholds.get(model, frozenset()) | thresholds.get("", frozenset())
-    return tuple(sorted(DEFAULT_EDGES | wanted))
+    return tuple(sorted(DEFAULT_BOUNDARIES | wanted))
 
 
 def _thresholds(services: Iterable[Service]) -> dict[str, frozenset[int]]:
@@ -129,12 +129,12 @@ def _not_whole(
 
 
 def _stanza(step: int, model: str, thresholds: frozenset[int]) -> str:
-    edges = ", ".join(str(edge) for edge in sorted(DEFAULT_EDGES | thresholds))
-    added = ", ".join(str(edge) for edge in sorted(thresholds - DEFAULT_EDGES))
+    boundaries = ", ".join(str(boundary) for boundary in sorted(DEFAULT_BOUNDARIES | thresholds))
+    added = ", ".join(str(boundary) for boundary in sorted(thresholds - DEFAULT_BOUNDARIES))
     return _STANZA.format(
         step=step,
         model=model,
         why=f"  From the SLO files: {added}." if added else "",
         family=FAMILY,
-        edges="\n          ".join(wrap(edges, 80)),
+        boundaries="\n          ".join(wrap(boundaries, 80)),
     )

@@ -130,7 +130,7 @@ def _distributions(
     buckets: Mapping[Labels, Mapping[float, float]], sums: Mapping[Labels, float]
 ) -> Iterator[tuple[Labels, Distribution]]:
     for labels, counts in buckets.items():
-        edges = tuple(sorted(counts))
-        if edges[-1] == inf:
-            ordered = tuple(counts[edge] for edge in edges)
-            yield labels, Distribution(edges, ordered, sums.get(labels, 0.0))
+        boundaries = tuple(sorted(counts))
+        if boundaries[-1] == inf:
+            ordered = tuple(counts[boundary] for boundary in boundaries)
+            yield labels, Distribution(boundaries, ordered, sums.get(labels, 0.0))

@@ -86,9 +86,9 @@ def _by_threshold(signal: str, threshold: Decimal, signals: Signals) -> Complian
         return Compliance(counts.get("good", 0.0), counts.get("bad", 0.0))
     state = signals.get(signal)
     value = state.last_minute.get(UNLABELLED) if state else None
-    if not isinstance(value, Distribution) or float(threshold) not in value.edges:
+    if not isinstance(value, Distribution) or float(threshold) not in value.boundaries:
         return None
-    good = value.counts[value.edges.index(float(threshold))]
+    good = value.counts[value.boundaries.index(float(threshold))]
     return Compliance(good, value.count - good)
 
 

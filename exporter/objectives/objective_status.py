@@ -197,7 +197,7 @@ def _bucket_verdict(
     threshold = float(objective.threshold)
     distributions = [value for value in state.samples.values() if isinstance(value, Distribution)]
     for distribution in distributions:
-        if threshold not in distribution.edges:
+        if threshold not in distribution.boundaries:
             return _Verdict(
                 "unavailable",
                 _no_bucket(objective.threshold, distribution),
@@ -207,10 +207,12 @@ def _bucket_verdict(
 
 
 def _no_bucket(threshold: Decimal, distribution: Distribution) -> str:
-    if distribution.edges == (inf,):
+    if distribution.boundaries == (inf,):
         return "the source reports only count and sum, no buckets"
-    edges = ", ".join(_seconds(edge) for edge in distribution.edges if edge != inf)
-    return f"{format_duration(threshold)} is not a bucket boundary of the histogram ({edges})"
+    boundaries = ", ".join(
+        _seconds(boundary) for boundary in distribution.boundaries if boundary != inf
+    )
+    return f"{format_duration(threshold)} is not a bucket boundary of the histogram ({boundaries})"
 
 
 def _bucket_fix(
@@ -222,19 +224,19 @@ def _bucket_fix(
             "config.pbtxt and reload the model"
         )
     around = [
-        _seconds(edge)
-        for below, above in pairwise((0.0, *distribution.edges))
+        _seconds(boundary)
+        for below, above in pairwise((0.0, *distribution.boundaries))
         if below < threshold < above
-        for edge in (below, above)
-        if 0 < edge < inf
+        for boundary in (below, above)
+        if 0 < boundary < inf
     ]
     return (
         f"use {' or '.join(around)} as threshold" if around else state.fix or "drop the objective"
     )
 
 
-def _seconds(edge: float) -> str:
-    return format_duration(Decimal(repr(edge)))
+def _seconds(boundary: float) -> str:
+    return format_duration(Decimal(repr(boundary)))
 
 
 def _lower(key: str) -> str:

@@ -41,7 +41,9 @@ class SloEvents:
     """
 
     def __init__(self, thresholds: Mapping[str, Sequence[float]]) -> None:
-        self._thresholds = {signal: edges for signal, edges in thresholds.items() if edges}
+        self._thresholds = {
+            signal: boundaries for signal, boundaries in thresholds.items() if boundaries
+        }
         self._counted: dict[Series, _Counted] = {}
 
     def added(self, snapshot: Snapshot, now: float) -> Snapshot:
@@ -91,7 +93,7 @@ class SloEvents:
         if not isinstance(histogram, Distribution):
             return
         signal, model = measurement.signal, (measurement.model, measurement.version)
-        judged = [each for each in self._thresholds[signal] if each in histogram.edges]
+        judged = [each for each in self._thresholds[signal] if each in histogram.boundaries]
         if not judged:
             yield Missing(slo_events(signal), *model, *self._why_not(signal))
             return
@@ -108,7 +110,7 @@ class SloEvents:
         assert isinstance(added, Distribution)  # noqa: S101  (as is the histogram)
         counted.histogram = histogram
         for threshold in judged:
-            good = added.counts[added.edges.index(threshold)]
+            good = added.counts[added.boundaries.index(threshold)]
             for result, count in zip(RESULTS, (good, added.count - good + deaths), strict=True):
                 labels = (("result", result), ("threshold", threshold_label(threshold)))
                 counted.events[labels] = counted.events.get(labels, 0.0) + count

@@ -22,7 +22,7 @@ class GenAiRecorder:
     """Count ended requests; ``bounds`` are bucket boundaries in seconds by signal."""
 
     def __init__(self, bounds: Mapping[str, Sequence[float]]) -> None:
-        self._edges = {signal: (*edges, inf) for signal, edges in bounds.items()}
+        self._boundaries = {signal: (*boundaries, inf) for signal, boundaries in bounds.items()}
         self._histograms: dict[tuple[ModelMetrics, str, str, str], Histogram] = {}
 
     def ended(
@@ -42,7 +42,7 @@ class GenAiRecorder:
         """Yield every histogram as read by :func:`exporter.taps.process.messages.read_genai`."""
         for (model, endpoint, signal, error), histogram in self._histograms.items():
             labels = (signal, model.name, model.version, endpoint, error)
-            yield [*labels, histogram.edges, list(accumulate(histogram.counts)), histogram.sum]
+            yield [*labels, histogram.boundaries, list(accumulate(histogram.counts)), histogram.sum]
 
     def _observe(
         self, model: ModelMetrics, stream: Stream, signal: str, seconds: float, error: str = ""
@@ -50,7 +50,7 @@ class GenAiRecorder:
         key = (model, stream.endpoint, signal, error)
         histogram = self._histograms.get(key)
         if histogram is None:
-            if signal not in self._edges or len(self._histograms) >= MOST_SERIES:
+            if signal not in self._boundaries or len(self._histograms) >= MOST_SERIES:
                 return
-            histogram = self._histograms[key] = Histogram(self._edges[signal])
+            histogram = self._histograms[key] = Histogram(self._boundaries[signal])
         histogram.observe(max(0.0, seconds))

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import inf
 
 from exporter.samples import Distribution, Labels, Measurement, Value
-from slos.signals import SIGNALS, bucket_edges
+from slos.signals import SIGNALS, bucket_boundaries
 
 LONGEST_REQUEST = 7 * 86400.0
 """Seconds; a longer time comes from two different clocks."""
@@ -25,23 +25,23 @@ Series = tuple[str, str, str, str]
 class Histogram:
     """A histogram of seconds; an observation costs a binary search and two additions.
 
-    ``edges`` are ascending upper bounds and end with ``inf``; ``counts`` are not cumulative.
+    ``boundaries`` are ascending upper bounds and end with ``inf``; ``counts`` are not cumulative.
     """
 
-    __slots__ = ("counts", "edges", "sum")
+    __slots__ = ("boundaries", "counts", "sum")
 
-    def __init__(self, edges: tuple[float, ...]) -> None:
-        self.edges = edges
-        self.counts = [0.0] * len(edges)
+    def __init__(self, boundaries: tuple[float, ...]) -> None:
+        self.boundaries = boundaries
+        self.counts = [0.0] * len(boundaries)
         self.sum = 0.0
 
     def observe(self, value: float, weight: float = 1.0) -> None:
         """Record ``weight`` observations of ``value`` seconds."""
-        self.counts[bisect_left(self.edges, value)] += weight
+        self.counts[bisect_left(self.boundaries, value)] += weight
         self.sum += value * weight
 
     def add(self, other: Histogram) -> None:
-        """Add the observations of another histogram with the same edges."""
+        """Add the observations of another histogram with the same boundaries."""
         for position, count in enumerate(other.counts):
             self.counts[position] += count
         self.sum += other.sum
@@ -66,8 +66,11 @@ class MetricRecorder:
         """Return the histogram of a series; create it if needed."""
         histogram = self._histograms.get(series)
         if histogram is None:
-            edges = (*bucket_edges(SIGNALS[series[0]], self.thresholds.get(series[0], ())), inf)
-            histogram = self._histograms[series] = Histogram(edges)
+            boundaries = (
+                *bucket_boundaries(SIGNALS[series[0]], self.thresholds.get(series[0], ())),
+                inf,
+            )
+            histogram = self._histograms[series] = Histogram(boundaries)
         return histogram
 
     def count(self, series: Series, labels: Labels = (), amount: float = 1.0) -> None:
@@ -88,7 +91,7 @@ class MetricRecorder:
     def measurements(self) -> tuple[Measurement, ...]:
         """Return all measurements so far."""
         values: dict[Series, Mapping[Labels, Value]] = {
-            series: {(): Distribution(h.edges, tuple(accumulate(h.counts)), h.sum)}
+            series: {(): Distribution(h.boundaries, tuple(accumulate(h.counts)), h.sum)}
             for series, h in self._histograms.items()
         }
         values.update((series, dict(counter)) for series, counter in self._counters.items())

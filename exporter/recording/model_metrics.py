@@ -20,7 +20,7 @@ from slos.signals import (
     SIGNALS,
     TENANT,
     TENANT_SIGNALS,
-    bucket_edges,
+    bucket_boundaries,
     slo_events,
     threshold_label,
 )
@@ -93,8 +93,8 @@ class TokenHistograms:
         self.itl_normalized = itl_normalized
 
     def empty(self) -> TokenHistograms:
-        """Return empty histograms with the same edges."""
-        return TokenHistograms(*(Histogram(one.edges) for one in self._all()))
+        """Return empty histograms with the same boundaries."""
+        return TokenHistograms(*(Histogram(one.boundaries) for one in self._all()))
 
     def add(self, other: TokenHistograms) -> None:
         """Add the observations of other histograms."""
@@ -292,7 +292,7 @@ class ModelMetrics:
         assert isinstance(distribution, Distribution)  # noqa: S101  (the recorder's histogram)
         samples: dict[Labels, Value] = {}
         for threshold in self.thresholds[measurement.signal]:
-            good = distribution.counts[distribution.edges.index(threshold)]
+            good = distribution.counts[distribution.boundaries.index(threshold)]
             bad = distribution.count - good
             if measurement.signal == "itl":
                 bad += self.late_gaps[threshold]
@@ -309,8 +309,8 @@ class ModelMetrics:
 
     def _zero(self, signal: str) -> dict[Labels, Value]:
         if SIGNALS[signal].kind == "histogram":
-            edges = (*bucket_edges(SIGNALS[signal], self.thresholds.get(signal, ())), inf)
-            return {UNLABELLED: Distribution(edges, (0.0,) * len(edges), 0.0)}
+            boundaries = (*bucket_boundaries(SIGNALS[signal], self.thresholds.get(signal, ())), inf)
+            return {UNLABELLED: Distribution(boundaries, (0.0,) * len(boundaries), 0.0)}
         return dict.fromkeys(self._known_labels(signal), 0.0)
 
     def _known_labels(self, signal: str) -> tuple[Labels, ...]:

@@ -28,7 +28,7 @@ from slos.thresholds import thresholds
 def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[Source]:
     """Yield every source, unopened; thresholds of ``services`` become bucket boundaries."""
     limits = FetchLimits(config.timeout, config.max_bytes)
-    edges = thresholds(services)
+    boundaries = thresholds(services)
     if config.triton or config.triton_metrics:
         yield TritonSource(
             config.triton or None,
@@ -38,11 +38,11 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
         )
     if config.trtllm:
         yield TrtllmServeSource(
-            config.trtllm, requests=config.trtllm_requests, thresholds=edges, limits=limits
+            config.trtllm, requests=config.trtllm_requests, thresholds=boundaries, limits=limits
         )
-        yield IterationsSource(config.trtllm, thresholds=edges, limits=limits)
+        yield IterationsSource(config.trtllm, thresholds=boundaries, limits=limits)
     if config.trtllm_iterations:
-        yield IterationsFileSource(config.trtllm_iterations, thresholds=edges, limits=limits)
+        yield IterationsFileSource(config.trtllm_iterations, thresholds=boundaries, limits=limits)
     if config.vllm:
         yield VllmSource(config.vllm, limits=limits)
     if config.sglang:
@@ -51,7 +51,7 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
         yield TracesSource(
             config.otlp_traces,
             config.otlp_traces_forward,
-            thresholds=edges,
+            thresholds=boundaries,
             models=config.model,
             triton=config.triton,
             alone=not (config.triton or config.triton_metrics),
@@ -61,7 +61,7 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
         # Last: other sources may open slowly, and from here on clients connect through the tap.
         alone = not any(getattr(config, name) for name in _MODEL_SOURCES)
         yield TapSource(
-            TapProcess(_tap_settings(config, services, edges)),
+            TapProcess(_tap_settings(config, services, boundaries)),
             alone=alone,
             timeout=config.timeout,
             served=_served(config, limits) if alone else None,
@@ -87,7 +87,7 @@ def _served(config: Settings, limits: FetchLimits) -> ServedModels:
 
 
 def _tap_settings(
-    config: Settings, services: Iterable[Service], edges: Mapping[str, Sequence[float]]
+    config: Settings, services: Iterable[Service], boundaries: Mapping[str, Sequence[float]]
 ) -> TapSettings:
     selectors = [
         service.selects(objective) for service in services for objective in service.objectives
@@ -103,7 +103,7 @@ def _tap_settings(
         upstream_name=config.tap_upstream_server_name,
         upstream_ca=config.tap_upstream_ca,
         inject=bool(config.tap_inject),
-        thresholds=edges,
+        thresholds=boundaries,
         objectives=tuple(goodput_objectives(services)),
         tenants=_tenants(selectors) if config.tap_tenant_header else {},
         expected=[*named, *(model.name for model in config.expect_model)],

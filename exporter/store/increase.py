@@ -13,12 +13,12 @@ SUM_TOLERANCE = 1e-9
 def increase_since(previous: Value | None, value: Value) -> Value:
     """Return the increase of a counter or histogram; a value after a reset counts in full."""
     if isinstance(value, Distribution):
-        if not isinstance(previous, Distribution) or previous.edges != value.edges:
+        if not isinstance(previous, Distribution) or previous.boundaries != value.boundaries:
             return value
         added = tuple(map(sub, value.counts, previous.counts))
         if _was_reset(added, previous.sum, value.sum):
             return value
-        return Distribution(value.edges, added, max(0.0, value.sum - previous.sum))
+        return Distribution(value.boundaries, added, max(0.0, value.sum - previous.sum))
     if previous is None or isinstance(previous, Distribution) or value < previous:
         return value
     return value - previous
@@ -27,10 +27,10 @@ def increase_since(previous: Value | None, value: Value) -> Value:
 def add_values(total: Value | None, increase: Value) -> Value:
     """Add an increase to a total; a histogram with other bucket boundaries replaces it."""
     if isinstance(increase, Distribution):
-        if not isinstance(total, Distribution) or total.edges != increase.edges:
+        if not isinstance(total, Distribution) or total.boundaries != increase.boundaries:
             return increase
         counts = tuple(map(add, total.counts, increase.counts))
-        return Distribution(total.edges, counts, total.sum + increase.sum)
+        return Distribution(total.boundaries, counts, total.sum + increase.sum)
     return increase if total is None or isinstance(total, Distribution) else total + increase
 
 

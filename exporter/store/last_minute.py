@@ -70,7 +70,7 @@ def label_texts(labels: Labels) -> list[str]:
 def quantile(q: float, distribution: Distribution) -> float:
     """Return the interpolated quantile; ``inf`` beyond the last finite bucket boundary."""
     rank = q * distribution.count
-    bounds = zip((0.0, *distribution.edges), distribution.edges, strict=False)
+    bounds = zip((0.0, *distribution.boundaries), distribution.boundaries, strict=False)
     for (low, high), (before, through) in zip(
         bounds, pairwise((0.0, *distribution.counts)), strict=True
     ):
@@ -101,12 +101,12 @@ def _percentiles(
     new, old = values.get(()), earlier.get(())
     if not isinstance(new, Distribution):
         return ""
-    if isinstance(old, Distribution) and old.edges == new.edges:
+    if isinstance(old, Distribution) and old.boundaries == new.boundaries:
         counts = tuple(now - then for then, now in zip(old.counts, new.counts, strict=True))
-        new = Distribution(new.edges, counts, new.sum - old.sum)
+        new = Distribution(new.boundaries, counts, new.sum - old.sum)
     if not new.count:
         return f"none in {seconds:.0f} s"
-    if len(new.edges) == 1:
+    if len(new.boundaries) == 1:
         return f"mean {_amount(new.sum / new.count, signal.unit)}"
     return ", ".join(_percentile(q, new, signal.unit) for q in QUANTILES)
 
@@ -114,7 +114,9 @@ def _percentiles(
 def _percentile(q: float, distribution: Distribution, unit: str) -> str:
     value = quantile(q, distribution)
     text = (
-        f">{_amount(distribution.edges[-2], unit)}" if value == inf else f"≈{_amount(value, unit)}"
+        f">{_amount(distribution.boundaries[-2], unit)}"
+        if value == inf
+        else f"≈{_amount(value, unit)}"
     )
     return f"p{q * 100:.0f} {text}"
 

@@ -120,7 +120,7 @@ class SignalRecord:
             previous = before.last.get(labels) if before else None
             added = increase_since(previous, value) if countable else zero_of(value)
             served = self.served.get(labels)
-            if isinstance(served, Distribution) and not _same_edges(served, value):
+            if isinstance(served, Distribution) and not _same_boundaries(served, value):
                 self.history.clear()
             self.served[labels] = add_values(served, added)
         self.counted_at = now
@@ -182,5 +182,5 @@ def _sums(one: Mapping[Labels, Value], other: Mapping[Labels, Value]) -> dict[La
     return sums
 
 
-def _same_edges(served: Distribution, value: Value) -> bool:
-    return isinstance(value, Distribution) and served.edges == value.edges
+def _same_boundaries(served: Distribution, value: Value) -> bool:
+    return isinstance(value, Distribution) and served.boundaries == value.boundaries

@@ -203,8 +203,8 @@ def _merged(
     """Sum histograms of equal attributes: several endpoints may be one operation."""
     found: dict[tuple[object, ...], tuple[dict[str, str | int], Value]] = {}
     for attributes, value in points:
-        edges = value.edges if isinstance(value, Distribution) else ()
-        key = (*sorted(attributes.items()), edges)
+        boundaries = value.boundaries if isinstance(value, Distribution) else ()
+        key = (*sorted(attributes.items()), boundaries)
         if key in found:
             value = add_values(found[key][1], value)
         found[key] = attributes, value
@@ -230,9 +230,9 @@ def _data(
     now: int,
 ) -> Sum | Gauge | Histogram:
     def start(attributes: Attributes, value: Value) -> int:
-        edges = value.edges if isinstance(value, Distribution) else ()
+        boundaries = value.boundaries if isinstance(value, Distribution) else ()
         count = value.count if isinstance(value, Distribution) else value
-        return starts.of((name, tuple(attributes.items()), edges), count, now)
+        return starts.of((name, tuple(attributes.items()), boundaries), count, now)
 
     if kind == "histogram":
         histograms = [
@@ -260,7 +260,7 @@ def _histogram(
         count=upto[-1],
         sum=value.sum,
         bucket_counts=[after - before for before, after in pairwise((0, *upto))],
-        explicit_bounds=[edge for edge in value.edges if edge != inf],
+        explicit_bounds=[boundary for boundary in value.boundaries if boundary != inf],
         min=None,  # type: ignore[arg-type]  # unknown; optional in the protocol
         max=None,  # type: ignore[arg-type]
     )

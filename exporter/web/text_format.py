@@ -56,20 +56,20 @@ class TextWriter:
     def _lines(self, family: MetricFamily) -> Iterator[str]:
         for labels, value in family.series:
             if isinstance(value, Distribution):
-                heads = self._heads_of(family, labels, value.edges)
+                heads = self._heads_of(family, labels, value.boundaries)
                 yield from map(add, heads, map(_number, (*value.counts, value.count, value.sum)))
             else:
                 [head] = self._heads_of(family, labels, ())
                 yield head + _number(value)
 
     def _heads_of(
-        self, family: MetricFamily, labels: Mapping[str, str], edges: tuple[float, ...]
+        self, family: MetricFamily, labels: Mapping[str, str], boundaries: tuple[float, ...]
     ) -> tuple[str, ...]:
         label_set = labels if isinstance(labels, LabelSet) else tuple(labels.items())
-        key = (family.name, family.kind, label_set, edges)
+        key = (family.name, family.kind, label_set, boundaries)
         heads = self._heads.get(key)
         if heads is None:
-            heads = tuple(_heads(family, labels, edges))
+            heads = tuple(_heads(family, labels, boundaries))
             with self._lock:
                 if self._cached + len(heads) > MAX_HEADS:
                     self._heads.clear()
@@ -93,18 +93,18 @@ def _comments(family: MetricFamily, *, openmetrics: bool) -> Iterator[str]:
 
 
 def _heads(
-    family: MetricFamily, labels: Mapping[str, str], edges: tuple[float, ...]
+    family: MetricFamily, labels: Mapping[str, str], boundaries: tuple[float, ...]
 ) -> Iterator[str]:
     pairs = sorted(labels.items())
     texts = list(map(_pair, pairs))
-    if not edges:
+    if not boundaries:
         suffix = "_total" if family.kind == "counter" else ""
         yield _head(family.name + suffix, texts)
         return
     before = [text for text, (label, _) in zip(texts, pairs, strict=True) if label < "le"]
     after = [text for text, (label, _) in zip(texts, pairs, strict=True) if label > "le"]
-    for edge in edges:
-        le = _number(edge).rstrip("\n")
+    for boundary in boundaries:
+        le = _number(boundary).rstrip("\n")
         yield _head(f"{family.name}_bucket", [*before, f'le="{le}"', *after])
     yield _head(f"{family.name}_count", texts)
     yield _head(f"{family.name}_sum", texts)

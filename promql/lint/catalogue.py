@@ -41,9 +41,10 @@ class Metric:
     are not known.  ``values`` are all that a label can have, where that is known.  ``kinds`` is a
     label that splits the family into quantities that cannot be added up: of different units, or
     contained in each other.  ``growing`` are the values of that label whose gauge only grows, so
-    that its rate makes sense; ``ratios`` those that are ratios from 0 to 1.  ``edges`` are upper
-    bucket bounds, ``edges_from`` says how to change them (empty: they are fixed).  ``whole_edges``
-    is how the server writes the edge 1.  ``caution`` says why the metric is not what its name says.
+    that its rate makes sense; ``ratios`` those that are ratios from 0 to 1.  ``boundaries`` are
+    bucket boundaries, ``boundaries_from`` names the setting that changes them (empty: fixed), and
+    ``whole_boundaries`` is how the server writes the boundary 1.  ``caution`` says why the metric
+    does not mean what its name suggests.
     """
 
     name: str
@@ -54,9 +55,9 @@ class Metric:
     growing: frozenset[str] = frozenset()
     ratios: frozenset[str] = frozenset()
     unit: Unit = ""
-    edges: tuple[float, ...] = ()
-    edges_from: str = ""
-    whole_edges: Spelling = ""
+    boundaries: tuple[float, ...] = ()
+    boundaries_from: str = ""
+    whole_boundaries: Spelling = ""
     caution: str = ""
 
 
@@ -166,15 +167,17 @@ def scraped(
     for name, kind, samples in families:
         base = known.metrics.get(name) or Metric(name, "untyped", None, unit=unit_of(name))
         labels = [*samples]
-        edges = {each["le"] for each in labels if "le" in each}
+        boundaries = {each["le"] for each in labels if "le" in each}
         seen = frozenset(label for each in labels for label in each)
         metrics[name] = replace(
             base,
             kind=base.kind if kind == "untyped" or base.growing else _KINDS.get(kind, "untyped"),
             labels=seen | (base.labels or frozenset()) if labels else base.labels,
-            edges=tuple(sorted(edge for edge in map(_finite, edges) if edge is not None)),
-            edges_from="",
-            whole_edges=_spelling(edges),
+            boundaries=tuple(
+                sorted(boundary for boundary in map(_finite, boundaries) if boundary is not None)
+            ),
+            boundaries_from="",
+            whole_boundaries=_spelling(boundaries),
         )
     return Catalogue(title, metrics, known.prefixes, known.renamed, known.vague)
 
@@ -187,11 +190,11 @@ def _finite(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def _spelling(edges: Iterable[str]) -> Spelling:
+def _spelling(boundaries: Iterable[str]) -> Spelling:
     """Return the spelling of whole bucket boundaries."""
-    for edge in edges:
-        if (value := _finite(edge)) is not None and value == int(value):
-            return "1" if "." not in edge else "1.0"
+    for boundary in boundaries:
+        if (value := _finite(boundary)) is not None and value == int(value):
+            return "1" if "." not in boundary else "1.0"
     return ""
 
 
@@ -213,9 +216,11 @@ def _merged_metric(one: Metric, other: Metric) -> Metric:
         one.growing | other.growing,
         one.ratios | other.ratios,
         one.unit if one.unit == other.unit else "",
-        tuple(sorted({*one.edges, *other.edges})) if one.edges and other.edges else (),
-        one.edges_from or other.edges_from,
-        one.whole_edges if one.whole_edges == other.whole_edges else "",
+        tuple(sorted({*one.boundaries, *other.boundaries}))
+        if one.boundaries and other.boundaries
+        else (),
+        one.boundaries_from or other.boundaries_from,
+        one.whole_boundaries if one.whole_boundaries == other.whole_boundaries else "",
         one.caution if one.caution == other.caution else "",
     )
 

@@ -30,7 +30,7 @@ CHECKS: Mapping[str, LintCheck] = {
         "off-grid", "error", "a threshold that is no bucket boundary of the histogram"
     ),
     "TL006": LintCheck(
-        "edge-spelling", "warning", 'a whole boundary in one spelling: le="1" or le="1.0"'
+        "boundary-spelling", "warning", 'a whole boundary in one spelling: le="1" or le="1.0"'
     ),
     "TL007": LintCheck("misleading-metric", "warning", "a metric whose name is misleading"),
     "TL008": LintCheck(

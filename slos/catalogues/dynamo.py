@@ -18,7 +18,7 @@ PREFIXES = (
     "dynamo_kvrouter_", "dynamo_quic_", "dynamo_rejection_", "dynamo_request_", "dynamo_router_",
     "dynamo_tokio_", "dynamo_transport_", "dynamo_work_handler_", "kvbm_",
 )  # fmt: skip
-_EDGES_FROM = "the frontend's DYN_METRICS_… variables"
+_BOUNDARIES_FROM = "the frontend's DYN_METRICS_… variables"
 
 # Names that are composed at run time, and the families that its TensorRT-LLM worker adds.
 _VAGUE = (
@@ -42,6 +42,6 @@ def dynamo() -> Catalogue:
 
 def _metric(metric: Metric) -> Metric:
     """Set the spelling of whole bucket boundaries, which the Rust client writes without a point."""
-    spelling = metric.whole_edges and "1"
-    configured = _EDGES_FROM if metric.edges and "frontend" in metric.name else ""
-    return replace(metric, whole_edges=spelling, edges_from=configured)
+    spelling = metric.whole_boundaries and "1"
+    configured = _BOUNDARIES_FROM if metric.boundaries and "frontend" in metric.name else ""
+    return replace(metric, whole_boundaries=spelling, boundaries_from=configured)

@@ -30,9 +30,9 @@ def _serving() -> Iterable[Metric]:
                 **{label: _VALUES[label] for label in signal.labels if label in _VALUES},
             },
             _KINDS.get(name, ""),
-            # Every threshold of an SLO file is an edge too, so the edges are not known here.
+            # Every threshold of an SLO file adds a boundary, so they are unknown here.
             unit=_UNITS.get(signal.unit, ""),
-            whole_edges="1.0" if signal.buckets else "",
+            whole_boundaries="1.0" if signal.buckets else "",
         )
 
 

@@ -23,7 +23,7 @@ def sglang() -> Catalogue:
     """Return the metrics of a release."""
     known = stored("sglang")
     metrics = {
-        name: replace(metric, edges_from=_CONFIGURABLE.get(name, ""))
+        name: replace(metric, boundaries_from=_CONFIGURABLE.get(name, ""))
         for name, metric in known.metrics.items()
     }
     return Catalogue(f"SGLang {release_of(known)}", metrics, PREFIXES)

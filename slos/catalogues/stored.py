@@ -62,8 +62,8 @@ def _metric(family: Mapping[str, object]) -> Metric:
         "untyped" if info else _KINDS[kind],
         known,
         unit=_unit(name),
-        edges=tuple(map(float, buckets)) if isinstance(buckets, list) else (),
-        whole_edges="1.0" if kind == "histogram" else "",  # prometheus_client's
+        boundaries=tuple(map(float, buckets)) if isinstance(buckets, list) else (),
+        whole_boundaries="1.0" if kind == "histogram" else "",  # prometheus_client's
     )
 
 

@@ -67,9 +67,9 @@ def _core(release: Release) -> Iterable[Metric]:
             "histogram",
             _MODEL | {"le"},
             unit="ms",
-            edges=(100, 500, 2000, 5000),
-            edges_from="histogram_options of the model's config.pbtxt",
-            whole_edges=_WHOLE,
+            boundaries=(100, 500, 2000, 5000),
+            boundaries_from="histogram_options of the model's config.pbtxt",
+            whole_boundaries=_WHOLE,
         )
     # Gauges by type, although they count; their rate makes sense.
     for what in ("hits", "misses", "lookups", "evictions"):
@@ -146,8 +146,8 @@ def _tensorrt_llm(release: Release) -> Iterable[Metric]:
             "histogram",
             _PER_MODEL | {"response_metric_type", "le"},
             {"response_metric_type": frozenset({f"total_{direction}_tokens"})},
-            edges=(10, 50, 100, 500, 1000),
-            whole_edges=_WHOLE,
+            boundaries=(10, 50, 100, 500, 1000),
+            whole_boundaries=_WHOLE,
         )
 
 
@@ -168,16 +168,23 @@ def _vllm(release: Release) -> Iterable[Metric]:
         "vllm:time_per_output_token_seconds": _TOKEN_GAP,
         **({"vllm:e2e_request_latency_seconds": _REQUEST} if release >= (24, 9) else {}),
     }
-    for name, edges in seconds.items():
+    for name, boundaries in seconds.items():
         yield Metric(
-            name, "histogram", _PER_MODEL | {"le"}, unit="s", edges=edges, whole_edges=_WHOLE
+            name,
+            "histogram",
+            _PER_MODEL | {"le"},
+            unit="s",
+            boundaries=boundaries,
+            whole_boundaries=_WHOLE,
         )
     if release < (24, 9):
         return
     of_requests = ["prompt_tokens", "generation_tokens", "params_n"]
     of_requests += ["params_best_of"] * (release <= (24, 12))
     for what in of_requests:
-        yield Metric(f"vllm:request_{what}", "histogram", _PER_MODEL | {"le"}, whole_edges=_WHOLE)
+        yield Metric(
+            f"vllm:request_{what}", "histogram", _PER_MODEL | {"le"}, whole_boundaries=_WHOLE
+        )
 
 
 def triton(release: Release) -> Catalogue:

@@ -13,7 +13,7 @@ from promql.lint.catalogue import Catalogue, Metric, Rename
 from slos.catalogues.stored import stored
 
 PREFIXES = ("trtllm_",)
-_EDGES_FROM = "prometheus_metrics_config of the server"
+_BOUNDARIES_FROM = "prometheus_metrics_config of the server"
 
 _FIRST_FIVE = (
     "request_success_total",
@@ -42,7 +42,7 @@ def _metric(metric: Metric) -> Metric:
         return replace(metric, labels=metric.labels | {"pid"}, unit=unit)
     # The server's configuration has buckets of durations only.
     configurable = metric.kind == "histogram" and metric.unit == "s"
-    return replace(metric, edges_from=_EDGES_FROM) if configurable else metric
+    return replace(metric, boundaries_from=_BOUNDARIES_FROM) if configurable else metric
 
 
 def trtllm_unprefixed(release: str) -> Catalogue:

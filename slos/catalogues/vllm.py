@@ -17,8 +17,8 @@ _LABELS = frozenset({"model_name", "engine"})
 _FINISHED = frozenset({"stop", "length", "abort", "error", "repetition"})
 
 # Buckets of the core's histograms; those of connectors are fixed.
-_EDGES_FROM = "custom_histogram_buckets of the server's observability config"
-_FIXED_EDGES = ("hf3fs_", "hisparse_", "kv_offload_", "mooncake_", "nixl_", "rl_", "sleep_",
+_BOUNDARIES_FROM = "custom_histogram_buckets of the server's observability config"
+_FIXED_BOUNDARIES = ("hf3fs_", "hisparse_", "kv_offload_", "mooncake_", "nixl_", "rl_", "sleep_",
                 "websocket_")  # fmt: skip
 
 _RENAMED = {
@@ -33,8 +33,12 @@ def _metric(metric: Metric) -> Metric:
     """Add facts that the declarations lack."""
     if metric.name == "vllm:request_success_total":
         return replace(metric, values={"finished_reason": _FINISHED})
-    fixed = metric.name.removeprefix("vllm:").startswith(_FIXED_EDGES)
-    return metric if fixed or not metric.edges else replace(metric, edges_from=_EDGES_FROM)
+    fixed = metric.name.removeprefix("vllm:").startswith(_FIXED_BOUNDARIES)
+    return (
+        metric
+        if fixed or not metric.boundaries
+        else replace(metric, boundaries_from=_BOUNDARIES_FROM)
+    )
 
 
 def vllm() -> Catalogue:
@@ -49,10 +53,12 @@ def vllm() -> Catalogue:
 
 def vllm_before_013() -> Catalogue:
     """Return the metrics that 0.13 dropped, for older releases."""
-    token = stored("vllm").metrics["vllm:inter_token_latency_seconds"].edges
+    token = stored("vllm").metrics["vllm:inter_token_latency_seconds"].boundaries
     gap, usage = "vllm:time_per_output_token_seconds", "vllm:gpu_cache_usage_perc"
     metrics = (
-        Metric(gap, "histogram", _LABELS | {"le"}, unit="s", edges=token, whole_edges="1.0"),
+        Metric(
+            gap, "histogram", _LABELS | {"le"}, unit="s", boundaries=token, whole_boundaries="1.0"
+        ),
         Metric(usage, "gauge", _LABELS, unit="ratio"),
     )
     return Catalogue("vLLM before 0.13", {metric.name: metric for metric in metrics}, PREFIXES)
@@ -81,8 +87,8 @@ def vllm_router() -> Catalogue:
             "histogram",
             frozenset({"server", "model", "status", "le"}),
             unit="s",
-            edges=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
-            whole_edges="1.0",
+            boundaries=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+            whole_boundaries="1.0",
         )
     ]
     metrics += [Metric(f"vllm:{name}", "gauge", frozenset({"server"})) for name in _ROUTER_GAUGES]

@@ -15,7 +15,7 @@ from promql.query import InstantQuery, InvalidQuery
 from promql.tree import Binary, Number, bare
 from slos.document import Document, Keys
 from slos.errors import Problem, quoted
-from slos.events import matched_edge
+from slos.events import matched_boundary
 from slos.generic import WINDOW, is_counter, parsed
 from slos.model import DISABLED
 from slos.names import BASE_WINDOW
@@ -189,20 +189,20 @@ def histogram(within: Vector, total: Vector) -> dict[str, str | int | float] | N
     None for different metrics or labels, or without a single boundary.
     """
     base = within.metric.removesuffix("_bucket")
-    edge = edge_of(within)
+    boundary = boundary_of(within)
     others = tuple(matcher for matcher in within.matchers if matcher.label != "le")
-    if edge is None or base == within.metric or total.metric != f"{base}_count":
+    if boundary is None or base == within.metric or total.metric != f"{base}_count":
         return None
     if set(others) != set(total.matchers):
         return None
-    bare = int(edge) if edge == edge.to_integral_value() else float(edge)
+    bare = int(boundary) if boundary == boundary.to_integral_value() else float(boundary)
     return {"histogram": str(Vector(base, others)), "threshold": bare}
 
 
-def edge_of(bucket: Vector) -> Decimal | None:
+def boundary_of(bucket: Vector) -> Decimal | None:
     """Return the boundary that a bucket is selected by, None if it is not a single one."""
-    edges = [matcher for matcher in bucket.matchers if matcher.label == "le"]
-    return matched_edge(edges[0].op, edges[0].value) if len(edges) == 1 else None
+    boundaries = [matcher for matcher in bucket.matchers if matcher.label == "le"]
+    return matched_boundary(boundaries[0].op, boundaries[0].value) if len(boundaries) == 1 else None
 
 
 def note_counts_per_window(total: PlacedValue, notes: Notes) -> None:

@@ -173,8 +173,8 @@ def _histogram(good: str, total: str) -> Mapping[str, object] | None:
 
 
 def _without_infinity(bucket: Vector) -> tuple[Matcher, ...] | None:
-    edges = [each for each in bucket.matchers if each.label == "le"]
-    if [(each.op, each.value) for each in edges] != [("=", "+Inf")]:
+    boundaries = [each for each in bucket.matchers if each.label == "le"]
+    if [(each.op, each.value) for each in boundaries] != [("=", "+Inf")]:
         return None
     return tuple(each for each in bucket.matchers if each.label != "le")
 

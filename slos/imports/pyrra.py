@@ -16,15 +16,15 @@ from promql.query import InvalidQuery
 from slos.document import Document
 from slos.durations import parse_duration
 from slos.errors import BadValue, Problem
-from slos.events import edge_matcher
+from slos.events import boundary_matcher
 from slos.generic import WINDOW, parsed
 from slos.imports.drafts import (
     SET_BY_TIERS,
     Draft,
     Notes,
     PlacedValue,
+    boundary_of,
     disabled,
-    edge_of,
     histogram,
     labels,
     name,
@@ -207,8 +207,8 @@ def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
     if found is None:
         return None
     success, total = found["success"], found["total"]
-    edge = edge_of(success.value)
-    if edge is None:
+    boundary = boundary_of(success.value)
+    if boundary is None:
         success.place.refuse("has no bucket", 'add le="…" with a bucket boundary of the histogram')
         return None
     if found_keys := histogram(success.value, total.value):
@@ -216,7 +216,7 @@ def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
             {key: PlacedValue(part, success.place) for key, part in found_keys.items()}, of.place
         )
     others = (matcher for matcher in success.value.matchers if matcher.label != "le")
-    within = replace(success.value, matchers=(*others, edge_matcher(edge)))
+    within = replace(success.value, matchers=(*others, boundary_matcher(boundary)))
     return PlacedValue(
         {
             "good": PlacedValue(f"sum(rate({within}[{WINDOW}]))", success.place),

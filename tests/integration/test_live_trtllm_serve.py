@@ -103,7 +103,7 @@ async def test_single_requests_are_timed_exactly(release: str, tmp_path: Path) -
         assert told.count == len(true), signal
         assert told.sum == pytest.approx(sum(true), abs=1e-5)
         for edge in EDGES.get(signal, ()):
-            within = told.counts[told.edges.index(edge)]
+            within = told.counts[told.boundaries.index(edge)]
             assert within == sum(seconds <= edge for seconds in true)
     assert watch.states()["tpot"].method == "trtllm_serve_histogram"
     assert "itl" not in {measurement.signal for measurement in last.measurements}
@@ -123,7 +123,7 @@ async def test_finish_reasons_and_engine_histograms(release: str, tmp_path: Path
     assert watch.states()["requests"].samples[(("outcome", "ok"),)] == len(ended)
     ttft = watch.distribution("ttft", "trtllm_serve_histogram")
     assert ttft.count == len(ended)
-    assert ttft.edges[-1] == inf
+    assert ttft.boundaries[-1] == inf
     assert ttft.sum == pytest.approx(sum(spans(ended, "ttft")), abs=1e-5)
 
 

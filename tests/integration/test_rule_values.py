@@ -23,9 +23,9 @@ from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare
 from tests.rule_values.recordings import Tool, tokenslo, tools
 from tests.rule_values.replay import replaying
 from tests.rule_values.traffic import (
+    BOUNDARY,
     DAY,
     DURATION,
-    EDGE,
     EVENTS,
     HOUR,
     METRICS,
@@ -176,7 +176,7 @@ def test_native_histograms_have_the_observations_of_classic_ones(
     story = next(story for story in STORIES if story.name == "gaps")
     traffic = play(story, DAY, families=[DURATION])
     count, bucket = (
-        f"sum(rate({DURATION}_{part}[1h]))" for part in ("count", f'bucket{{le="{EDGE}"}}')
+        f"sum(rate({DURATION}_{part}[1h]))" for part in ("count", f'bucket{{le="{BOUNDARY}"}}')
     )
     times = range(2 * HOUR, DAY, 450)
     with replaying(prometheus, tmp_path) as replay:
@@ -185,7 +185,7 @@ def test_native_histograms_have_the_observations_of_classic_ones(
         native = f"sum(rate({DURATION}[1h]))"
         for expr, classic in (
             (f"histogram_count({native})", count),
-            (f"histogram_fraction(0, {EDGE}, {native})", f"{bucket} / {count}"),
+            (f"histogram_fraction(0, {BOUNDARY}, {native})", f"{bucket} / {count}"),
         ):
             expected = replay.values(classic, times)
             assert len(expected) == len(times)

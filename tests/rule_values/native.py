@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tests.rule_values.traffic import DURATION, EDGE, ENDED, Labels, Points, Samples
+from tests.rule_values.traffic import BOUNDARY, DURATION, ENDED, Labels, Points, Samples
 
 # A message of 66 bytes: `Histogram` of prometheus/prompb/types.proto with counts as doubles.
 HISTOGRAM = np.dtype(
@@ -58,7 +58,7 @@ def encoded(good: Points, total: Points, times: npt.NDArray[np.uint8]) -> bytes:
 
 def histograms(samples: Samples) -> Iterator[tuple[Labels, Points, Points]]:
     """Yield the native form of classic histograms: labels, good and all observations."""
-    edge = ("le", str(EDGE))
+    edge = ("le", str(BOUNDARY))
     for labels, good in samples.items():
         named = dict(labels)
         if named["__name__"] == f"{DURATION}_bucket" and edge in labels:

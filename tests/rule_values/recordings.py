@@ -19,7 +19,7 @@ from slos.durations import format_duration, parse_duration
 from slos.indicators import FAILED
 from slos.model import Objective, Service, TimeSlices
 from slos.plan import plan
-from tests.rule_values.traffic import DAY, DURATION, EDGE, FULL, REQUESTS
+from tests.rule_values.traffic import BOUNDARY, DAY, DURATION, FULL, REQUESTS
 
 TARGET = Decimal("0.99")
 EVERY = 30
@@ -105,9 +105,9 @@ OBJECTIVES: Mapping[str, Objective] = {
     one.name: one
     for one in (
         Objective("availability", "availability", TARGET),
-        Objective("e2e", "e2e", TARGET, EDGE),
-        Objective("ttft", "ttft", TARGET, EDGE),
-        Objective("goodput", "goodput", TARGET, clauses={"ttft": EDGE}),
+        Objective("e2e", "e2e", TARGET, BOUNDARY),
+        Objective("ttft", "ttft", TARGET, BOUNDARY),
+        Objective("goodput", "goodput", TARGET, clauses={"ttft": BOUNDARY}),
         Objective("kv-headroom", "kv_headroom", TARGET, FULL),
         Objective("by-server", "availability", TARGET, group_by=("instance",)),
         Objective("minutes", "availability", TARGET, slices=TimeSlices(Decimal(60), MOST)),
@@ -165,7 +165,7 @@ class IndicatorSelectors:
     def of(cls, model: str, indicator: str) -> IndicatorSelectors:
         if indicator == "e2e":
             count, bucket = (f"{DURATION}_{part}" for part in ("count", "bucket"))
-            edge = f'{{model="{model}",le="{EDGE}"}}'
+            edge = f'{{model="{model}",le="{BOUNDARY}"}}'
             return cls(model, indicator, f'{count}{{model="{model}"}}', good=f"{bucket}{edge}")
         failed = "|".join(FAILED)
         return cls(
@@ -263,7 +263,7 @@ def _pyrra(selected: IndicatorSelectors, period: Decimal) -> Tool:
     budget = f"(1-{TARGET})"
     increased = {increase: (f"sum by (model, outcome) (increase({selected.total}[{whole}]))", ids)}
     if selected.good:
-        edge = {**ids, "le": str(EDGE)}
+        edge = {**ids, "le": str(BOUNDARY)}
         increased = {
             increase: (f"sum by (model) (increase({selected.total}[{whole}]))", {**ids, "le": ""}),
             # The same name in Pyrra, told apart by `le`; here, where layers go by names, another.

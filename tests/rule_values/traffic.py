@@ -28,7 +28,7 @@ FAMILIES = (REQUESTS, DURATION, EVENTS)
 """Metrics that servers have unless more are asked for."""
 METRICS = (*FAMILIES, GOODPUT, FULLNESS)
 """All that servers can have."""
-EDGE = Decimal(10)
+BOUNDARY = Decimal(10)
 """Seconds that a good request and its first token take at most, an edge of the histograms."""
 FULL = Decimal("0.9")
 """The utilization of the KV cache that incidents go beyond."""
@@ -200,7 +200,7 @@ class _ServerScrapes:
         """
         asked = self.good + self.failed
         if family == DURATION:
-            yield from self._counter(f"{family}_bucket", self.good, le=str(EDGE))
+            yield from self._counter(f"{family}_bucket", self.good, le=str(BOUNDARY))
             yield from self._counter(f"{family}_count", asked)
         elif family == FULLNESS:
             yield from self._series(family, np.where(self.reasons > 0, 0.97, 0.5))
@@ -214,7 +214,7 @@ class _ServerScrapes:
 
     def _kinds(self, family: str) -> list[dict[str, str]]:
         if family == EVENTS:
-            return [{"signal": key, "threshold": str(EDGE)} for key in ("e2e", "ttft")]
+            return [{"signal": key, "threshold": str(BOUNDARY)} for key in ("e2e", "ttft")]
         return [{"objective": f"{self.story.name}/goodput"}] if family == GOODPUT else [{}]
 
     def _counter(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from exporter.doctor.server_config import first_response_edges
+from exporter.doctor.server_config import first_response_boundaries
 from lab import demo as lab_demo
 from lab.load import LoadSettings, Protocol
 from lab.process import ServerError
@@ -82,7 +82,7 @@ def demo(
         slo=slo,
         service=services[0].service,
         output=output,
-        model=ModelSettings(first_response_buckets_ms=first_response_edges(services, MODEL)),
+        model=ModelSettings(first_response_buckets_ms=first_response_boundaries(services, MODEL)),
         load=LoadSettings(
             seconds=math.inf, requests=1_000_000, model=MODEL, protocol=_PROTOCOLS[engine]
         ),

@@ -123,15 +123,15 @@ class PythonSources:
             lists = [[*each] for each in self._evaluate(labels, scope) if not isinstance(each, str)]
             texts = [str(label) for each in lists for label in each]
             known = tuple(dict.fromkeys(texts)) if lists else None
-        edges: tuple[float, ...] | None = None
+        boundaries: tuple[float, ...] | None = None
         if buckets is not None:
             choices = [tuple(each) for each in self._evaluate(buckets, scope) if _numbers(each)]
-            edges = tuple(map(float, choices[0])) if len({*choices}) == 1 else None
+            boundaries = tuple(map(float, choices[0])) if len({*choices}) == 1 else None
         if kind == "counter" and not name.endswith("_total"):
             name += "_total"
         if kind == "info" and not name.endswith("_info"):
             name += "_info"
-        return DeclaredMetric(name, kind, known, edges, scope.source.path)
+        return DeclaredMetric(name, kind, known, boundaries, scope.source.path)
 
     def _evaluate(self, node: ast.expr | _Item, scope: _PythonScope, depth: int = 0) -> list[Any]:
         """Return the values an expression may have, none where that is not known."""

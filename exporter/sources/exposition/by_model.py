@@ -33,12 +33,12 @@ Part = tuple[tuple[str, str], ...]
 class HistogramPart:
     """The indices of one histogram among the samples of its family.
 
-    ``edges`` are ascending and end with ``inf``, ``buckets`` returns their counts, and ``total`` is
-    the index of the sum.
+    ``boundaries`` are ascending and end with ``inf``, ``buckets`` returns their counts, and
+    ``total`` is the index of the sum.
     """
 
     part: Part
-    edges: Values
+    boundaries: Values
     buckets: Callable[[list[float]], Values]
     total: int
 
@@ -160,11 +160,11 @@ class ByModel:
         for model, histograms in indices.items():
             parts = {one.part: (*one.buckets(values), values[one.total]) for one in histograms}
             if all(map(_is_histogram, parts.values())):
-                edges = histograms[0].edges
-                *counts, total = self.parts.total((name, model, edges), parts)
+                boundaries = histograms[0].boundaries
+                *counts, total = self.parts.total((name, model, boundaries), parts)
                 if per_second != 1.0:
-                    edges = tuple(edge / per_second for edge in edges)
-                found[model] = Distribution(edges, tuple(counts), total / per_second)
+                    boundaries = tuple(boundary / per_second for boundary in boundaries)
+                found[model] = Distribution(boundaries, tuple(counts), total / per_second)
         return found
 
     def _values_of(self, name: str) -> list[float]:
@@ -205,20 +205,22 @@ class ByModel:
                 totals[part] = index
             elif sample == f"{family.name}_bucket" and (model := self._model_of(labels)):
                 indices = buckets.setdefault(model, {}).setdefault(part, {})
-                indices[_edge(labels.get("le", ""))] = index
+                indices[_boundary(labels.get("le", ""))] = index
         found = {}
         for model, parts in buckets.items():
-            edges = tuple(sorted(next(iter(parts.values()))))
+            boundaries = tuple(sorted(next(iter(parts.values()))))
             if (
-                any(map(isnan, edges))
-                or edges[0] < 0
-                or edges[-1] != inf
-                or any(tuple(sorted(indices)) != edges for indices in parts.values())
+                any(map(isnan, boundaries))
+                or boundaries[0] < 0
+                or boundaries[-1] != inf
+                or any(tuple(sorted(indices)) != boundaries for indices in parts.values())
                 or any(part not in totals for part in parts)
             ):
                 continue
             found[model] = [
-                HistogramPart(part, edges, _getter([indices[e] for e in edges]), totals[part])
+                HistogramPart(
+                    part, boundaries, _getter([indices[e] for e in boundaries]), totals[part]
+                )
                 for part, indices in parts.items()
             ]
         return found
@@ -237,7 +239,7 @@ def _labelled_model(labels: Mapping[str, str]) -> Model:
     return (f"{namespace}/{name}" if namespace and name else name, labels.get("version", ""))
 
 
-def _edge(text: str) -> float:
+def _boundary(text: str) -> float:
     try:
         return float(text)
     except ValueError:

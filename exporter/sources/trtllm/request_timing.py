@@ -66,7 +66,7 @@ NO_REQUEST = "not about a request"
 class RequestTimings:
     """The timing of all requests of one model, gathered into histograms.
 
-    ``thresholds`` are SLO thresholds in seconds by signal: each becomes an exact bucket edge.
+    ``thresholds`` are SLO thresholds in seconds by signal: each becomes an exact bucket boundary.
     ``refused`` counts items that by_signal nothing, by why.
     """
 

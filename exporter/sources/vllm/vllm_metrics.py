@@ -130,15 +130,15 @@ def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
             yield from of_models("tpot", "vllm_tpot_with_zeros", keys, {key: tpot})
             continue
         counts = tuple(max(0.0, count - short) for count in tpot.counts)
-        counts = metrics.parts.derived(("tpot", key, tpot.edges), counts, tpot.counts)
-        corrected = Distribution(tpot.edges, counts, tpot.sum)
+        counts = metrics.parts.derived(("tpot", key, tpot.boundaries), counts, tpot.counts)
+        corrected = Distribution(tpot.boundaries, counts, tpot.sum)
         yield from of_models("tpot", "vllm_tpot", keys, {key: corrected})
 
 
 def _at_most_one(lengths: Distribution | None) -> float | None:
     """Return how many requests had at most one output token, None if no bucket shows it."""
-    for edge, count in zip(lengths.edges, lengths.counts, strict=True) if lengths else ():
-        if 1 <= edge < 2:
+    for boundary, count in zip(lengths.boundaries, lengths.counts, strict=True) if lengths else ():
+        if 1 <= boundary < 2:
             return count
     return None
 

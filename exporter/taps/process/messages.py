@@ -127,8 +127,8 @@ def read_state(message: Mapping[str, Any]) -> TapState:
 
 def read_genai(found: Sequence[Any]) -> GenAiSeries:
     """Decode a histogram of requests by endpoint."""
-    signal, model, version, endpoint, error, edges, counts, total = found
-    value = Distribution(tuple(edges), tuple(counts), total)
+    signal, model, version, endpoint, error, boundaries, counts, total = found
+    value = Distribution(tuple(boundaries), tuple(counts), total)
     return GenAiSeries(signal, model, version, value, endpoint, error)
 
 
@@ -139,12 +139,12 @@ def read_problems(message: Sequence[Mapping[str, Any]]) -> tuple[Problem, ...]:
 
 def _packed(value: Value) -> Any:
     if isinstance(value, Distribution):
-        return [value.edges, value.counts, value.sum]
+        return [value.boundaries, value.counts, value.sum]
     return value
 
 
 def _unpacked(value: Any) -> Value:
     if isinstance(value, list):
-        edges, counts, total = value
-        return Distribution(tuple(edges), tuple(counts), total)
+        boundaries, counts, total = value
+        return Distribution(tuple(boundaries), tuple(counts), total)
     return float(value)

@@ -34,7 +34,7 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
         if found:
             yield from _labels(node, around, found, context)
             yield from _values(node, found[0])
-            yield from _edges(node, found)
+            yield from _boundaries(node, found)
 
 
 def _name(node: Vector, context: LintContext) -> Iterator[Hit]:
@@ -110,27 +110,35 @@ def _values(node: Vector, metric: Metric) -> Iterator[Hit]:
         yield Hit("TL004", node, why, fix)
 
 
-def _edges(node: Vector, found: tuple[Metric, Part]) -> Iterator[Hit]:
+def _boundaries(node: Vector, found: tuple[Metric, Part]) -> Iterator[Hit]:
     metric, part = found
     if part != "bucket":
         return
     for matcher in node.matchers:
         if matcher.label == "le" and matcher.op in ("=", "=~") and matcher.known_value is not None:
-            yield from _edge(node, matcher, metric)
+            yield from _boundary(node, matcher, metric)
 
 
-def _edge(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
+def _boundary(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
     either = _EITHER_SPELLING.fullmatch(matcher.value)
     spellings = (either[1], f"{either[1]}.0") if either else alternatives(matcher) or ()
     values = {value for each in spellings if (value := _number(each)) is not None}
-    if metric.edges:
-        for value in sorted(values - {*metric.edges, float("inf")}):
-            below = max((edge for edge in metric.edges if edge < value), default=None)
-            above = min((edge for edge in metric.edges if edge > value), default=None)
-            near = " and ".join(f"{edge:g}" for edge in (below, above) if edge is not None)
-            if metric.edges_from:
+    if metric.boundaries:
+        for value in sorted(values - {*metric.boundaries, float("inf")}):
+            below = max(
+                (boundary for boundary in metric.boundaries if boundary < value), default=None
+            )
+            above = min(
+                (boundary for boundary in metric.boundaries if boundary > value), default=None
+            )
+            near = " and ".join(
+                f"{boundary:g}" for boundary in (below, above) if boundary is not None
+            )
+            if metric.boundaries_from:
                 why = f"{value:g} is no default bucket boundary of {metric.name}"
-                fix = f"set it by {metric.edges_from}, or use a default: the nearest are {near}"
+                fix = (
+                    f"set it by {metric.boundaries_from}, or use a default: the nearest are {near}"
+                )
                 yield Hit("TL005", node, why, fix, "note")
             else:
                 why = f"{metric.name} has no bucket boundary {value:g}, so this selects nothing"
@@ -145,7 +153,7 @@ def _edge(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
         if each == whole:
             stored = f'le="{whole}.0"'
             why = f"Prometheus 3 stores the boundary {whole} as {stored}, so this selects nothing"
-        elif metric.whole_edges == "1":
+        elif metric.whole_boundaries == "1":
             why = f'Prometheus 2 stores the boundary as the server writes it, le="{whole}"'
         else:
             continue
