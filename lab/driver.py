@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lab.engine import EngineEvent, EngineRequest, EngineStep, IterationStats, SimulatedEngine
+from lab.engine import EngineStep, SimulatedEngine
+from lab.engine_events import EngineEvent, EngineRequest
+from lab.iteration_stats import IterationStats
 
 Listener = Callable[[EngineEvent], None]
 Observer = Callable[[float, EngineStep], None]

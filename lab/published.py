@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lab.engine import IterationStats
+from lab.iteration_stats import IterationStats
 
 Publish = Literal["cpp", "python", "none"]
 

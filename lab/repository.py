@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.published import Publish
 
 _Settings = TypeVar("_Settings", EngineSettings, "ModelSettings")

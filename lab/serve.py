@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import ServerProcess, serve
 from lab.trtllm_serve.flags import write_flags
 from lab.trtllm_serve.settings import ServeSettings

@@ -25,7 +25,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lab.driver import Driver
-from lab.engine import TIMES, EngineEvent, EngineRequest, RequestMetrics, SimulatedEngine
+from lab.engine import SimulatedEngine
+from lab.engine_events import TIMES, EngineEvent, EngineRequest, RequestMetrics
 from lab.published import Publisher
 from lab.repository import read_settings
 

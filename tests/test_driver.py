@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from lab.driver import Driver
-from lab.engine import EngineEvent, EngineRequest, EngineSettings, SimulatedEngine
+from lab.engine import SimulatedEngine
+from lab.engine_events import EngineEvent, EngineRequest
+from lab.engine_settings import EngineSettings
 
 STEP = 0.005
 PATIENCE = 10.0

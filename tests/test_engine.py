@@ -13,14 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.engine import (
-    EngineEvent,
-    EngineRequest,
-    EngineSettings,
-    EngineStep,
-    IterationStats,
-    SimulatedEngine,
-)
+from lab.engine import EngineStep, SimulatedEngine
+from lab.engine_events import EngineEvent, EngineRequest
+from lab.engine_settings import EngineSettings
+from lab.iteration_stats import IterationStats
 
 SMALL = EngineSettings(
     max_batch_size=4,

@@ -23,7 +23,9 @@ from exporter.sources.trtllm.iterations.engine import EngineState as Told
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import report
 from exporter.store.last_minute import quantile
-from lab.engine import EngineRequest, EngineSettings, SimulatedEngine
+from lab.engine import SimulatedEngine
+from lab.engine_events import EngineRequest
+from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.iteration_json import Json, records
 from lab.trtllm_serve.settings import ServeSettings
 

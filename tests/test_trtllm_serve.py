@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from lab import serve
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.load import Load, LoadSettings, running_load
 from lab.process import HOST
 from lab.trtllm_serve.flags import read_flags, write_flags

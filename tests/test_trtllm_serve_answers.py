@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.engine import EngineEvent, RequestMetrics
+from lab.engine_events import EngineEvent, RequestMetrics
 from lab.trtllm_serve.openai import CHAT, COMPLETIONS, Api, BadRequest, CompletionWriter, read
 from lab.trtllm_serve.settings import ServeSettings
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.engine import EngineRequest, EngineSettings
+from lab.engine_events import EngineRequest
+from lab.engine_settings import EngineSettings
 from tests.test_engine import CAPACITY, SMALL, Arrival, Trace, run, words, workloads
 
 settings = st.builds(

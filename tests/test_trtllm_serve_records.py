@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.engine import EngineRequest, EngineSettings
+from lab.engine_events import EngineRequest
+from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.iteration_json import records
 from lab.trtllm_serve.settings import ServeSettings
 from tests.test_engine import CAPACITY, SMALL, Arrival, Trace, run, words, workloads

@@ -16,7 +16,7 @@ from exporter.protocol.events import ObserverSettings, Stream
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from lab import serve
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings
 from tests.event_log import WireLog
 from tests.http_streams import skipped

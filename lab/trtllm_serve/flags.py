@@ -8,7 +8,7 @@ from dataclasses import fields
 from inspect import cleandoc
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings
 
 Settings = EngineSettings | ServeSettings

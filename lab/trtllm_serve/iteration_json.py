@@ -18,7 +18,9 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
-from lab.engine import EngineSettings, EngineStep, IterationStats, KvCacheStats, SpecDecodingStats
+from lab.engine import EngineStep
+from lab.engine_settings import EngineSettings
+from lab.iteration_stats import IterationStats, KvCacheStats, SpecDecodingStats
 from lab.trtllm_serve.settings import ServeSettings
 
 Json = dict[str, Any]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lab.engine import EngineEvent
+from lab.engine_events import EngineEvent
 from lab.trtllm_serve.settings import ServeSettings
 
 Json = dict[str, Any]

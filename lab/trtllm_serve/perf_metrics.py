@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lab.engine import RequestMetrics
+from lab.engine_events import RequestMetrics
 
 Json = dict[str, Any]
 

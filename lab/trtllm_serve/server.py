@@ -16,7 +16,9 @@ from typing import TextIO
 from aiohttp import web
 
 from lab.driver import Driver
-from lab.engine import EngineEvent, EngineRequest, EngineSettings, EngineStep, SimulatedEngine
+from lab.engine import EngineStep, SimulatedEngine
+from lab.engine_events import EngineEvent, EngineRequest
+from lab.engine_settings import EngineSettings
 from lab.trtllm_serve import iteration_json, openai, perf_metrics, typed_events
 from lab.trtllm_serve.iteration_readers import BodyReader, Buffer, OneFetch, Tee, UntilIdle
 from lab.trtllm_serve.openai import Api, BadRequest, CompletionWriter

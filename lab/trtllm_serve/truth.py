@@ -12,7 +12,7 @@ from itertools import repeat
 from math import ceil
 from typing import Any
 
-from lab.engine import EngineEvent
+from lab.engine_events import EngineEvent
 
 _KEPT = 200_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

@@ -24,7 +24,7 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from lab import triton
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.repository import ModelSettings, write_repository
 from tests.triton_models import ARGUMENTS, MODELS, write_models
 

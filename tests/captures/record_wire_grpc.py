@@ -22,7 +22,7 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from lab import triton
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.repository import write_repository
 from tests.captures.record_wire import Relay
 from tests.triton_models import write_models

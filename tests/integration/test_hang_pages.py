@@ -20,7 +20,7 @@ import yaml
 from service_example import example, objective
 
 import alerts
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import get
 from lab.prometheus import Prometheus
 from lab.repository import write_repository

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lab import serve
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import HOST, free_ports
 from lab.prometheus import Prometheus
 from lab.repository import write_repository

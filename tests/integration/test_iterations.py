@@ -16,7 +16,7 @@ from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
 from exporter.store.last_minute import quantile
 from lab import serve
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.settings import RELEASES, ServeSettings
 
 ENGINE = EngineSettings(

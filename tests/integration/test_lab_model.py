@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.load import Load, LoadSettings
 from lab.process import get
 from lab.repository import ModelSettings, write_repository

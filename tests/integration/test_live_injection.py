@@ -16,7 +16,7 @@ import pytest
 
 from exporter.sources.trtllm.request_timing import SPANS
 from lab import serve as trtllm_serve
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton

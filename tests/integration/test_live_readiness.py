@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton

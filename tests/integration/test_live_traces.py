@@ -17,7 +17,7 @@ from exporter.samples import Distribution, Snapshot
 from exporter.sockets import Listen
 from exporter.sources.probe import ID
 from exporter.sources.traces.traces_source import TracesSource
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.repository import write_repository
 from lab.triton import Triton
 from tests import traced_triton

@@ -17,7 +17,7 @@ from exporter.sources.trtllm.request_timing import SPANS
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
 from exporter.store.view import SignalState
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import get
 from lab.serve import start
 from lab.trtllm_serve.settings import RELEASES, ServeSettings

@@ -16,7 +16,7 @@ from exporter.samples import Distribution, Labels, SourceError, Value
 from exporter.sources.triton.triton_source import TritonSource
 from exporter.store.store import Store
 from exporter.store.view import SignalState
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
 from tests.triton_models import ARGUMENTS, write_models

@@ -30,7 +30,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lab import serve as look_alike
-from lab.engine import EngineSettings
+from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
