@@ -1,4 +1,4 @@
-"""The generated rule, test and inhibition files.  What they do is tested on Prometheus."""
+"""The generated rule, test and inhibition files; their behaviour is tested on Prometheus."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def rules(plan: Plan, kind: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("kind", ["rules", "test", "windows.test", "inhibit"])
-def test_a_file_in_whole(kind: str) -> None:
+def test_generated_file_is_the_expected_one(kind: str) -> None:
     plan = example(objective("availability", target="0.999"))
-    whole = EXPECTED / f"chat.{kind}.yaml"
-    assert made(plan, kind) == whole.read_text(encoding="utf-8")
+    expected = EXPECTED / f"chat.{kind}.yaml"
+    assert made(plan, kind) == expected.read_text(encoding="utf-8")
 
 
 def test_every_service_has_its_files() -> None:
@@ -68,18 +68,18 @@ def test_every_service_has_its_files() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["rules", "test", "inhibit"])
-def test_files_say_where_they_come_from(source: str, named: str, kind: str) -> None:
+def test_generated_files_name_their_source(source: str, named: str, kind: str) -> None:
     text = made(example(), kind, source)
     assert f"# Made by tokenslo 0.1.0 from {named}. Do not edit.\n" in text
     assert isinstance(yaml.safe_load(text), dict)
 
 
-def test_every_indicator_gives_expressions_that_parse_and_ask_for_what_exists() -> None:
+def test_every_indicator_yields_valid_promql_over_existing_metrics() -> None:
     for rule in rules(example(), "expr"):
         assert unknown(rule["expr"]) == []
 
 
-def test_what_is_recorded_is_what_others_read() -> None:
+def test_alerts_read_recorded_series_only() -> None:
     for indicator in INDICATORS:
         plan = example(objective(indicator), window=Decimal(90 * 86_400))
         recorded = {rule["record"] for rule in rules(plan, "record")}
@@ -88,7 +88,7 @@ def test_what_is_recorded_is_what_others_read() -> None:
         assert {metric for metric in read if metric.startswith("slo:")} <= recorded
 
 
-def test_labels_that_may_change_are_on_alerts_and_the_target_only() -> None:
+def test_labels_of_the_file_are_on_alerts_and_the_target_only() -> None:
     plan = example(labels={"team": "inference"})
     for rule in rules(plan, "record"):
         more = set(rule["labels"]) - {"service", "slo"}
@@ -96,7 +96,7 @@ def test_labels_that_may_change_are_on_alerts_and_the_target_only() -> None:
     assert all(rule["labels"]["team"] == "inference" for rule in rules(plan, "alert"))
 
 
-def test_alerts_are_told_apart_by_their_labels() -> None:
+def test_labels_distinguish_all_alerts() -> None:
     seen = [(rule["alert"], *rule["labels"].items()) for rule in rules(example(), "alert")]
     assert len(seen) == len(set(seen))
 
@@ -131,10 +131,10 @@ def test_links_are_left_out_where_the_file_gives_none() -> None:
         )
 
 
-def test_burn_alerts_wait_for_nothing_and_absence_does() -> None:
+def test_absence_alerts_are_pending_for_5m_and_others_fire_at_once() -> None:
     plan = example(objective("ttft", target="0.999"))
-    told = [rule for rule in rules(plan, "alert") if "slo" in rule["labels"]]
-    assert {(rule["alert"], rule.get("for")) for rule in told} == {
+    slo_alerts = [rule for rule in rules(plan, "alert") if "slo" in rule["labels"]]
+    assert {(rule["alert"], rule.get("for")) for rule in slo_alerts} == {
         ("ChatTtftErrorBudgetBurn", None),
         ("ChatTtftLowTrafficErrors", None),
         ("ChatTtftErrorBudgetExhausted", None),
@@ -157,7 +157,7 @@ def alert_kinds(plan: Plan) -> set[str]:
         ("causes", {planned.alert.name for planned in example(objective("ttft")).causes}),
     ],
 )
-def test_what_is_disabled_is_not_there(disabled: str, gone: set[str]) -> None:
+def test_disabled_alerts_are_not_generated(disabled: str, gone: set[str]) -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"),)
     every = alert_kinds(example(objective("ttft"), policy=steps))
     less = Alerting(disable=frozenset({disabled}))
@@ -186,19 +186,25 @@ def test_low_traffic_errors_alert_where_the_guard_hides_them(least: int) -> None
 def test_steps_of_a_budget_policy_have_their_texts_and_labels() -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal("0.75"), "stop"))
     plan = example(objective("kv_headroom"), policy=steps)
-    told = [rule for rule in rules(plan, "alert") if rule["alert"].endswith("ErrorBudgetPolicy")]
-    assert [(rule["labels"]["step"], rule["labels"]["severity"]) for rule in told] == [
+    slo_alerts = [
+        rule for rule in rules(plan, "alert") if rule["alert"].endswith("ErrorBudgetPolicy")
+    ]
+    assert [(rule["labels"]["step"], rule["labels"]["severity"]) for rule in slo_alerts] == [
         ("50%", "warning"),
         ("75%", "warning"),
     ]
     remaining = 'slo:error_budget_remaining:ratio{service="chat",slo="kv-headroom"}'
-    for rule, left, text in zip(told, ("0.5", "0.25"), ("slow down", "stop"), strict=True):
-        assert rule["expr"].splitlines()[0] == f"{remaining} <= {left}"
+    for rule, budget_share, text in zip(
+        slo_alerts, ("0.5", "0.25"), ("slow down", "stop"), strict=True
+    ):
+        assert rule["expr"].splitlines()[0] == f"{remaining} <= {budget_share}"
         assert f'Budget policy: "{text}".' in rule["annotations"]["description"]
 
 
 @pytest.mark.parametrize(("least", "guarded"), [(0, False), (1, False), (2, True), (50, True)])
-def test_the_guard_against_low_traffic_is_as_high_as_asked_for(least: int, guarded: bool) -> None:
+def test_low_traffic_guard_requires_the_configured_number_of_bad_events(
+    least: int, guarded: bool
+) -> None:
     plan = example(objective("availability"), alerting=Alerting(min_bad_events=least))
     guards = {
         match[1]
@@ -211,7 +217,7 @@ def test_the_guard_against_low_traffic_is_as_high_as_asked_for(least: int, guard
     assert ("least number of bad events" in made(plan, "windows.test")) is guarded
 
 
-def test_no_group_is_evaluated_so_seldom_that_lookups_miss_it() -> None:
+def test_rule_groups_are_evaluated_within_the_lookback() -> None:
     for group in groups(example()):
         assert 2 * parse_duration(group["interval"]) < 300
 
@@ -223,13 +229,13 @@ def test_group_names_are_unique() -> None:
 
 
 @given(st.integers(1, 99_999))
-def test_no_float_noise_anywhere(share: int) -> None:
+def test_generated_numbers_have_no_float_noise(share: int) -> None:
     plan = example(objective("availability", target=f"{share}e-5"))
     for kind in ("rules", "test"):
         assert not re.search(r"[0-9]\.[0-9]{12}|[0-9]e-?[0-9]", made(plan, kind), re.IGNORECASE)
 
 
-def test_made_twice_is_the_same() -> None:
+def test_generation_is_deterministic() -> None:
     for kind in ("rules", "test", "inhibit"):
         assert made(example(), kind) == made(example(), kind)
 
@@ -241,7 +247,7 @@ texts = st.text(
 
 
 @given(st.dictionaries(texts, texts | st.integers() | st.lists(texts, max_size=2), min_size=1))
-def test_yaml_says_what_was_meant(item: dict[str, object]) -> None:
+def test_yaml_document_is_loaded_as_written(item: dict[str, object]) -> None:
     text = document("x", {"version": "1.5", "items": [item]}, source="s", version="0")
     assert yaml.safe_load(text) == {"version": "1.5", "items": [item]}
 
@@ -252,7 +258,7 @@ def test_yaml_text_stays_text(word: str) -> None:
     assert yaml.safe_load(text) == {"word": word, "words": [{word: word}]}
 
 
-def test_traffic_goes_on_where_it_was() -> None:
+def test_counters_continue_between_phases() -> None:
     phases = [
         Phase(Decimal(90), Decimal(4)),
         Phase(Decimal(60), Decimal(4), bad=Decimal("0.25")),

@@ -13,9 +13,9 @@ import pytest
 from exporter.background import Supervisor, TaskState
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -50,7 +50,7 @@ async def test_a_task_that_fails_is_restarted_with_growing_pauses(
 
 
 @pytest.mark.parametrize("how", ["returns", "is cancelled from inside"])
-async def test_a_task_that_just_ends_is_restarted(how: str) -> None:
+async def test_a_task_that_returns_or_is_cancelled_is_restarted(how: str) -> None:
     runs = 0
 
     async def work() -> None:
@@ -65,7 +65,7 @@ async def test_a_task_that_just_ends_is_restarted(how: str) -> None:
         assert running.states[0].restarts >= 2
 
 
-async def test_one_failure_leaves_other_tasks_alone() -> None:
+async def test_one_failure_does_not_affect_other_tasks() -> None:
     turns = 0
 
     async def steady() -> None:
@@ -86,7 +86,7 @@ async def test_one_failure_leaves_other_tasks_alone() -> None:
         assert running.states[0] == TaskState("steady")
 
 
-async def test_closing_ends_tasks_that_run_and_tasks_that_wait_to_restart() -> None:
+async def test_closing_cancels_running_tasks_and_pending_restarts() -> None:
     ended = asyncio.Event()
 
     async def runs() -> None:

@@ -33,14 +33,14 @@ AVAILABILITY = objective("availability", "0.99")
 def run(
     total: Sequence[float | None],
     bad: Sequence[float | None],
-    promise: Objective = AVAILABILITY,
+    chosen: Objective = AVAILABILITY,
 ) -> tuple[Plan, Backtest]:
-    plan = example(promise)
+    plan = example(chosen)
     return plan, backtest(plan, plan.objectives[0], History(START, STEP, bad, total))
 
 
 def fired(result: Backtest) -> list[tuple[str, str, float, float | None]]:
-    """Kind, window, first minute, length in minutes."""
+    """Return kind, window, first minute and length in minutes of each firing."""
     return [
         (
             firing.alert.kind,
@@ -53,18 +53,18 @@ def fired(result: Backtest) -> list[tuple[str, str, float, float | None]]:
 
 
 def outage(ratio: float) -> tuple[list[float], list[float]]:
-    """Four days of 10 requests a second; on the last one half an hour with failures."""
+    """Return rates of four days at 10 requests/s, with failures in half an hour of the last."""
     bad = [0.0] * 4 * DAY
     bad[3 * DAY : 3 * DAY + 30] = [10.0 * ratio] * 30
     return [10.0] * 4 * DAY, bad
 
 
-def test_an_outage_fires_each_pair_until_its_short_window_has_forgotten_it() -> None:
+def test_an_outage_fires_each_pair_until_its_short_window_has_passed() -> None:
     _, result = run(*outage(1.0))
     assert fired(result) == [
-        # 13.44 % of an hour is there after nine minutes, and gone with the last bad one.
+        # 13.44% of an hour is reached after nine minutes, and lost with the last bad one.
         ("burn", "1h", 3 * DAY + 8, 22),
-        # 5.6 % of six hours after 21, until less than two minutes of the last 30 were bad.
+        # 5.6% of six hours after 21, until less than two minutes of the last 30 were bad.
         ("burn", "6h", 3 * DAY + 20, 38),
     ]
 
@@ -76,21 +76,21 @@ def test_a_failure_within_budget_fires_nothing() -> None:
 
 
 def test_few_bad_events_fire_nothing_however_large_their_share() -> None:
-    total = [1 / 3600] * 4 * DAY  # one an hour, every second of them bad
+    total = [1 / 3600] * 4 * DAY  # one per hour, half of them bad
     _, result = run(total, [rate / 2 for rate in total])
     burns = {window for kind, window, *_ in fired(result) if kind == "burn"}
-    assert burns == {"1d", "3d"}  # only there are ten of them
+    assert burns == {"1d", "3d"}  # only these windows hold ten bad events
 
 
 def test_errors_at_low_traffic_fire_below_the_guard_of_the_pairs() -> None:
-    total = [1 / (8 * 3600)] * 4 * DAY  # three a day, nine in the longest window
+    total = [1 / (8 * 3600)] * 4 * DAY  # three per day, nine in the longest window
     _, result = run(total, total)
     found = {kind: (start, length) for kind, _, start, length in fired(result)}
     assert "burn" not in found
     start, length = found["low_traffic"]
     assert start == pytest.approx(2.5 * 8 * HOUR, abs=2)
     assert length is None
-    many = [rate * 4 for rate in total]  # which pairs see
+    many = [rate * 4 for rate in total]  # enough for the burn-rate pairs
     assert "burn" in {kind for kind, *_ in fired(run(many, many)[1])}
     late = [(kind, start) for kind, _, start, length in fired(run(many, many)[1]) if not length]
     assert "low_traffic" not in dict(late)
@@ -98,7 +98,7 @@ def test_errors_at_low_traffic_fire_below_the_guard_of_the_pairs() -> None:
     assert "low_traffic" not in {kind for kind, *_ in fired(run(total, half)[1])}
 
 
-def test_steps_of_a_budget_policy_are_told_one_by_one() -> None:
+def test_steps_of_a_budget_policy_fire_one_by_one() -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal(1), "stop"))
     plan = example(AVAILABILITY, policy=steps)
     for share, due in ((0.13, 0), (0.15, 1), (0.29, 2)):
@@ -107,7 +107,7 @@ def test_steps_of_a_budget_policy_are_told_one_by_one() -> None:
         assert [kind for kind, *_ in fired(result)].count("policy") == due
 
 
-def test_a_spent_budget_and_silence_are_told() -> None:
+def test_a_spent_budget_and_a_missing_metric_fire() -> None:
     total: list[float | None] = [10.0] * DAY
     bad: list[float | None] = [10.0] * DAY
     total[600:700] = bad[600:700] = [None] * 100
@@ -120,14 +120,14 @@ def test_a_spent_budget_and_silence_are_told() -> None:
 
 
 @pytest.mark.parametrize(("least", "fires"), [(1, True), (2, False)])
-def test_a_guard_of_one_event_is_none_as_in_the_rules(least: int, fires: bool) -> None:
+def test_a_guard_of_one_event_has_no_effect(least: int, fires: bool) -> None:
     plan = example(AVAILABILITY, alerting=Alerting(min_bad_events=least))
     history = History(START, STEP, [0.5 / 600] * 10, [1 / 600] * 10)
     found = backtest(plan, plan.objectives[0], history).firings
     assert any(firing.alert.kind == "burn" for firing in found) is fires
 
 
-def test_alerts_that_are_disabled_do_not_fire() -> None:
+def test_disabled_alerts_do_not_fire() -> None:
     off = Alerting(disable=frozenset({"page", "exhausted", "absent"}))
     plan = example(AVAILABILITY, alerting=off)
     total, bad = outage(1.0)
@@ -139,7 +139,7 @@ def test_alerts_that_are_disabled_do_not_fire() -> None:
     assert {firing.tier for firing in found.firings} == {"ticket"}
 
 
-def test_conditions_of_other_alerts_hold_for_as_long_as_the_rules_ask() -> None:
+def test_absence_alerts_are_pending_for_as_long_as_in_the_rules() -> None:
     plan = example(objective("ttft"))
     (planned,) = plan.objectives
     lasting = int(planned.absent_seconds / 60)
@@ -155,13 +155,13 @@ def test_conditions_of_other_alerts_hold_for_as_long_as_the_rules_ask() -> None:
     long = [at < 2 * lasting for at in steps]
     assert fires(missing=long) == [("absent", "page", lasting, 2 * lasting)]
     assert fires(uncovered=long) == [("absent", "ticket", lasting, 2 * lasting)]
-    # Nobody watched for a moment, and began to wait again after that.
+    # While Prometheus is down, the pending time starts again.
     away = [at == lasting - 1 for at in steps]
     assert fires(missing=long, down=away) == []
 
 
-def test_history_that_begins_late_is_measured_from_there() -> None:
-    """What was before is no good time; an outage at its very begin is not the worst day."""
+def test_history_that_begins_late_is_measured_from_its_first_sample() -> None:
+    """Earlier time is not good time; an outage at the start is not the worst day."""
     plan = example(AVAILABILITY, window=Decimal(86_400))
     bad: list[float | None] = [None] * DAY + [1.0] * 60 + [0.0] * (2 * DAY - 60)
     total: list[float | None] = [None] * DAY + [1.0] * 2 * DAY
@@ -179,18 +179,18 @@ histories = st.lists(
 def test_the_proposed_target_is_met_and_one_step_tighter_is_not(
     rates: list[tuple[float, float] | None],
 ) -> None:
-    """By replaying the same history; where it is long enough, over every complete window."""
+    """Replay the same history, over every complete window where it is long enough."""
     total = [None if one is None else one[0] for one in rates]
     bad = [None if one is None else one[0] * one[1] for one in rates]
     hourly = History(START, 3600.0, bad, total)
 
     def least_left(target: Decimal) -> float:
-        promise = replace(AVAILABILITY, target=target)
-        plan = example(promise, window=Decimal(86_400))
-        left = backtest(plan, plan.objectives[0], hourly).budget
+        chosen = replace(AVAILABILITY, target=target)
+        plan = example(chosen, window=Decimal(86_400))
+        remaining = backtest(plan, plan.objectives[0], hourly).budget
         began = next(index for index, one in enumerate(total) if one is not None)
-        complete = [one for at, one in left if at >= hourly.time(began + 23)]
-        return min(complete) if complete else left[-1][1]
+        complete = [one for at, one in remaining if at >= hourly.time(began + 23)]
+        return min(complete) if complete else remaining[-1][1]
 
     plan = example(AVAILABILITY, window=Decimal(86_400))
     target = backtest(plan, plan.objectives[0], hourly).tightest_target
@@ -216,7 +216,7 @@ rates = st.lists(st.none() | st.tuples(st.floats(0, 20), st.floats(0, 1)), min_s
 def test_pairs_fire_exactly_when_both_windows_are_above(
     history: list[tuple[float, float] | None], target: str
 ) -> None:
-    """Against sums that are taken anew at each step."""
+    """Compare with sums that are computed from scratch at each step."""
     total = [None if one is None else one[0] for one in history]
     bad = [None if one is None else one[0] * one[1] for one in history]
     plan, result = run(total, bad, objective("availability", target))
@@ -243,16 +243,16 @@ def test_pairs_fire_exactly_when_both_windows_are_above(
 
 
 class StoredRates:
-    """A Prometheus of which a query is known by a word in it; it takes so many points at once."""
+    """A Prometheus that matches queries by a substring and returns at most ``most`` points."""
 
     def __init__(self, most: int, **rates: dict[str, float]) -> None:
-        self.most, self.rates, self.asked = most, rates, list[tuple[str, int]]()
+        self.most, self.rates, self.queries = most, rates, list[tuple[str, int]]()
 
     def __call__(self, query: str, first: float, last: float, step: float) -> list[Series]:
         points = round((last - first) / step) + 1
         if points > self.most:
             raise QueryTooLargeError("too many samples")
-        self.asked.append((query, points))
+        self.queries.append((query, points))
         much = points * STEP if "sum_over_time" in query else 1.0
         series = [
             Series({"tenant": tenant}, {first + at * step: rate * much for at in range(points)})
@@ -272,21 +272,21 @@ FAILED = 'outcome=~"error|rejected|timeout"'
 ANSWERED = 'outcome=~"ok|error|rejected|timeout"'
 
 
-def test_prometheus_is_asked_for_less_when_it_refuses() -> None:
+def test_queries_shrink_when_prometheus_refuses_them() -> None:
     plan = example(AVAILABILITY)
     (planned,) = plan.objectives
     stored, done = StoredRates(300, **{FAILED: {"": 0.0}, ANSWERED: {"": 2.0}}), list[int]()
-    asked = archive(stored, done)
-    history = asked.whole(plan, planned)
+    queries = archive(stored, done)
+    history = queries.whole(plan, planned)
     assert list(history.total) == [2.0] * 2 * DAY
     assert list(history.bad) == [0.0] * 2 * DAY
-    assert sum(done) == asked.work([plan])
-    assert max(points for _, points in stored.asked) <= 300
+    assert sum(done) == queries.work([plan])
+    assert max(points for _, points in stored.queries) <= 300
     with pytest.raises(QueryTooLargeError):
         archive(StoredRates(30), []).whole(plan, planned)
 
 
-def test_the_worst_groups_are_told_and_the_few_failures_of_small_ones_come_last() -> None:
+def test_the_worst_groups_are_found_and_small_groups_with_few_failures_come_last() -> None:
     plan = example(GROUPED)
     (planned,) = plan.objectives
     tenants = {f"t{number}": 1.0 for number in range(50)}
@@ -299,20 +299,20 @@ def test_the_worst_groups_are_told_and_the_few_failures_of_small_ones_come_last(
     assert found.count == 52
     histories = list(archive(stored, []).by_group(planned, found))
     assert [group["tenant"] for group, _ in histories] == [tenant for (tenant,) in found.worst]
-    query = next(text for text, _ in stored.asked if "label_replace" in text)
+    query = next(text for text, _ in stored.queries if "label_replace" in text)
     assert query.endswith(
         'label_replace(vector(1), "tenant", "small", "", ""))'
-    )  # so that others are not sent
+    )  # so that Prometheus returns no other group
     assert 'label_replace(vector(1), "tenant", "t$$1\\\\\\"\\n", "", "")' in query
     assert parse(query)
 
 
-def test_points_go_where_they_belong() -> None:
+def test_points_are_aligned_to_steps() -> None:
     points = [(START + 60.0, 1.0), (START + 180.0, float("nan")), (START + 999.0, 2.0)]
     assert aligned(START, STEP, 4, points) == [None, 1.0, None, None]
 
 
-def test_the_text_says_when_for_how_long_and_what_was_left() -> None:
+def test_the_text_reports_firings_durations_and_remaining_budget() -> None:
     plan, result = run(*outage(1.0))
     assert (
         as_text(plan, [result])
@@ -339,12 +339,14 @@ chat availability: 99% over 28d, from 2026-01-01 00:00 to 2026-01-04 23:59 UTC
         (1.0, 1.21e-9, "tightest target that this history meets: 99.99999987%"),
     ],
 )
-def test_the_text_says_what_there_was(total: float | None, bad: float | None, found: str) -> None:
+def test_the_text_reports_the_tightest_target(
+    total: float | None, bad: float | None, found: str
+) -> None:
     plan, result = run([total] * 10, [bad] * 10)
     assert found in as_text(plan, [result])
 
 
-def test_a_year_has_every_day_once_and_no_more_points_than_prometheus_would_give() -> None:
+def test_a_year_lists_every_day_once_within_the_point_limit() -> None:
     days = 366
     plan = example(AVAILABILITY)
     history = History(START, 600.0, [0.0] * days * 144, [1.0] * days * 144)
@@ -356,7 +358,7 @@ def test_a_year_has_every_day_once_and_no_more_points_than_prometheus_would_give
     assert result.budget[-1][0] == result.end
 
 
-def test_json_carries_the_same() -> None:
+def test_json_reports_the_same_as_the_text() -> None:
     plan, result = run(*outage(1.0))
     (found,) = json.loads(as_json([(plan, [result])]))
     assert found["service"] == "chat"

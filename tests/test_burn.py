@@ -1,4 +1,4 @@
-"""Burn-rate arithmetic: what every period and target can rely on, and some numbers by hand."""
+"""Burn-rate arithmetic: properties of every period and target, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_day_has_the_burn_rates_of_a_week() -> None:
 
 
 def rounded_up(share: Decimal) -> Decimal:
-    """Allow for a burn rate of four significant digits."""
+    """Round a share up by the error of a burn rate with four significant digits."""
     return share * Decimal("1.0005")
 
 
@@ -63,7 +63,9 @@ def test_windows_are_within_the_period_and_in_the_usual_proportion(
 
 
 @given(periods, targets)
-def test_slower_pairs_ask_for_less_and_pages_come_first(period: Decimal, target: Decimal) -> None:
+def test_slower_pairs_have_lower_burn_rates_and_pages_come_first(
+    period: Decimal, target: Decimal
+) -> None:
     chosen = pairs(period, target)
     assert chosen[0].tier == "page"
     for faster, slower in pairwise(chosen):
@@ -73,7 +75,7 @@ def test_slower_pairs_ask_for_less_and_pages_come_first(period: Decimal, target:
 
 
 @given(periods, targets)
-def test_no_burn_above_1_goes_unnoticed(period: Decimal, target: Decimal) -> None:
+def test_every_burn_above_1_fires_a_pair(period: Decimal, target: Decimal) -> None:
     assert pairs(period, target)[-1].threshold == 1 - target
 
 
@@ -127,7 +129,7 @@ def test_the_time_to_fire_is_that_of_the_recorded_series(
 
 
 @given(periods, targets, ratios, ratios)
-def test_worse_fires_sooner_and_a_guard_delays(
+def test_a_higher_error_ratio_fires_sooner_and_a_guard_delays(
     period: Decimal, target: Decimal, one: Decimal, other: Decimal
 ) -> None:
     better, worse = sorted((one, other))
@@ -141,7 +143,7 @@ def test_worse_fires_sooner_and_a_guard_delays(
             assert delayed >= soon
 
 
-def test_the_textbook_at_30_days() -> None:
+def test_pairs_at_30_days_are_those_of_the_sre_workbook() -> None:
     assert pairs(30 * DAY, Decimal("0.999")) == (
         Pair("page", "1h", "5m", Decimal("14.4"), Decimal("0.0144")),
         Pair("page", "6h", "30m", Decimal(6), Decimal("0.006")),
@@ -177,7 +179,7 @@ def test_the_textbook_at_30_days() -> None:
         ),
     ],
 )
-def test_pairs_by_hand(days: int, target: str, expected: list[str]) -> None:
+def test_pairs_are_those_computed_by_hand(days: int, target: str, expected: list[str]) -> None:
     chosen = pairs(days * DAY, Decimal(target))
     assert [f"{pair.tier} {pair.long} {pair.burn_rate}" for pair in chosen] == expected
 
@@ -192,7 +194,9 @@ def test_pairs_by_hand(days: int, target: str, expected: list[str]) -> None:
         ("0.95", "0.5", None),
     ],
 )
-def test_times_to_page_by_hand(target: str, error_ratio: str, seconds: int | None) -> None:
+def test_times_to_page_are_those_computed_by_hand(
+    target: str, error_ratio: str, seconds: int | None
+) -> None:
     page = pairs(28 * DAY, Decimal(target))[0]
     assert page.seconds_to_fire(Decimal(error_ratio)) == seconds
 
@@ -218,12 +222,12 @@ def test_configured_windows_replace_the_usual_ones() -> None:
 
 
 @given(periods, targets)
-def test_missing_signals_are_told_within_half_an_hour(period: Decimal, target: Decimal) -> None:
+def test_missing_signals_alert_within_half_an_hour(period: Decimal, target: Decimal) -> None:
     seconds = absent_seconds(period, target)
     assert 300 <= seconds <= 1800
     assert seconds % 60 == 0
 
 
-def test_a_tight_budget_misses_its_signals_sooner() -> None:
+def test_a_tight_budget_alerts_on_missing_signals_sooner() -> None:
     waits = [absent_seconds(28 * DAY, Decimal(target)) for target in ("0.99", "0.997", "0.9999")]
     assert waits == [1800, 720, 300]

@@ -1,4 +1,4 @@
-"""A capture tap that cannot be had says why, and what to do."""
+"""A capture tap that cannot start reports the reason and the fix."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.recording_observer import RecordingObserver
 ROOT = Path(__file__).parent.parent
 
 
-async def test_too_many_ports() -> None:
+async def test_capture_with_too_many_ports_is_refused() -> None:
     with pytest.raises(InvalidFile, match="names more than 256 ports"):
         await CaptureTap(CaptureSpec("lo", tuple(range(1, 258))), RecordingObserver, print).start()
 
 
-def test_without_the_privilege() -> None:
+def test_capture_without_the_privilege_is_refused() -> None:
     script = """
         import asyncio
         from exporter.taps.capture.capture_tap import CaptureTap

@@ -216,40 +216,40 @@ def test_tritons_core_emits_what_its_source_declares() -> None:
     for release in ((23, 4), (23, 9), (24, 1), (24, 11), (26, 6)):
         month = f"{release[0]}.{release[1]:02}"
         declared = {name for name in data.metrics if data.since.get(name, "") <= month}
-        known = triton(release).metrics
+        listed = triton(release).metrics
         # Its response caches and backends declare the others.
         others = ("nv_cache_num_", "nv_cache_util", "nv_cache_lookup", "nv_cache_insertion")
-        core = {name for name in known if name.startswith("nv_")}
+        core = {name for name in listed if name.startswith("nv_")}
         core -= {name for name in core if name.startswith(("nv_trt_llm_", "nv_llm_"))}
         core -= {name for name in core if name.startswith(others) and name not in declared}
         assert core == declared, month
         for name in declared:
-            assert known[name].kind == data.metrics[name].kind
+            assert listed[name].kind == data.metrics[name].kind
 
 
 def test_vllms_catalogue_is_that_of_the_source() -> None:
-    known = named("vllm-0.33").metrics
-    assert known["vllm:admission_rejections_total"].labels == {"model_name", "reason"}
+    listed = named("vllm-0.33").metrics
+    assert listed["vllm:admission_rejections_total"].labels == {"model_name", "reason"}
     for name in ("vllm:nixl_xfer_time_seconds", "vllm:estimated_flops_per_gpu_total"):
-        assert name in known
-    assert known["vllm:kv_offload_load_bytes_total"].unit == "bytes"
+        assert name in listed
+    assert listed["vllm:kv_offload_load_bytes_total"].unit == "bytes"
 
 
-def test_trtllm_serves_catalogue_is_that_of_the_source_and_what_it_does_not_say() -> None:
-    declared, known = stored("trtllm").metrics, named("trtllm-1.4").metrics
-    assert known.keys() == declared.keys()
-    latency = known["trtllm_time_to_first_token_seconds"]
+def test_trtllm_serves_catalogue_adds_buckets_units_and_labels_to_its_source() -> None:
+    declared, listed = stored("trtllm").metrics, named("trtllm-1.4").metrics
+    assert listed.keys() == declared.keys()
+    latency = listed["trtllm_time_to_first_token_seconds"]
     assert latency.boundaries == declared[latency.name].boundaries
     assert "prometheus_metrics_config" in latency.boundaries_from
-    assert known["trtllm_prefill_batch_tokens"].boundaries[0] == 64.0
-    assert not known["trtllm_prefill_batch_tokens"].boundaries_from
-    rank = known["trtllm_scheduled_batch_size"]
+    assert listed["trtllm_prefill_batch_tokens"].boundaries[0] == 64.0
+    assert not listed["trtllm_prefill_batch_tokens"].boundaries_from
+    rank = listed["trtllm_scheduled_batch_size"]
     assert rank.labels == {"model_name", "engine_type", "rank", "pid"}
-    assert known["trtllm_kv_cache_utilization"].unit == "ratio"
-    assert known["trtllm_kv_cache_config_info"].labels is None
+    assert listed["trtllm_kv_cache_utilization"].unit == "ratio"
+    assert listed["trtllm_kv_cache_config_info"].labels is None
 
 
-def test_generations_of_trtllm_serve_are_those_of_1_4_under_their_own_names() -> None:
+def test_earlier_releases_of_trtllm_serve_emit_metrics_of_1_4_under_other_names() -> None:
     first, newest = named("trtllm-1.2"), named("trtllm-1.4")
     assert len(first.metrics) == 5
     for name, metric in first.metrics.items():
@@ -302,7 +302,7 @@ def test_unknown_names_and_configurable_buckets(
 
 
 def test_a_metric_that_the_source_declares_is_never_unknown() -> None:
-    known = everything()
+    listed = everything()
     for server in ("vllm", "sglang", "dynamo", "triton", "trtllm"):
         for name in stored(server).metrics:
-            assert isinstance(known.metrics[name], Metric)
+            assert isinstance(listed.metrics[name], Metric)

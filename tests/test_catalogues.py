@@ -1,4 +1,4 @@
-"""The catalogues say what servers emit: those whose expositions are at hand, and ourselves."""
+"""Catalogues agree with the expositions of servers and of the sidecar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAPTURES = Path(__file__).parent / "captures"
 
 
 def differences(catalogue: Catalogue, families: dict[str, ParsedFamily]) -> Iterator[str]:
-    """Yield what an exposition has that the catalogue does not know, or knows otherwise."""
+    """Yield metrics of an exposition that the catalogue lacks or lists differently."""
     for name, family in families.items():
         found = catalogue.find(name)
         if found is None:
@@ -46,7 +46,7 @@ def differences(catalogue: Catalogue, families: dict[str, ParsedFamily]) -> Iter
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        # The models of the tests emit the families of later releases, too.
+        # The models of the tests also emit families of later releases.
         *(
             ("triton-25.04", f"triton_{what}.txt")
             for what in ("failures", "gpu_by_hand", "idle", "summaries", "traffic", "unloaded")
@@ -59,7 +59,7 @@ def differences(catalogue: Catalogue, families: dict[str, ParsedFamily]) -> Iter
         ("vllm-0.33", "vllm_standalone_by_hand.txt"),
     ],
 )
-def test_a_server_emits_what_its_catalogue_says(name: str, file: str) -> None:
+def test_a_server_emits_what_its_catalogue_lists(name: str, file: str) -> None:
     families = read((CAPTURES / file).read_bytes())
     assert families
     assert sorted(differences(named(name), families)) == []
@@ -70,7 +70,7 @@ def test_another_servers_catalogue_differs() -> None:
     assert "vllm:num_requests_running is not known" in differences(named("triton-25.04"), families)
 
 
-def test_ours_names_every_metric_of_ours() -> None:
+def test_the_sidecars_catalogue_lists_all_its_metrics() -> None:
     ours = named("tokenslo")
     wanted = {signal.metric for signal in SIGNALS.values()} | {
         f"{name}_total" if kind == "counter" else name for name, (kind, _, _) in OWN_METRICS.items()
@@ -116,7 +116,7 @@ def test_the_llm_api_model_has_no_metrics_of_the_engine() -> None:
     assert not named("triton-25.04").metrics["nv_inference_queue_duration_us"].caution
 
 
-def test_any_of_a_union_may_be_the_server() -> None:
+def test_a_union_of_catalogues_contains_the_metrics_of_each() -> None:
     both = union((named("triton-25.04"), named("vllm-0.33")))
     latency = both.metrics["vllm:e2e_request_latency_seconds"]
     assert latency.labels == {"model", "version", "model_name", "engine", "le"}
@@ -127,14 +127,14 @@ def test_any_of_a_union_may_be_the_server() -> None:
     assert both.rename_of("vllm:gpu_cache_usage_perc") is not None
 
 
-def test_everything_has_all_there_is() -> None:
-    known = everything()
+def test_the_union_of_all_catalogues_contains_each() -> None:
+    listed = everything()
     for name in NAMES:
         month = name.replace("YY.MM", "24.12").split()[0]
-        assert named(month).metrics.keys() <= known.metrics.keys(), name
+        assert named(month).metrics.keys() <= listed.metrics.keys(), name
 
 
 @pytest.mark.parametrize("name", ["", "triton", "triton-25.00", "triton-26.10", "vllm-0.9"])
-def test_a_name_that_is_none(name: str) -> None:
+def test_an_unknown_catalogue_name_is_refused(name: str) -> None:
     with pytest.raises(BadValue, match="no catalogue is called"):
         named(name)

@@ -1,4 +1,4 @@
-"""Cause alerts ask only for what the sidecar and Triton serve, by any selector."""
+"""Cause alerts read only metrics that the sidecar and Triton serve, for any selector."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ TRITON = {
 }
 
 
-def asked(selector: Mapping[str, str]) -> list[Vector]:
-    """Return every selector of every cause's conditions, and of what is recorded for them."""
+def read_by_causes(selector: Mapping[str, str]) -> list[Vector]:
+    """Return every selector in the conditions of causes and in their recording rules."""
     scope = scope_of(selector, "chat", ("ttft_slo_events", "goodput"))
     exprs = [
         *(each.expr for alert in CAUSE_ALERTS for each in conditions(alert, scope)),
@@ -47,27 +47,27 @@ def asked(selector: Mapping[str, str]) -> list[Vector]:
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=str)
 def test_every_metric_label_and_value_is_in_the_catalogue(selector: Mapping[str, str]) -> None:
-    found = asked(selector)
+    found = read_by_causes(selector)
     assert {each.metric for each in found} <= TRITON | set(SERIES) | RECORDED
     added = {"namespace", "cluster"}  # by Prometheus
     for each in found:
         for matcher in each.matchers:
             if each.metric not in TRITON | RECORDED:
                 assert matcher.label in SERIES[each.metric] | added
-            if known := VALUES.get(matcher.label):
-                assert set(matcher.value.split("|")) <= known
+            if allowed := VALUES.get(matcher.label):
+                assert set(matcher.value.split("|")) <= allowed
 
 
-def test_causes_are_about_servers_whichever_tenant_is_selected() -> None:
-    found = asked({"model": "llama", "tenant": "a"})
-    assert found == asked({"model": "llama"})
+def test_causes_ignore_the_selected_tenant() -> None:
+    found = read_by_causes({"model": "llama", "tenant": "a"})
+    assert found == read_by_causes({"model": "llama"})
     assert not {matcher.label for each in found for matcher in each.matchers} & {"tenant"}
 
 
-def test_every_cause_says_why_and_what_it_explains() -> None:
+def test_every_cause_has_a_reason_and_the_objectives_it_explains() -> None:
     plan = example()
     assert {planned.cause.name for planned in plan.causes} == {each.name for each in CAUSE_ALERTS}
     for planned in plan.causes:
         assert planned.cause.why.endswith(".")
-        told = {each.objective.indicator for each in planned.explains}
-        assert told == set(planned.cause.symptoms)
+        indicators = {each.objective.indicator for each in planned.explains}
+        assert indicators == set(planned.cause.symptoms)

@@ -1,4 +1,4 @@
-"""The command line as people and scripts meet it."""
+"""The command line: help, usage errors, pipes and exit codes."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def tokenslo(*arguments: str, **options: object) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
-def test_help(arguments: tuple[str, ...]) -> None:
+def test_top_level_help_lists_the_commands(arguments: tuple[str, ...]) -> None:
     done = tokenslo(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (0, HELP, "")
 
 
-def test_version() -> None:
+def test_version_option_prints_the_version() -> None:
     done = tokenslo("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("tokenslo 0.")
@@ -101,7 +101,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], messa
     assert done.stderr.count("\n") == 1
 
 
-def test_every_problem_of_every_file_is_told(tmp_path: Path) -> None:
+def test_every_problem_of_every_file_is_reported(tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("")
     done = tokenslo("server-config", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))
@@ -112,7 +112,7 @@ def test_every_problem_of_every_file_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+def test_a_closed_output_pipe_causes_no_traceback() -> None:
     code = """
 import click
 from tokenslo import cli
@@ -128,7 +128,7 @@ cli.main(["x"])
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_output_that_cannot_be_written_is_one_line() -> None:
+def test_output_to_a_full_device_is_one_error_line() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tokenslo", "--version"],
@@ -146,9 +146,9 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: interrupted)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         cli.main(["exporter"])
-    assert left.value.code == 130
+    assert exited.value.code == 130
 
 
 def test_a_check_that_fails_decides_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +157,6 @@ def test_a_check_that_fails_decides_the_exit_code(monkeypatch: pytest.MonkeyPatc
         raise click.exceptions.Exit(1)
 
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: checks)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         cli.main(["generate"])
-    assert left.value.code == 1
+    assert exited.value.code == 1

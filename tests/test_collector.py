@@ -1,4 +1,4 @@
-"""The exposition, as text: it is the product."""
+"""The exposition as text, in both formats."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def text(shown: View, accept: str = "") -> str:
 
 
 def as_openmetrics(classic: str) -> str:
-    """Say in OpenMetrics what ``classic`` says: counters lose their suffix, units are stated."""
+    """Convert the Prometheus text format to OpenMetrics: counter names, units and the end mark."""
     lines = []
     for line in classic.splitlines():
         words = line.split(" ")
@@ -102,14 +102,14 @@ def as_openmetrics(classic: str) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def test_prometheus_text_is_what_it_is() -> None:
+def test_prometheus_text_is_as_expected() -> None:
     exposition = expose(busy(), "1.2.3", "text/html,*/*")
     assert exposition.body.decode() == TEXT
     assert exposition.content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert exposition.encoding == ""
 
 
-def test_openmetrics_is_served_to_those_who_accept_it() -> None:
+def test_openmetrics_is_served_to_clients_that_accept_it() -> None:
     exposition = expose(busy(), "1.2.3", OPENMETRICS)
     assert exposition.body.decode() == as_openmetrics(TEXT)
     assert exposition.content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -129,13 +129,13 @@ def test_compression_changes_nothing_but_the_size() -> None:
     assert gzip.decompress(exposition.body).decode() == TEXT
 
 
-def test_a_signal_that_cannot_be_had_has_no_series() -> None:
+def test_an_unavailable_signal_has_no_series() -> None:
     shown = text(view(unavailable("itl", "why", "how")))
     assert "llm_" not in shown
     assert 'quality="unavailable",signal="itl"' in shown
 
 
-def test_the_order_of_readings_does_not_show() -> None:
+def test_samples_are_sorted_by_label() -> None:
     states = [measured("sequences_active", 1.0, model=name) for name in ("b", "a")]
     series = [line for line in text(view(*states)).splitlines() if line.startswith("llm_sequences")]
     assert series == [
@@ -173,11 +173,11 @@ def test_any_model_name_survives(accept: str, name: str) -> None:
     assert info.labels["model"] == name
 
 
-def test_half_a_character_does_not_stop_the_scrape() -> None:
+def test_a_lone_surrogate_does_not_stop_the_scrape() -> None:
     assert 'model="a?b"' in text(view(measured("sequences_active", 1.0, model="a\ud800b")))
 
 
-def test_accept_headers_are_not_trusted() -> None:
+def test_malformed_accept_headers_get_an_exposition() -> None:
     for accept in (
         "application/openmetrics-text;version=x",
         "a" * 10_000,
@@ -203,7 +203,7 @@ def test_histograms_stay_cumulative_and_end_in_infinity(counts: list[int]) -> No
     assert [sample.value for sample in buckets] == [*upto, total]
 
 
-def test_second_scrape_renders_no_label_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_scrape_renders_no_label_set(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     init, head = LabelSet.__init__, text_format._head
 

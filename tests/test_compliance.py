@@ -27,7 +27,7 @@ def label(**labels: str) -> Labels:
 def judged(
     one: Objective, *minutes: dict[str, Counts | Value], method: str = "wire", **fields: object
 ) -> ObjectiveState:
-    """Judge after totals of signals that were read 50 s apart."""
+    """Evaluate totals of signals from two scrapes 50 s apart."""
     return _judge(one, *minutes, method=method, **fields)[0]
 
 
@@ -58,7 +58,7 @@ def outcomes(**counts: float) -> dict[str, Counts | Value]:
     return {"requests": {label(outcome=outcome): count for outcome, count in counts.items()}}
 
 
-def test_the_last_minute_counts_and_not_what_was_before() -> None:
+def test_only_the_last_minute_counts() -> None:
     one = objective("availability", "0.99")
     bad = (outcomes(ok=0, error=0), outcomes(ok=1000, error=1000))
     assert judged(one, *bad).met is False
@@ -67,20 +67,20 @@ def test_the_last_minute_counts_and_not_what_was_before() -> None:
     assert (state.good_events, state.bad_events, state.met) == (100.0, 1.0, True)
 
 
-def test_outcomes_that_are_in_neither_count_are_left_out() -> None:
+def test_outcomes_that_are_neither_good_nor_bad_are_excluded() -> None:
     one = objective("availability", "0.99")
     state = judged(one, outcomes(ok=0, invalid=0), outcomes(ok=5, invalid=50))
     assert (state.good_events, state.bad_events, state.met) == (5.0, 0.0, True)
 
 
-def test_without_events_nothing_is_met_or_missed() -> None:
+def test_without_events_an_objective_is_neither_met_nor_missed() -> None:
     one = objective("availability")
     state, page = _judge(one, outcomes(ok=7), outcomes(ok=7), method="wire")
     assert (state.met, state.good_events) == (None, 0.0)
     assert "no events" in page
 
 
-def test_latencies_are_judged_by_the_events_of_their_threshold() -> None:
+def test_latencies_are_evaluated_by_the_events_of_their_threshold() -> None:
     one = Objective("first-token", "ttft", Decimal("0.95"), Decimal("0.8"))
 
     def totals(good: float, bad: float) -> dict[str, Counts | Value]:
@@ -97,7 +97,7 @@ def test_latencies_are_judged_by_the_events_of_their_threshold() -> None:
     assert '<span class="bad">not met</span>, 93% of 100 good' in page
 
 
-def test_without_such_events_an_exact_bucket_boundary_serves() -> None:
+def test_without_threshold_events_an_exact_bucket_boundary_is_used() -> None:
     one = Objective("pace", "itl", Decimal("0.95"), Decimal("0.06"))
     totals = [
         {"itl": Distribution((0.06, inf), (good, every), every)}
@@ -164,7 +164,7 @@ def test_an_objective_of_a_tenant_reads_the_counters_of_the_tenant() -> None:
         ("sequence_headroom", {"sequences_active": 16.0, "sequences_max": 16.0}, False),
     ],
 )
-def test_headroom_is_judged_by_the_gauges_of_now(
+def test_headroom_is_evaluated_by_the_latest_gauges(
     name: str, gauges: dict[str, Counts | Value], met: bool
 ) -> None:
     one = objective(name)

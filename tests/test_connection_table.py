@@ -1,4 +1,4 @@
-"""Which connections are read and from where on, by segments made by hand."""
+"""Which connections the capture follows and from which byte, by hand-made segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAME = b"\x00\x00\x05\x00\x00\x00\x00\x00\x01hello"
 
 
 class Net:
-    """A network on which a server at port 8000 is watched."""
+    """A captured network with a server at port 8000."""
 
     def __init__(self, wrap: Wrap = ipv4, most: int = 100) -> None:
         self.watchers: list[RecordingObserver] = []
@@ -70,17 +70,17 @@ class Net:
 
 
 @pytest.mark.parametrize("wrap", [ipv4, ipv6])
-def test_a_connection_is_read_from_its_opening(wrap: Wrap) -> None:
+def test_a_connection_is_read_from_its_syn(wrap: Wrap) -> None:
     net = Net(wrap)
     net.opened()
-    net.up(100, 500, BODY)  # whatever it speaks
+    net.up(100, 500, BODY)  # of any protocol
     net.down(500, 100 + len(BODY), b"answer")
     (watcher,) = net.watchers
     assert (watcher.sent, watcher.answered) == (BODY, b"answer")
     assert (net.connections.opened, net.connections.watched, net.passed) == (1, 1, [])
 
 
-def test_the_answer_to_an_opening_tells_as_much() -> None:
+def test_a_syn_ack_alone_opens_a_connection() -> None:
     net = Net()
     net.down(499, 100, flags=SYN | ACK)
     net.up(105, 500, b"later")
@@ -88,7 +88,7 @@ def test_the_answer_to_an_opening_tells_as_much() -> None:
     assert net.watchers[0].sent == b"firstlater"
 
 
-def test_the_opening_alone_too() -> None:
+def test_a_syn_alone_opens_a_connection() -> None:
     net = Net()
     net.up(99, 0, flags=SYN)
     net.up(105, 500, b"later")
@@ -97,7 +97,7 @@ def test_the_opening_alone_too() -> None:
     assert (net.watchers[0].sent, net.watchers[0].answered) == (b"firstlater", b"answer")
 
 
-def test_a_repeated_opening_is_the_same() -> None:
+def test_a_repeated_syn_opens_no_other_connection() -> None:
     net = Net()
     net.opened()
     net.up(100, 500, b"first")
@@ -106,7 +106,7 @@ def test_a_repeated_opening_is_the_same() -> None:
     assert [watcher.sent for watcher in net.watchers] == [b"firstlater"]
 
 
-def test_the_same_ports_used_again_are_another_connection() -> None:
+def test_a_reused_port_is_another_connection() -> None:
     net = Net()
     net.opened()
     net.up(100, 500, b"one")
@@ -114,24 +114,24 @@ def test_the_same_ports_used_again_are_another_connection() -> None:
     net.up(9_999, 0, flags=SYN)
     net.up(10_000, 700, b"two")
     assert [watcher.sent for watcher in net.watchers] == [b"one", b"two"]
-    assert net.watchers[0].gaps(SERVER) == 1  # whatever was under way is lost
+    assert net.watchers[0].gaps(SERVER) == 1  # data in flight is lost
     assert net.connections.watched == 1
 
 
-def test_nobody_watches_what_the_server_opens_elsewhere() -> None:
+def test_connections_that_the_server_opens_are_ignored() -> None:
     net = Net()
     net.down(99, 0, flags=SYN)
     net.up(499, 100, flags=SYN | ACK)
     assert net.watchers == []
 
 
-def test_a_connection_under_way_is_joined_at_a_request() -> None:
+def test_an_established_connection_is_joined_at_a_request() -> None:
     net = Net()
     net.down(490, 50, b"the rest of an earlier answer")
     net.up(50, 519, BODY)
     net.up(67, 519, BODY)
     net.up(100, 600, POST)
-    net.down(590, 100, b"old answer")  # acknowledged already: sent again
+    net.down(590, 100, b"old answer")  # already acknowledged: a retransmission
     net.down(600, 100 + len(POST), b"answer")
     (watcher,) = net.watchers
     assert watcher.events[0] == ("data", CLIENT, POST, 4.0)
@@ -139,7 +139,7 @@ def test_a_connection_under_way_is_joined_at_a_request() -> None:
     assert net.passed == ["joined"]
 
 
-def test_an_idle_connection_is_joined_without_a_word() -> None:
+def test_an_idle_connection_is_joined_without_a_skip() -> None:
     net = Net()
     net.up(100, 500)
     net.up(100, 500, POST)
@@ -155,7 +155,7 @@ def test_http2_is_joined_at_its_preface_only() -> None:
     assert net.watchers[0].sent == PREFACE + FRAME
 
 
-def test_after_its_observer_went_blind_a_connection_is_joined_again() -> None:
+def test_a_connection_with_an_inactive_observer_is_joined_again() -> None:
     net = Net()
     net.opened()
     net.watchers[0].inactive = True
@@ -168,7 +168,7 @@ def test_after_its_observer_went_blind_a_connection_is_joined_again() -> None:
     assert net.watchers[1].sent == POST
 
 
-def test_between_two_ports_of_servers_the_lower_is_the_server() -> None:
+def test_of_two_server_ports_the_lower_is_the_server() -> None:
     net = Net()
     net.up(100, 500, POST, port=8001)
     net.down(500, 100 + len(POST), b"answer", port=8001)
@@ -176,7 +176,7 @@ def test_between_two_ports_of_servers_the_lower_is_the_server() -> None:
 
 
 @pytest.mark.parametrize("end", ["fins", "reset"])
-def test_what_comes_after_the_end_begins_nothing(end: str) -> None:
+def test_segments_after_the_end_open_no_connection(end: str) -> None:
     net = Net()
     net.opened()
     net.up(100, 500, POST)
@@ -187,17 +187,17 @@ def test_what_comes_after_the_end_begins_nothing(end: str) -> None:
     else:
         net.up(after, 500, flags=RST)
     assert net.connections.watched == 0
-    told = list(net.watchers[0].events)
+    events = list(net.watchers[0].events)
     net.up(100, 500, POST)
     net.down(500, after, b"answer")
-    assert (net.watchers[0].events, len(net.watchers)) == (told, 1)
+    assert (net.watchers[0].events, len(net.watchers)) == (events, 1)
     net.connections.sweep(net.time + CLOSED_SECONDS + 1)
     net.up(100, 500, POST)
     assert len(net.watchers) == 2
 
 
 @pytest.mark.parametrize("direction", [CLIENT, SERVER])
-def test_a_connection_that_sends_one_way_only_is_not_old(direction: int) -> None:
+def test_a_connection_with_traffic_in_one_direction_does_not_expire(direction: int) -> None:
     net = Net()
     net.opened()
     net.time += 2 * IDLE_SECONDS
@@ -209,7 +209,7 @@ def test_a_connection_that_sends_one_way_only_is_not_old(direction: int) -> None
     assert net.connections.watched == 1
 
 
-def test_an_old_connection_is_forgotten() -> None:
+def test_an_idle_connection_is_forgotten() -> None:
     net = Net()
     net.opened()
     net.up(100, 500, POST)
@@ -250,7 +250,7 @@ def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_ga
     assert [event[0] for event in log.events] == expected
 
 
-def test_a_sweep_gives_up_holes() -> None:
+def test_a_sweep_turns_old_holes_into_gaps() -> None:
     net = Net()
     net.opened()
     net.down(506, 100, b"behind")
@@ -262,19 +262,19 @@ def test_a_sweep_gives_up_holes() -> None:
     assert net.watchers[0].answered == b"behind on"
 
 
-def test_only_so_many_connections_are_known() -> None:
+def test_connections_are_bounded_and_the_least_recent_are_forgotten() -> None:
     net = Net(most=32)
     for port in range(1, 34):
         net.opened(port)
         net.watchers[-1].live = 1
-    assert net.connections.watched == 31  # those seen least recently made room, two at once
+    assert net.connections.watched == 31  # the two least recently seen were forgotten
     assert net.passed == ["forgotten", "forgotten"]
     assert [watcher.gaps(SERVER) for watcher in net.watchers] == [1, 1] + [0] * 31
     net.up(100, 500, POST, port=33)
     assert net.watchers[-1].sent == POST
 
 
-def test_closed_connections_make_room_first() -> None:
+def test_closed_connections_are_forgotten_first() -> None:
     net = Net(most=32)
     for port in range(1, 33):
         net.opened(port)
@@ -284,7 +284,7 @@ def test_closed_connections_make_room_first() -> None:
     assert (net.connections.watched, net.passed) == (31, [])
 
 
-def test_only_so_many_are_passed_over() -> None:
+def test_skipped_connections_are_bounded() -> None:
     net = Net(most=32)
     for port in range(1, 200):
         net.up(100, 500, BODY, port=port)
@@ -304,7 +304,7 @@ def test_a_clients_port_may_be_lower() -> None:
     assert net.watchers[0].sent == POST
 
 
-def test_when_draining_nothing_new_is_read() -> None:
+def test_no_connection_is_opened_while_draining() -> None:
     net = Net()
     net.opened()
     net.watchers[0].live = 3
@@ -326,11 +326,11 @@ def test_urgent_flags_do_not_matter() -> None:
     assert net.watchers[0].sent == POST
 
 
-# --- observers with a defect -------------------------------------------------------------------
+# Observers with a defect
 
 
 class Defective(RecordingObserver):
-    """Raises in one of its methods, with a prompt in the message."""
+    """An observer that raises in one method, with a prompt in the message."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
@@ -341,7 +341,7 @@ class Defective(RecordingObserver):
 
 
 @pytest.mark.parametrize("method", ["feed", "half_closed", "aborted"])
-def test_an_observer_error_costs_its_own_connection_only(
+def test_an_observer_error_affects_its_own_connection_only(
     method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     net = Net()
@@ -373,7 +373,7 @@ def test_an_observer_error_costs_its_own_connection_only(
 
 
 def first_is_defective(method: str) -> tuple[Net, list[RecordingObserver]]:
-    """Return a net whose first observer fails in a method, and its observers once created."""
+    """Return a network whose first observer fails in a method, and its observers."""
     net = Net()
     made = iter([Defective(method), RecordingObserver()])
     watchers: list[RecordingObserver] = []
@@ -386,7 +386,7 @@ def first_is_defective(method: str) -> tuple[Net, list[RecordingObserver]]:
     return net, watchers
 
 
-def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
+def test_an_observer_error_in_a_sweep_does_not_affect_other_connections() -> None:
     net, watchers = first_is_defective("expire")
     for port in (40_000, 40_001):
         net.opened(port)
@@ -396,7 +396,7 @@ def test_an_observer_error_in_a_sweep_leaves_other_connections_alone() -> None:
     assert net.connections.watched == 1
 
 
-def test_an_observer_error_while_forgetting_leaves_other_connections_alone() -> None:
+def test_an_observer_error_while_forgetting_does_not_affect_other_connections() -> None:
     net, watchers = first_is_defective("gap")
     for port in (40_000, 40_001):
         net.opened(port)

@@ -124,7 +124,7 @@ class CaptureTap:
         asyncio.get_running_loop().add_reader(ring.fileno(), self._read, ring)
 
     def _read(self, ring: PacketRing) -> bool:
-        """Process pending packets; return whether none are budget."""
+        """Process pending packets; return whether none remain."""
         clock, connections, buffer = self._clock, self._connections, ring.buffer
         budget = MAX_PACKETS_PER_TURN
         while budget > 0:
