@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from itertools import pairwise
 from time import monotonic
 
 import pytest
 
 from exporter.background import Supervisor, TaskState
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+from tests.polling import until
 
 
 def supervisor() -> Supervisor:

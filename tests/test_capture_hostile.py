@@ -1,10 +1,11 @@
-"""The capture tap beside forged packets and after dropped ones, on real loopback traffic."""
+"""The capture tap with forged and dropped packets, on real loopback traffic."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -17,6 +18,7 @@ from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.tap import CaptureSpec
 from tests.event_log import WireLog
 from tests.packet_capture import need_capture
+from tests.polling import until
 from tests.tcp_segments import ACK, RST, ipv4, tcp, with_checksums
 from tests.test_capture_tap import POST, capturing, connected, listening, port_of
 
@@ -33,7 +35,7 @@ def raw() -> Iterator[socket.socket]:
 
 
 def sequence(connection: socket.socket, name: str) -> int:
-    """Return the next sequence number to be sent or received, as the kernel has it."""
+    """Return the kernel's next sequence number to be sent or received."""
     queues = {"received": 1, "sent": 2}
     connection.setsockopt(socket.IPPROTO_TCP, 19, 1)  # TCP_REPAIR
     try:
@@ -45,7 +47,7 @@ def sequence(connection: socket.socket, name: str) -> int:
 
 
 @pytest.mark.parametrize("forgery", ["checksum", "challenge"])
-async def test_a_forged_reset_ends_nothing(forgery: str, raw: socket.socket) -> None:
+async def test_a_forged_reset_does_not_end_a_stream(forgery: str, raw: socket.socket) -> None:
     with listening() as server:
         async with capturing(port_of(server)) as captured:
             with connected(server) as (client, answering):
@@ -67,7 +69,7 @@ async def test_a_forged_reset_ends_nothing(forgery: str, raw: socket.socket) -> 
                     forged = forged[:36] + bytes((forged[36] ^ 1,)) + forged[37:]
                 raw.sendto(forged, ("127.0.0.1", 0))
                 answering.sendall(b"two")
-                assert client.recv(10) == b"two"  # the kernel does not believe it
+                assert client.recv(10) == b"two"  # the kernel ignored the reset
                 watcher = await captured.answered(b"two")
                 assert watcher.answered == b"onetwo"
                 assert watcher.gaps(SERVER) == 0
@@ -88,7 +90,7 @@ class StreamSockets:
         self.client = stack.enter_context(socket.create_connection(server.getsockname()))
         self.server = stack.enter_context(server.accept()[0])
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         self.client.sendall(REQUEST)
         assert self.server.recv(10_000) == REQUEST
 
@@ -107,17 +109,23 @@ class StreamSockets:
         self.server.close()
 
 
+async def everything_read(tap: CaptureTap) -> None:
+    """Wait until the tap has read all packets sent so far."""
+    now = time.monotonic()
+    await until(lambda: tap.seen_until() > now)
+
+
 def flood(server: socket.socket) -> None:
-    """Fill the ring more than once; nobody reads it meanwhile."""
+    """Send more than the ring holds, without a turn of the event loop."""
     with connected(server) as (client, answering):
         for _ in range(120):
             answering.sendall(bytes(60_000))
-            left = 60_000
-            while left:
-                left -= len(client.recv(left))
+            remaining = 60_000
+            while remaining:
+                remaining -= len(client.recv(remaining))
 
 
-async def test_every_stream_that_began_before_an_overflow_is_seen_or_lossy(
+async def test_every_stream_before_an_overflow_is_observed_or_counted_as_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_table, "DOUBT_SECONDS", 0.5)
@@ -131,44 +139,42 @@ async def test_every_stream_that_began_before_an_overflow_is_seen_or_lossy(
         tap = CaptureTap(CaptureSpec("lo", (port_of(server), port_of(noise))), new, passed.append)
         await tap.start()
         before = [StreamSockets(stack, server) for _ in range(36)]
-        silent, half, asked, answered, done, goes_on = (
+        silent, half, requested, answered, done, continuing = (
             before[at : at + 6] for at in range(0, 36, 6)
         )
         for stream in half:
             stream.client.sendall(REQUEST[:-5])
-        for stream in (*asked, *answered, *done, *goes_on):
-            stream.ask()
-        for stream in (*answered, *done, *goes_on):
+        for stream in (*requested, *answered, *done, *continuing):
+            stream.send_request()
+        for stream in (*answered, *done, *continuing):
             stream.begin()
         for stream in done:
             stream.end()
-        # All of it is read, then the ring overflows while the loop is held up.
-        await asyncio.sleep(0.2)
-        flood(noise)
+        await everything_read(tap)
+        flood(noise)  # overflows the ring, as the loop is held up
         late = [StreamSockets(stack, server) for _ in range(6)]
         for stream in (*silent, *late):
-            stream.ask()
+            stream.send_request()
         for stream in half:
             stream.client.sendall(REQUEST[-5:])
             assert stream.server.recv(10_000) == REQUEST
-        for stream in (*silent, *half, *asked, *late):
+        for stream in (*silent, *half, *requested, *late):
             stream.begin()
-        for stream in (*silent, *half, *asked, *answered):
+        for stream in (*silent, *half, *requested, *answered):
             stream.end()
             stream.close()
-        await asyncio.sleep(0.2)
-        for stream in (*goes_on, *late):
+        await everything_read(tap)
+        for stream in (*continuing, *late):
             stream.end()
             stream.close()
-        ended = lost = 0
+
+        def ends() -> tuple[int, int]:
+            kinds = Counter(event[0] for event in log.events)
+            return kinds["ended"], kinds["lost"] + tap.traffic().unseen
+
         try:
-            async with asyncio.timeout(10):
-                while ended + lost < 42:
-                    await asyncio.sleep(0.05)
-                    ended = sum(event[0] == "ended" for event in log.events)
-                    lost = sum(event[0] == "lost" for event in log.events) + tap.traffic().unseen
+            await until(lambda: sum(ends()) >= 42)
+            assert ends() == (12, 30)
+            assert tap.traffic().dropped
         finally:
-            traffic = tap.traffic()
             await tap.close()
-    assert traffic.dropped
-    assert (ended, lost) == (12, 30)

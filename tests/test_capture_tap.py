@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
@@ -20,16 +20,16 @@ from textwrap import dedent
 import pytest
 
 from exporter.protocol.events import CLIENT, SERVER
-from exporter.taps.capture import capture_tap
+from exporter.taps.capture import capture_tap, connection_table
 from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_filter import packet_filter
 from exporter.taps.capture.packet_ring import PacketRing
 from exporter.taps.capture.packets import Segment, segment
-from exporter.taps.capture.reassembly import HOLE_SECONDS
 from exporter.taps.tap import CaptureSpec
 from slos.errors import InvalidFile
 from tests.packet_capture import need_capture
+from tests.polling import until
 from tests.recording_observer import RecordingObserver
 from tests.tcp_segments import ACK, FIN, PSH, SYN
 
@@ -51,7 +51,7 @@ def listening(host: str = "127.0.0.1") -> Iterator[socket.socket]:
 
 @contextmanager
 def connected(server: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Give a client's and its server's end of a connection."""
+    """Yield the client's and the server's end of a connection."""
     with socket.create_connection(server.getsockname()[:2]) as client:
         answering, _ = server.accept()
         with answering:
@@ -60,6 +60,8 @@ def connected(server: socket.socket) -> Iterator[tuple[socket.socket, socket.soc
 
 
 class Captured:
+    """A capture tap, its observers and the reasons of what it skipped."""
+
     def __init__(self, interface: str, *ports: int) -> None:
         self.watchers: list[RecordingObserver] = []
         self.passed: list[str] = []
@@ -69,14 +71,9 @@ class Captured:
         self.watchers.append(RecordingObserver())
         return self.watchers[-1]
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
-
     async def answered(self, data: bytes, number: int = -1) -> RecordingObserver:
-        """Wait for the last bytes of an answer; return who watched it."""
-        await self.until(
+        """Wait for the last bytes of a response; return the observer of its connection."""
+        await until(
             lambda: (
                 len(self.watchers) > max(number, 0)
                 and self.watchers[number].answered.endswith(data)
@@ -102,7 +99,7 @@ def port_of(server: socket.socket) -> int:
 
 @pytest.mark.parametrize("interface", ["lo", "any"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_every_byte_once_at_its_time(host: str, interface: str) -> None:
+async def test_capture_feeds_every_byte_once_with_its_time(host: str, interface: str) -> None:
     with suppress_no_ipv6(host), listening(host) as server:
         async with capturing(port_of(server), interface=interface) as captured:
             with connected(server) as (client, answering):
@@ -112,13 +109,13 @@ async def test_every_byte_once_at_its_time(host: str, interface: str) -> None:
                 took = time.monotonic()
                 times = []
                 for number in range(20):
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.002)  # so that chunks have distinct times
                     before = time.monotonic()
                     answering.sendall(b"data: %d\n\n" % number)
                     times.append((before, time.monotonic()))
                     client.recv(1000)
                 await captured.answered(b"data: 19\n\n")
-            await captured.until(lambda: captured.tap.traffic().connections == 0)
+            await until(lambda: captured.tap.traffic().connections == 0)
     (watcher,) = captured.watchers
     assert watcher.sent == POST
     chunks = [event for event in watcher.events if event[:2] == ("data", SERVER)]
@@ -157,11 +154,11 @@ def test_on_loopback_each_packet_is_read_once() -> None:
                 found = segment(ring.buffer, start, end)
                 assert isinstance(found, Segment)
                 flags.append(found.flags)
-    # And no bare acknowledgement.
+    # The filter drops bare acknowledgements.
     assert sorted(flags) == sorted([SYN, SYN | ACK, *[PSH | ACK] * 2, *[FIN | ACK] * 2])
 
 
-async def test_only_its_own_ports_are_looked_at() -> None:
+async def test_capture_ignores_other_ports() -> None:
     with listening() as server, listening() as other:
         async with capturing(port_of(server)) as captured:
             for each in (other, server):
@@ -172,7 +169,8 @@ async def test_only_its_own_ports_are_looked_at() -> None:
             assert len(captured.watchers) == 1
 
 
-async def test_other_interfaces_are_not_looked_at() -> None:
+async def test_capture_ignores_other_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_tap, "SWEEP_SECONDS", 0.01)
     others = [name for _, name in socket.if_nameindex() if name != "lo"]
     if not others:
         pytest.skip("loopback is the only interface here")
@@ -183,17 +181,18 @@ async def test_other_interfaces_are_not_looked_at() -> None:
                 client.sendall(POST)
                 answering.sendall(b"answer")
                 await captured.answered(b"answer")
-            await asyncio.sleep(0.1)
+            captured_at = time.monotonic()
+            await until(lambda: other.tap.seen_until() > captured_at)
             assert other.watchers == []
 
 
-async def test_traffic_that_flows_already_is_joined_at_the_next_request() -> None:
+async def test_an_established_connection_is_joined_at_the_next_request() -> None:
     with listening() as server, connected(server) as (client, answering):
         client.sendall(POST)
         answering.sendall(b"one")
         async with capturing(port_of(server)) as captured:
             answering.sendall(b"two")
-            await captured.until(lambda: captured.passed == ["joined"])
+            await until(lambda: captured.passed == ["joined"])
             assert client.recv(100)
             client.sendall(POST)
             answering.sendall(b"three")
@@ -202,22 +201,24 @@ async def test_traffic_that_flows_already_is_joined_at_the_next_request() -> Non
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
-async def test_resets(who: str) -> None:
-    told = {"client": "aborted", "server": "server lost"}[who]
+async def test_a_reset_is_reported_by_its_sender(who: str) -> None:
+    expected = {"client": "aborted", "server": "server lost"}[who]
     with listening() as server:
         async with capturing(port_of(server)) as captured:
             with connected(server) as ends:
                 ends[0].sendall(POST)
                 ends[1].recv(1000)
-                leaving = ends[who == "server"]
-                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                leaving.close()
-                await captured.until(
-                    lambda: bool(captured.watchers) and captured.watchers[0].events[-1][0] == told
+                closing_end = ends[who == "server"]
+                closing_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                closing_end.close()
+                await until(
+                    lambda: (
+                        bool(captured.watchers) and captured.watchers[0].events[-1][0] == expected
+                    )
                 )
 
 
-async def test_a_half_close_and_then_a_reset() -> None:
+async def test_a_half_close_followed_by_a_reset_is_an_abort() -> None:
     with listening() as server:
         async with capturing(port_of(server)) as captured:
             with connected(server) as (client, answering):
@@ -227,8 +228,8 @@ async def test_a_half_close_and_then_a_reset() -> None:
                 answering.sendall(b"one")
                 client.recv(100)
                 client.close()
-                answering.sendall(b"two")  # for nobody
-                await captured.until(
+                answering.sendall(b"two")  # which the closed client answers by RST
+                await until(
                     lambda: (
                         bool(captured.watchers) and captured.watchers[0].events[-1][0] == "aborted"
                     )
@@ -237,28 +238,34 @@ async def test_a_half_close_and_then_a_reset() -> None:
     assert kinds == [("data", CLIENT), ("closed", CLIENT), ("data", SERVER), ("data", SERVER)]
 
 
-async def test_a_client_that_does_not_read() -> None:
+STALL_SECONDS = 0.8
+
+
+async def test_a_client_that_does_not_read_is_backpressure() -> None:
     with listening() as server:
         async with capturing(port_of(server)) as captured:
             with connected(server) as (client, answering):
+                began = time.monotonic()
                 answering.setblocking(False)
                 with suppress(BlockingIOError):
                     while True:
                         answering.send(bytes(65536))
-                        await asyncio.sleep(0.001)
-                await asyncio.sleep(0.8)
-                deadline = time.monotonic() + 5
-                while time.monotonic() < deadline:
+                        await asyncio.sleep(0.001)  # so that the tap keeps up
+                await asyncio.sleep(STALL_SECONDS)  # the stall that the tap measures
+
+                def read_until_measured() -> bool:
                     client.recv(1 << 20)
-                    await asyncio.sleep(0.001)
-                    if any(event[0] == "blocked" for event in captured.watchers[0].events):
-                        break
+                    (watcher,) = captured.watchers
+                    return any(event[0] == "blocked" for event in watcher.events)
+
+                await until(read_until_measured)
+                elapsed = time.monotonic() - began
     seconds = sum(
         event[1]
         for event in captured.watchers[0].events
         if event[0] == "blocked"  # type: ignore
     )
-    assert 0.4 < seconds < 2
+    assert STALL_SECONDS / 2 < seconds < elapsed
     assert captured.watchers[0].stops > 0
 
 
@@ -275,32 +282,35 @@ async def test_large_bodies_in_large_packets() -> None:
                 taking = asyncio.get_running_loop().run_in_executor(None, take)
                 for start in range(0, len(body), 1 << 18):
                     client.sendall(body[start : start + (1 << 18)])
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.01)  # so that the ring does not overflow
                 client.shutdown(socket.SHUT_WR)
                 await taking
-                await captured.until(lambda: captured.watchers[0].events[-1][0] == "closed")
+                await until(lambda: captured.watchers[0].events[-1][0] == "closed")
     assert captured.watchers[0].sent == body
 
 
-async def test_what_the_kernel_dropped_is_counted_and_told() -> None:
+async def test_packets_that_the_kernel_drops_are_counted_and_make_a_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Without waiting for the missing bytes: they never come.
+    monkeypatch.setattr(connection_table, "HOLE_SECONDS", 3600.0)
     with listening() as server:
         async with capturing(port_of(server)) as captured:
             with connected(server) as (client, answering):
                 client.sendall(POST)
                 answering.recv(1000)
-                for _ in range(100):  # more than the ring holds, and nobody reads it meanwhile
+                for _ in range(100):  # more than the ring holds, without a turn of the loop
                     answering.sendall(bytes(60_000))
-                    left = 60_000
-                    while left:
-                        left -= len(client.recv(left))
-                await asyncio.sleep(0.1)
-                resumed = time.monotonic()
+                    remaining = 60_000
+                    while remaining:
+                        remaining -= len(client.recv(remaining))
+                sent_at = time.monotonic()
+                await until(lambda: captured.tap.seen_until() > sent_at)
                 answering.sendall(b"after")
                 watcher = await captured.answered(b"after")
-                assert time.monotonic() - resumed < HOLE_SECONDS / 2  # nobody waits for it
                 assert captured.tap.traffic().dropped
                 client.sendall(POST)
-                await captured.until(lambda: watcher.sent == 2 * POST)
+                await until(lambda: watcher.sent == 2 * POST)
     assert watcher.gaps(SERVER) >= 1
     assert len(watcher.answered) < 100 * 60_000
 
@@ -310,7 +320,7 @@ async def test_draining_waits_for_the_last_stream() -> None:
         async with capturing(port_of(server)) as captured:
             with connected(server) as (client, _):
                 client.sendall(POST)
-                await captured.until(lambda: bool(captured.watchers))
+                await until(lambda: bool(captured.watchers))
                 captured.watchers[0].live = 1
                 started = time.monotonic()
                 await captured.tap.drain(0.2)
@@ -331,13 +341,13 @@ CAPTURING = """
         while not tap.traffic().opened:
             await asyncio.sleep(0.01)
         print("watching", flush=True)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()  # until the test kills it
     asyncio.run(main())
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_whatever_becomes_of_the_tap_no_stream_notices(number: signal.Signals) -> None:
+def test_a_killed_or_stopped_tap_does_not_affect_streams(number: signal.Signals) -> None:
     with listening() as server:
         command = [sys.executable, "-c", dedent(CAPTURING), str(port_of(server))]
         with (
@@ -355,12 +365,12 @@ def test_whatever_becomes_of_the_tap_no_stream_notices(number: signal.Signals) -
                         tap.send_signal(number)
                     answering.sendall(b"data: %d\n\n" % part)
                     assert client.recv(100) == b"data: %d\n\n" % part
-                    time.sleep(0.001)
+                    time.sleep(0.001)  # the pace of a stream
 
 
 @contextmanager
 def closing_with(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Kill a process in the end, or when it has taken so long that it never will."""
+    """Kill a process when the scope exits, or after 30 s."""
     limit = threading.Timer(30, process.kill)
     limit.start()
     try:
@@ -370,10 +380,10 @@ def closing_with(process: subprocess.Popen[str]) -> Iterator[None]:
         process.kill()
 
 
-# --- what cannot be --------------------------------------------------------------------------
+# Interfaces that are missing or down, and defects
 
 
-async def test_an_interface_that_is_not_there() -> None:
+async def test_a_missing_interface_is_refused() -> None:
     with pytest.raises(InvalidFile) as caught:
         await Captured("nope0", 8000).tap.start()
     (problem,) = caught.value.problems
@@ -384,12 +394,13 @@ async def test_an_interface_that_is_not_there() -> None:
     assert str(problem).endswith(", any.")
 
 
-def test_an_interface_that_goes_away_and_comes_back() -> None:
+def test_capture_resumes_after_its_interface_was_down() -> None:
     script = """
-        import asyncio, ctypes, fcntl, socket, struct
-        from exporter.log import set_up
+        import asyncio, ctypes, fcntl, io, logging, socket, struct, sys
+        from exporter.log import LOG, set_up
         from exporter.taps.capture.capture_tap import CaptureTap
         from exporter.taps.tap import CaptureSpec
+        from tests.polling import until
         from tests.recording_observer import RecordingObserver
 
         assert ctypes.CDLL(None).unshare(0x40000000) == 0  # a network of its own
@@ -402,9 +413,7 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
         async def seen(tap, opened):
             with socket.create_server(("127.0.0.1", 8000)) as server:
                 socket.create_connection(("127.0.0.1", 8000)).close()
-                async with asyncio.timeout(5):
-                    while tap.traffic().opened < opened:
-                        await asyncio.sleep(0.01)
+                await until(lambda: tap.traffic().opened >= opened)
 
         async def main():
             turn(1)
@@ -412,13 +421,15 @@ def test_an_interface_that_goes_away_and_comes_back() -> None:
             await tap.start()
             await seen(tap, 1)
             turn(0)
-            await asyncio.sleep(1.5)
+            await until(lambda: "Network is down" in log.getvalue())
             turn(1)
-            await asyncio.sleep(1.5)
+            await until(lambda: "works again" in log.getvalue())
             await seen(tap, 2)
             await tap.close()
 
         set_up("info")
+        log = io.StringIO()
+        LOG.addHandler(logging.StreamHandler(log))
         asyncio.run(main())
     """
     done = subprocess.run(

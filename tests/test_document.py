@@ -20,9 +20,10 @@ from documents import nodes
 from slos import jsonnet
 from slos.document import field_name, read_document
 from slos.errors import InvalidFile
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parent.parent
-# One folder serves all examples of a property: each example overwrites its file.
+# Examples of a property share one folder: each overwrites its file.
 one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
@@ -43,7 +44,7 @@ def refusals(content, name="a.yaml", **options):
     return str(refused.value).splitlines()
 
 
-def test_values_know_their_lines():
+def test_values_carry_their_lines():
     text = "# a comment\na:\n  - x\n  - {y: 1}\nb: >\n  two\n  lines\n"
     found = read(text)
     assert found.value == {"a": ["x", {"y": 1}], "b": "two lines\n"}
@@ -83,7 +84,7 @@ def test_values_know_their_lines():
         ('"1"', "1"),
     ],
 )
-def test_plain_words_mean_what_yaml_1_2_says(plain, value):
+def test_plain_scalars_have_their_yaml_1_2_values(plain, value):
     found = read(f"k: {plain}\n").value["k"]
     assert found == value
     assert type(found) is type(value)
@@ -213,7 +214,7 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_line_and_fix(content, expected):
+def test_invalid_yaml_is_refused_with_line_and_fix(content, expected):
     if expected is None:
         assert read(content).value is None
     else:
@@ -221,7 +222,7 @@ def test_what_cannot_be_read_is_refused_with_line_and_fix(content, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("gone.yaml", "No such file or directory"), (".", "Is a directory")]
+    ("name", "reason"), [("missing.yaml", "No such file or directory"), (".", "Is a directory")]
 )
 def test_files_that_cannot_be_opened_are_refused(name, reason):
     with pytest.raises(InvalidFile) as refused:
@@ -233,7 +234,7 @@ def test_files_that_cannot_be_opened_are_refused(name, reason):
 
 @contextmanager
 def writing(path, text, *, after=0.0):
-    """Open a named pipe for writing beside the block, and write into it after some seconds."""
+    """Open a named pipe for writing in another process, and write into it after some seconds."""
     code = "import sys, time; f = open(sys.argv[1], 'w'); time.sleep(float(sys.argv[2]))"
     code += "; f.write(sys.argv[3])"
     with subprocess.Popen([sys.executable, "-c", code, path, str(after), text]) as writer:
@@ -244,7 +245,7 @@ def writing(path, text, *, after=0.0):
 
 
 @pytest.mark.parametrize("name", ["pipe.yaml", "pipe.jsonnet"])
-def test_a_pipe_that_nobody_writes_to_is_refused_instead_of_waited_for(name):
+def test_a_pipe_without_a_writer_is_refused(name):
     os.mkfifo(name)
     with pytest.raises(InvalidFile) as refused:
         read_document(name)
@@ -254,22 +255,22 @@ def test_a_pipe_that_nobody_writes_to_is_refused_instead_of_waited_for(name):
 
 
 @pytest.mark.parametrize("after", [0.0, 1.5])
-def test_a_pipe_is_read_however_long_its_writer_takes(after):
+def test_a_pipe_with_a_slow_writer_is_read(after):
     os.mkfifo("pipe")
     with writing("pipe", "a: 1\n", after=after):
         assert read_document("pipe").value == {"a": 1}
 
 
-def test_what_comes_through_a_pipe_of_the_shell_is_read():
-    ours, theirs = os.pipe()
+def test_a_process_substitution_is_read():
+    reading, writing_ = os.pipe()
     try:
-        os.write(theirs, b"a: 1\n")
-        os.close(theirs)
-        assert read_document(f"/dev/fd/{ours}").value == {"a": 1}
+        os.write(writing_, b"a: 1\n")
+        os.close(writing_)
+        assert read_document(f"/dev/fd/{reading}").value == {"a": 1}
         with pytest.raises(InvalidFile, match="is a pipe without a writer"):
-            read_document(f"/dev/fd/{ours}")
+            read_document(f"/dev/fd/{reading}")
     finally:
-        os.close(ours)
+        os.close(reading)
 
 
 def test_a_byte_order_mark_is_harmless():
@@ -333,7 +334,7 @@ trees = st.recursive(
 
 @one_folder
 @given(trees, st.sampled_from([None, 1]))
-def test_any_json_is_read_as_json_reads_it(tree, indent):
+def test_json_is_read_as_by_the_json_module(tree, indent):
     assert read(json.dumps(tree, ensure_ascii=False, indent=indent)).value == tree
 
 
@@ -352,7 +353,7 @@ def problems(content):
     | st.text(string.printable, max_size=200).map(str.encode)
     | st.text("ab12:-? []{},&*!|>'\"%@`#<\n\t", max_size=60)
 )
-def test_anything_is_read_or_refused_in_single_lines(content):
+def test_any_text_is_read_or_refused_in_one_line(content):
     assert all(len(problem.splitlines()) == 1 for problem in problems(content))
 
 
@@ -367,7 +368,7 @@ def test_jsonnet_is_evaluated(folder):
     assert found.line(("a",)) == 0
 
 
-def test_jsonnet_libraries_are_found_in_the_folders_given(folder):
+def test_jsonnet_libraries_are_imported_from_the_given_folders(folder):
     (folder / "here").mkdir()
     (folder / "vendor").mkdir()
     (folder / "vendor" / "x.libsonnet").write_text("{ x: 1 }")
@@ -379,7 +380,7 @@ OUTSIDE = "it is outside of the file's folder and the library folders. Fix: corr
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../secret", "link/secret", "secret-link"])
-def test_jsonnet_cannot_import_from_elsewhere(target, folder):
+def test_jsonnet_imports_from_other_folders_are_refused(target, folder):
     (folder / "secret").write_text("1")
     (folder / "here").mkdir()
     (folder / "here" / "link").symlink_to(folder)
@@ -390,7 +391,7 @@ def test_jsonnet_cannot_import_from_elsewhere(target, folder):
         ]
 
 
-def test_a_jsonnet_file_may_be_a_symlink_beside_what_it_imports(folder):
+def test_a_jsonnet_file_may_be_a_symlink_next_to_its_imports(folder):
     # Kubernetes mounts a ConfigMap as links through a folder `..data`.
     (folder / "..data").mkdir()
     for name, text in (("a.jsonnet", "import 'x.libsonnet'"), ("x.libsonnet", "{ x: 1 }")):
@@ -437,7 +438,7 @@ def test_jsonnet_errors_name_file_and_line(source, expected, folder):
         ),
     ],
 )
-def test_jsonnet_output_is_held_to_the_same_limits(source, expected):
+def test_jsonnet_output_has_the_limits_of_yaml(source, expected):
     (problem,) = refusals(source, "a.jsonnet")
     assert problem.startswith(f"a.jsonnet: {expected}")
 
@@ -450,7 +451,7 @@ def test_an_endless_jsonnet_program_is_stopped(monkeypatch):
     ]
 
 
-def test_a_jsonnet_program_cannot_fill_the_memory():
+def test_memory_of_a_jsonnet_program_is_bounded():
     source = (
         "local a = std.makeArray(1e8, function(i) std.toString(i)); std.length(std.join('', a))"
     )
@@ -461,7 +462,7 @@ def test_a_jsonnet_program_cannot_fill_the_memory():
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected"),
     [
         (
             "local s = std.repeat('x', 1e5);\n"
@@ -472,30 +473,32 @@ def test_a_jsonnet_program_cannot_fill_the_memory():
     ],
     ids=["traces", "a message"],
 )
-def test_what_a_jsonnet_program_prints_fills_no_memory_either(source, said):
+def test_output_of_a_jsonnet_program_is_bounded(source, expected):
     tracemalloc.start()
     (problem,) = refusals(source, "a.jsonnet")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert problem.startswith(said)
+    assert problem.startswith(expected)
     assert len(problem) < 5_000
     assert peak < 8 << 20
 
 
-def test_a_jsonnet_program_does_not_outlive_its_caller_for_long():
-    """A caller that is killed does not stop it, so the kernel has to."""
+def test_a_jsonnet_program_limits_its_own_cpu_time():
+    """A killed caller cannot stop it; the kernel does."""
     command = [sys.executable, "-I", jsonnet.__file__, "a.jsonnet"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         child.stdin.write(b"local f(n) = f(n + 1) tailstrict; f(0)")
         child.stdin.close()
-        limits, end = Path(f"/proc/{child.pid}/limits"), time.monotonic() + 20
-        while time.monotonic() < end:
+        limits = Path(f"/proc/{child.pid}/limits")
+
+        def limit():
             found = re.search(r"Max cpu time +(\S+)", limits.read_text())[1]
-            if found != "unlimited":
-                break
-            time.sleep(0.02)
-        child.kill()
-    assert found == f"{jsonnet.SECONDS + 1:.0f}"
+            return found if found != "unlimited" else ""
+
+        try:
+            assert wait_until(limit) == f"{jsonnet.SECONDS + 1:.0f}"
+        finally:
+            child.kill()
 
 
 def test_yaml_needs_no_jsonnet():

@@ -1,4 +1,4 @@
-"""The engine in real time: a thread of its own that others submit to."""
+"""The simulated engine in real time, driven by its own thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def collect(events: queue.Queue[EngineEvent]) -> list[EngineEvent]:
     return found
 
 
-def test_a_listener_gets_its_own_tokens_in_order_and_in_time(driver: Driver) -> None:
+def test_a_listener_gets_its_own_tokens_in_order_and_at_the_pace(driver: Driver) -> None:
     before = time.time()
     inboxes: list[queue.Queue[EngineEvent]] = [queue.Queue() for _ in range(3)]
     ids = [driver.submit(EngineRequest(("a", n), 10), inbox.put) for n, inbox in enumerate(inboxes)]
@@ -52,32 +52,32 @@ def test_a_cancelled_request_ends_early(driver: Driver) -> None:
     assert collect(inbox)[-1].finish_reason == "cancelled"
 
 
-def test_statistics_are_read_once_and_stop_when_it_is_idle(driver: Driver) -> None:
+def test_statistics_are_drained_once_and_an_idle_engine_emits_none(driver: Driver) -> None:
     for _ in range(2):
         inbox: queue.Queue[EngineEvent] = queue.Queue()
         driver.submit(EngineRequest(("a",), 3), inbox.put)
         collect(inbox)
         records = driver.drain_stats()
         assert [record.numActiveRequests for record in records] == [1, 1, 1, 0]
-        time.sleep(5 * STEP)
+        time.sleep(5 * STEP)  # the next records would include steps taken in this time
         assert driver.drain_stats() == []
 
 
-def test_an_idle_engine_takes_no_time_from_others(driver: Driver) -> None:
+def test_an_idle_engine_uses_no_cpu(driver: Driver) -> None:
     inbox: queue.Queue[EngineEvent] = queue.Queue()
     driver.submit(EngineRequest(("a",), 1), inbox.put)
     collect(inbox)
     before = time.process_time()
-    time.sleep(0.2)
+    time.sleep(0.2)  # a busy wait would use all of it
     assert time.process_time() - before < 0.1
 
 
-def test_what_can_never_be_served_is_refused_at_once(driver: Driver) -> None:
+def test_an_invalid_request_is_refused_at_once(driver: Driver) -> None:
     with pytest.raises(ValueError, match="the prompt is empty"):
         driver.submit(EngineRequest((), 1), print)
 
 
-def test_closing_ends_the_thread_also_in_the_middle_of_a_batch() -> None:
+def test_closing_ends_the_thread_during_a_step() -> None:
     driver = Driver(SimulatedEngine(EngineSettings(step_seconds=60)))
     driver.submit(EngineRequest(("a",), 1), print)
     started = time.monotonic()

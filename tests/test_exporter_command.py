@@ -1,4 +1,4 @@
-"""The sidecar as a whole: the process as it is run, and the loop with sources that misbehave."""
+"""The sidecar as a process, and its loop with failing sources."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from exporter.store.decode_progress import DecodeProgress
 from exporter.store.view import View
 from slos.model import Service
 from tests.fake_triton import FakeTriton, config, core, fake_triton
+from tests.polling import until
 from tests.service_example import objective, service
 
 ROOT = Path(__file__).parent.parent
@@ -105,17 +106,18 @@ async def get(url: str, **headers: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def eventually(url: str, is_so: Callable[[int, str], bool]) -> str:
-    for _ in range(200):
+async def eventually(url: str, condition: Callable[[int, str], bool]) -> str:
+    """Request a page until its status and text fulfil a condition; return the text."""
+
+    async def wanted() -> str:
         status, text = await get(url)
-        if is_so(status, text):
-            return text
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{url} still answers {status}:\n{text}")
+        return text if condition(status, text) else ""
+
+    return await until(wanted)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_serves_what_it_reads_until_it_is_told_to_stop(
+async def test_sidecar_serves_metrics_until_it_is_signalled(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "vendor").mkdir()
@@ -177,7 +179,7 @@ async def test_clients_cannot_exhaust_its_open_files_nor_its_log() -> None:
     assert log.count(b"closing the longest idle one") == 10
 
 
-async def test_it_runs_before_triton_does() -> None:
+async def test_sidecar_starts_before_triton() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         absent = FakeTriton(url=f"http://127.0.0.1:{closed.getsockname()[1]}")
     async with sidecar(absent) as (process, url):
@@ -193,7 +195,7 @@ async def test_it_runs_before_triton_does() -> None:
     assert "refused the connection: nothing listens there" in errors.decode()
 
 
-async def test_what_triton_does_not_say_any_more_is_withdrawn() -> None:
+async def test_series_that_triton_no_longer_reports_are_withdrawn() -> None:
     async with (
         fake_triton(**chat()) as triton,
         sidecar(triton, "--stale-after", "300ms", "--unready-after", "300ms") as (_, url),
@@ -227,16 +229,16 @@ async def test_wrong_settings_are_one_line_each_and_exit_code_2() -> None:
 
 
 class Scripted(BaseSource):
-    """A source that does, reading by reading, what a test wants; then it does the last again."""
+    """A source with a list of snapshots and errors, of which it repeats the last."""
 
     name = "scripted"
     where = "a script"
 
     def __init__(self, *measurements: Snapshot | Exception) -> None:
-        self.left = list(measurements)
+        self.remaining = list(measurements)
 
     async def snapshot(self, now: float) -> Snapshot:
-        measurement = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        measurement = self.remaining.pop(0) if len(self.remaining) > 1 else self.remaining[0]
         if isinstance(measurement, Exception):
             raise measurement
         return measurement
@@ -257,11 +259,11 @@ def quick(**flags: str) -> Settings:
 
 
 async def watched(
-    *sources: Source, until: Callable[[str], bool], services: tuple[Service, ...] = ()
+    *sources: Source, wanted: Callable[[str], bool], services: tuple[Service, ...] = ()
 ) -> str:
-    """Run the loop until ``/metrics`` is as wanted; return it."""
+    """Run the loop until ``/metrics`` fulfils a condition; return the text."""
     async with watching(*sources, services=services) as url:
-        return await eventually(f"{url}/metrics", lambda _, text: until(text))
+        return await eventually(f"{url}/metrics", lambda _, text: wanted(text))
 
 
 @asynccontextmanager
@@ -281,7 +283,7 @@ async def watching(*sources: Source, services: tuple[Service, ...] = ()) -> Asyn
         await running
 
 
-SAYS = """
+LOGGING = """
 import logging, sys
 from exporter.log import LOG, set_up
 
@@ -293,20 +295,18 @@ for logger in (LOG, logging.getLogger("hpack.hpack"), logging.getLogger("asyncio
 
 
 @pytest.mark.parametrize(
-    ("level", "ours", "theirs"),
+    ("level", "own", "libraries"),
     [
         ("debug", ["debug", "info", "warning", "error"], ["info", "warning", "error"]),
         ("info", ["info", "warning", "error"], ["info", "warning", "error"]),
         ("error", ["error"], ["error"]),
     ],
 )
-def test_no_level_makes_libraries_tell_what_they_send(
-    level: str, ours: list[str], theirs: list[str]
-) -> None:
-    done = subprocess.run([sys.executable, "-c", SAYS, level], capture_output=True, text=True)
+def test_libraries_never_log_at_debug(level: str, own: list[str], libraries: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LOGGING, level], capture_output=True, text=True)
     assert re.findall('msg="(.*)"', done.stderr) == [
-        *(f"tokenslo {word}" for word in ours),
-        *(f"{name} {word}" for name in ("hpack.hpack", "asyncio") for word in theirs),
+        *(f"tokenslo {word}" for word in own),
+        *(f"{name} {word}" for name in ("hpack.hpack", "asyncio") for word in libraries),
     ]
 
 
@@ -322,7 +322,7 @@ async def test_each_problem_is_logged_when_it_begins_and_when_it_ends(
     part = SourceError("status", "answered 503")
     source = Scripted(down, down, down, good(), good(statistics=part), good(2.0, statistics=None))
     last = 'llm_kv_cache_utilization_ratio{model="llama",version="1"} 2.0\n'
-    text = await watched(source, until=lambda text: last in text)
+    text = await watched(source, wanted=lambda text: last in text)
     assert 'tokenslo_source_errors_total{kind="refused",source="scripted"} 3.0' in text
     assert messages(caplog) == [
         "reading scripted: nothing listens there",
@@ -337,7 +337,7 @@ async def test_a_slow_source_leaves_a_pause_between_its_scrapes() -> None:
 
     class Slow(Scripted):
         async def snapshot(self, now: float) -> Snapshot:
-            await asyncio.sleep(2 * quick().interval)
+            await asyncio.sleep(2 * quick().interval)  # a scrape that takes longer than that
             times.append((now, monotonic()))
             return await super().snapshot(now)
 
@@ -347,17 +347,17 @@ async def test_a_slow_source_leaves_a_pause_between_its_scrapes() -> None:
     assert min(pauses) >= 0.95 * sidecar_module.MIN_PAUSE * quick().interval
 
 
-async def test_a_defect_stops_nothing_and_is_logged_once_with_its_traceback(
+async def test_a_defect_in_a_source_is_logged_once_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = Scripted(ZeroDivisionError("oops"), ZeroDivisionError("oops"), good())
-    await watched(broken, until=lambda text: "llm_kv_cache_utilization_ratio" in text)
+    await watched(broken, wanted=lambda text: "llm_kv_cache_utilization_ratio" in text)
     [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert first.getMessage() == "reading scripted: internal error, please report it"
     assert first.exc_info
 
 
-async def test_a_defect_in_judging_objectives_does_not_stop_the_reading(
+async def test_a_defect_in_evaluating_objectives_does_not_stop_the_scrapes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def snapshot(value: float) -> Snapshot:
@@ -367,7 +367,7 @@ async def test_a_defect_in_judging_objectives_does_not_stop_the_reading(
 
     chat = service(objective("ttft"))
     source = Scripted(snapshot(1.0), snapshot(1.0), snapshot(2.0))
-    await watched(source, services=(chat,), until=lambda text: 'version="1"} 2.0' in text)
+    await watched(source, services=(chat,), wanted=lambda text: 'version="1"} 2.0' in text)
     [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert first.getMessage() == (
         "logging which objectives can be measured: internal error, please report it"
@@ -415,9 +415,7 @@ async def test_a_layer_is_logged_when_it_becomes_unready_and_when_it_is_ready_ag
     source = Scripted(*[loaded(True, 1.0)] * 3, *[loaded(False, 2.0)] * 5, loaded(True, 3.0))
     async with watching(source) as url:
         await eventually(f"{url}/metrics", lambda _, text: 'version="1"} 3.0' in text)
-        async with asyncio.timeout(10):
-            while len(messages(caplog)) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: len(messages(caplog)) >= 2)
     first, second = messages(caplog)
     assert first == "readiness of model llama: model llama is not ready: UNLOADING"
     assert second.startswith("readiness of model llama: works again; failed ")
@@ -426,8 +424,10 @@ async def test_a_layer_is_logged_when_it_becomes_unready_and_when_it_is_ready_ag
 async def test_objectives_are_logged_once_for_each_model(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tokenslo")
     chat = service(objective("kv_headroom"), selector={"cluster": "eu"})
-    source = Scripted(SourceError("refused", "nobody"), good(), good(model="b"), good(), good(2.0))
-    await watched(source, services=(chat,), until=lambda text: 'version="1"} 2.0' in text)
+    source = Scripted(
+        SourceError("refused", "nothing listens there"), good(), good(model="b"), good(), good(2.0)
+    )
+    await watched(source, services=(chat,), wanted=lambda text: 'version="1"} 2.0' in text)
     about_objectives = [line for line in messages(caplog) if line.startswith("objective")]
     note = f"KV-cache utilization: {METHODS['trtllm_iteration'].note}"
     assert about_objectives == [

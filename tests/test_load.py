@@ -1,4 +1,4 @@
-"""The load against a stand-in for Triton's generate_stream that does exactly what is asked."""
+"""The load generator against a fake of Triton's generate_stream with a fixed pace."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import pytest
 from aiohttp import web
 
 from lab.load import Load, LoadSettings, LoadSummary, running_load
+from tests.polling import until, wait_until
 
 FIRST = 0.04
 GAP = 0.01
 
-# One well-behaved client after the other, as fast as they can.
+# One client after another, each of which reads its stream to the end.
 STAYING = LoadSettings(
     rate=math.inf,
     at_once=1,
@@ -61,11 +62,6 @@ class PacedServer:
         finally:
             self.under_way -= 1
 
-    async def under_way_is(self, count: int) -> None:
-        async with asyncio.timeout(10):
-            while self.under_way != count:  # noqa: ASYNC110 - a stand-in need not be elegant
-                await asyncio.sleep(GAP)
-
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(status=400 if body.get("fail_after") == 0 else 200)
         response.content_type = "text/event-stream"
@@ -105,46 +101,50 @@ def outcomes(summary: LoadSummary) -> dict[str, int]:
     return {outcome: count for outcome, count in summary.outcomes.items() if count}
 
 
-async def test_it_measures_what_the_client_saw() -> None:
+async def test_load_measures_times_and_counts_of_its_clients() -> None:
     async with serving() as server:
+        started = time.monotonic()
         summary = await Load(server.url, STAYING).run()
+        elapsed = time.monotonic() - started
     assert outcomes(summary) == {"ok": 5}
     assert (summary.requests, summary.tokens) == (5, 20)
     assert summary.ttft is not None
     assert summary.gap is not None
     assert (summary.ttft.count, summary.gap.count) == (5, 15)
     assert FIRST <= summary.ttft.p50 <= summary.ttft.p95 <= summary.ttft.p99 <= summary.ttft.max
-    assert summary.ttft.max < FIRST + 1
-    assert GAP / 2 <= summary.gap.p50 < 5 * GAP
+    assert summary.ttft.max < elapsed - 4 * FIRST  # the other four wait for theirs
+    assert GAP / 2 <= summary.gap.p50 < elapsed / 8  # at least 8 of 15 gaps are as long
 
 
-async def test_clients_that_leave_are_told_apart_by_whether_they_had_a_token() -> None:
+async def test_client_disconnects_are_counted_by_whether_a_token_came() -> None:
     async with serving() as server:
-        early = await Load(server.url, replace(STAYING, leave_before_first_token=1)).run()
         late = await Load(server.url, replace(STAYING, leave_mid_stream=1, max_tokens=(100,))).run()
-        await server.under_way_is(0)
+        server.stuck = True
+        early = await Load(server.url, replace(STAYING, leave_before_first_token=1)).run()
+        # On a busy machine a client may disconnect before its request has reached the server.
+        await until(lambda: server.dropped == len(server.bodies))
     assert outcomes(early) == {"left_before_first_token": 5}
     assert early.ttft is None
     assert outcomes(late) == {"left_mid_stream": 5}
     assert late.tokens <= 5 * 50
-    assert server.dropped == 10
+    assert 5 <= server.dropped <= 10
 
 
-async def test_refusals_failures_and_timeouts_are_counted_as_such() -> None:
+async def test_refusals_failures_timeouts_and_unreachable_servers_are_counted() -> None:
     async with serving() as server:
         bad = await Load(server.url, replace(STAYING, bad=1)).run()
         failing = await Load(server.url, replace(STAYING, failing=1, requests=20)).run()
         server.stuck = True
         stuck = await Load(server.url, replace(STAYING, request_seconds=0.1)).run()
-    gone = await Load(server.url, STAYING).run()
+    stopped = await Load(server.url, STAYING).run()
     assert outcomes(bad) == {"rejected": 5}
     assert set(outcomes(failing)) == {"failed_before_first_token", "failed_mid_stream"}
     assert failing.requests == 20
     assert outcomes(stuck) == {"timeout": 5}
-    assert outcomes(gone) == {"unreachable": 5}
+    assert outcomes(stopped) == {"unreachable": 5}
 
 
-async def test_shares_rate_and_lengths_are_kept() -> None:
+async def test_load_has_the_configured_shares_rate_and_lengths() -> None:
     settings = replace(STAYING, rate=400, at_once=500, requests=400, bad=0.25, prompt_words=(5, 40))
     async with serving() as server:
         started = time.monotonic()
@@ -163,13 +163,13 @@ async def test_shares_rate_and_lengths_are_kept() -> None:
     assert all(body["stream"] for body in server.bodies)
 
 
-async def test_no_more_are_under_way_than_allowed() -> None:
+async def test_load_limits_requests_in_flight() -> None:
     async with serving() as server:
         await Load(server.url, replace(STAYING, at_once=3, requests=12)).run()
     assert server.most_under_way == 3
 
 
-async def test_it_ends_in_time_and_lets_the_last_ones_finish() -> None:
+async def test_load_ends_in_time_and_lets_the_last_requests_finish() -> None:
     async with serving() as server:
         settings = replace(STAYING, rate=50, at_once=50, seconds=0.3, requests=10_000)
         summary = await Load(server.url, settings).run()
@@ -177,28 +177,27 @@ async def test_it_ends_in_time_and_lets_the_last_ones_finish() -> None:
     assert outcomes(summary) == {"ok": len(server.bodies)}
 
 
-async def test_stopping_drops_what_is_under_way() -> None:
+async def test_stopping_a_load_cancels_requests_in_flight() -> None:
     async with serving() as server:
         server.stuck = True
         load = Load(server.url, STAYING)
         task = asyncio.create_task(load.run())
-        await server.under_way_is(1)
+        await until(lambda: server.under_way == 1)
         load.stop()
         summary = await asyncio.wait_for(task, 5)
-        await server.under_way_is(0)
+        await until(lambda: server.under_way == 0)
     assert summary.requests == 0
     load.stop()
 
 
-async def test_beside_runs_it_in_a_thread_and_stops_it() -> None:
+async def test_running_load_runs_in_a_thread_and_is_stopped() -> None:
     async with serving() as server:
 
         def watch() -> LoadSummary:
             with running_load(
                 Load(server.url, replace(STAYING, requests=10_000, at_once=4))
             ) as load:
-                while load.summary().requests < 5:
-                    time.sleep(GAP)
+                wait_until(lambda: load.summary().requests >= 5)
             return load.summary()
 
         summary = await asyncio.to_thread(watch)
@@ -210,6 +209,6 @@ async def test_beside_runs_it_in_a_thread_and_stops_it() -> None:
     "url",
     ["http://example.com:8000", "http://10.0.0.1:8000", "https://127.0.0.1:8000", "127.0.0.1:8000"],
 )
-def test_it_goes_nowhere_but_to_this_machine(url: str) -> None:
+def test_load_refuses_other_machines(url: str) -> None:
     with pytest.raises(ValueError, match="a load goes to http://127"):
         Load(url, STAYING)

@@ -1,4 +1,4 @@
-"""What is pushed: names, attributes, values and times; and what a bad receiver does not do."""
+"""OTLP export: names, attributes, values and times; and receivers that fail."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from exporter.web.otlp_genai import from_engines
 from exporter.web.view_families import families
 from slos.own_metrics import OWN_METRICS
 from slos.signals import SIGNALS
+from tests.polling import until
 from tests.views import FIRST_TOKEN, busy, measured, view
 
 BEGAN, NOW = 1_000, 5_000
@@ -142,12 +143,12 @@ def test_requests_that_a_tap_saw_have_the_boundaries_of_the_conventions() -> Non
     }
 
 
-def test_what_a_tap_measures_is_not_taken_from_the_view_again() -> None:
+def test_signals_that_a_tap_measures_are_exported_once() -> None:
     shown = view(measured("ttft", FIRST_TOKEN, "wire"), measured("e2e", FIRST_TOKEN))
     assert [one.signal for one in from_engines(shown, PROFILE)] == ["e2e"]
 
 
-def test_everything_keeps_its_name_and_labels() -> None:
+def test_metrics_without_a_convention_keep_their_names_and_labels() -> None:
     found = pushed(busy())
     assert point(found["llm.time_to_first_token"]).attributes == {"model": "llama", "version": "1"}
     assert found["llm.requests"].unit == "{request}"
@@ -165,7 +166,7 @@ def test_everything_keeps_its_name_and_labels() -> None:
     assert (only_mean.explicit_bounds, only_mean.bucket_counts, only_mean.sum) == ([], [10], 0.25)
 
 
-def test_signals_of_streams_keep_their_names_and_tell_the_tenant() -> None:
+def test_signals_of_streams_keep_their_names_and_have_the_tenant() -> None:
     streams = (("outcome", "ok"), ("phase", "complete"), ("tenant", "acme"))
     found = pushed(
         view(
@@ -267,7 +268,9 @@ def test_the_server_is_named_where_there_is_one() -> None:
     assert server_attributes([""]) == {}
 
 
-def test_who_sends_comes_from_the_standard_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resource_attributes_come_from_the_standard_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert resource("1.2.3").attributes["service.name"] == "tokenslo"
     assert resource("1.2.3").attributes["service.version"] == "1.2.3"
     assert resource("1.2.3").attributes["service.instance.id"] == socket.gethostname()
@@ -327,7 +330,7 @@ def test_a_series_that_is_new_starts_after_the_export_before() -> None:
     assert starts_of(starts, 4, 300) == 200
 
 
-def test_a_histogram_with_other_edges_is_another() -> None:
+def test_a_histogram_with_other_boundaries_has_a_new_start() -> None:
     starts = StartTimes(100)
     for at, edges, start in ((200, (0.1, float("inf")), 100), (300, (0.2, float("inf")), 200)):
         shown = view(measured("itl", Distribution(edges, (1.0, 2.0), 1.0)))
@@ -335,7 +338,7 @@ def test_a_histogram_with_other_edges_is_another() -> None:
         assert found.start_time_unix_nano == start
 
 
-def test_what_was_not_seen_for_an_hour_is_forgotten() -> None:
+def test_start_times_of_series_absent_for_an_hour_are_forgotten() -> None:
     hour = 3600 * 10**9
     starts = StartTimes(100)
     assert starts_of(starts, 5, 200) == 100
@@ -343,7 +346,7 @@ def test_what_was_not_seen_for_an_hour_is_forgotten() -> None:
     assert starts_of(starts, 5, 300 + hour) == 200 + hour
 
 
-# Receivers, good and bad
+# Receivers
 
 
 @contextmanager
@@ -396,19 +399,15 @@ def results(export: OtlpExport) -> dict[str, float]:
 
 
 async def settled(export: OtlpExport, count: int) -> None:
-    for _ in range(500):
-        found = results(export)
-        if found.get("ok", 0) + found.get("failed", 0) >= count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(results(export))
+    """Wait until at least ``count`` exports have succeeded or failed."""
+    await until(lambda: sum(results(export).get(kind, 0) for kind in ("ok", "failed")) >= count)
 
 
 async def close(export: OtlpExport) -> None:
     await export.close(busy_push())
 
 
-async def test_a_receiver_gets_everything_and_the_last_of_it(
+async def test_a_receiver_gets_all_metrics_and_a_last_export_on_close(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with receiver(status(200)) as (url, got):
@@ -434,7 +433,7 @@ async def test_a_receiver_gets_everything_and_the_last_of_it(
         assert not first_token.data_points[0].HasField("min")
 
 
-async def test_failures_are_told_once_and_so_is_their_end(
+async def test_failures_are_logged_once_and_so_is_recovery(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -476,7 +475,7 @@ async def test_a_redirect_is_no_delivery(
     assert f"the receiver responded {code}; give its final address" in caplog.messages[0]
 
 
-async def test_an_endless_answer_is_not_read() -> None:
+async def test_an_endless_response_is_not_read() -> None:
     sent = threading.Semaphore(0)
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -499,7 +498,7 @@ async def test_an_endless_answer_is_not_read() -> None:
     assert taken <= 64, "more than what kernels hold was read"
 
 
-async def test_nobody_waits_for_a_receiver_that_does_not_answer() -> None:
+async def test_close_does_not_wait_for_a_receiver_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
         export = OtlpExport(f"http://127.0.0.1:{silent.getsockname()[1]}", "1.2.3", SERVER)
         for _ in range(100):
@@ -508,7 +507,7 @@ async def test_nobody_waits_for_a_receiver_that_does_not_answer() -> None:
         await asyncio.wait_for(close(export), 60)
 
 
-async def test_nobody_waits_for_a_receiver_that_is_not_there() -> None:
+async def test_close_does_not_wait_for_a_missing_receiver() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     export = OtlpExport(url, "1.2.3", SERVER)
@@ -517,7 +516,7 @@ async def test_nobody_waits_for_a_receiver_that_is_not_there() -> None:
     assert "ok" not in results(export)
 
 
-async def test_a_defect_is_told_and_the_next_export_goes_out(
+async def test_a_defect_is_logged_and_the_next_export_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with receiver(status(200)) as (url, _):
