@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Any
 
 from rich import box
@@ -22,6 +21,7 @@ from lab.process import ServerError, get
 from lab.stack import Stack, StackSettings, running
 from promql.client import PrometheusError, query
 from promql.expr import vector
+from promql.http_client import HttpError
 from slos import names
 
 _REFRESH_SECONDS = 1.0
@@ -89,7 +89,7 @@ def _check(stack: Stack) -> None:
 
 def _state(stack: Stack, service: str) -> _DemoState | None:
     """Query sidecar, Prometheus and load; None if the sidecar has no models yet."""
-    with suppress(OSError, HTTPException, ValueError):
+    with suppress(HttpError, ValueError):
         status = json.loads(get(stack.sidecar.ports[0], "/", accept="application/json")[1])
         if status["models"]:
             slos, firing = _slos(stack, service)

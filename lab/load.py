@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import aiohttp
+
+from lab.quantiles import nearest_rank
 
 Outcome = Literal[
     "ok",
@@ -307,5 +308,4 @@ def _quantiles(seconds: array[float]) -> Quantiles | None:
     ordered = sorted(seconds[:])
     if not ordered:
         return None
-    rank = (ordered[ceil(q * len(ordered)) - 1] for q in (0.5, 0.95, 0.99, 1.0))
-    return Quantiles(len(ordered), *rank)
+    return Quantiles(len(ordered), *(nearest_rank(q, ordered) for q in (0.5, 0.95, 0.99, 1.0)))

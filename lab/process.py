@@ -7,19 +7,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Self, TypeVar
 
 from lab import process_supervisor
 from lab.toolchain import tail
+from promql.http_client import FetchLimits, HttpError, request
 
 HOST = "127.0.0.1"
 _PORT_ATTEMPTS = 5
 _POLL_SECONDS = 0.05
-_PROBE_SECONDS = 2.0
+_LIMITS = FetchLimits(timeout=2.0, max_bytes=64 * 1024 * 1024)
 
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
@@ -119,14 +120,14 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def get(port: int, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str]:
-    """Send a request to a local server, without a proxy; return status and text of the response."""
-    connection = HTTPConnection(HOST, port, timeout=_PROBE_SECONDS)
-    try:
-        connection.request(method, path, headers={"Accept": accept})
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    finally:
-        connection.close()
+    """Send a request to a local server, without a proxy; return status and text of the response.
+
+    Works inside an event loop too.  Raises promql.http_client.HttpError.
+    """
+    url, headers = f"http://{HOST}:{port}{path}", {"Accept": accept}
+    with ThreadPoolExecutor(1) as thread:
+        response = thread.submit(request, method, url, limits=_LIMITS, headers=headers).result()
+    return response.status, response.body.decode(errors="replace")
 
 
 def _keep(
@@ -168,7 +169,7 @@ def _keep(
 def _wait(server: ServerProcess, ready: str, deadline: float) -> None:
     end = time.monotonic() + deadline
     while time.monotonic() < end:
-        with suppress(OSError, HTTPException):
+        with suppress(OSError, HttpError):
             if _listens(server) and get(server.ports[0], ready)[0] == 200:
                 return
         if not server.alive:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
+
+from promql.http_client import (
+    NO_HEADERS,
+    FetchLimits,
+    Headers,
+    HttpError,
+    HttpResponse,
+    request,
+    split_credentials,
+)
 
 _MAX_BYTES = 32 * 1024 * 1024
+_CONNECT_SECONDS = 10.0
 _LONG = 4_000
-"""Characters from which a question goes into the body: proxies refuse long lines."""
-_TOO_MUCH = frozenset({413, 422, 503})
-"""How servers refuse what is too large for them: Prometheus and VictoriaMetrics by 422, for too
-many samples, and Prometheus by 503 what takes it too long."""
+"""Characters from which the query goes into the body: proxies refuse long request lines."""
+_TOO_LARGE = frozenset({413, 422, 503})
+"""Statuses of queries that are too large: Prometheus and VictoriaMetrics answer 422 to too many
+samples, and Prometheus 503 to an evaluation that takes too long."""
 
 
 class PrometheusError(Exception):
@@ -45,10 +52,6 @@ class Series:
     values: Mapping[float, float]
 
 
-Headers = Mapping[str, str]
-NO_HEADERS: Headers = MappingProxyType({})
-
-
 def query(
     base: str, expr: str, *, timeout: float = 5.0, headers: Headers = NO_HEADERS
 ) -> list[Sample]:
@@ -58,7 +61,7 @@ def query(
     the host; ``headers`` are added to the request.  ``timeout`` is in seconds.  Raises
     :class:`PrometheusError`.
     """
-    data = _ask(base, "query", {"query": expr}, timeout, headers)
+    data = _query(base, "query", {"query": expr}, timeout, headers)
     result = data["result"]
     if data["resultType"] == "scalar":
         return [Sample({}, float(result[1]))]
@@ -84,7 +87,7 @@ def query_range(
     succeed, else as :func:`query`.
     """
     params = {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)}
-    result = _ask(base, "query_range", params, timeout, headers)["result"]
+    result = _query(base, "query_range", params, timeout, headers)["result"]
     return [
         Series(one["metric"], {float(time): float(value) for time, value in one["values"]})
         for one in result
@@ -92,66 +95,59 @@ def query_range(
     ]
 
 
-def _ask(
+def _query(
     base: str, endpoint: str, params: Mapping[str, str], timeout: float, headers: Headers
 ) -> dict[str, Any]:
-    place, secret = _without_secret(base)
-    request = _request(place, endpoint, params, {**secret, **headers})
-    status = 200
+    address, authorization = _address(base)
+    secret = {"Authorization": authorization} if authorization else {}
+    response = _send(address, endpoint, params, timeout, {**secret, **headers})
+    refusal = QueryTooLargeError if response.status in _TOO_LARGE else PrometheusError
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 (http only)
-            body = response.read(_MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        with error:
-            status, body = error.code, error.read(_MAX_BYTES)
-    except TimeoutError as error:
-        message = f"Prometheus at {place} has not answered in {timeout:g} s"
-        raise QueryTooLargeError(message) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        why = error.reason if isinstance(error, urllib.error.URLError) else error
-        reason = getattr(why, "strerror", None) or why
-        raise PrometheusError(f"cannot reach Prometheus at {place}: {reason}") from error
-    if len(body) > _MAX_BYTES:
-        raise QueryTooLargeError(f"the answer of {place} is larger than {_MAX_BYTES >> 20} MiB")
-    refused = QueryTooLargeError if status in _TOO_MUCH else PrometheusError
-    try:
-        answer = json.loads(body)
-        if answer["status"] == "success":
-            return dict(answer["data"])
-        message = str(answer["error"])
+        document = json.loads(response.body)
+        if document["status"] == "success":
+            return dict(document["data"])
+        message = str(document["error"])
     except (ValueError, KeyError, TypeError) as error:
-        if status != 200:
-            words = f"{status} {http.client.responses.get(status, '')}".strip()
-            raise refused(f"{place} answered {words}") from error
-        raise PrometheusError(f"{place} did not answer like a Prometheus") from error
-    raise refused(f"Prometheus at {place} refused the query: {message}")
+        if response.status != 200:
+            raise refusal(f"{address} answered {_status(response.status)}") from error
+        raise PrometheusError(f"{address} did not answer like a Prometheus") from error
+    raise refusal(f"Prometheus at {address} refused the query: {message}")
 
 
-def _request(
-    place: str, endpoint: str, params: Mapping[str, str], headers: Headers
-) -> urllib.request.Request:
-    url = f"{place.rstrip('/')}/api/v1/{endpoint}"
-    text = urllib.parse.urlencode(params)
-    body = text.encode() if len(text) > _LONG else None
+def _send(
+    address: str, endpoint: str, params: Mapping[str, str], timeout: float, headers: Headers
+) -> HttpResponse:
+    url, text = f"{address.rstrip('/')}/api/v1/{endpoint}", urlencode(params)
+    limits = FetchLimits(timeout, _MAX_BYTES, connect=min(_CONNECT_SECONDS, timeout / 2))
     try:
-        return urllib.request.Request(  # noqa: S310 (http only)
-            url if body else f"{url}?{text}", body, {"User-Agent": "tokenslo", **headers}
+        if len(text) <= _LONG:
+            return request("GET", f"{url}?{text}", limits=limits, headers=headers, use_proxies=True)
+        form = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        return request(
+            "POST", url, limits=limits, headers=form, body=text.encode(), use_proxies=True
         )
+    except HttpError as error:
+        if error.kind == "timeout":
+            message = f"Prometheus at {address} has not answered in {timeout:g} s"
+            raise QueryTooLargeError(message) from error
+        if error.kind == "too_large":
+            message = f"the answer of {address} is larger than {_MAX_BYTES >> 20} MiB"
+            raise QueryTooLargeError(message) from error
+        raise PrometheusError(f"cannot reach Prometheus at {address}: {error.cause}") from error
     except ValueError as error:
-        raise PrometheusError(f"{place} is no address of a Prometheus: {error}") from None
+        raise PrometheusError(f"cannot reach Prometheus at {address}: {error}") from error
 
 
-def _without_secret(base: str) -> tuple[str, Headers]:
-    """Remove user and password from a URL, so that no message shows them."""
+def _status(status: int) -> str:
+    known = status in HTTPStatus._value2member_map_
+    return f"{status} {HTTPStatus(status).phrase}" if known else str(status)
+
+
+def _address(base: str) -> tuple[str, str]:
+    """Split user and password from a URL, so that no message shows them."""
     if not base.startswith(("http://", "https://")):
         raise PrometheusError(f"not an http(s) URL: {base}")
     try:
-        parts = urllib.parse.urlsplit(base)
+        return split_credentials(base)
     except ValueError as error:
         raise PrometheusError(f"that is no URL: {error}") from None
-    user, found, host = parts.netloc.rpartition("@")
-    if not found:
-        return base, {}
-    token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
-    place = urllib.parse.urlunsplit(parts._replace(netloc=host))
-    return place, {"Authorization": f"Basic {token}"}

@@ -7,14 +7,14 @@ comment.  The caller provides the measurements.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
 from math import inf
 from textwrap import wrap
 
 from promql.expr import decimal_text
+from promql.histogram import histogram_quantile
 from slos.durations import format_duration
 from slos.fields.values import API_VERSION
 from slos.indicators import FAILED, INDICATORS
@@ -189,7 +189,7 @@ def _latency(model: MeasuredModel, of: _Latency, threshold: Decimal) -> list[str
     else:
         within = seen.counts[seen.boundaries.index(float(threshold))] / total
         share = decimal_text(of.target * 100)
-        quantile = _quantile(float(of.target), seen.boundaries, seen.counts)
+        quantile = histogram_quantile(float(of.target), seen.boundaries, seen.counts)
         now = f"about {quantile:.3g} s" if quantile < inf else "beyond the last bucket boundary"
         comment = f"p{share} now {now}, {_count(total)} {events}{_little(total)}"
         comment += (
@@ -315,13 +315,3 @@ def _count(number: float) -> str:
 
 def _little(total: float) -> str:
     return " (too few to say much)" if total < _FEW else ""
-
-
-def _quantile(q: float, boundaries: Sequence[float], counts: Sequence[float]) -> float:
-    """Return the interpolated quantile; ``inf`` beyond the last finite boundary."""
-    rank = q * counts[-1]
-    below = pairwise(zip((0.0, *boundaries), (0.0, *counts), strict=True))
-    for (low, before), (high, upto) in below:
-        if upto >= rank and upto > before:
-            return inf if high == inf else low + (high - low) * (rank - before) / (upto - before)
-    return inf

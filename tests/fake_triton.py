@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from exporter.samples import Measurement, Missing, Snapshot
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton.triton_source import TritonSource
+from promql.http_client import FetchLimits
 from tests.fake_server import serving
 
 NO_MODELS = """\

@@ -137,6 +137,43 @@ def test_a_wrong_import_inside_the_sidecar_would_be_found(tmp_path: Path) -> Non
     ]
 
 
+# urllib.request is also the standard library's reader of proxy settings.
+OTHER_CLIENTS = {"http.client", "urllib3", "httpx", "urllib.request.urlopen"}
+ONE_CLIENT_EXCEPT = {
+    "exporter/web/otlp_session.py": "requests",  # the session of OpenTelemetry's exporter
+}
+
+
+def other_clients(root: Path) -> list[str]:
+    found = []
+    for package in (*MAY_IMPORT, "lab"):
+        for path in sorted((root / package).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+                names = [alias.name for alias in getattr(node, "names", ())]
+                imports = {module or "", *names, *(f"{module}.{each}" for each in names)}
+                wrong = imports & {*OTHER_CLIENTS, "requests"} - {ONE_CLIENT_EXCEPT.get(name)}
+                found += [f"{name}:{node.lineno} imports {each}" for each in sorted(wrong)]
+    return found
+
+
+def test_there_is_one_http_client_library() -> None:
+    assert other_clients(ROOT) == []
+
+
+def test_another_http_client_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab/x.py").write_text("import http.client\nfrom urllib.request import urlopen\n")
+    (tmp_path / "lab/y.py").write_text("from http.client import HTTPConnection\nimport requests\n")
+    assert other_clients(tmp_path) == [
+        "lab/x.py:1 imports http.client",
+        "lab/x.py:2 imports urllib.request.urlopen",
+        "lab/y.py:1 imports http.client",
+        "lab/y.py:2 imports requests",
+    ]
+
+
 def test_every_package_is_known() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {
         "tests",

@@ -19,7 +19,6 @@ from aiohttp import web
 from exporter.samples import Measurement, Snapshot
 from exporter.settings import load_settings
 from exporter.sources.factory import configured
-from exporter.sources.fetch import new_session
 from exporter.sources.probe import (
     ID,
     Probe,
@@ -32,6 +31,7 @@ from exporter.sources.probe import (
 )
 from exporter.sources.tap_source import TapSource
 from exporter.web.collector import expose
+from promql.http_client import new_session
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
 from tests.tcp_server import listening

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.served_models import ServedModels
 from exporter.sources.tap_source import TapSource
 from exporter.taps.process.child_process import TapProcess
@@ -16,6 +15,7 @@ from exporter.taps.process.messages import TapSettings
 from exporter.taps.tap import CaptureSpec, parse
 from lab import serve
 from lab.process import HOST
+from promql.http_client import FetchLimits
 from tests.fake_server import fake_server
 from tests.fake_triton import fake_triton, ready
 from tests.test_taps_process import eventually, port_of, total

@@ -10,15 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from exporter.samples import SourceError
-from exporter.sources.fetch import (
-    FetchLimits,
-    HttpResponse,
-    fetch,
-    new_session,
-    parse_json,
-    public,
-    receive,
-)
+from exporter.sources.fetch import fetch, parse_json, receive
+from promql.http_client import FetchLimits, HttpResponse, new_session, public
 from tests.tcp_server import listening
 
 LIMITS = FetchLimits(timeout=5.0, max_bytes=1000)

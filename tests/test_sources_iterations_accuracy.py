@@ -22,12 +22,12 @@ from exporter.samples import Distribution, Measurement
 from exporter.sources.trtllm.iterations.engine import EngineState as Told
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import report
-from exporter.store.last_minute import quantile
 from lab.engine import SimulatedEngine
 from lab.engine_events import EngineRequest
 from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.iteration_json import Json, records
 from lab.trtllm_serve.settings import ServeSettings
+from promql.histogram import histogram_quantile
 
 QUANTILES = (0.5, 0.9, 0.99)
 TOLERANCE = 0.10
@@ -173,7 +173,7 @@ def at(gaps: list[float], q: float) -> float:
 
 def rows(name: str, load: str, gaps: list[float], estimate: Distribution) -> Iterator[str]:
     for q in QUANTILES:
-        truth, guess = at(gaps, q), quantile(q, estimate)
+        truth, guess = at(gaps, q), histogram_quantile(q, estimate.boundaries, estimate.counts)
         yield (
             f"{name:24} {load:14} p{q * 100:<4g} {truth * 1000:9.2f} {guess * 1000:9.2f} "
             f"{guess / truth - 1:+8.1%}"
@@ -199,7 +199,10 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
         table += rows(name, load, one.gaps, estimate)
         for q in QUANTILES:
             truth = at(one.gaps, q)
-            if abs(quantile(q, estimate) - truth) > TOLERANCE * truth:
+            if (
+                abs(histogram_quantile(q, estimate.boundaries, estimate.counts) - truth)
+                > TOLERANCE * truth
+            ):
                 wrong.append((load, q))
         # Most gaps there were are in it, and none that was not.
         assert 0.9 * len(one.gaps) <= estimate.count <= len(one.gaps)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.iterations_source import (
     IterationsFileSource,
     IterationsSource,
     pause_for,
     served_model,
 )
+from promql.http_client import FetchLimits
 from tests.tcp_server import listening
 from tests.test_sources_iterations import Json, cpp, pytorch
 

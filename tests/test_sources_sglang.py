@@ -10,8 +10,8 @@ import pytest
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot, SourceError
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.sglang.sglang_source import SglangSource
+from promql.http_client import FetchLimits
 from slos.signals import MAIN_SIGNALS, SIGNALS
 from tests.fake_server import fake_server
 

@@ -20,12 +20,12 @@ from exporter.samples import Distribution, Measurement, Snapshot, SourceError
 from exporter.settings import load_settings
 from exporter.sockets import Listen
 from exporter.sources.factory import configured
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.traces import traces_source
 from exporter.sources.traces.forwarding import Forwarder
 from exporter.sources.traces.traces_source import TracesSource
 from exporter.sources.triton.trace_setting import TraceSetting, read_setting
 from exporter.store.store import Store
+from promql.http_client import FetchLimits
 from slos.errors import InvalidFile
 from tests.polling import until
 from tests.test_traces import as_protobuf, bodies, changed

@@ -17,7 +17,6 @@ from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import ParsedFamily
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.triton import model_repository, statistics_api, trtllm_backend
 from exporter.sources.triton.interpretation import TritonScrape, interpret
 from exporter.sources.triton.model_selection import ModelSelection
@@ -31,6 +30,7 @@ from exporter.sources.triton.triton_source import (
 from exporter.sources.triton.unavailable_signals import UNAVAILABLE
 from exporter.sources.unavailable import TAP_SIGNALS
 from exporter.store.store import Store
+from promql.http_client import FetchLimits
 from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_triton import (
     Handler,

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
+from promql.http_client import FetchLimits
 from slos.signals import COMPANIONS, MAIN_SIGNALS
 from tests.fake_server import FakeAnswer, FakeServer, cut, fake_server, status
 from tests.test_sources_request_timing import item

@@ -13,9 +13,9 @@ from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.text_parser import ParsedFamily
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.vllm import vllm_metrics
 from exporter.sources.vllm.vllm_source import VllmSource
+from promql.http_client import FetchLimits
 from slos.signals import COMPANIONS, LORA_LABELS, MAIN_SIGNALS
 from tests.fake_server import FakeAnswer, fake_server, status
 from tests.fake_triton import outcomes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from promql.client import Headers
+from promql.http_client import Headers
 
 prometheus_option = click.option(
     "--prometheus",

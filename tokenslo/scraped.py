@@ -76,7 +76,8 @@ def _body(place: str) -> bytes:
     import asyncio
 
     from exporter.samples import SourceError
-    from exporter.sources.fetch import FetchLimits, fetch, new_session
+    from exporter.sources.fetch import fetch
+    from promql.http_client import FetchLimits, new_session
 
     async def get() -> bytes:
         async with new_session() as session:

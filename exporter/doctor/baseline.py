@@ -10,8 +10,8 @@ from exporter.doctor.sidecar_client import read_sidecar
 from exporter.recording.label_limiter import OTHER
 from exporter.samples import Distribution, Labels, Measurement, Value
 from exporter.settings import load_settings
-from exporter.sources.fetch import FetchLimits
 from exporter.store.view import View
+from promql.http_client import FetchLimits
 from slos.initial_file import MeasuredModel, MeasuredSignal
 
 Key = tuple[str, str]

@@ -25,11 +25,11 @@ from exporter.samples import Measurement, ModelInfo, SourceError
 from exporter.settings import Settings, load_settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
-from exporter.sources.fetch import FetchLimits, public
 from exporter.sources.server_detection import TAP, DetectedServer, base, detect_servers
 from exporter.sources.tap_source import ON_THE_WIRE
 from exporter.store.store import Store
 from exporter.store.view import SignalState, View
+from promql.http_client import FetchLimits, public
 from slos.errors import InvalidFile, Problem
 from slos.indicators import INDICATORS
 from slos.model import Service

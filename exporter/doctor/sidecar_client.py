@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from exporter.samples import Distribution, Labels, ModelInfo, SourceError, Value
 from exporter.sources.exposition import text_parser
-from exporter.sources.fetch import FetchLimits, fetch, new_session, parse_json, public
+from exporter.sources.fetch import fetch, parse_json
 from exporter.store.view import SignalState, SourceState, View
+from promql.http_client import FetchLimits, new_session, public
 from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
 

@@ -8,7 +8,6 @@ from exporter.genai import PROFILES
 from exporter.recording.goodput import goodput_objectives
 from exporter.settings import Settings
 from exporter.sources import Source
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.probe import ID
 from exporter.sources.served_models import ServedModels
 from exporter.sources.sglang.sglang_source import SglangSource
@@ -20,6 +19,7 @@ from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.sources.vllm.vllm_source import VllmSource
 from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapSettings
+from promql.http_client import FetchLimits
 from slos.model import Service
 from slos.signals import TENANT
 from slos.thresholds import thresholds

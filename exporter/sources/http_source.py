@@ -10,15 +10,8 @@ import aiohttp
 from exporter.samples import ModelInfo, SourceError
 from exporter.sources import BaseSource
 from exporter.sources.exposition.by_model import ByModel
-from exporter.sources.fetch import (
-    FetchLimits,
-    HttpResponse,
-    fetch,
-    new_session,
-    parse_json,
-    public,
-    receive,
-)
+from exporter.sources.fetch import fetch, parse_json, receive
+from promql.http_client import FetchLimits, HttpResponse, new_session, public
 
 T = TypeVar("T")
 MAX_VERSION = 40

@@ -24,7 +24,8 @@ import aiohttp
 from exporter.families import MetricFamily, own_family
 from exporter.log import ProblemLog
 from exporter.samples import Measurement, Missing, Snapshot, SourceError
-from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
+from exporter.sources.fetch import fetch, parse_json
+from promql.http_client import FetchLimits, HttpResponse, new_session, public
 
 ID = f"tokenslo-probe-{secrets.token_hex(8)}"
 """The id of this process' probes; random, so that clients cannot imitate it."""

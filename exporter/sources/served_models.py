@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import aiohttp
 
 from exporter.samples import SourceError
-from exporter.sources.fetch import FetchLimits, fetch, new_session, parse_json
+from exporter.sources.fetch import fetch, parse_json
 from exporter.sources.triton import model_repository
 from exporter.taps.tap import ProxySpec, Spec
+from promql.http_client import FetchLimits, new_session
 
 INTERVAL = 30.0
 """Seconds between two requests to a server, once a server has listed a model."""

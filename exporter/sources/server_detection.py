@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from exporter.samples import SourceError
 from exporter.sources.exposition.by_model import NAMED_BY
-from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, new_session, parse_json, public
+from exporter.sources.fetch import fetch, parse_json
 from exporter.sources.sglang.sglang_source import ENABLE
 from exporter.sources.vllm.vllm_source import STATS
+from promql.http_client import FetchLimits, HttpResponse, new_session, public
 
 _ENDINGS = ("/prometheus/metrics", "/metrics", "/v1", "/v2")
 TAP = "tap"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from math import inf
 
 from exporter.samples import Distribution, Labels, Value
 from exporter.store.increase import increase_since
+from promql.histogram import histogram_quantile
 from slos.signals import Signal
 
 SPAN = 60.0
@@ -67,18 +67,6 @@ def label_texts(labels: Labels) -> list[str]:
     ]
 
 
-def quantile(q: float, distribution: Distribution) -> float:
-    """Return the interpolated quantile; ``inf`` beyond the last finite bucket boundary."""
-    rank = q * distribution.count
-    bounds = zip((0.0, *distribution.boundaries), distribution.boundaries, strict=False)
-    for (low, high), (before, through) in zip(
-        bounds, pairwise((0.0, *distribution.counts)), strict=True
-    ):
-        if through >= rank and through > before:
-            return inf if high == inf else low + (high - low) * (rank - before) / (through - before)
-    return inf
-
-
 def _rates(earlier: Mapping[Labels, Value], values: Mapping[Labels, Value], seconds: float) -> str:
     rates = []
     for labels, value in sorted(values.items()):
@@ -112,7 +100,7 @@ def _percentiles(
 
 
 def _percentile(q: float, distribution: Distribution, unit: str) -> str:
-    value = quantile(q, distribution)
+    value = histogram_quantile(q, distribution.boundaries, distribution.counts)
     text = (
         f">{_amount(distribution.boundaries[-2], unit)}"
         if value == inf

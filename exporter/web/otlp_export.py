@@ -46,9 +46,9 @@ from exporter.families import MetricFamily, own_family
 from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSeries, provider
 from exporter.log import ProblemLog
 from exporter.samples import Distribution, ModelInfo, Value
-from exporter.sources.fetch import public
 from exporter.store.increase import add_values
 from exporter.web.otlp_session import OtlpSession
+from promql.http_client import public
 
 Attributes = Mapping[str, str | int]
 Models = Sequence[ModelInfo]

@@ -6,7 +6,7 @@ from typing import Any
 
 import requests
 
-from exporter.sources.fetch import REDIRECTS
+from promql.http_client import REDIRECTS
 
 
 class OtlpSession(requests.Session):

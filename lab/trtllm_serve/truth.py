@@ -9,10 +9,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import repeat
-from math import ceil
 from typing import Any
 
 from lab.engine_events import EngineEvent
+from lab.quantiles import nearest_rank
 
 _KEPT = 200_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -72,4 +72,4 @@ def _quantiles(values: Iterable[float]) -> dict[str, float]:
     ordered = sorted(values)
     if not ordered:
         return {}
-    return {name: ordered[ceil(q * len(ordered)) - 1] for name, q in _QUANTILES.items()}
+    return {name: nearest_rank(q, ordered) for name, q in _QUANTILES.items()}

@@ -32,9 +32,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab import serve as look_alike
 from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
+from lab.quantiles import nearest_rank
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
 from lab.trtllm_serve.settings import ServeSettings
+from promql.histogram import histogram_quantile
 from tests import triton_models
 from tests.packet_capture import need_capture
 from tests.truth.crowd import UNKNOWN
@@ -353,17 +355,12 @@ def read(text: str) -> ServedMetrics:
 
 
 def quantile(q: float, buckets: Sequence[tuple[float, float]]) -> float:
-    """Return a quantile of a served histogram, interpolated inside its bucket."""
-    rank, low, below = q * buckets[-1][1], 0.0, 0.0
-    for edge, upto in buckets:
-        if upto >= rank:
-            return low + (edge - low) * (rank - below) / (upto - below)
-        low, below = edge, upto
-    raise AssertionError(buckets)
+    bounds, counts = zip(*buckets, strict=True)
+    return histogram_quantile(q, bounds, counts)
 
 
 def exact(q: float, values: Sequence[float]) -> float:
-    return sorted(values)[ceil(q * len(values)) - 1]
+    return nearest_rank(q, sorted(values))
 
 
 def nearest(q: float, values: Sequence[float], told: float) -> float:

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from alerts.backtest import Backtest, backtest, backtest_all_groups
 from alerts.backtest_report import as_json, as_text
 from alerts.history import PrometheusHistory
-from promql.client import Headers, PrometheusError, query_range
+from promql.client import PrometheusError, query_range
+from promql.http_client import Headers
 from slos.plan import Plan, plan
 from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.prometheus import headers_option, prometheus_option

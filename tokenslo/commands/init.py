@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from exporter.doctor.baseline import measure_baseline
-from exporter.sources.fetch import public
+from promql.http_client import public
 from slos.initial_file import text
 from tokenslo import output
 from tokenslo.servers import model_option, problems_of_command, timeout_option

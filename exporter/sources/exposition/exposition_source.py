@@ -11,7 +11,6 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.http_source import (
     MAX_MODELS,
     HttpSource,
@@ -23,6 +22,7 @@ from exporter.sources.http_source import (
     too_many,
 )
 from exporter.sources.unavailable import Unavailable, completed
+from promql.http_client import FetchLimits
 
 
 class ExpositionSource(HttpSource):

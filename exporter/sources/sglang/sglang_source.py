@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from exporter.samples import Measurement, Missing, ModelInfo
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.sglang import sglang_metrics
 from exporter.sources.unavailable import LORA, NEEDS_TAP, OBSERVE, TAP_SIGNALS, Unavailable
+from promql.http_client import FetchLimits
 
 ENABLE = "start SGLang with --enable-metrics"
 _NO_MEMORY = Unavailable(

@@ -14,7 +14,7 @@ from time import monotonic
 import aiohttp
 
 from exporter.samples import SourceError
-from exporter.sources.fetch import new_session, public
+from promql.http_client import new_session, public
 
 RETRYABLE = frozenset((429, 502, 503, 504))
 """Statuses after which a sender may retry (OTLP specification 1.5, OTLP/HTTP)."""

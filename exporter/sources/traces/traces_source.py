@@ -33,7 +33,6 @@ from exporter.samples import (
 )
 from exporter.sockets import Listen
 from exporter.sources import BaseSource
-from exporter.sources.fetch import CHUNK, FetchLimits
 from exporter.sources.http_source import HttpSource
 from exporter.sources.traces.forwarding import Forwarder
 from exporter.sources.traces.span_join import SpanJoiner, TracedRequest
@@ -46,6 +45,7 @@ from exporter.sources.traces.spans import (
 from exporter.sources.triton.trace_setting import PATH as SETTING_PATH
 from exporter.sources.triton.trace_setting import TraceSetting, read_setting
 from exporter.sources.unavailable import OBSERVE, TAP_SIGNALS, completed
+from promql.http_client import CHUNK, FetchLimits
 
 PATH = "/v1/traces"
 ALL, SAMPLED = "triton_trace", "triton_trace_sampled"

@@ -18,7 +18,7 @@ from exporter.sources.exposition.by_model import NAMED_BY, ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
-from exporter.sources.fetch import FetchLimits, HttpResponse, fetch, parse_json, public
+from exporter.sources.fetch import fetch, parse_json
 from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, duplicates, too_many
 from exporter.sources.triton import (
     model_repository,
@@ -30,6 +30,7 @@ from exporter.sources.triton.interpretation import TritonScrape, interpret
 from exporter.sources.triton.model_repository import ModelConfig, RepositoryEntry
 from exporter.sources.triton.model_selection import MAX_SHOWN, ModelSelection
 from exporter.sources.vllm import vllm_metrics
+from promql.http_client import FetchLimits, HttpResponse, public
 
 ENGINE_FAMILIES = trtllm_backend.FAMILIES | vllm_metrics.FAMILIES
 FAMILIES = request_metrics.FAMILIES | ENGINE_FAMILIES

@@ -19,13 +19,14 @@ from time import monotonic
 from exporter.background import Supervisor, TaskState, cancel
 from exporter.samples import Missing, ModelInfo, Snapshot, SourceError
 from exporter.sources import BaseSource
-from exporter.sources.fetch import FetchLimits, receive
+from exporter.sources.fetch import receive
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import HttpSource, Parts, attempt
 from exporter.sources.trtllm.iterations.engine import EngineState
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import GAUGES, report
+from promql.http_client import FetchLimits
 
 BACKEND = "trtllm-serve"
 

@@ -19,7 +19,6 @@ from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily
-from exporter.sources.fetch import FetchLimits, public
 from exporter.sources.file_tailer import FileTailer
 from exporter.sources.http_source import (
     HttpSource,
@@ -42,6 +41,7 @@ from exporter.sources.unavailable import (
     Unavailable,
     completed,
 )
+from promql.http_client import FetchLimits, public
 
 METRICS, TIMING = "/prometheus/metrics", "/perf_metrics"
 PATTERN = "perf_metrics-*.jsonl"

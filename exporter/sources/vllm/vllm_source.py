@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from exporter.samples import Measurement, Missing, ModelInfo
 from exporter.sources.exposition.by_model import ByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
-from exporter.sources.fetch import FetchLimits
 from exporter.sources.http_source import Parts, attempt
 from exporter.sources.unavailable import NEEDS_TAP, OBSERVE, TAP_SIGNALS, Unavailable
 from exporter.sources.vllm import vllm_metrics
+from promql.http_client import FetchLimits
 
 BACKEND = "vllm"
 
