@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-from alerts import cause_rules, rules
+from alerts import cause_rules, rules, sloth_rules
 from alerts.layout import document
 from slos.errors import Problem
 from slos.plan import Plan
@@ -51,7 +51,8 @@ def files(
     """Yield path and text of a service's rule files in a format: one, unless it is too large."""
     service = plan.service.service
     causes = cause_rules.groups(plan) if plan.alerts_on_causes else []
-    for kind, groups in (("", rules.groups(plan)), (_CAUSES, causes)):
+    sloth = sloth_rules.groups(plan, version=version) if "sloth" in plan.compat else []
+    for kind, groups in (("", rules.groups(plan)), (_CAUSES, causes), (_SLOTH, sloth)):
         if options.min_prometheus == "3":
             groups = [_lifted(group) for group in groups]
         bodies = _BODIES[form](plan, kind, groups, options) if groups else ()
@@ -77,15 +78,22 @@ def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
             )
 
 
-def further(service: str) -> str:
-    """Return a glob pattern of the further files of a large service."""
-    return f"alerts/{service}.{_NAMES['operator']}-*.yaml"
+def optional(service: str, formats: Iterable[Format]) -> Iterator[str]:
+    """Yield glob patterns of the files in these formats that not every service has."""
+    for form in formats:
+        yield f"alerts/{service}{_SLOTH}.{_NAMES[form]}*.yaml"
+        if form == "operator":  # the further files of a large service
+            yield f"alerts/{service}.{_NAMES[form]}-*.yaml"
 
 
 _MOST_RULES = 20
 """Mimir's default limit of rules per group."""
-_CAUSES = ".causes"
-_ABOUT = {"": "the SLOs of", _CAUSES: "causes of burning SLOs of"}
+_CAUSES, _SLOTH = ".causes", ".sloth"
+_ABOUT = {
+    "": "the SLOs of",
+    _CAUSES: "causes of burning SLOs of",
+    _SLOTH: "Sloth's recorded series of",
+}
 _Bodies = Iterator[tuple[str, Mapping[str, object]]]
 _NAMES: Mapping[Format, str] = {
     "prometheus": "rules",

@@ -61,9 +61,17 @@ def alert_labels(
     return {
         **names.series_labels(plan.service.service, planned.objective.name),
         **planned.labels,
+        **_compat_labels(plan, planned, tier),
         **getattr(planned.alerting, tier).labels,
         **more,
     }
+
+
+def _compat_labels(plan: Plan, planned: PlannedObjective, tier: str) -> dict[str, str]:
+    if "sloth" not in plan.compat:
+        return {}
+    ids = names.sloth_labels(plan.service.service, planned.objective.name)
+    return {**ids, "sloth_severity": tier}
 
 
 def target_labels(plan: Plan, planned: PlannedObjective) -> dict[str, str]:

@@ -42,6 +42,7 @@ class StackSettings:
 
     ``model`` configures Triton's model; the load must use the protocol of the ``engine``.
     ``output`` also gets a folder ``run`` with logs and data of the servers, emptied each time.
+    ``generate`` are further arguments of ``tokenslo generate``.
     """
 
     slo: Path
@@ -51,6 +52,7 @@ class StackSettings:
     load: LoadSettings
     prometheus: bool = True
     engine: EngineName = "triton"
+    generate: tuple[str, ...] = ()
 
     @property
     def run(self) -> Path:
@@ -95,7 +97,7 @@ def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
     with ExitStack() as stack:
         stack.enter_context(claimed(settings.run))
         say("generating rules, dashboards and runbooks")
-        tokenslo("generate", settings.slo, "-o", settings.output)
+        tokenslo("generate", settings.slo, "-o", settings.output, *settings.generate)
         say(f"starting {ENGINES[settings.engine]}")
         served = _triton(home, settings) if home else _trtllm_serve(settings)
         stack.enter_context(served.server)
@@ -188,12 +190,12 @@ def _sidecar(served: ModelServer, settings: StackSettings, tap: int) -> ServerPr
 
 
 def _prometheus(program: Path, sidecar: ServerProcess, settings: StackSettings) -> Prometheus:
-    rules = settings.output / f"alerts/{settings.service}.rules.yaml"
+    rules = sorted((settings.output / "alerts").glob(f"{settings.service}.*rules.yaml"))
     return prometheus.start(
         program,
         settings.run / "prometheus",
         scrape={"tokenslo": f"{sidecar.url}/metrics"},
-        rules=[_hurried(rules, settings.run)],
+        rules=[_hurried(each, settings.run) for each in rules],
         interval=_PACE,
     )
 

@@ -47,6 +47,15 @@ def series_labels(service: str, objective: str) -> dict[str, str]:
     return {"service": service, "slo": objective}
 
 
+def sloth_labels(service: str, objective: str) -> dict[str, str]:
+    """Return the labels that identify an objective on the series and alerts of Sloth."""
+    return {
+        "sloth_id": f"{service}-{objective}",
+        "sloth_service": service,
+        "sloth_slo": objective,
+    }
+
+
 def goodput_objective(service: str, objective: str) -> str:
     """Return the value of the label ``objective`` of goodput counters."""
     return f"{service}/{objective}"

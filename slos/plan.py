@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
+from typing import Literal
 
 from promql.expr import decimal_text, equal, selector_text
 from slos import names
@@ -27,6 +28,9 @@ from slos.indicators import (
 )
 from slos.model import Alerting, Objective, PolicyStep, Service, TierName
 from slos.queries import Scope
+
+Compat = Literal["sloth"]
+COMPATS: tuple[Compat, ...] = ("sloth",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ class Plan:
 
     ``alerts_on_causes`` is false if the plan of another service has the same cause alerts.
     ``needed`` are the signals that its objectives, and those of other services on the same servers,
-    require.
+    require.  ``compat`` names the tools whose series and labels are generated as well.
     """
 
     service: Service
@@ -174,6 +178,7 @@ class Plan:
     dashboard_url: str
     needed: tuple[str, ...] = ()
     alerts_on_causes: bool = True
+    compat: tuple[Compat, ...] = ()
 
     @property
     def scope(self) -> Scope:

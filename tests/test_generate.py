@@ -467,3 +467,31 @@ def test_what_a_killed_run_has_left_is_no_obstacle():
     left.write_text("half")
     assert run("chat.yaml", "-o", "out") == 0
     assert not left.exists()
+
+
+def test_compat_adds_series_of_the_tool_and_without_it_removes_them(capsys):
+    assert run("chat.yaml", "-o", "out", "--only", "alerts", "--compat", "sloth", "-q") == 0
+    compat = tree()
+    rules = yaml.safe_load(compat["alerts/chat.sloth.rules.yaml"])["groups"]
+    assert [group["name"] for group in rules] == [
+        "chat/first-token/sloth",
+        "chat/availability/sloth",
+    ]
+    alerts = [
+        rule
+        for group in yaml.safe_load(compat["alerts/chat.rules.yaml"])["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    assert {alert["labels"]["sloth_severity"] for alert in alerts} == {"page", "ticket"}
+    assert {alert["labels"]["sloth_slo"] for alert in alerts} == {"first-token", "availability"}
+    assert run("chat.yaml", "-o", "out", "--only", "alerts") == 0
+    assert "removed out/alerts/chat.sloth.rules.yaml" in capsys.readouterr().out
+    assert "sloth" not in "".join(tree().values())
+
+
+def test_an_unknown_tool_to_be_compatible_with_is_refused(capsys):
+    assert run("chat.yaml", "-o", "out", "--compat", "pyrra") == 2
+    error = capsys.readouterr().err
+    assert "'--compat': 'pyrra' is not 'sloth'" in error
+    assert not Path("out").exists()

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,11 +26,13 @@ from lab.repository import ModelSettings
 from lab.stack import Stack, StackSettings
 from promql.client import query
 from slos.signals import SIGNALS
+from tests import sloth_dashboards
 from tests.polling import wait_until
 from tokenslo.commands.demo import EXAMPLE
 
 pytestmark = pytest.mark.needs("triton", "prometheus")
 
+WINDOWS = sloth_dashboards.WINDOWS[:-1]
 # What Grafana fills in.
 VARIABLES = {"$__rate_interval": "1m", "$version": ".*", "$instance": ".*"}
 # Half a minute until the first time slice ends, then rules that build on rules.
@@ -49,6 +52,7 @@ def demo(output: Path) -> Iterator[Stack]:
         output=output,
         model=ModelSettings(first_response_buckets_ms=(100, 250, 500, 800, 1000, 2500, 10000)),
         load=LoadSettings(seconds=math.inf),
+        generate=("--compat", "sloth"),
     )
     with stack.running(settings, print) as running:
         yield running
@@ -101,6 +105,19 @@ def test_every_recording_rule_and_dashboard_query_returns_data(demo: Stack, outp
     }
     assert len(recorded) > 30
     queries = recorded | dashboard_queries(output)
+    assert eventually_all_with_data(demo.prometheus.url, queries) == set()
+
+
+def test_every_query_of_sloths_dashboards_returns_data(demo: Stack) -> None:
+    assert demo.prometheus
+    queries = {
+        *sloth_dashboards.OVERVIEW.values(),
+        *sloth_dashboards.variables().values(),
+        # The month's budget sums whole hours, and a demo lasts minutes: see test_sloth_compat.py.
+        *sloth_dashboards.detail("chat", "availability", datetime.now(UTC).month).values(),
+        # The example's period is 28 days, Sloth's default of 30d is a choice in its dashboard.
+        *sloth_dashboards.error_ratios("chat", "availability", (*WINDOWS, "4w")).values(),
+    }
     assert eventually_all_with_data(demo.prometheus.url, queries) == set()
 
 

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import TypeVar
 import click
 
 from alerts import mixin as mixins
-from alerts.formats import FORMATS, RELEASES, Format, Options, Release, further, unsupported
+from alerts.formats import FORMATS, RELEASES, Format, Options, Release, optional, unsupported
 from alerts.layout import HEADER
 from slos.document import STDIN
 from slos.errors import InvalidFile
-from slos.plan import Plan, once_per_model, plan
+from slos.plan import COMPATS, Compat, Plan, once_per_model, plan
 from slos.schema import nearest
 from tokenslo import output
 from tokenslo.files import files_argument, libraries_option, load_all
@@ -139,6 +140,13 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     help="Label of the operator's resource, such as release=prometheus; repeatable.",
 )
 @click.option("--mixin", is_flag=True, help=f"Also write {mixins.PATH}, a Jsonnet mixin.")
+@click.option(
+    "--compat",
+    type=click.Choice(COMPATS),
+    multiple=True,
+    help="Also record the series, and add the alert labels, that dashboards of this tool read; "
+    "repeatable.",
+)
 @metrics_option
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 with a diff if files are not current."
@@ -154,6 +162,7 @@ def generate(
     namespace: str,
     labels: dict[str, str],
     mixin: bool,
+    compat: tuple[Compat, ...],
     metrics: tuple[str, ...],
     check: bool,
     quiet: bool,
@@ -163,8 +172,8 @@ def generate(
     A FILE may be a folder, whose YAML, JSON and Jsonnet files are read, or - for standard input.
 
     Nothing is written unless all files are valid. Only changed files are written, each as a whole.
-    Generated files that are no longer needed are removed: runbook pages of former alerts, and
-    further files of a service that has become smaller.
+    Generated files that are no longer needed are removed: runbook pages of former alerts, further
+    files of a service that has become smaller, and rules for a tool that --compat no longer names.
     """
     if mixin:
         _check_mixin(kinds, formats)
@@ -175,7 +184,7 @@ def generate(
         )
     services = load_all(files, libraries)
     check_served(services, series(metrics))
-    plans = once_per_model(map(plan, services))
+    plans = [replace(each, compat=compat) for each in once_per_model(map(plan, services))]
     options = Options(formats, min_prometheus, namespace, labels)
     if problems := [problem for each in plans for problem in unsupported(each, options)]:
         raise InvalidFile(problems)
@@ -250,8 +259,9 @@ def _may_be_stale(
     if "runbooks" in kinds:
         runbooks = importlib.import_module("runbooks")
         yield f"{runbooks.folder(service)}/*.md", runbooks.HEADER
-    if "alerts" in kinds and "operator" in formats:
-        yield further(service), HEADER
+    if "alerts" in kinds:
+        for pattern in optional(service, formats):
+            yield pattern, HEADER
 
 
 def _begins(path: Path, header: str) -> bool:
