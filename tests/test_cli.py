@@ -81,8 +81,8 @@ def test_every_command_exists_and_has_help(name: str) -> None:
         (("exprter",), "tokenslo: No such command 'exprter'. Did you mean 'exporter'? "),
         (("x" * 100_000,), "tokenslo: No such command 'xxx"),
         (
-            ("generate", "--outptu", "x"),
-            "tokenslo generate: No such option '--outptu'. Did you mea",
+            ("generate", "--outputt", "x"),
+            "tokenslo generate: No such option '--outputt'. Did you me",
         ),
         (
             ("generate", "a", "-o", "b", "--only", "alert"),
