@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from aiohttp import web
@@ -34,6 +35,7 @@ from exporter.web.collector import expose
 from promql.http_client import new_session
 from slos.errors import InvalidFile
 from tests.fake_triton import FakeTriton, config, fake_triton
+from tests.polling import until
 from tests.tcp_server import listening
 from tests.views import view
 
@@ -178,16 +180,29 @@ async def test_a_model_with_unknown_inputs_is_left_alone() -> None:
     assert (model.sent, text) == ([], "")
 
 
-async def test_one_request_at_a_time_and_no_more_often_than_the_interval() -> None:
-    model = Model(delay=0.05)
-    async with serving(model) as fake:
+async def test_probes_are_sent_one_at_a_time_and_an_interval_apart() -> None:
+    running, overlaps, sent = 0, 0, 0
+
+    async def slow(request: web.Request) -> web.Response:
+        nonlocal running, overlaps, sent
+        sent += 1
+        overlaps += running > 0
+        running += 1
+        await asyncio.sleep(0.15 if sent < 3 else 0)  # at first longer than the interval
+        running -= 1
+        return web.Response(body=TOKEN)
+
+    async with serving(Model()) as fake:
+        fake.instead["/v2/models/chat/generate_stream"] = slow
         probe = Probe(
-            "chat", of_triton(fake.url), interval=0.2, timeout=1.0, produced_since=lambda _: False
+            "chat", of_triton(fake.url), interval=0.1, timeout=5.0, produced_since=lambda _: False
         )
-        running = asyncio.create_task(probe.run())
-        await asyncio.sleep(0.5)
-        running.cancel()
-    assert len(model.sent) == 3
+        started = monotonic()
+        task = asyncio.create_task(probe.run())
+        await until(lambda: sent == 8)
+        task.cancel()
+    assert overlaps == 0
+    assert monotonic() - started > 7 * 0.1
 
 
 def measurement(signal: str, model: str = "chat") -> Measurement:

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lab import process
 from lab.process import HOST, ServerError, ServerProcess, get, serve
+from tests.polling import wait_until
 
 # Ends with the whole group or not at all: it and its child ignore SIGTERM.
 STUBBORN = """
@@ -27,7 +28,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRe
 
 # Starts a server, says which, and holds it until it is killed or interrupted.
 HOLDER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_process import start_pages
@@ -36,8 +37,8 @@ with start_pages(Path({folder!r})) as server:
         print(server.pid, flush=True)
         time.sleep(300)
     except KeyboardInterrupt:
-        time.sleep(0.3)
-        print("alive" if server.alive else "dead", flush=True)
+        reached = os.getpgid(server.pid) == os.getpgrp()
+        print("dead" if reached or not server.alive else "alive", flush=True)
 print("stopped", flush=True)
 """
 
@@ -55,15 +56,6 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def soon(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.fixture
@@ -99,7 +91,7 @@ def test_an_error_in_its_block_stops_it(tmp_path: Path) -> None:
 def test_its_own_end_is_noticed_and_stopping_it_again_is_harmless(tmp_path: Path) -> None:
     with start_pages(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
-        assert soon(lambda: not server.alive)
+        wait_until(lambda: not server.alive)
         server.stop()
     assert server.exit_code == 128 + signal.SIGKILL
 
@@ -115,7 +107,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     assert time.monotonic() - started >= 0.3
     assert server.exit_code == 128 + signal.SIGKILL
     assert not runs(server.pid)
-    assert soon(lambda: not runs(child))
+    wait_until(lambda: not runs(child))
 
 
 def test_no_server_outlives_the_death_of_its_holder(holder: subprocess.Popen[str]) -> None:
@@ -125,7 +117,7 @@ def test_no_server_outlives_the_death_of_its_holder(holder: subprocess.Popen[str
         assert runs(pid)
         holder.kill()
         holder.wait()
-        assert soon(lambda: not runs(pid))
+        wait_until(lambda: not runs(pid))
 
 
 def test_ctrl_c_is_the_holders_to_handle(holder: subprocess.Popen[str]) -> None:

@@ -136,7 +136,7 @@ async def test_what_follows_a_head_is_not_part_of_it(head: bytes) -> None:
 async def test_a_server_that_is_connected_is_reachable_however_busy_the_loop_is() -> None:
     def hold_up(direction: Direction, data: bytes) -> None:
         if scene.observers[0].fed[direction] != REQUEST:
-            time.sleep(0.4)
+            time.sleep(0.4)  # blocks the loop for longer than a connection may take
 
     async with proxied(
         lambda: LoggingObserver(on_feed=hold_up), limits=ProxyLimits(connect_seconds=0.2)

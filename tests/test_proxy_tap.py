@@ -12,7 +12,8 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -23,6 +24,7 @@ from tests.polling import until
 from tests.proxy_setup import (
     ANSWER,
     REQUEST,
+    SOON,
     LoggingObserver,
     ProxySetup,
     on_loop,
@@ -83,28 +85,28 @@ async def test_answers_are_passed_on_before_they_are_looked_at_and_requests_afte
 async def test_sends_small_pieces_at_once_and_finds_out_about_dead_peers() -> None:
     async with proxied() as scene:
         await scene.pair()
-        transports = [each.get_extra_info("socket") for each in _transports()]
-        assert len(transports) == 2
-        for each in transports:
+        found = 0
+        for each in _sockets_of(scene):
+            found += 1
             assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        assert found == 2
 
 
-def _transports() -> list[asyncio.Transport]:
-    import gc
-
-    from exporter.taps.proxy.connection import ClientConnection
-    from exporter.taps.proxy.upstream_connection import UpstreamConnection
-
-    found = []
-    gc.collect()  # connections of earlier tests
-    for each in gc.get_objects():
-        if isinstance(each, UpstreamConnection):
-            found.append(each.transport)
-        elif isinstance(each, ClientConnection):
-            found.append(each._client)
-    return [each for each in found if not each.is_closing()]
+def _sockets_of(scene: ProxySetup) -> Iterator[socket.socket]:
+    """Yield the proxy's connected sockets, which are in this process, by their ports."""
+    server_port = scene.server.getsockname()[1]
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # no socket, or not connected
+            each = socket.socket(fileno=int(link.name))
+            try:
+                if each.family == socket.AF_INET:
+                    own, peer = each.getsockname()[1], each.getpeername()[1]
+                    if own == scene.tap.port or peer == server_port:
+                        yield each
+            finally:
+                each.detach()
 
 
 # A slow reader.
@@ -133,9 +135,8 @@ async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later()
 
         before = _resident()
         sending = asyncio.create_task(send())
-        await asyncio.sleep(0.5)
-        stuck_at, began = sent, monotonic()
-        await asyncio.sleep(0.3)
+        stuck_at, began = await _until_still(lambda: sent), monotonic()
+        await asyncio.sleep(0.5)  # the time that the client does not read
         assert sent == stuck_at, "the server is still read from"
         assert stuck_at < 40 * MIB, "only the kernel's buffers hold what nobody reads"
         assert _resident() - before < 4 * MIB
@@ -154,6 +155,16 @@ async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later()
         assert notes[0].not_read < monotonic() - began + 1
 
 
+async def _until_still(count: Callable[[], int]) -> int:
+    """Return a count once it has not changed for 0.3 s; fail if it always does."""
+    async with asyncio.timeout(SOON):
+        while True:
+            before = count()
+            await asyncio.sleep(0.3)  # the period that is measured
+            if before == count() > 0:
+                return before
+
+
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -165,11 +176,9 @@ async def test_a_server_that_stops_reading_stops_the_client() -> None:
         loop = asyncio.get_running_loop()
         body = random.Random(3).randbytes(30 * MIB)
         sending = asyncio.create_task(loop.sock_sendall(client, body))
-        await asyncio.sleep(0.4)
+        held = await _until_still(lambda: len(scene.observers[0].fed[CLIENT]))
         assert not sending.done()
-        held = len(scene.observers[0].fed[CLIENT])
-        await asyncio.sleep(0.2)
-        assert len(scene.observers[0].fed[CLIENT]) == held < len(body)
+        assert held < len(body)
         assert await receive(server, len(body)) == body
         await sending
         assert scene.observers[0].not_read == 0.0, "that is about clients"
@@ -242,7 +251,7 @@ async def _serve(
     written_after_the_end = 0
     try:
         for number in range(chunks):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the pace of the server
             if number == first and go_on:
                 await go_on.wait()
             if measurement.done():
@@ -286,10 +295,14 @@ CLIENT_PROGRAM = """
 import socket, sys, time
 client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 client.sendall(bytes.fromhex(sys.argv[2]))
+size = int(sys.argv[4])
+while len(client.recv(size, socket.MSG_PEEK)) < size:
+    time.sleep(0.01)
 if sys.argv[3] == "reading":
-    while client.recv(65536):
-        print("reading", flush=True)
-print("not reading", flush=True)
+    client.recv(size)
+print("received", flush=True)
+while sys.argv[3] == "reading" and client.recv(65536):
+    pass
 time.sleep(60)
 """
 
@@ -307,13 +320,13 @@ async def test_the_server_sees_a_killed_client_as_it_would_without_the_proxy(hab
                 str(port),
                 REQUEST.hex(),
                 habit,
+                str(3 * len(CHUNK)),
                 stdout=asyncio.subprocess.PIPE,
             )
             go_on = asyncio.Event()
             serving = asyncio.create_task(_serve(await scene.accept(), 40, 3, go_on))
             assert process.stdout
             await process.stdout.readline()
-            await asyncio.sleep(0.1)
             process.send_signal(signal.SIGKILL)
             await process.communicate()
             go_on.set()
@@ -358,9 +371,16 @@ async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, CHUNK)
         await until(lambda: "client gone" in scene.observers[0].events)
-        await asyncio.sleep(0.02)
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            server.send(CHUNK)
+
+        def is_reset() -> bool:
+            with suppress(BlockingIOError):
+                try:
+                    server.send(CHUNK)
+                except (ConnectionResetError, BrokenPipeError):
+                    return True
+            return False
+
+        await until(is_reset)
 
 
 @on_loop()
@@ -370,7 +390,7 @@ async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
         sending = asyncio.create_task(
             asyncio.get_running_loop().sock_sendall(client, bytes(64 * MIB))
         )
-        await asyncio.sleep(0.3)
+        await _until_still(lambda: len(scene.observers[0].fed[CLIENT]))
         assert not sending.done()
         sending.cancel()
         await asyncio.wait([sending])
@@ -395,12 +415,12 @@ async def test_the_client_sees_the_server_end_as_it_would_without_the_proxy(
             server = await scene.accept()
             await receive(server, len(REQUEST))
             await asyncio.get_running_loop().sock_sendall(server, sent)
-            await asyncio.sleep(0.02)
+            assert await receive(client, len(sent)) == sent  # a reset could overtake it
             end(server)
             seen.append(await receive_all(client))
             client.close()
         assert seen[1] == seen[0]
-        assert seen[1] == (sent, "reset" if end is reset else "end")
+        assert seen[1] == (b"", "reset" if end is reset else "end")
         first = "server lost" if end is reset else "server ended"
         await until(lambda: scene.observers[0].events[:1] == [first])
         await until(lambda: scene.tap.traffic().connections == 0)

@@ -43,7 +43,7 @@ async def http_server(
         try:
             for token in TOKENS:
                 await response.write(token)
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # the pace of the server
         except (ConnectionError, asyncio.CancelledError):
             ends.append("left")
             raise

@@ -7,7 +7,9 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, process_time
 
@@ -309,7 +311,6 @@ async def test_more_connections_than_the_limit_are_told_to_come_back() -> None:
         assert await receive_all(server) == (b"", "end")
         server.close()
         await until(lambda: scene.tap.traffic().connections == 1)
-        await asyncio.sleep(0.05)
         await scene.pair()
 
 
@@ -321,8 +322,8 @@ async def test_a_head_may_come_in_pieces_and_costs_the_server_nothing_until_it_i
         head, body = REQUEST[:-2], REQUEST[-2:]
         for byte in head[:-1]:
             await loop.sock_sendall(client, bytes((byte,)))
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # let the proxy read each byte by itself
+        await until(lambda: scene.observers and scene.observers[0].fed[CLIENT] == head[:-1])
         scene.server.settimeout(0)
         with pytest.raises(BlockingIOError):
             scene.server.accept()
@@ -361,7 +362,8 @@ async def test_requests_may_take_longer_than_their_heads() -> None:
         lambda: LoggingObserver(live=1), limits=ProxyLimits(head_seconds=0.1)
     ) as scene:
         client, server = await scene.pair()
-        await asyncio.sleep(0.3)
+        await scene.client(b"GET / HTTP/1.1\r\n")  # connects later, so its time is up later
+        await until(lambda: scene.refused() == {"head_time": 1})
         await asyncio.get_running_loop().sock_sendall(server, ANSWER)
         assert await receive(client, len(ANSWER)) == ANSWER
 
@@ -374,7 +376,9 @@ async def test_only_connections_without_a_request_are_idle() -> None:
         scene.observers[0].live = 1
         await loop.sock_sendall(server, ANSWER)
         assert await receive(client, len(ANSWER)) == ANSWER
-        await asyncio.sleep(0.4)
+        idle, idle_server = await scene.pair()
+        await loop.sock_sendall(idle_server, ANSWER)
+        assert await receive_all(idle) == (ANSWER, "end")
         assert scene.tap.traffic().connections == 1
         scene.observers[0].live = 0
         assert await receive_all(client) == (b"", "end")
@@ -418,33 +422,44 @@ async def test_it_survives_having_no_descriptors_left(kind: str) -> None:
             for _ in range(160):
                 with suppress(ConnectionResetError):  # there are too many already
                     clients.append(await connect(listening))
-            await asyncio.sleep(0.3)
-            before = _cpu_seconds(process.pid)
-            await asyncio.sleep(0.5)
-            assert _cpu_seconds(process.pid) - before < 0.2
+            await until(partial(_rests, process.pid))
             for each in clients:
                 each.close()
-            await _until_served(listening, scene)
+            async with _answering(scene):
+                await until(partial(_is_served, listening))
         finally:
             process.kill()
             _, errors = await process.communicate()
         assert (b"lowered to 50 connections" in errors) == (errors != b"")
 
 
-async def _until_served(port: int, scene: ProxySetup) -> None:
-    """Ask again until the proxy has taken in that its clients have left."""
-    deadline = monotonic() + SOON
-    loop = asyncio.get_running_loop()
-    while True:
-        with suppress(ConnectionError), await connect(port) as client:
-            await loop.sock_sendall(client, REQUEST)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    server, _ = await loop.sock_accept(scene.server)
-                with server:
-                    assert await receive(server, len(REQUEST)) == REQUEST
-                    return
-        assert monotonic() < deadline
+async def _rests(pid: int) -> bool:
+    """Return whether a process uses little CPU for a second, far less than a busy loop would."""
+    before = _cpu_seconds(pid)
+    await asyncio.sleep(1)  # the period that is measured
+    return _cpu_seconds(pid) - before < 0.1
+
+
+@asynccontextmanager
+async def _answering(scene: ProxySetup) -> AsyncIterator[None]:
+    """Answer the request of every connection that the proxy opens to the server."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readexactly(len(REQUEST))
+            writer.write(ANSWER)
+            await writer.drain()
+
+    async with await asyncio.start_server(serve, sock=scene.server):
+        yield
+
+
+async def _is_served(port: int) -> bool:
+    """Return whether a new client gets an answer."""
+    with suppress(ConnectionError), await connect(port) as client:
+        await asyncio.get_running_loop().sock_sendall(client, REQUEST)
+        return await receive(client, len(ANSWER)) == ANSWER
+    return False
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -522,7 +537,7 @@ async def test_doing_nothing_costs_nothing() -> None:
         clients = [await scene.pair() for _ in range(20)]
         for client, _ in clients[:10]:
             client.close()
-        await asyncio.sleep(0.1)
+        await until(lambda: sum("client ended" in each.events for each in scene.observers) == 10)
         began = process_time()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # the period that is measured
         assert process_time() - began < 0.1

@@ -176,13 +176,12 @@ async def _hold(scene: ProxySetup, steps: list[Step], *, direct: bool) -> tuple[
         if what == "end":
             sides[who].shutdown(socket.SHUT_WR)
         elif what == "reset":
-            await asyncio.sleep(0.02)  # what was sent before is there
             reset(sides[who])
         else:
             assert isinstance(what, bytes)
             await loop.sock_sendall(sides[who], what)
             assert await receive(sides[other], len(what)) == what
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # so that an end arrives alone, not with what follows
     ends = []
     for side in (client, server):
         try:

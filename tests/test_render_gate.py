@@ -88,7 +88,7 @@ async def test_event_loop_serves_while_the_gate_is_closed(time: list[float]) -> 
     gate = RenderGate(lambda: time[0])
     with gate.rendering():
         opened = asyncio.create_task(gate.opened())
-        await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(lambda: "served") == "served"
         assert not opened.done()
     await opened
 

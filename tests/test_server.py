@@ -252,7 +252,7 @@ async def test_those_who_ask_while_it_renders_share_the_result() -> None:
         return make
 
     waiting = [asyncio.create_task(renderer.render("a", prepare)) for _ in range(5)]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # let all of them begin
     waiting[0].cancel()
     go.set()
     results = await asyncio.gather(*waiting, return_exceptions=True)

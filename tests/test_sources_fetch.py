@@ -42,7 +42,7 @@ def says(*pieces: bytes, pause: float = 0.0) -> Talk:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause)  # the pace of the server
 
     return talk
 

@@ -20,6 +20,7 @@ from exporter.sources.trtllm.iterations_source import (
     served_model,
 )
 from promql.http_client import FetchLimits
+from tests.polling import until
 from tests.tcp_server import listening
 from tests.test_sources_iterations import Json, cpp, pytorch
 
@@ -163,8 +164,11 @@ class TestSlowServers:
             assert fake.asked == 1
             fake.answer = None
             release.set()
-            await asyncio.sleep(0.1)
-            assert value(await reader.snapshot(2.0), "output_tokens") == 4
+
+            async def is_read() -> bool:
+                return value(await reader.snapshot(2.0), "output_tokens") == 4
+
+            await until(is_read)
 
     async def test_a_long_hold_is_told_and_takes_the_gauges_but_not_the_counts(self) -> None:
         now = 100.0
@@ -198,7 +202,7 @@ class TestSlowServers:
             for start in range(0, len(body), 400):
                 writer.write(body[:-10][start : start + 400])
                 await writer.drain()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # let the source read each part by itself
             await writer.wait_closed()
 
         async with fake_serve(answer=drip) as fake, source(fake, hold=0.4) as reader:
@@ -367,11 +371,11 @@ class TestReadPause:
 
     async def test_a_closed_source_asks_no_more(self) -> None:
         async with fake_serve() as fake:
+            before = asyncio.all_tasks()
             async with source(fake) as reader:
                 await reader.snapshot(0.0)
-            asked = fake.asked
-            await asyncio.sleep(1.2)
-            assert fake.asked == asked
+                assert asyncio.all_tasks() > before
+            await until(lambda: asyncio.all_tasks() == before)
 
 
 @pytest.mark.parametrize(

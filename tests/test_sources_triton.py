@@ -62,7 +62,7 @@ def answers(status: int, body: str = "") -> Handler:
 
 
 async def hangs(_: web.Request) -> web.StreamResponse:
-    await asyncio.sleep(5)
+    await asyncio.sleep(5)  # longer than any time-out here
     return web.Response()
 
 

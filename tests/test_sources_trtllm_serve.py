@@ -192,7 +192,7 @@ class TestTiming:
             response = web.StreamResponse()
             await response.prepare(request)
             await response.write(json.dumps([item(), item()]).encode()[:-1])
-            await asyncio.sleep(2)
+            await asyncio.sleep(2)  # longer than the time-out
             return response
 
         server = answers(finished(0))
@@ -348,7 +348,7 @@ class TestFaults:
             await response.prepare(request)
             for _ in range(20):
                 await response.write(b" ")
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # the pace of the server
             return response
 
         server = answers(capture("1.1"))

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from exporter.taps.process.messages import (
 )
 from slos.errors import InvalidFile
 from slos.signals import MAIN_SIGNALS, SIGNALS
+from tests.polling import until
 from tests.tcp_server import listening
 
 ROOT = Path(__file__).parent.parent
@@ -121,14 +123,6 @@ async def stream(port: int, tokens: int = 3) -> None:
         assert (await answer.read()).count(b"data:") == tokens + 1
 
 
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    for _ in range(400):
-        if await is_so():
-            return
-        await asyncio.sleep(0.025)
-    raise AssertionError("it never was so")
-
-
 async def tells(one: TapSource, anything: bool) -> bool:
     """Say whether a source tells anything now, or whether it does not."""
     with suppress(SourceError):
@@ -145,10 +139,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def has_ended(pid: int) -> bool:
-    return gone(pid)
-
-
 def children(pid: int) -> list[int]:
     """Return those that run taps."""
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -162,14 +152,7 @@ def _runs_taps(pid: str) -> bool:
 
 
 async def child_of(pid: int) -> int:
-    found: list[int] = []
-
-    async def is_there() -> bool:
-        found[:] = children(pid)
-        return bool(found)
-
-    await eventually(is_there)
-    return found[0]
+    return (await until(lambda: children(pid)))[0]
 
 
 # The source
@@ -195,12 +178,14 @@ def total(snapshot: Snapshot, signal: str) -> float:
 
 async def until_streams(one: TapSource, count: int) -> Snapshot:
     """Read until the taps have told of so many streams."""
-    async with asyncio.timeout(10):
-        while True:
-            snapshot = await one.snapshot(0.0)
-            if total(snapshot, "streams") >= count:
-                return snapshot
-            await asyncio.sleep(0.02)
+
+    async def reported() -> Snapshot | None:
+        snapshot = await one.snapshot(0.0)
+        return snapshot if total(snapshot, "streams") >= count else None
+
+    snapshot = await until(reported)
+    assert snapshot
+    return snapshot
 
 
 def shown(families: tuple[MetricFamily, ...], tap: str) -> dict[str, float]:
@@ -220,7 +205,7 @@ async def settled(one: TapSource, tap: str) -> None:
         await one.snapshot(0.0)
         return shown(one.families(), tap)["connections"] == 0
 
-    await eventually(is_so)
+    await until(is_so)
 
 
 async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstream) -> None:
@@ -284,7 +269,7 @@ async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upst
             return await bad("max_gap_slo_events") == await bad("goodput") == 1
 
         async with streaming(port) as answer:
-            await eventually(is_counted)
+            await until(is_counted)
             assert total(await one.snapshot(0.0), "requests") == 0, "it has not ended"
             upstream.go.set()
             await answer.read()
@@ -352,17 +337,17 @@ async def test_a_process_that_is_killed_is_started_again(
             async def is_live() -> bool:
                 return total(await one.snapshot(0.0), "live_streams") == 1
 
-            await eventually(is_live)
+            await until(is_live)
             os.kill(await child_of(os.getpid()), signal.SIGKILL)
 
-            await eventually(lambda: tells(one, False))
+            await until(lambda: tells(one, False))
             with pytest.raises(SourceError) as down:
                 await one.snapshot(0.0)
             assert down.value.kind == "ended"
             assert "the tap process was killed by SIGKILL" in str(down.value)
             upstream.go.set()
 
-        await eventually(lambda: tells(one, True))
+        await until(lambda: tells(one, True))
         await stream(port)
         await until_streams(one, 0)
         snapshot = await until_streams(one, 1)
@@ -495,18 +480,26 @@ async def sidecar(upstream: Upstream, *more: str) -> AsyncIterator[tuple[Process
         line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
         match = START.fullmatch(line)
         assert match, line or (await process.communicate())[1].decode()
-        found: list[str] = []
+        url = match[1]
 
-        async def is_told() -> bool:
-            found[:] = re.findall(r'_connections\{tap="(.*)"\}', await get(f"{match[1]}/metrics"))
-            return bool(found)
+        async def taps() -> list[str]:
+            return re.findall(r'_connections\{tap="(.*)"\}', await get(f"{url}/metrics"))
 
-        await eventually(is_told)
-        yield process, match[1], port_of(found[0])
+        yield process, url, port_of((await until(taps))[0])
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+async def is_closed(port: int) -> bool:
+    """Return whether nothing accepts connections on a port."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionError:  # refused, or closed before it was accepted
+        return True
+    writer.close()
+    return False
 
 
 async def get(url: str) -> str:
@@ -522,21 +515,13 @@ async def test_it_lets_streams_end_and_serves_metrics_meanwhile(upstream: Upstre
             await answer.content.readuntil(b"\n\n")
             process.terminate()
 
-            async def is_closed() -> bool:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except ConnectionError:  # refused, or closed while it waited to be taken
-                    return True
-                writer.close()
-                return False
-
-            await eventually(is_closed)
+            await until(partial(is_closed, port))
             live = 'llm_live_streams{model="chat",version=""} 1.0\n'
 
             async def is_shown() -> bool:
                 return live in await get(f"{url}/metrics")
 
-            await eventually(is_shown)
+            await until(is_shown)
             upstream.go.set()
             assert (await answer.read()).endswith(b"data: [DONE]\n\n")
         _, errors = await asyncio.wait_for(process.communicate(), 10)
@@ -553,7 +538,7 @@ async def test_who_asks_twice_does_not_wait(upstream: Upstream) -> None:
             async with streaming(port) as answer:
                 await answer.content.readuntil(b"\n\n")
                 process.send_signal(signal.SIGINT)
-                await asyncio.sleep(0.3)
+                await until(partial(is_closed, port))
                 assert process.returncode is None
                 process.send_signal(signal.SIGINT)
                 await asyncio.wait_for(process.communicate(), 5)
@@ -568,12 +553,12 @@ async def test_streams_outlive_a_sidecar_that_is_killed(upstream: Upstream) -> N
         async with streaming(port) as answer:
             await answer.content.readuntil(b"\n\n")
             process.kill()
-            await eventually(lambda: has_ended(process.pid))
-            await asyncio.sleep(0.3)
+            await until(lambda: gone(process.pid))
+            await until(partial(is_closed, port))
             assert not gone(child)
             upstream.go.set()
             assert (await answer.read()).endswith(b"data: [DONE]\n\n")
-        await eventually(lambda: has_ended(child))
+        await until(lambda: gone(child))
 
 
 async def test_a_port_that_is_taken_is_one_line_and_exit_code_2(upstream: Upstream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from prometheus_client.utils import floatToGoString
 from exporter.families import MetricFamily, Series
 from exporter.samples import Distribution
 from exporter.web.text_format import MAX_HEADS, UNITS, TextWriter
+from tests.traced_memory import traced_memory
 
 TEXT = st.text(max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "é", "\U0001f600"])
 LABELS = st.dictionaries(st.sampled_from(["model", "version", "a", "z", "outcome"]), TEXT)
@@ -76,32 +78,39 @@ def test_the_text_is_prometheus_clients(shown: list[MetricFamily]) -> None:
         )
 
 
-def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_heads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.web.text_format.MAX_HEADS", 10)
     assert MAX_HEADS > 10
     writer = TextWriter()
-    for number in range(100):
-        family = MetricFamily("llm_requests", "counter", "", (({"model": str(number)}, 1.0),))
-        writer.render([family], openmetrics=False)
-        assert len(writer._heads) <= 10
+
+    def family(number: int) -> MetricFamily:
+        pair = {"model": "m" * 1_000 + str(number % 10), "version": "v" * 1_000 + str(number // 10)}
+        return MetricFamily("llm_requests", "counter", "", ((pair, 1.0),))
+
+    with traced_memory() as held:
+        for number in range(20):
+            writer.render([family(number)], openmetrics=False)
+        before = held()
+        for number in range(20, 100):
+            writer.render([family(number)], openmetrics=False)
+        assert held() - before < 40 * 2_000  # of 80 new heads of 2,000 bytes
 
 
-def test_only_families_whose_values_change_are_written_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written: list[str] = []
-    lines = TextWriter._lines
+def test_only_families_whose_values_change_are_written_again() -> None:
+    written: set[str] = set()
 
-    def counted(writer: TextWriter, family: MetricFamily) -> Iterable[str]:
-        written.append(family.name)
-        return lines(writer, family)
+    class ReadLabels(dict[str, str]):
+        def items(self) -> Any:
+            written.add(self["of"])
+            return {"model": "a"}.items()
 
-    monkeypatch.setattr(TextWriter, "_lines", counted)
     writer = TextWriter()
-    for value in (1.0, 2.0):
-        still = MetricFamily("llm_memory_bytes", "gauge", "", (({"model": "a"}, 1.0),))
-        moving = MetricFamily("llm_requests", "counter", "", (({"model": "a"}, value),))
+    for value, expected in ((1.0, {"memory", "requests"}), (2.0, {"requests"}), (2.0, set())):
+        written.clear()
+        labels = ReadLabels(of="memory"), ReadLabels(of="requests")
+        still = MetricFamily("llm_memory_bytes", "gauge", "", ((labels[0], 1.0),))
+        moving = MetricFamily("llm_requests", "counter", "", ((labels[1], value),))
         text = writer.render([still, moving], openmetrics=False).decode()
         assert f'llm_requests_total{{model="a"}} {value}\n' in text
         assert 'llm_memory_bytes{model="a"} 1.0\n' in text
-    assert written == ["llm_memory_bytes", "llm_requests", "llm_requests"]
+        assert written == expected

@@ -323,27 +323,38 @@ def test_halves_that_never_come_are_given_up_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("limits", "models", "roots"),
     [
-        SpanJoinLimits(models=10),
-        SpanJoinLimits(roots=10),
-        SpanJoinLimits(gaps=10),
-        SpanJoinLimits(remembered=10),
+        (SpanJoinLimits(), 100, 100),
+        (SpanJoinLimits(models=10), 10, 100),
+        (SpanJoinLimits(roots=10), 100, 10),
+        (SpanJoinLimits(gaps=10), 100, 10),
     ],
 )
-def test_memory_is_bounded(limits: SpanJoinLimits) -> None:
+def test_joiner_keeps_only_the_newest_halves(
+    limits: SpanJoinLimits, models: int, roots: int
+) -> None:
     joiner = SpanJoiner(limits)
     for number in range(1, 101):
         joiner.add(model(number), 0.0)
         joiner.add(root(*http(10, 20), number=1000 + number), 0.0)
-    held = len(joiner._models), len(joiner._roots), joiner._gaps, len(joiner._done)
-    assert held[0] <= limits.models
-    assert held[1] <= limits.roots
-    assert held[2] <= limits.gaps
-    assert held[3] <= limits.remembered
-    assert joiner.lost == 200 - held[0] - held[1]
-    # The newest are kept.
-    assert joiner.add(root(*http(10), number=100), 0.0)
+    assert joiner.lost == 200 - models - roots
+    held = [n for n in range(1, 101) if joiner.add(model(1000 + n), 0.0)]
+    assert held == list(range(101 - roots, 101))
+    held = [n for n in range(1, 101) if joiner.add(root(*http(10), number=n), 0.0)]
+    assert held == list(range(101 - models, 101))
+
+
+def test_joiner_remembers_only_the_newest_requests() -> None:
+    joiner = SpanJoiner(SpanJoinLimits(remembered=10))
+
+    def is_counted(number: int) -> bool:
+        joiner.add(model(number), 0.0)
+        return joiner.add(root(*http(10), number=number), 0.0) is not None
+
+    assert all(map(is_counted, range(1, 101)))
+    assert not any(map(is_counted, range(91, 101)))
+    assert is_counted(90)
 
 
 # Exports that are wrong

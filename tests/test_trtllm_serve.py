@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
@@ -25,6 +25,7 @@ from lab.load import Load, LoadSettings, running_load
 from lab.process import HOST
 from lab.trtllm_serve.flags import read_flags, write_flags
 from lab.trtllm_serve.settings import RELEASES, ServeSettings
+from tests.polling import wait_until
 
 PATIENCE = 20.0
 QUICK = EngineSettings(step_seconds=0.005, sequence_seconds=0.0005, context_token_seconds=0.0001)
@@ -101,13 +102,6 @@ def serving(
 ) -> Iterator[ServeClient]:
     with serve.start(folder, settings, engine) as server:
         yield ServeClient(server.ports[0])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.02)
 
 
 # Requests
@@ -222,11 +216,11 @@ def test_a_client_that_leaves_is_noticed_late_and_a_stream_leaves_no_sample(
             assert response
             assert response.readline().startswith(b"data: ")
         with client.leaving(stream=False, max_tokens=2000):
-            time.sleep(0.1)
+            time.sleep(0.1)  # the server shows no sign of it before it ends
         with client.leaving(stream=True, max_tokens=200, prompt="a " * 900):
             pass
-        until(lambda: len(client.json("/lab/truth")["requests"]) == 3)
-        until(lambda: ("trtllm_request_success_total", "cancelled") in client.samples())
+        wait_until(lambda: len(client.json("/lab/truth")["requests"]) == 3)
+        wait_until(lambda: ("trtllm_request_success_total", "cancelled") in client.samples())
         samples, truth = client.samples(), client.json("/lab/truth")
     assert [request["finish_reason"] for request in truth["requests"]] == ["cancelled"] * 3
     streamed = truth["requests"][0]
@@ -255,11 +249,11 @@ def test_up_to_1_1_a_read_ends_only_when_the_engine_is_idle(tmp_path: Path) -> N
     with serving(tmp_path, RELEASES["1.1"]) as client:
         assert client.json("/metrics") == []
         load = Load(f"http://{HOST}:{client.port}", replace(LOAD, seconds=1.5))
+        started = time.monotonic()
         with running_load(load):
-            time.sleep(0.5)
-            started = time.monotonic()
+            wait_until(lambda: load.summary().requests)
             found = client.json("/metrics")
-        assert time.monotonic() - started > 1.0 + 1.9
+        assert time.monotonic() - started > 1.5 + 1.9
         assert client.json("/metrics") == []
     assert [record["iter"] for record in found] == list(range(1, len(found) + 1))
     assert found[-1]["numActiveRequests"] == found[-1]["numCompletedRequests"]
@@ -484,8 +478,9 @@ def test_perf_metrics_are_read_once_and_only_the_newest_are_kept(tmp_path: Path)
 
 
 @pytest.mark.parametrize("protocol", ["completions", "chat"])
-def test_clients_see_what_really_happened(tmp_path: Path, protocol: Any) -> None:
-    with serving(tmp_path, ServeSettings()) as client:
+def test_truth_is_what_clients_measure(tmp_path: Path, protocol: Any) -> None:
+    slow = replace(QUICK, step_seconds=0.05)  # so that scheduling delays are small beside a gap
+    with serving(tmp_path, ServeSettings(), slow) as client:
         load = Load(f"http://{HOST}:{client.port}", replace(LOAD, protocol=protocol))
         summary = asyncio.run(load.run())
         truth = client.json("/lab/truth")
@@ -521,7 +516,7 @@ def test_clients_of_the_load_fail_and_leave_here_too(tmp_path: Path) -> None:
     )
     with serving(tmp_path, ServeSettings()) as client:
         summary = asyncio.run(Load(f"http://{HOST}:{client.port}", mixed).run())
-        until(lambda: client.samples()["trtllm_request_success_total", "length"] > 0)
+        wait_until(lambda: client.samples()["trtllm_request_success_total", "length"] > 0)
         samples = client.samples()
     seen = {outcome for outcome, count in summary.outcomes.items() if count}
     assert seen == {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import accumulate
@@ -25,6 +25,7 @@ from exporter.web.collector import expose
 from exporter.web.text_format import TextWriter
 from exporter.web.warm_up import WarmUp
 from tests.test_exporter_command import Scripted, watched
+from tests.traced_memory import traced_memory
 
 CACHED = (
     (view_families, "_measured_labels"),
@@ -108,18 +109,14 @@ def survey_of(*models: str) -> Snapshot:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return what is rendered from now on: the thread, and the model of a label set or a head."""
+    """Return what is rendered from now on: the thread, and the labels that it sorts or writes."""
     found: list[tuple[str, str]] = []
 
-    def recorded(original: Callable[..., Any], position: int) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            found.append((threading.current_thread().name, str(arguments[position])))
-            return original(*arguments)
+    def items(labels: LabelSet) -> Any:
+        found.append((threading.current_thread().name, str(labels)))
+        return dict.items(labels)
 
-        return call
-
-    monkeypatch.setattr(LabelSet, "__init__", recorded(LabelSet.__init__, 1))
-    monkeypatch.setattr(text_format, "_head", recorded(text_format._head, 1))
+    monkeypatch.setattr(LabelSet, "items", items)
     return found
 
 
@@ -165,8 +162,11 @@ def test_threads_share_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_format, "MAX_HEADS", 50)
     shared = TextWriter()
 
+    def labels(number: int) -> LabelSet:
+        return LabelSet({"model": f"{number % 20:01000}", "version": f"{number // 20:01000}"})
+
     def differs(seed: int) -> bool:
-        series = tuple((LabelSet({"model": str(seed + n)}), float(n)) for n in range(20))
+        series = tuple((labels(seed + n), float(n)) for n in range(20))
         shown = [MetricFamily("llm_requests", "counter", "", series)]
         text = shared.render(shown, openmetrics=True)
         return text != TextWriter().render(shown, openmetrics=True)
@@ -174,8 +174,10 @@ def test_threads_share_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with ThreadPoolExecutor(4) as threads:
-            assert not any(threads.map(differs, range(400)))
+        with ThreadPoolExecutor(4) as threads, traced_memory() as held:
+            assert not any(threads.map(differs, range(50)))
+            before = held()
+            assert not any(threads.map(differs, range(50, 400)))
+            assert held() - before < 350 * 1_000  # of 350 new heads of 2,000 bytes
     finally:
         sys.setswitchinterval(interval)
-    assert shared._cached == sum(map(len, shared._heads.values())) <= 50
