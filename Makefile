@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: test test-long lint demo bench examples clean
+.PHONY: test test-long lint demo bench examples screenshots clean
 
 # File by file in four processes, because many tests wait for servers; then, with nothing beside
 # them, the tests that measure times, unless ALONE is empty.
@@ -39,8 +39,12 @@ examples: $(READY)
 	$(BIN)/tokenslo schema > docs/reference/slo.schema.json
 	$(BIN)/python -m tools.docs
 
+# Needs npm and Chromium.
+screenshots: $(READY)
+	$(BIN)/python -m tests.render.dashboard_screenshots screenshots
+
 clean:
-	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist
+	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist screenshots tests/render/grafana/node_modules tests/render/grafana/dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
