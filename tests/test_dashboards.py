@@ -1,4 +1,4 @@
-"""The dashboard: what it asks Prometheus, and whether Grafana knows what it is told."""
+"""The generated dashboard: its queries, panels and compatibility with Grafana."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ QUERIES = [
 
 
 @pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_every_query_asks_only_for_what_is_served(panel, expr):
+def test_every_query_reads_existing_metrics_and_labels(panel, expr):
     assert selectors(expr)
     assert unknown(expr) == []
 
 
 @pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_rates_are_of_counters_and_counters_are_only_seen_through_rates(panel, expr):
+def test_counters_are_read_by_rates_and_rates_are_of_counters(panel, expr):
     for each in selectors(expr):
         rated = each.functions[-1:] == ["rate"]
         assert rated == (each.metric in COUNTERS)
@@ -73,7 +73,7 @@ def test_utilizations_are_neither_added_up_nor_averaged_over_instances(panel, ex
 
 
 @pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_engine_signals_are_the_services_and_follow_the_variables(panel, expr):
+def test_engine_signals_have_the_selector_and_the_variables(panel, expr):
     for each in selectors(expr):
         if each.metric.startswith("llm_"):
             assert {"model", "namespace", "version", "instance"} <= each.labels
@@ -119,8 +119,8 @@ def test_every_indicator_shows_its_own_signal(indicator):
     board = dashboard(plan)["panels"]
     start = next(i for i, p in enumerate(board) if p["title"].startswith(objective(indicator).name))
     end = next(i for i, p in enumerate(board) if i > start and p["type"] == "row")
-    asked = " ".join(t["expr"] for p in board[start + 1 : end] for t in p["targets"])
-    assert SIGNALS[plan.objectives[0].indicator.signals[0]].metric in asked
+    queries = " ".join(t["expr"] for p in board[start + 1 : end] for t in p["targets"])
+    assert SIGNALS[plan.objectives[0].indicator.signals[0]].metric in queries
 
 
 def test_burn_panels_link_to_the_runbooks_of_their_alerts():
@@ -140,13 +140,13 @@ def test_burn_panels_link_to_the_runbooks_of_their_alerts():
     ]
 
 
-def test_without_a_runbook_address_nothing_is_linked():
+def test_without_a_runbook_url_panels_have_no_links():
     board = dashboard(example(objective("ttft"), runbooks=""))
     assert all(panel.get("links", []) == [] for panel in board["panels"])
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_every_panel_says_what_it_is_in_which_unit_and_asks_the_chosen_data_source(panel):
+def test_every_panel_has_a_description_a_unit_and_the_chosen_data_source(panel):
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     assert panel["title"]
     assert panel["description"].endswith(".")
@@ -195,19 +195,19 @@ def test_the_reader_chooses_data_source_version_and_instance():
 
 def test_firing_alerts_are_marked_on_every_graph():
     (mark,) = (a for a in BOARD["annotations"]["list"] if "expr" in a)
-    (asked,) = selectors(mark["expr"])
-    assert (asked.metric, asked.labels) == ("ALERTS", {"service", "alertstate"})
+    (selector,) = selectors(mark["expr"])
+    assert (selector.metric, selector.labels) == ("ALERTS", {"service", "alertstate"})
     assert mark["target"]["expr"] == mark["expr"]
 
 
-def test_the_dashboard_says_where_it_comes_from_and_cannot_be_edited_by_hand():
+def test_the_dashboard_names_its_source_and_is_not_editable():
     assert BOARD["uid"] == "tokenslo-chat-error-budget"
     assert BOARD["description"] == "Made by tokenslo 0.1.0 from slo.yaml."
     assert BOARD["editable"] is False
     assert BOARD["timezone"] == "browser"
 
 
-def test_nothing_needs_migrating():
+def test_the_dashboard_has_the_current_schema():
     assert BOARD["schemaVersion"] == 42
     assert BOARD["timepicker"] == {}
     for panel in PANELS:
@@ -216,14 +216,14 @@ def test_nothing_needs_migrating():
         assert panel["type"] != "table" or custom["cellOptions"] == {"type": "color-text"}
 
 
-def test_long_service_names_keep_their_dashboards_apart():
+def test_long_service_names_have_distinct_dashboard_uids():
     first, other = (names.dashboard_uid("a" * 40 + end, "engine") for end in "bc")
     assert first != other
     assert len(first) == len(other) == 40
 
 
-def test_grafana_knows_every_field():
-    """Grafana's own SDK reads the dashboard, and nothing is lost when it writes it again."""
+def test_grafana_sdk_keeps_every_field():
+    """Read and write the dashboard with Grafana's own SDK, and compare."""
     register_default_plugins()
     again = json.loads(JSONEncoder().encode(Dashboard.from_json(BOARD)))
     # The SDK models dashboards of every data source; these fields belong to Prometheus's plugin.
@@ -265,22 +265,22 @@ NEED_A_TAP = {
 }
 
 
-def test_the_streams_are_shown_and_what_needs_a_tap_says_so():
+def test_stream_panels_show_all_tap_signals_and_name_the_flag():
     shown = set()
     start = next(i for i, p in enumerate(BOARD["panels"]) if p["title"].startswith("Streams:"))
     end = next(i for i, p in enumerate(BOARD["panels"]) if p["title"].startswith("Saturation:"))
     for panel in BOARD["panels"][start:end]:
-        asked = {
+        metrics = {
             each.metric.removesuffix("_bucket")
             for target in panel.get("targets", [])
             for each in selectors(target["expr"].replace("$__rate_interval", "420s"))
         }
-        shown |= asked
-        assert not asked or "--tap" in panel["description"]
+        shown |= metrics
+        assert not metrics or "--tap" in panel["description"]
     assert shown == NEED_A_TAP | {SIGNALS["goodput"].metric}
 
 
-def test_goodput_shows_the_failing_clause_of_its_own_objective():
+def test_goodput_panel_shows_the_failing_clauses_of_its_objective():
     panels = dashboard(example(objective("goodput")))["panels"]
     (clauses,) = (panel for panel in panels if panel["title"] == "Failing clause")
     (target,) = clauses["targets"]
@@ -288,7 +288,7 @@ def test_goodput_shows_the_failing_clause_of_its_own_objective():
     assert 'objective="chat/goodput",result=~"bad|unknown"' in target["expr"]
 
 
-def test_a_dashboard_of_many_objectives_shows_the_selected_one():
+def test_a_dashboard_with_many_objectives_shows_the_selected_one():
     objectives = [replace(objective("availability"), name=f"o{n}") for n in range(51)]
     every, many = dashboard(example(*objectives[:50])), dashboard(example(*objectives))
     rows = [panel["title"] for panel in every["panels"] if panel["type"] == "row"]

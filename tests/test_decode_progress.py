@@ -1,4 +1,4 @@
-"""Whether an engine decodes, from looks at it one after the other."""
+"""Decode progress of an engine, from successive snapshots."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def tokens(count: float) -> SignalState:
     return measured("output_tokens", count, "trtllm_output_length")
 
 
-def verdict(*looks: tuple[float, View]) -> tuple[bool | None, str]:
-    """Judge right after the last of these looks; the engine was once idle."""
+def verdict(*snapshots: tuple[float, View]) -> tuple[bool | None, str]:
+    """Evaluate after the last of these snapshots; the engine was idle before them."""
     progress = DecodeProgress(stuck_after=60, unwatched_after=30)
-    for now, shown in ((0.0, active(0.0)), *looks):
+    for now, shown in ((0.0, active(0.0)), *snapshots):
         progress.update(shown, now)
-    found = progress.decoding(looks[-1][1], looks[-1][0])[LLAMA]
+    found = progress.decoding(snapshots[-1][1], snapshots[-1][0])[LLAMA]
     return found.progressing, found.reason
 
 
@@ -47,35 +47,35 @@ STUCK = (
 )
 
 
-def test_an_engine_with_work_that_makes_nothing_is_stuck() -> None:
+def test_an_active_engine_without_tokens_is_stuck() -> None:
     assert verdict(*every_ten(*[active(2.0, tokens(5))] * 7)) == (True, "")
     assert verdict(*every_ten(*[active(2.0, tokens(5))] * 8)) == STUCK
 
 
-def test_an_engine_without_work_is_not() -> None:
+def test_an_idle_engine_is_not_stuck() -> None:
     assert verdict(*every_ten(*[active(0.0, tokens(5))] * 20)) == (True, "")
 
 
-def test_work_that_has_just_come_has_its_time() -> None:
+def test_new_work_after_idle_time_is_not_stuck_yet() -> None:
     idle = [active(0.0, tokens(5))] * 20
     assert verdict(*every_ten(*idle, *[active(2.0, tokens(5))] * 7)) == (True, "")
 
 
 @pytest.mark.parametrize(
-    "moves",
+    "change",
     [
         tokens(6),
         measured("itl", FIRST_TOKEN),
         measured("requests", {(("outcome", "ok"),): 1.0}),
     ],
 )
-def test_a_token_or_an_answer_is_progress(moves: SignalState) -> None:
-    looks = [active(2.0, tokens(5))] * 4 + [active(2.0, moves)] * 5
-    assert verdict(*every_ten(*looks)) == (True, "")
+def test_a_token_or_a_finished_request_is_progress(change: SignalState) -> None:
+    snapshots = [active(2.0, tokens(5))] * 4 + [active(2.0, change)] * 5
+    assert verdict(*every_ten(*snapshots)) == (True, "")
 
 
 @pytest.mark.parametrize(
-    "beside",
+    "change",
     [
         measured("requests", {(("outcome", "rejected"),): 1.0}),
         measured("requests_without_first_token", 3.0),
@@ -83,25 +83,25 @@ def test_a_token_or_an_answer_is_progress(moves: SignalState) -> None:
         measured("input_tokens", 70.0),
     ],
 )
-def test_arrivals_and_refusals_are_not(beside: SignalState) -> None:
-    looks = [active(2.0, tokens(5))] * 4 + [active(2.0, tokens(5), beside)] * 4
-    assert verdict(*every_ten(*looks)) == STUCK
+def test_arrivals_and_refusals_are_no_progress(change: SignalState) -> None:
+    snapshots = [active(2.0, tokens(5))] * 4 + [active(2.0, tokens(5), change)] * 4
+    assert verdict(*every_ten(*snapshots)) == STUCK
 
 
 def test_an_iteration_is_progress() -> None:
-    looks = [(10.0 * n, active(2.0, tokens(5), age=1.0)) for n in range(1, 20)]
-    assert verdict(*looks) == (True, "")
-    looks += [(190.0 + 10 * n, active(2.0, tokens(5), age=1.0 + 10 * n)) for n in range(1, 8)]
-    assert verdict(*looks)[0] is False
+    snapshots = [(10.0 * n, active(2.0, tokens(5), age=1.0)) for n in range(1, 20)]
+    assert verdict(*snapshots) == (True, "")
+    snapshots += [(190.0 + 10 * n, active(2.0, tokens(5), age=1.0 + 10 * n)) for n in range(1, 8)]
+    assert verdict(*snapshots)[0] is False
 
 
-def test_gauges_withdrawn_because_they_stand_still_do_not_hide_it() -> None:
-    looks = [(10.0, active(2.0, age=0.0))]
-    looks += [(10.0 + 10 * n, active(None, age=10.0 * n)) for n in range(1, 8)]
-    assert verdict(*looks) == STUCK
+def test_withdrawn_gauges_do_not_hide_a_stuck_engine() -> None:
+    snapshots = [(10.0, active(2.0, age=0.0))]
+    snapshots += [(10.0 + 10 * n, active(None, age=10.0 * n)) for n in range(1, 8)]
+    assert verdict(*snapshots) == STUCK
 
 
-def test_an_engine_never_seen_idle_may_just_not_report_it() -> None:
+def test_progress_of_an_engine_never_seen_idle_is_unknown() -> None:
     progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for now in range(0, 100, 10):
         progress.update(active(2.0, tokens(5)), float(now))
@@ -110,11 +110,11 @@ def test_an_engine_never_seen_idle_may_just_not_report_it() -> None:
     assert found.reason.endswith("but this engine never reported that it was idle")
 
 
-def test_time_in_which_nobody_looked_does_not_count() -> None:
+def test_time_without_snapshots_does_not_count() -> None:
     assert verdict((10.0, active(2.0)), (900.0, active(2.0)), (930.0, active(2.0)))[0] is True
 
 
-def test_without_a_gauge_of_active_sequences_nobody_knows() -> None:
+def test_progress_is_unknown_without_a_gauge_of_active_sequences() -> None:
     expected = "decode progress is unknown: engine statistics stopped"
     assert verdict((1.0, active(None))) == (None, expected)
     expected = "decode progress is unknown: no gauge of active sequences and no tap for its"
@@ -122,7 +122,7 @@ def test_without_a_gauge_of_active_sequences_nobody_knows() -> None:
     assert (found[0], found[1].startswith(expected)) == (None, True)
 
 
-# Streams at a tap, seen every 10 s
+# Streams at a tap, with a snapshot every 10 s
 
 
 def streams(count: int, *signals: SignalState, age: float | None = None) -> View:
@@ -138,7 +138,7 @@ def first_tokens(count: float, method: str = "wire") -> SignalState:
 
 
 def tapped(*shown: View, seconds: float = 10.0) -> tuple[bool | None, str]:
-    """Judge after views that follow each other by ``seconds``."""
+    """Evaluate after views ``seconds`` apart."""
     progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for position, one in enumerate(shown):
         now = position * seconds
@@ -172,20 +172,24 @@ def test_streams_that_wait_without_a_token_are_a_stuck_model(
 
 
 def test_gauges_that_vanish_do_not_hide_waiting_streams() -> None:
-    alive = streams(3, measured("sequences_active", 4.0), tokens(5))
-    gone = streams(3, unavailable("sequences_active", "none"), unavailable("output_tokens", "none"))
-    assert tapped(alive, *[gone] * 7) == STUCK_AT_TAP
-    assert tapped(*[alive, gone] * 4) == STUCK_AT_TAP, "a signal that comes back is no token"
+    with_gauges = streams(3, measured("sequences_active", 4.0), tokens(5))
+    without_gauges = streams(
+        3, unavailable("sequences_active", "none"), unavailable("output_tokens", "none")
+    )
+    assert tapped(with_gauges, *[without_gauges] * 7) == STUCK_AT_TAP
+    assert tapped(*[with_gauges, without_gauges] * 4) == STUCK_AT_TAP, (
+        "a signal that comes back is no token"
+    )
 
 
-def test_one_token_of_any_stream_is_progress() -> None:
-    looks = [streams(3, first_tokens(5))] * 4 + [streams(3, first_tokens(6))] * 5
-    assert tapped(*looks) == (True, "")
+def test_a_token_of_any_stream_is_progress() -> None:
+    snapshots = [streams(3, first_tokens(5))] * 4 + [streams(3, first_tokens(6))] * 5
+    assert tapped(*snapshots) == (True, "")
 
 
 def test_a_first_response_that_the_server_counts_may_be_an_error() -> None:
-    looks = [streams(3, first_tokens(count, "triton_first_response")) for count in range(8)]
-    assert tapped(*looks) == STUCK_AT_TAP
+    snapshots = [streams(3, first_tokens(count, "triton_first_response")) for count in range(8)]
+    assert tapped(*snapshots) == STUCK_AT_TAP
 
 
 def test_iterations_during_a_long_prefill_are_progress() -> None:
@@ -194,16 +198,16 @@ def test_iterations_during_a_long_prefill_are_progress() -> None:
 
 def test_an_age_that_varies_with_the_duration_of_snapshots_is_no_iteration() -> None:
     gauge = measured("sequences_active", 4.0)
-    looks = [streams(3, gauge, age=10.0 * at + 0.3 - 0.04 * at) for at in range(9)]
-    assert tapped(*looks)[0] is False
+    snapshots = [streams(3, gauge, age=10.0 * at + 0.3 - 0.04 * at) for at in range(9)]
+    assert tapped(*snapshots)[0] is False
 
 
 def test_iterations_of_an_idle_engine_are_not() -> None:
-    looks = [streams(3, measured("sequences_active", 0.0), age=0.5)] * 8
-    assert tapped(*looks) == STUCK_AT_TAP
+    snapshots = [streams(3, measured("sequences_active", 0.0), age=0.5)] * 8
+    assert tapped(*snapshots) == STUCK_AT_TAP
 
 
-def test_no_waiting_stream_is_no_silence() -> None:
+def test_a_model_without_waiting_streams_is_not_stuck() -> None:
     assert tapped(*[streams(0)] * 20) == (True, "")
     assert tapped(*[streams(3)] * 6, *[streams(0)] * 8, *[streams(3)] * 3) == (True, "")
 
@@ -212,14 +216,14 @@ def test_clients_with_short_timeouts_do_not_hide_a_hang() -> None:
     assert tapped(*[streams(3), streams(3), streams(0)] * 7, streams(3))[0] is False
 
 
-def test_a_tap_that_is_not_read_adds_no_silence() -> None:
+def test_a_tap_without_new_snapshots_is_not_stuck() -> None:
     progress = DecodeProgress(stuck_after=60, unwatched_after=30)
     for now in range(0, 200, 10):
         progress.update(streams(3), float(now))  # always the snapshot of time 0
     assert progress.decoding(streams(3), 190.0)[LLAMA].progressing is True
 
 
-def test_an_ensemble_moves_while_an_engine_iterates() -> None:
+def test_iterations_of_an_engine_are_progress_of_its_ensemble() -> None:
     models = (ModelInfo("llama", "1", "ensemble", True), ModelInfo("engine", "1", "tensorrtllm"))
     working = measured("sequences_active", 2.0, model="engine")
     moving, still = (
@@ -230,12 +234,12 @@ def test_an_ensemble_moves_while_an_engine_iterates() -> None:
     assert tapped(*[still] * 8) == STUCK_AT_TAP
 
 
-def test_a_model_with_waiting_streams_is_judged_though_its_server_reports_it_unready() -> None:
+def test_a_model_with_waiting_streams_is_evaluated_even_if_unready() -> None:
     models = (ModelInfo("llama", "1", ready=False),)
     assert tapped(*[replace(streams(3), models=models)] * 8) == STUCK_AT_TAP
 
 
-def test_only_models_that_are_ready_and_reported_on_are_judged() -> None:
+def test_only_ready_models_with_gauges_are_evaluated() -> None:
     progress = DecodeProgress(60, 30)
     models = (
         ModelInfo("llama", "1", ready=False),
@@ -256,14 +260,14 @@ def test_an_engine_is_initialised_by_its_first_iteration_or_token() -> None:
     assert progress.decoding(nothing, 3.0)[LLAMA].initialised is True
 
 
-def test_an_engine_at_rest_is_not_initialised() -> None:
+def test_an_engine_without_iterations_is_not_initialised() -> None:
     progress = DecodeProgress(60, 30)
     at_rest = view(tokens(0), measured("sequences_active", 0.0, method=AT_REST))
     progress.update(at_rest, 1.0)
     assert progress.decoding(at_rest, 1.0)[LLAMA].initialised is None
 
 
-def test_only_what_was_made_counts_as_made() -> None:
+def test_only_produced_tokens_count_as_progress() -> None:
     progress = DecodeProgress(60, 30)
     progress.update(active(0.0, tokens(5)), 10.0)
     progress.update(active(2.0, tokens(5)), 20.0)

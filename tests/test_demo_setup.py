@@ -1,4 +1,4 @@
-"""What a demo says before there is anything to see."""
+"""Messages of the demo while it sets up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETUP = "starting Triton"
 
 
 class Interrupted(Exception):  # noqa: N818 - as KeyboardInterrupt
-    """Ends a demo before it begins."""
+    """Ends a demo before it starts its stack."""
 
 
 @contextmanager
@@ -41,12 +41,12 @@ def starting(_: StackSettings, say: Say) -> Iterator[None]:
 @contextmanager
 def terminal() -> Iterator[tuple[TextIO, int]]:
     """Yield a terminal to write to, and the descriptor from which to read what it shows."""
-    ours, theirs = pty.openpty()
+    terminal_fd, output_fd = pty.openpty()
     try:
-        with os.fdopen(theirs, "w") as file:
-            yield file, ours
+        with os.fdopen(output_fd, "w") as file:
+            yield file, terminal_fd
     finally:
-        os.close(ours)
+        os.close(terminal_fd)
 
 
 def begin(monkeypatch: pytest.MonkeyPatch, stdout: TextIO, stderr: TextIO) -> None:
@@ -57,7 +57,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, stdout: TextIO, stderr: TextIO) -> No
         demo.run(SETTINGS, seconds=1.0, console=Console(file=stdout))
 
 
-def test_set_up_is_told_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_is_reported_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = io.StringIO()
     with terminal() as (stdout, seen):
         begin(monkeypatch, stdout, errors)
@@ -65,7 +65,7 @@ def test_set_up_is_told_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     assert errors.getvalue() == ""
 
 
-def test_with_its_output_in_a_pipe_it_is_told_on_the_terminal_of_errors(
+def test_set_up_is_reported_on_standard_error_if_output_is_a_pipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     output = io.StringIO()
@@ -75,7 +75,7 @@ def test_with_its_output_in_a_pipe_it_is_told_on_the_terminal_of_errors(
     assert output.getvalue() == ""
 
 
-def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_is_not_reported_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     output, errors = io.StringIO(), io.StringIO()
     begin(monkeypatch, output, errors)
     assert output.getvalue() + errors.getvalue() == ""

@@ -48,7 +48,7 @@ def test_a_stale_output_table_or_exit_code_would_be_found() -> None:
         render("```console\n$ tokenslo validate x.yaml\n```\n")
 
 
-def test_the_page_of_signals_is_current() -> None:
+def test_the_signals_page_is_current() -> None:
     printed = CliRunner().invoke(signals).output
     assert (DOCS / "reference/signals.md").read_text() == printed, "write it again: make examples"
 
@@ -81,7 +81,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_existing_targets(page: Path) -> None:
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
         if link.startswith("https://"):
@@ -93,7 +93,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_pages_that_the_code_names_exist() -> None:
+def test_pages_named_in_the_code_exist() -> None:
     named = {
         path
         for file in ROOT.glob("[a-z]*/**/*.py")
@@ -133,7 +133,7 @@ BURNT = backtest(PLAN, PLAN.objectives[0], History(0.0, 60.0, [1.0] * 60, [1.0] 
 
 
 def keys(value: object) -> Iterator[str]:
-    """Yield every key, but for shares of bad events, which are data."""
+    """Yield every key except shares of bad events, which are data."""
     if isinstance(value, dict):
         yield from (key for key in value if key[0].isalpha())
     if isinstance(value, dict | list):
@@ -158,7 +158,7 @@ def test_every_key_of_json_is_described_and_no_other(section: str, text: str) ->
 
 
 def test_the_output_of_a_backtest_is_current() -> None:
-    """An outage of half an hour on the last of four days, at ten requests per second."""
+    """Backtest an outage of half an hour on the last of four days, at ten requests/s."""
     day = 1_440
     total = [10.0] * 4 * day
     bad = [10.0 if 3 * day <= minute < 3 * day + 30 else 0.0 for minute in range(4 * day)]
@@ -221,7 +221,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
 
-def test_files_that_contributors_are_sent_to_exist() -> None:
+def test_files_named_in_the_contributors_table_exist() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     rows = page.partition("## Where to change what\n")[2].partition("\n## ")[0]
     places = [

@@ -1,4 +1,4 @@
-"""The commands without output in the documentation run as written."""
+"""Commands without output in the documentation run as written."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def starts_a_sidecar(words: list[str], folder: Path) -> None:
-    """Start the sidecar as written, but for ports of this machine; it serves, and ends."""
+def start_and_stop_sidecar(arguments: list[str], folder: Path) -> None:
+    """Start the sidecar as written, on free ports of this machine, and stop it."""
     taken = [
         re.sub(r"^proxy=:\d+=", f"proxy=127.0.0.1:{free_port()}=", word)
         .replace("capture=eth0:", "capture=lo:")
         .replace("127.0.0.1:4318", "127.0.0.1:0")
-        for word in words[1:]
+        for word in arguments[1:]
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "tokenslo", *taken, "--listen", "127.0.0.1:0"],
@@ -79,7 +79,7 @@ def test_sidecars_start_as_written(command: str, tmp_path: Path) -> None:
     if "capture=" in command and os.geteuid():
         pytest.skip("needs CAP_NET_RAW")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    starts_a_sidecar(shlex.split(command), tmp_path)
+    start_and_stop_sidecar(shlex.split(command), tmp_path)
 
 
 def exit_code(arguments: list[str]) -> int:
@@ -92,11 +92,11 @@ VLLM = (ROOT / "tests/captures/vllm_standalone_by_hand.txt").read_text()
 EMPTY = {"status": "success", "data": {"resultType": "matrix", "result": []}}
 
 
-async def asks_a_server(words: list[str], folder: Path) -> None:
-    """Run it against a server that has what the command reads."""
-    said = {"/metrics": VLLM, "/api/v1/query_range": EMPTY, "/version": {"version": "0.33.0"}}
-    async with fake_server(said) as server:
-        command = [re.sub(r"http://[\w.]+:\d+", server.url, word) for word in words[1:]]
+async def run_against_server(arguments: list[str], folder: Path) -> None:
+    """Run a command against a server with the pages that it reads."""
+    pages = {"/metrics": VLLM, "/api/v1/query_range": EMPTY, "/version": {"version": "0.33.0"}}
+    async with fake_server(pages) as server:
+        command = [re.sub(r"http://[\w.]+:\d+", server.url, word) for word in arguments[1:]]
         assert await asyncio.to_thread(exit_code, command) in (0, 1)
 
 
@@ -119,31 +119,31 @@ async def test_commands_about_servers_run_as_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    await asks_a_server(shlex.split(command), tmp_path)
+    await run_against_server(shlex.split(command), tmp_path)
 
 
-def is_a_target_of_make(words: list[str]) -> bool:
-    return f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
+def is_a_target_of_make(arguments: list[str]) -> bool:
+    return f"\n{arguments[1]}:" in (ROOT / "Makefile").read_text()
 
 
-def is_a_module(words: list[str]) -> bool:
-    path = ROOT / words[2].replace(".", "/")
-    return words[1] == "-m" and (path.with_suffix(".py").exists() or path.is_dir())
+def is_a_module(arguments: list[str]) -> bool:
+    path = ROOT / arguments[2].replace(".", "/")
+    return arguments[1] == "-m" and (path.with_suffix(".py").exists() or path.is_dir())
 
 
-def installs_this_project(words: list[str]) -> bool:
-    return words == ["pip", "install", "."] and (ROOT / "pyproject.toml").exists()
+def installs_this_project(arguments: list[str]) -> bool:
+    return arguments == ["pip", "install", "."] and (ROOT / "pyproject.toml").exists()
 
 
 OTHERS: dict[str, Callable[[list[str]], bool]] = {
     "make": is_a_target_of_make,
     "python": is_a_module,
     "pip": installs_this_project,
-    "tokenslo": lambda words: words[1] in COMMANDS,
+    "tokenslo": lambda arguments: arguments[1] in COMMANDS,
     # Run by tests of their own.
-    "amtool": lambda words: words == ["amtool", "check-config", "alertmanager.yml"],
-    "promtool": lambda words: words[1:3] == ["test", "rules"],
-    "curl": lambda words: any("$PROMETHEUS" in word for word in words),
+    "amtool": lambda arguments: arguments == ["amtool", "check-config", "alertmanager.yml"],
+    "promtool": lambda arguments: arguments[1:3] == ["test", "rules"],
+    "curl": lambda arguments: any("$PROMETHEUS" in word for word in arguments),
 }
 
 

@@ -1,4 +1,4 @@
-"""What is said about live servers: the text, the JSON, and the exit code."""
+"""`tokenslo doctor`: its text, JSON and exit code for live servers."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "WAIT", 0.05)
 
 
-def triton_says(document: object, status: int = 200) -> Handler:
+def json_page(document: object, status: int = 200) -> Handler:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(document, status=status)
 
     return answer
 
 
-def says(text: str) -> Handler:
+def text_page(text: str) -> Handler:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=text)
 
@@ -70,21 +70,23 @@ async def triton(**answers: object) -> AsyncIterator[FakeTriton]:
     answers = {"metrics": core(ok=3) + GAUGE, "configs": {"chat": config("tensorrtllm")}} | answers
     async with fake_triton(**answers) as fake:
         about = {"name": "triton", "version": "2.51.0", "extensions": ["statistics"]}
-        fake.instead["/v2"] = triton_says(about)
+        fake.instead["/v2"] = json_page(about)
         yield fake
 
 
 @asynccontextmanager
 async def pages(**answers: Handler) -> AsyncIterator[str]:
-    """Serve these pages, by name, and no others."""
+    """Serve these pages by name, and no others."""
     async with fake_triton() as fake:
-        fake.instead |= {f"/{name.replace('__', '/')}": say for name, say in answers.items()}
+        fake.instead |= {
+            f"/{name.replace('__', '/')}": handler for name, handler in answers.items()
+        }
         for path in ("/metrics", "/v2"):
-            fake.instead.setdefault(path, triton_says({}, 404))
+            fake.instead.setdefault(path, json_page({}, 404))
         yield fake.url
 
 
-async def look(*urls: str, **more: Sequence[object]) -> Diagnosis:
+async def diagnose(*urls: str, **more: Sequence[object]) -> Diagnosis:
     services = more.get("services", ())
     return await doctor.diagnose(urls, services, "1.2.3", {})  # type: ignore[arg-type]
 
@@ -124,10 +126,10 @@ chat (version 1, tensorrtllm, streams)
 """
 
 
-async def test_the_text() -> None:
+async def test_text_lists_signals_methods_and_fixes() -> None:
     async with triton() as fake:
         metrics = f"{fake.url}/metrics"
-        text = as_text(await look(fake.url, metrics))
+        text = as_text(await diagnose(fake.url, metrics))
     assert text.startswith(TEXT.format(url=fake.url))
     lines = text.splitlines()
     assert max(map(len, lines)) <= doctor.WIDTH
@@ -148,9 +150,9 @@ async def test_the_text() -> None:
     ]
 
 
-async def test_what_needs_the_streams_is_told_with_the_tap_that_brings_it() -> None:
+async def test_signals_of_streams_name_the_tap_that_measures_them() -> None:
     async with triton() as fake:
-        lines = as_text(await look(fake.url, f"{fake.url}/metrics")).splitlines()
+        lines = as_text(await diagnose(fake.url, f"{fake.url}/metrics")).splitlines()
     rows = ("Streams by outcome", "Streaming disconnects", "Wasted tokens", "Goodput")
     numbers = {line.split()[-1] for line in lines if line.strip().startswith(rows)}
     (number,) = numbers
@@ -162,17 +164,17 @@ async def test_what_needs_the_streams_is_told_with_the_tap_that_brings_it() -> N
     )
 
 
-async def test_each_reason_is_told_once_and_every_signal_has_its_own_line() -> None:
+async def test_each_reason_is_printed_once_and_every_signal_has_a_line() -> None:
     async with triton() as fake:
-        diagnosis = await look(fake.url, f"{fake.url}/metrics")
+        diagnosis = await diagnose(fake.url, f"{fake.url}/metrics")
     lines = as_text(diagnosis).splitlines()
     head, _, details = "\n".join(lines).partition("\n\n  1  ")
     titles = [SIGNALS[state.signal].title for state in diagnosis.view.signals]
     rows = [line[2:47].rstrip() for line in head.splitlines()[4:]]
     assert [title for title in rows if title] == titles
     numbers = {line.split("see ")[1] for line in head.splitlines() if "see " in line}
-    told = {line.split()[0] for line in f"  1  {details}".splitlines() if line[2:3].isdigit()}
-    assert numbers == told
+    referenced = {line.split()[0] for line in f"  1  {details}".splitlines() if line[2:3].isdigit()}
+    assert numbers == referenced
 
 
 async def test_the_thresholds_of_slo_files_are_in_the_stanza_and_the_exit_code_is_1(
@@ -188,14 +190,14 @@ async def test_the_thresholds_of_slo_files_are_in_the_stanza_and_the_exit_code_i
     assert "  chat/first-token on chat  CANNOT BE MEASURED  time to first token: Triton" in text
 
 
-async def test_the_exit_code_is_0_if_all_can_be_measured(tmp_path: Path) -> None:
+async def test_the_exit_code_is_0_if_all_objectives_can_be_measured(tmp_path: Path) -> None:
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "chat.yaml").write_text(SLO.format(threshold="500ms"))
     slo = tmp_path / "slo.jsonnet"
     slo.write_text("std.parseYaml(importstr 'chat.yaml')")
-    asked = ("--slo", str(slo), "-J", str(tmp_path / "vendor"), "--json")
+    options = ("--slo", str(slo), "-J", str(tmp_path / "vendor"), "--json")
     async with triton(metrics=core(ok=3) + FIRST_RESPONSE) as fake:
-        code, text, errors = await run(fake.url, f"{fake.url}/metrics", *asked)
+        code, text, errors = await run(fake.url, f"{fake.url}/metrics", *options)
     assert (code, errors) == (0, "")
     document = json.loads(text)
     assert document["complete"] is True
@@ -210,7 +212,7 @@ async def test_the_exit_code_is_0_if_all_can_be_measured(tmp_path: Path) -> None
     assert (objective_["objective"], objective_["quality"]) == ("first-token", "estimate")
 
 
-async def test_nothing_answers() -> None:
+async def test_unreachable_servers_are_an_error() -> None:
     url = closed_port()
     code, text, errors = await run(url)
     assert (code, text) == (2, "")
@@ -221,16 +223,16 @@ async def test_nothing_answers() -> None:
     )
 
 
-async def test_one_of_two_answers() -> None:
+async def test_one_unreachable_server_of_two_is_reported() -> None:
     url = closed_port()
     async with triton() as fake:
-        diagnosis = await look(fake.url, url)
+        diagnosis = await diagnose(fake.url, url)
     assert f"{url}/v2 refused the connection: nothing listens there" in as_text(diagnosis)
     assert diagnosis.settings == {"triton": fake.url}
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host"])
-async def test_an_address_that_is_none(url: str) -> None:
+async def test_an_invalid_address_is_refused(url: str) -> None:
     code, _, errors = await run(url)
     assert code == 2
     assert errors == (
@@ -239,7 +241,7 @@ async def test_an_address_that_is_none(url: str) -> None:
     )
 
 
-async def test_something_else_answers() -> None:
+async def test_a_server_of_another_kind_is_an_error() -> None:
     async with pages() as url:
         code, _, errors = await run(url)
     assert code == 2
@@ -253,13 +255,13 @@ async def test_two_servers_of_a_kind() -> None:
     assert f"{other.url}: is a second server of its kind (Triton 2.51.0)" in errors
 
 
-MODELS = triton_says({"data": [{"id": "llama"}]})
+MODELS = json_page({"data": [{"id": "llama"}]})
 
 
 async def test_vllm_is_recognised_and_measured() -> None:
-    version = triton_says({"version": "0.33.0"})
-    async with pages(v1__models=MODELS, version=version, metrics=says(VLLM)) as url:
-        diagnosis = await look(url + "/v1/")
+    version = json_page({"version": "0.33.0"})
+    async with pages(v1__models=MODELS, version=version, metrics=text_page(VLLM)) as url:
+        diagnosis = await diagnose(url + "/v1/")
     assert [(server.setting, server.what) for server in diagnosis.servers] == [
         ("vllm", "vLLM 0.33.0")
     ]
@@ -267,49 +269,49 @@ async def test_vllm_is_recognised_and_measured() -> None:
     assert shown["kv_utilization"] == {(): 0.5}
 
 
-async def test_trtllm_serve_is_recognised_before_anything_is_taken_from_it() -> None:
+async def test_trtllm_serve_is_recognised_before_its_metrics_are_read() -> None:
     async with fake_triton() as fake:
         cards = {"data": [{"id": "llama", "owned_by": "tensorrt_llm"}]}
-        fake.instead |= {"/v1/models": triton_says(cards), "/metrics": triton_says([])}
-        diagnosis = await look(fake.url)
+        fake.instead |= {"/v1/models": json_page(cards), "/metrics": json_page([])}
+        diagnosis = await diagnose(fake.url)
         [server] = diagnosis.servers
         assert (server.setting, server.what) == ("trtllm", "trtllm-serve")
         assert "once" in server.note
         assert "tokenslo exporter --trtllm" in as_text(diagnosis)
-        assert fake.requested.index("/health") < fake.asked.index("/metrics")
+        assert fake.requested.index("/health") < fake.requested.index("/metrics")
 
 
-async def test_trtllm_serve_is_recognised_by_its_json_too() -> None:
-    async with pages(v1__models=MODELS, metrics=triton_says([])) as url:
-        diagnosis = await look(url)
+async def test_trtllm_serve_is_recognised_by_its_json() -> None:
+    async with pages(v1__models=MODELS, metrics=json_page([])) as url:
+        diagnosis = await diagnose(url)
     assert diagnosis.settings == {"trtllm": url}
 
 
 async def test_metrics_of_triton_alone_are_recognised_from_the_port_or_the_page() -> None:
-    async with pages(metrics=says(core(ok=1))) as url:
+    async with pages(metrics=text_page(core(ok=1))) as url:
         for given in (url, f"{url}/metrics"):
-            diagnosis = await look(given)
+            diagnosis = await diagnose(given)
             assert diagnosis.settings == {"triton-metrics": f"{url}/metrics"}
 
 
 async def test_passwords_are_used_and_not_shown() -> None:
     async with triton() as fake:
         url = fake.url.replace("//", "//me:secret@")
-        diagnosis = await look(url, f"{url}/metrics", services=[service(objective("ttft"))])
+        diagnosis = await diagnose(url, f"{url}/metrics", services=[service(objective("ttft"))])
     assert "secret" not in as_text(diagnosis) + doctor.as_json(diagnosis)
     assert diagnosis.view.signals
 
 
 def owned_by(owner: str) -> Handler:
-    return triton_says({"data": [{"id": "chat", "owned_by": owner}]})
+    return json_page({"data": [{"id": "chat", "owned_by": owner}]})
 
 
 NOT_READ = {
     "vLLM with --disable-log-stats": (
         {
             "v1__models": owned_by("vllm"),
-            "version": triton_says({"version": "0.33.0"}),
-            "metrics": says("# TYPE http_requests_total counter\n"),
+            "version": json_page({"version": "0.33.0"}),
+            "metrics": text_page("# TYPE http_requests_total counter\n"),
         },
         "vLLM 0.33.0",
         "its statistics are off: start vLLM without --disable-log-stats; a tap measures its",
@@ -322,21 +324,21 @@ NOT_READ = {
     "Dynamo": (
         {
             "v1__models": owned_by("nvidia"),
-            "metrics": says("# TYPE dynamo_frontend_requests_total counter"),
+            "metrics": text_page("# TYPE dynamo_frontend_requests_total counter"),
         },
         "Dynamo's frontend",
         "its metrics are not read; a tap measures its streams",
     ),
     "orchestrator": (
         {
-            "cluster_info": triton_says({"is_ready": True}),
-            "version": triton_says({"version": "1.4"}),
+            "cluster_info": json_page({"is_ready": True}),
+            "version": json_page({"version": "1.4"}),
         },
         "the orchestrator of a disaggregated trtllm-serve",
         "its metrics count requests, not tokens; a tap measures its streams",
     ),
     "another": (
-        {"v1__models": owned_by("somebody")},
+        {"v1__models": owned_by("someone")},
         "an OpenAI-compatible server",
         "a tap measures its streams",
     ),
@@ -351,21 +353,22 @@ async def test_a_server_without_a_source_is_measured_by_a_tap(server: str, tmp_p
     async with pages(**answers) as url:
         code, text, errors = await run(url, "--slo", str(slo))
     assert (code, errors) == (1, "")
-    said = " ".join(text.split())
-    assert f"{url} {what} " in said
-    assert why in said
+    joined = " ".join(text.split())
+    assert f"{url} {what} " in joined
+    assert why in joined
     tap = f"--tap proxy=:9000={url.removeprefix('http://')}"
     assert text.endswith(f"  tokenslo exporter {tap}\nand send clients to port 9000.\n")
     assert "  Time to first token " in text
     assert "KV cache" not in text
     assert (
-        "chat/first-token CANNOT BE MEASURED only a tap measures it here Fix: run `tokenslo" in said
+        "chat/first-token CANNOT BE MEASURED only a tap measures it here Fix: run `tokenslo"
+        in joined
     )
 
 
-async def test_the_tap_that_is_named_is_an_option_of_the_sidecar() -> None:
+async def test_the_named_tap_option_starts_a_sidecar() -> None:
     async with pages(v1__models=owned_by("sglang")) as url:
-        diagnosis = await look(url)
+        diagnosis = await diagnose(url)
     config = load_settings({name: [value] for name, value in diagnosis.settings.items()}, {})
     assert [str(spec) for spec in config.tap] == [diagnosis.settings["tap"]]
 
@@ -373,25 +376,25 @@ async def test_the_tap_that_is_named_is_an_option_of_the_sidecar() -> None:
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
-async def test_only_options_that_exist_are_named() -> None:
-    known = {f"--{name.replace('_', '-')}" for name in Settings.__dataclass_fields__}
+async def test_named_options_exist() -> None:
+    existing = {f"--{name.replace('_', '-')}" for name in Settings.__dataclass_fields__}
     async with triton() as fake:
         for urls in ((fake.url,), (fake.url, f"{fake.url}/metrics"), (f"{fake.url}/metrics",)):
-            text = as_text(await look(*urls))
+            text = as_text(await diagnose(*urls))
             ours = re.findall(r"give (?:the sidecar )?(--[a-z-]+)", " ".join(text.split()))
-            assert {*ours} <= known
+            assert {*ours} <= existing
             assert not re.search(r"give --", " ".join(text.split()))
             [command] = [line for line in text.splitlines() if "tokenslo exporter" in line]
-            assert {*OPTION.findall(command)} <= known
+            assert {*OPTION.findall(command)} <= existing
 
 
-async def test_a_sidecars_own_address(tmp_path: Path) -> None:
+async def test_a_sidecars_address_shows_its_measurements(tmp_path: Path) -> None:
     slo = tmp_path / "slo.yaml"
     slo.write_text(SLO.format(threshold="500ms"))
     async with triton(metrics=core(ok=3) + FIRST_RESPONSE) as fake, sidecar_of(fake) as address:
         code, text, errors = await run(address, "--slo", str(slo), "--json")
         for form in (address, f"{address}/metrics"):
-            seen = await look(form)
+            seen = await diagnose(form)
             assert [server.what.split()[:2] for server in seen.servers] == [
                 ["tokenslo", "exporter"]
             ]
@@ -403,7 +406,7 @@ async def test_a_sidecars_own_address(tmp_path: Path) -> None:
     assert (objective_["objective"], objective_["quality"]) == ("first-token", "estimate")
 
 
-async def test_compressed_answers_that_a_tap_cannot_read_have_a_fix() -> None:
+async def test_compressed_responses_that_a_tap_cannot_read_have_a_fix() -> None:
     async def answer(_: web.Request) -> web.Response:
         headers = {"Content-Encoding": "br", "Content-Type": "application/json"}
         return web.Response(body=b"\x8b\x00", headers=headers)
@@ -412,16 +415,16 @@ async def test_compressed_answers_that_a_tap_cannot_read_have_a_fix() -> None:
         port = closed_port().rpartition(":")[2]
         tap = f"proxy=127.0.0.1:{port}={server.removeprefix('http://')}"
         async with sidecar_of(fake, "--tap", tap) as address, ClientSession() as session:
-            assert "Accept-Encoding" not in as_text(await look(address))
+            assert "Accept-Encoding" not in as_text(await diagnose(address))
             url = f"http://127.0.0.1:{port}/v1/completions"
             async with session.post(url, json={}, auto_decompress=False) as got:
                 await got.read()
             await eventually(
                 f"{address}/metrics", lambda _, text: COMPRESSED.search(text) is not None
             )
-            said = " ".join(as_text(await look(address)).split()).replace("- ", "-")
-        assert "1 answers at its taps are compressed in a way that it cannot read" in said
-        assert "send Accept-Encoding: gzip, or identity" in said
+            joined = " ".join(as_text(await diagnose(address)).split()).replace("- ", "-")
+        assert "1 answers at its taps are compressed in a way that it cannot read" in joined
+        assert "send Accept-Encoding: gzip, or identity" in joined
 
 
 @asynccontextmanager
@@ -439,18 +442,18 @@ async def serving_at(path: str, handler: Handler) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_with_a_tap_nothing_advises_a_tap() -> None:
+async def test_no_fix_names_a_tap_if_there_is_one() -> None:
     async with triton() as fake:
         host, port = fake.url.removeprefix("http://"), closed_port().rpartition(":")[2]
         async with sidecar_of(fake, "--tap", f"proxy=127.0.0.1:{port}={host}") as address:
-            text = as_text(await look(address))
+            text = as_text(await diagnose(address))
             models = await baseline.measure_baseline([address], "1.2.3", {})
-        said = " ".join(text.split())
-        assert "--tap" not in said
+        joined = " ".join(text.split())
+        assert "--tap" not in joined
         assert "--tap" not in initial_file.text(models, about="")
 
 
-async def test_requests_for_unknown_models_are_no_model_of_a_first_file() -> None:
+async def test_unknown_models_are_not_in_an_initial_file() -> None:
     async with triton() as fake, ClientSession() as session:
         host, port = fake.url.removeprefix("http://"), closed_port().rpartition(":")[2]
         async with sidecar_of(fake, "--tap", f"proxy=127.0.0.1:{port}={host}") as address:

@@ -44,7 +44,9 @@ def test_json_texts_carry_their_lines() -> None:
         ("[a]: b\n", {"['a']": "b"}),
     ],
 )
-def test_lenient_reading_keeps_what_strict_reading_refuses(text: str, value: object) -> None:
+def test_lenient_reading_accepts_values_that_strict_reading_refuses(
+    text: str, value: object
+) -> None:
     ((_, root),), flaws = compose_yaml(text, LENIENT)
     assert (root.plain(), flaws) == (value, [])
     assert compose_yaml(text, ComposeOptions(LENIENT.scalar, 1000, 10))[1]

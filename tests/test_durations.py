@@ -47,16 +47,16 @@ def test_durations_are_read_in_prometheus_units(text, seconds):
         ("93784.5", "1d2h3m4.5s"),
     ],
 )
-def test_durations_are_written_the_way_people_do(seconds, text):
+def test_durations_are_written_in_the_usual_form(seconds, text):
     assert format_duration(Decimal(seconds)) == text
 
 
 @given(st.decimals(0, 10**12, places=9))
-def test_what_is_written_is_read_back_exactly(seconds):
+def test_written_durations_are_read_back_exactly(seconds):
     assert parse_duration(format_duration(seconds)) == seconds
 
 
-def test_a_negative_duration_is_not_written():
+def test_a_negative_duration_is_refused():
     with pytest.raises(ValueError, match="negative"):
         format_duration(Decimal(-1))
 
@@ -84,7 +84,7 @@ WRITE_ORDER = "write every unit once, the largest first, such as 800ms, 2.5s or 
         ("x" * 99, f'"{"x" * 60}…" is not a duration; {WRITE_DURATION}'),
     ],
 )
-def test_what_is_not_a_duration_is_refused_with_a_fix(text, message):
+def test_an_invalid_duration_is_refused_with_a_fix(text, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  (the whole message is compared)
         parse_duration(text)
     assert str(refused.value) == message
@@ -107,7 +107,7 @@ def test_shares_are_percentages(text, ratio):
         ("NaN%", '"NaN%" is not a percentage; write a percentage such as 99.9%'),
     ],
 )
-def test_what_is_not_a_share_is_refused_with_a_fix(text, message):
+def test_an_invalid_share_is_refused_with_a_fix(text, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  (the whole message is compared)
         parse_share(text)
     assert str(refused.value) == message

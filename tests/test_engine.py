@@ -41,7 +41,7 @@ class Arrival:
 
 @dataclass
 class Trace:
-    """Everything a run brought; `steps` with the time each was taken at."""
+    """Results of a run; `steps` with the start time of each."""
 
     steps: list[tuple[float, EngineStep]] = field(default_factory=list)
 
@@ -65,7 +65,7 @@ class Trace:
 
 
 def run(settings: EngineSettings, arrivals: Iterable[Arrival]) -> Trace:
-    """Serve the arrivals, in the order of time, to the end; request n is the nth of them."""
+    """Serve all arrivals in order of time; request n is the nth of them."""
     engine, trace, now = SimulatedEngine(settings), Trace(), 0.0
     ordered = sorted(arrivals, key=lambda arrival: arrival.time)
     inputs: list[tuple[float, int, Any]] = [(a.time, 0, a) for a in ordered]
@@ -113,7 +113,7 @@ settings = st.builds(
     max_batch_size=st.integers(1, 6),
     seed=st.integers(0, 3),
 )
-# Prompts of few letters share prefixes; unique ones never do.
+# Prompts of few letters share prefixes; unique prompts never do.
 shared_prompts = st.text("ab", min_size=1, max_size=CAPACITY // 2).map(tuple)
 unique_prompts = st.tuples(st.uuids(), st.integers(0, CAPACITY // 2)).map(
     lambda drawn: (drawn[0], *range(drawn[1]))
@@ -192,7 +192,7 @@ def test_the_blocks_in_use_are_those_of_the_sequences_in_the_batch(
 
 
 @given(settings, workloads)
-def test_an_engine_run_empty_says_so_once_and_then_nothing(
+def test_an_engine_that_becomes_idle_emits_one_idle_record(
     settings: EngineSettings, workload: list[Arrival]
 ) -> None:
     trace = run(settings, workload)
@@ -221,9 +221,7 @@ def test_an_idle_engine_emits_nothing() -> None:
 
 
 @given(settings, workloads)
-def test_no_token_follows_a_cancel_that_is_honoured(
-    settings: EngineSettings, workload: list[Arrival]
-) -> None:
+def test_no_token_follows_a_cancel(settings: EngineSettings, workload: list[Arrival]) -> None:
     trace = run(replace(settings, honour_cancel=True), workload)
     for number, arrival in enumerate(sorted(workload, key=lambda a: a.time), start=1):
         cancelled_at = max(arrival.time, arrival.cancelled_at)
@@ -234,7 +232,7 @@ def test_no_token_follows_a_cancel_that_is_honoured(
 
 
 @given(settings, workloads)
-def test_a_cancel_that_is_ignored_changes_nothing(
+def test_an_ignored_cancel_changes_nothing(
     settings: EngineSettings, workload: list[Arrival]
 ) -> None:
     settings = replace(settings, honour_cancel=False)
@@ -243,10 +241,10 @@ def test_a_cancel_that_is_ignored_changes_nothing(
 
 
 @given(settings, arrivals(unique_prompts, never))
-def test_nobody_overtakes_on_the_way_to_the_first_token(
+def test_first_tokens_come_in_order_of_arrival(
     settings: EngineSettings, workload: list[Arrival]
 ) -> None:
-    """Hence nobody starves: whoever came later cannot keep one waiting."""
+    """Hence no request starves: later ones cannot keep it waiting."""
     trace = run(replace(settings, chunked_context=False, max_num_tokens=2 * CAPACITY), workload)
     begun = [events[0].time for _, events in sorted(trace.by_request.items())]
     assert begun == sorted(begun)
@@ -310,7 +308,7 @@ def test_a_prefill_stalls_the_others_and_chunks_make_the_stall_smaller() -> None
     assert longest(chunked=True) == pytest.approx(0.021 + 12 * 0.0005)
 
 
-def test_under_pressure_one_policy_pauses_the_newest_and_the_other_makes_it_wait() -> None:
+def test_without_free_blocks_one_policy_pauses_the_newest_and_the_other_queues_it() -> None:
     both = [Arrival(0, EngineRequest(words(4, name), 41)) for name in "ab"]  # 11 of 12 blocks each
     waiting = run(SMALL, both)
     pausing = run(replace(SMALL, policy="max_utilization"), both)
@@ -322,7 +320,7 @@ def test_under_pressure_one_policy_pauses_the_newest_and_the_other_makes_it_wait
     assert [len(pausing.tokens(number)) for number in (1, 2)] == [41, 41]
 
 
-def test_what_is_not_admitted_is_queued_and_what_is_not_scheduled_waits() -> None:
+def test_requests_are_queued_until_admitted_and_wait_until_scheduled() -> None:
     record = run(
         SMALL, [Arrival(0, EngineRequest(words(2, str(n)), 2)) for n in range(10)]
     ).records[0]
@@ -370,7 +368,7 @@ def test_a_prefix_seen_before_is_not_computed_again() -> None:
         ),
     ],
 )
-def test_what_can_never_be_served_is_refused(
+def test_invalid_requests_are_refused(
     changes: dict[str, Any], request_: EngineRequest, error: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{error}$"):
@@ -387,12 +385,12 @@ def test_what_can_never_be_served_is_refused(
         ({"step_seconds": 0}, "step_seconds must be positive"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], error: str) -> None:
+def test_invalid_settings_are_refused(changes: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         replace(SMALL, **changes)
 
 
-def test_a_batch_cannot_be_interrupted() -> None:
+def test_a_step_cannot_be_interrupted() -> None:
     engine = SimulatedEngine(SMALL)
     engine.submit(EngineRequest(words(2), 2), 0.0)
     engine.step(0.0)

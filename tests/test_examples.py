@@ -1,4 +1,4 @@
-"""The examples: every generated file beside an SLO file is what `tokenslo generate` makes of it."""
+"""Generated examples are current: `tokenslo generate` yields the committed files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path.relative_to(ROOT) for path in ROOT.glob("examples/*/slo.*"))
 
 
-def test_there_are_examples():
+def test_examples_exist():
     assert Path("examples/chat/slo.yaml") in EXAMPLES
 
 
 @pytest.mark.parametrize("slo", EXAMPLES, ids=str)
-def test_what_was_generated_is_current(slo, monkeypatch, capsys):
+def test_generated_examples_are_current(slo, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as stopped:
         main(["generate", str(slo), "-o", str(slo.parent), "--check"])

@@ -1,4 +1,4 @@
-"""``tokenslo explain``: budgets and times to fire, for people and for programs."""
+"""``tokenslo explain``: budgets and times to fire, as text and JSON."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(*arguments: str) -> object:
     return stopped.value.code
 
 
-def test_the_text_says_everything(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_as_expected(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file) == 0
     assert capsys.readouterr().out == TEXT
 
@@ -79,13 +79,13 @@ def test_a_traffic_counts_the_budget_in_its_own_events(
     assert run(file, "--traffic", "2.5") == 0
     text = capsys.readouterr().out
     assert "0.1%, 6,048 of 6,048,000 requests" in text
-    assert "4,032 of 40,320 1m slices" in text  # slices come at a pace of their own
+    assert "4,032 of 40,320 1m slices" in text  # slices do not depend on traffic
 
 
-def test_a_traffic_that_is_too_little_for_an_alert_never_fires_it(
+def test_traffic_below_the_guard_of_an_alert_never_fires_it(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 3.6 requests an hour ten cannot fail within it."""
+    """At 3.6 requests per hour, ten cannot fail within an hour."""
     assert run(file, "--traffic", "0.001") == 0
     text = capsys.readouterr().out
     assert "page    1h and 5m   13.44      1.344%  never     never    never    10 in 1h" in text
@@ -97,7 +97,7 @@ def test_a_traffic_that_is_too_little_for_an_alert_never_fires_it(
 def test_with_time_slices_a_failure_is_that_of_the_events_in_them(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A fifth of the requests is too much for every slice, so it takes no longer than an outage."""
+    """A fifth of the requests makes every slice bad, so alerts fire as soon as in an outage."""
     slices = "time_slices: {window: 1m, target: 90%}"
     Path(file).write_text(SLO.replace("target: 99.9%", f"target: 99%, {slices}"))
     assert run(file, "--json") == 0
@@ -161,11 +161,11 @@ def test_a_hang_pages_after_requests_in_flight_cross_their_threshold(
     seconds = HANGS[indicator]
     assert service["objectives"][0]["hang_seconds"] == seconds
     assert run(file) == 0
-    said = "a hang in which no request ends pages after" in capsys.readouterr().out
-    assert said is (seconds is not None)
+    mentions_hang = "a hang in which no request ends pages after" in capsys.readouterr().out
+    assert mentions_hang is (seconds is not None)
 
 
-def test_several_files_are_told_apart(
+def test_several_files_are_explained_by_service(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.yaml"
@@ -177,11 +177,11 @@ def test_several_files_are_told_apart(
 
 
 @pytest.mark.parametrize("traffic", ["0", "-1", "many", "nan", "inf"])
-def test_a_traffic_that_is_none_is_refused(file: str, traffic: str) -> None:
+def test_an_invalid_traffic_is_refused(file: str, traffic: str) -> None:
     assert run(file, "--traffic", traffic) == 2
 
 
-def test_a_file_that_is_wrong_is_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_file_is_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(SLO.replace("99.9%", "99.9"))
     assert run(file) == 2
     assert f"{file}:6: objectives[0].target" in capsys.readouterr().err
@@ -194,10 +194,10 @@ EVERY = 60
 def played(
     alert: dict[str, Any], bad: float, traffic: float | None, slices: tuple[int, float] | None
 ) -> int | None:
-    """Play a failure against what the rules record, evaluation by evaluation, until it fires.
+    """Simulate a failure, evaluation by evaluation of the rules, until the alert fires.
 
-    ``bad`` is the share of events that fails from 0 on; ``slices`` their length and target.  What
-    is recorded at each moment is the share of bad ones in the minute before it.
+    ``bad`` is the share of events that fail from time 0; ``slices`` their length and target.  Each
+    recorded value is the share of bad events in the minute before it.
     """
     long, short = (int(parse_duration(alert[window])) for window in ("long", "short"))
     above, least = alert["error_ratio_above"], alert["least_bad_events"]
@@ -206,7 +206,7 @@ def played(
         if slices is None:
             return bad
         length, target = slices
-        # What is nearly a hair above nothing is nothing.
+        # Float noise above zero is zero.
         return float(bad * min(now, length) / length > 1 - target + 1e-9)
 
     values: list[float] = []
@@ -243,24 +243,24 @@ def test_every_number_is_what_a_simulation_of_the_rules_finds(
     slices: tuple[int, float] | None,
     least: int,
 ) -> None:
-    promise = {"name": "a", "indicator": "availability", "target": target}
+    fields = {"name": "a", "indicator": "availability", "target": target}
     if slices:
         window, share = slices
-        promise["time_slices"] = {"window": f"{window // 60}m", "target": f"{share * 100:g}%"}
+        fields["time_slices"] = {"window": f"{window // 60}m", "target": f"{share * 100:g}%"}
     text = {
         "apiVersion": "tokenslo/v1",
         "service": "chat",
         "window": f"{days}d",
         "alerting": {"min_bad_events": least},
-        "objectives": [promise],
+        "objectives": [fields],
     }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "slo.json")
         file.write_text(json.dumps(text))
         arguments = [str(file), "--json", *(["--traffic", str(traffic)] if traffic else [])]
-        with redirect_stdout(StringIO()) as told:
+        with redirect_stdout(StringIO()) as output:
             assert run(*arguments) == 0
-    [service] = json.loads(told.getvalue())
+    [service] = json.loads(output.getvalue())
     [explained] = service["objectives"]
     budget, ratio = explained["budget"], 1 - float(target.rstrip("%")) / 100
     assert budget["outage_seconds"] == pytest.approx(ratio * days * 86_400)
@@ -276,7 +276,7 @@ def test_every_number_is_what_a_simulation_of_the_rules_finds(
             if seconds is None or found is None:
                 assert seconds == found
             else:
-                # To the next evaluation, and in slices to the end of the next one.
+                # Rounded up to the next evaluation, and with slices to the end of the next slice.
                 late = EVERY + (slices[0] if slices else 0)
                 assert abs(found - seconds) <= late + 1
 
@@ -293,7 +293,7 @@ def test_a_total_outage_always_alerts_before_the_budget_is_spent_or_soon_after(
     (explanation,) = explain(plan(Service("slo.yaml", "chat", window, (objective,))))
     page = explanation.first("page", FAILURES[0])
     assert page is not None
-    # The recorded rates show a failure gradually; a budget of seconds is gone before that.
+    # Recorded rates rise gradually; a budget of seconds is spent before that.
     assert page < max(explanation.outage, Decimal(300))
     for alert in explanation.alerts:
         times = [time for time in alert.fires.values() if time is not None]

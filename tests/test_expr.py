@@ -1,4 +1,4 @@
-"""PromQL rendering, judged by a parser that is not ours (promql-parser)."""
+"""PromQL rendering, checked with an independent parser (promql-parser)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ expressions = st.recursive(instants, with_text, max_leaves=12)
 
 
 def tree(text: str) -> object:
-    """Return what Prometheus's grammar makes of ``text``, without its parentheses."""
+    """Parse ``text`` with Prometheus's grammar; return the tree without parentheses."""
     return _tree(promql.parse(text))
 
 
@@ -114,7 +114,7 @@ def _tree(node: object) -> object:
 
 
 def everything_in_parentheses(expr: Expr) -> str:
-    """Render without any idea of precedence."""
+    """Render with parentheses around every operand."""
     whole = everything_in_parentheses
     match expr:
         case Binary():
@@ -129,7 +129,7 @@ def everything_in_parentheses(expr: Expr) -> str:
 
 
 @given(expressions)
-def test_no_parenthesis_that_is_needed_is_left_out(expr: Expr) -> None:
+def test_needed_parentheses_are_printed(expr: Expr) -> None:
     assert tree(str(expr)) == tree(everything_in_parentheses(expr))
 
 
@@ -177,7 +177,7 @@ def test_breaking_lines_changes_nothing(expr: Expr, width: int) -> None:
         (call("rate", Subquery(vector("x") + vector("y"), "5m", "30s")), "rate((x + y)[5m:30s])"),
     ],
 )
-def test_parentheses_are_the_fewest(expr: Expr, text: str) -> None:
+def test_no_unneeded_parenthesis_is_printed(expr: Expr, text: str) -> None:
     assert str(expr) == text
 
 
@@ -227,18 +227,18 @@ def test_numbers_keep_their_value_and_have_no_exponent(value: Decimal) -> None:
         (5, "5"),
     ],
 )
-def test_numbers_are_as_short_as_they_can_be(value: Decimal | int | str, text: str) -> None:
+def test_numbers_are_printed_in_the_shortest_form(value: Decimal | int | str, text: str) -> None:
     assert number(value) == Number(text)
 
 
 @given(st.text())
-def test_any_text_can_be_matched_literally(text: str) -> None:
+def test_any_label_value_is_matched_literally(text: str) -> None:
     (matcher,) = promql.parse(f"x{{a={quote(text)}}}").matchers.matchers
     assert matcher.value == text
 
 
 @given(st.lists(st.text(st.characters(codec="ascii"), min_size=1), min_size=1, max_size=3))
-def test_one_of_matches_these_and_nothing_else(values: list[str]) -> None:
+def test_one_of_matches_the_given_values_only(values: list[str]) -> None:
     pattern = re.compile(one_of("a", values).value, re.DOTALL)
     assert all(pattern.fullmatch(value) for value in values)
     others = {value + "x" for value in values} | {value[:-1] for value in values}

@@ -15,7 +15,7 @@ NOTHING = view(sources=(), models=())
 
 
 def series(shown: View, *settings: str) -> list[str]:
-    """Return the gateway's lines of a scrape."""
+    """Return the gateway's series of a scrape."""
     wanted = [one for setting in settings for one in parse(setting)]
     text = expose(NOTHING, "1", more=families(shown, wanted)).body.decode()
     return [line for line in text.splitlines() if not line.startswith(("#", "tokenslo_"))]
@@ -31,7 +31,7 @@ def engine() -> View:
     )
 
 
-def test_under_vllms_names() -> None:
+def test_gauges_under_vllms_names() -> None:
     assert series(engine(), "vllm") == [
         'vllm:num_requests_waiting{model_name="llama",version="1"} 3.0',
         'vllm:num_requests_running{model_name="llama",version="1"} 11.0',
@@ -41,7 +41,7 @@ def test_under_vllms_names() -> None:
     ]
 
 
-def test_under_trtllm_serves_names() -> None:
+def test_gauges_under_trtllm_serves_names() -> None:
     assert series(engine(), "trtllm") == [
         'trtllm_num_requests_waiting{model_name="llama",version="1"} 3.0',
         'trtllm_num_requests_running{model_name="llama",version="1"} 11.0',
@@ -51,7 +51,7 @@ def test_under_trtllm_serves_names() -> None:
     ]
 
 
-def test_under_sglangs_names() -> None:
+def test_gauges_under_sglangs_names() -> None:
     assert series(engine(), "sglang") == [
         'sglang:num_queue_reqs{model_name="llama",version="1"} 3.0',
         'sglang:num_running_reqs{model_name="llama",version="1"} 11.0',
@@ -61,7 +61,7 @@ def test_under_sglangs_names() -> None:
     ]
 
 
-def test_under_tritons_names() -> None:
+def test_gauges_under_tritons_names() -> None:
     requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
     model = 'model_name="llama"'
     assert series(engine(), "triton") == [
@@ -86,7 +86,7 @@ LORA = measured(
 )
 
 
-def test_lora_adapters_are_served_under_vllms_names_and_under_ones_own() -> None:
+def test_lora_adapters_have_vllms_names_or_custom_names() -> None:
     before = 'max_lora="2",model_name="llama",'
     after = 'running_lora_adapters="law,sql",version="1",waiting_lora_adapters="chat"'
     vllms = f"vllm:lora_requests_info{{{before}{after}}} 1.7952137915e+09"
@@ -105,7 +105,7 @@ def test_unavailable_lora_adapters_are_absent() -> None:
     assert series(shown, "vllm") == []
 
 
-def test_under_names_of_ones_own() -> None:
+def test_gauges_under_custom_names() -> None:
     settings = ("vllm", "queued=my_queue{kind=all,pool=a}", "block_size=cache{size=*}")
     lines = series(engine(), *settings)
     assert 'my_queue{kind="all",model_name="llama",pool="a",version="1"} 3.0' in lines
@@ -113,7 +113,7 @@ def test_under_names_of_ones_own() -> None:
     assert "vllm:num_requests_waiting" not in "".join(lines)
 
 
-def test_what_is_unknown_is_absent() -> None:
+def test_unavailable_gauges_are_absent() -> None:
     shown = view(
         unavailable("sequences_active", "no engine"),
         unavailable("kv_utilization", "no engine"),
@@ -125,7 +125,7 @@ def test_what_is_unknown_is_absent() -> None:
     assert series(NOTHING, "vllm", "trtllm", "triton") == []
 
 
-def test_scheduled_is_unknown_without_those_that_wait_among_the_active() -> None:
+def test_scheduled_is_absent_if_waiting_among_active_is_unavailable() -> None:
     by_iteration = view(
         measured("sequences_active", 14.0),
         measured("sequences_waiting", {}, "trtllm_waiting"),
@@ -133,7 +133,7 @@ def test_scheduled_is_unknown_without_those_that_wait_among_the_active() -> None
     assert series(by_iteration, "running=running") == []
 
 
-def test_vllms_running_requests_do_not_wait() -> None:
+def test_vllms_running_requests_are_all_scheduled() -> None:
     shown = view(
         measured("sequences_active", 14.0, "vllm_gauge"),
         measured("sequences_waiting", 3.0, "vllm_gauge"),
@@ -141,7 +141,7 @@ def test_vllms_running_requests_do_not_wait() -> None:
     assert series(shown, "running=running") == ['running{model_name="llama",version="1"} 14.0']
 
 
-def test_every_model_has_its_own() -> None:
+def test_every_model_has_its_own_gauges() -> None:
     shown = view(
         measured("sequences_waiting", 1.0, model="a"), measured("sequences_waiting", 2.0, model="b")
     )
@@ -155,7 +155,7 @@ def test_every_model_has_its_own() -> None:
     "text",
     ["", "vllm2", "queued", "queued=", "waiting=x", "queued=a b", "queued=a{", 'queued=a{b="c"}'],
 )
-def test_nonsense_is_refused_with_what_to_write(text: str) -> None:
+def test_invalid_names_are_refused_with_a_fix(text: str) -> None:
     with pytest.raises(BadValue) as refused:
         parse(text)
     assert all(name in refused.value.fix for name in NAMES)

@@ -1,4 +1,4 @@
-"""``tokenslo generate``: what it writes, what it leaves alone, and what it says."""
+"""``tokenslo generate``: files that it writes, keeps and removes, and its messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tree(folder="out"):
     }
 
 
-def test_it_writes_rules_dashboard_and_a_page_for_every_alert(capsys):
+def test_generate_writes_rules_a_dashboard_and_a_page_for_every_alert(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     written = tree()
     assert [path for path in written if not path.startswith("runbooks/")] == [
@@ -103,7 +103,7 @@ def test_every_file_names_its_source_and_the_version_that_made_it():
         assert f"Made by tokenslo {version('tokenslo')} from {source}." in text
 
 
-def test_what_is_written_does_not_tell_where_this_machine_keeps_things(folder, monkeypatch):
+def test_generated_files_contain_no_path_of_this_machine(folder, monkeypatch):
     Path("work").mkdir()
     monkeypatch.chdir("work")
     assert run(folder / "chat.yaml", "-o", "out") == 0
@@ -113,7 +113,7 @@ def test_what_is_written_does_not_tell_where_this_machine_keeps_things(folder, m
         assert str(folder) not in text
 
 
-def test_outputs_are_the_same_from_every_working_directory(folder, monkeypatch):
+def test_outputs_do_not_depend_on_the_working_directory(folder, monkeypatch):
     assert run("chat.yaml", "-o", "out") == 0
     (folder / "work").mkdir()
     for cwd, path in (("work", "../chat.yaml"), ("/", folder / "chat.yaml")):
@@ -121,7 +121,7 @@ def test_outputs_are_the_same_from_every_working_directory(folder, monkeypatch):
         assert run(path, "-o", folder / "out", "--check") == 0
 
 
-def test_a_file_name_is_no_markup():
+def test_a_file_name_is_escaped_in_markdown():
     name = "a--><script>x.yaml"
     Path(name).write_text(Path("chat.yaml").read_text())
     assert run(name, "-o", "out") == 0
@@ -139,7 +139,7 @@ def test_standard_input_is_a_file(folder):
     assert "from standard input." in tree()["alerts/chat.rules.yaml"]
 
 
-def test_a_folder_stands_for_its_files(folder, capsys):
+def test_a_folder_is_its_slo_files(folder, capsys):
     (folder / "slos/deeper").mkdir(parents=True)
     (folder / "slos/README.md").write_text("no SLO file")
     (folder / "slos/shared.libsonnet").write_text("{}")
@@ -222,7 +222,7 @@ def test_a_second_run_writes_nothing(capsys):
     assert capsys.readouterr().out == "30 files: 30 current\n"
 
 
-def test_only_what_changed_is_written(capsys):
+def test_only_changed_files_are_written(capsys):
     run("chat.yaml", "-o", "out")
     Path("out/dashboards/chat-error-budget.json").write_text("{}")
     capsys.readouterr()
@@ -253,7 +253,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_process():
         ("runbooks,alerts", {"alerts", "runbooks"}),
     ],
 )
-def test_only_what_was_asked_for_is_written(only, folders):
+def test_only_the_requested_kinds_are_written(only, folders):
     assert run("chat.yaml", "-o", "out", "--only", only) == 0
     assert {path.name for path in Path("out").iterdir()} == folders
 
@@ -283,7 +283,7 @@ def test_several_files_go_into_one_folder():
     )
 
 
-def test_all_problems_of_all_files_are_told_and_nothing_is_written(capsys):
+def test_all_problems_of_all_files_are_reported_and_nothing_is_written(capsys):
     write("search", lambda text: text.replace("95%", "100%"))
     write("voice", lambda text: text.replace("800ms", "800"))
     assert run("chat.yaml", "search.yaml", "voice.yaml", "-o", "out") == 2
@@ -303,7 +303,7 @@ def test_two_files_about_the_same_service_are_refused(capsys):
     assert not Path("out").exists()
 
 
-def test_pages_of_alerts_that_are_gone_are_removed_but_not_those_of_people(capsys):
+def test_pages_of_removed_alerts_are_deleted_but_not_hand_written_ones(capsys):
     run("chat.yaml", "-o", "out")
     Path("out/runbooks/chat/Ours.md").write_text("# Ours\n")
     Path("out/runbooks/chat/notes.txt").write_text("<!-- Made by tokenslo -->\n")
@@ -330,14 +330,14 @@ def test_pages_of_alerts_that_are_gone_are_removed_but_not_those_of_people(capsy
     assert {"runbooks/chat/Ours.md", "runbooks/chat/notes.txt"} <= set(tree())
 
 
-def test_check_is_content_with_current_files(capsys):
+def test_check_accepts_current_files(capsys):
     run("chat.yaml", "-o", "out")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 0
     assert capsys.readouterr().out == "30 files: 30 current\n"
 
 
-def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
+def test_check_prints_stale_files_and_writes_nothing(capsys):
     run("chat.yaml", "-o", "out")
     write("chat", lambda text: text.replace(FIRST_TOKEN, "").replace("99.9%", "99.5%"))
     Path("out/runbooks/chat/README.md").unlink()
@@ -355,7 +355,7 @@ def test_check_shows_what_is_not_current_and_writes_nothing(capsys):
     assert "+Objective: 99.5% of requests in 28d are good." in out
 
 
-def test_check_sees_a_missing_end_of_line(capsys):
+def test_check_finds_a_missing_newline_at_the_end(capsys):
     run("chat.yaml", "-o", "out")
     board = Path("out/dashboards/chat-error-budget.json")
     board.write_text(board.read_text().removesuffix("\n"))
@@ -374,7 +374,7 @@ def test_an_output_folder_that_is_a_file_is_one_clear_line(capsys):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_an_output_file_that_is_no_regular_file_is_left_alone(capsys, make):
+def test_an_output_that_is_no_regular_file_is_an_error(capsys, make):
     Path("out/alerts").mkdir(parents=True)
     make("out/alerts/chat.rules.yaml")
     assert run("chat.yaml", "-o", "out") == 2
@@ -400,7 +400,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(capsys):
     assert err.count("\n") == 1
 
 
-def test_one_file_that_cannot_be_written_leaves_all_as_they_were(monkeypatch, capsys):
+def test_if_one_file_cannot_be_written_none_is_changed(monkeypatch, capsys):
     assert run("chat.yaml", "-o", "out") == 0
     before = tree()
     write("chat", lambda text: text.replace("99.9%", "99.5%"))
@@ -418,7 +418,7 @@ def test_one_file_that_cannot_be_written_leaves_all_as_they_were(monkeypatch, ca
     assert tree() == before
 
 
-def test_a_reader_that_has_seen_enough_gets_all_files(folder):
+def test_all_files_are_written_if_the_output_pipe_is_closed(folder):
     measurement, writing = os.pipe()
     os.close(measurement)
     command = [sys.executable, "-m", "tokenslo", "generate", "chat.yaml", "-o", "out"]
@@ -439,7 +439,7 @@ def test_without_standard_output_everything_is_written(folder):
     assert run("chat.yaml", "-o", "out", "--check") == 0
 
 
-def test_a_full_disk_leaves_the_old_file_whole():
+def test_a_full_disk_keeps_the_old_file():
     run("chat.yaml", "-o", "out")
     rules = Path("out/alerts/chat.rules.yaml").read_text()
     write("chat", lambda text: text.replace("99.9%", "99.5%"))
@@ -460,13 +460,13 @@ def test_a_full_disk_leaves_the_old_file_whole():
     assert not [path for path in Path("out").rglob("*") if path.name.startswith(".")]
 
 
-def test_what_a_killed_run_has_left_is_no_obstacle():
-    """In a container every run has the same process id, and so the same temporary names."""
-    left = Path(f"out/alerts/.chat.rules.yaml.{os.getpid()}.tmp")
-    left.parent.mkdir(parents=True)
-    left.write_text("half")
+def test_temporary_files_of_a_killed_run_are_replaced():
+    """Runs in containers have the same process id, hence the same temporary names."""
+    leftover = Path(f"out/alerts/.chat.rules.yaml.{os.getpid()}.tmp")
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("half")
     assert run("chat.yaml", "-o", "out") == 0
-    assert not left.exists()
+    assert not leftover.exists()
 
 
 def test_compat_adds_series_of_the_tool_and_without_it_removes_them(capsys):

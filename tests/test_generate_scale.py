@@ -1,4 +1,4 @@
-"""Outputs of a service with many objectives cost and weigh as much for each as for one."""
+"""Costs and sizes of outputs grow linearly with the number of objectives."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def generic(count: int) -> Plan:
 
 
 def cost(make: Callable[[], Made]) -> tuple[int, int]:
-    """Return how many functions are called, and how many bytes come of it."""
+    """Return the number of function calls, and of bytes written."""
     calls = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -72,19 +72,19 @@ def cost(make: Callable[[], Made]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("made", [many, generic])
-def test_twice_the_objectives_cost_and_weigh_twice_as_much(
+def test_twice_the_objectives_have_twice_the_cost_and_size(
     made: Callable[[int], Plan], output: str
 ) -> None:
     few, most = made(26), made(52)
     for each in (few, most):
-        OUTPUTS[output](each, source="slo.yaml", version="0.1.0")  # what is remembered is there
+        OUTPUTS[output](each, source="slo.yaml", version="0.1.0")  # to fill caches
     one = cost(lambda: OUTPUTS[output](few, source="slo.yaml", version="0.1.0"))
     two = cost(lambda: OUTPUTS[output](most, source="slo.yaml", version="0.1.0"))
     assert two[0] < 2.1 * one[0]
     assert two[1] < 2.1 * one[1]
 
 
-def test_stories_of_twice_the_objectives_are_grouped_at_twice_the_cost() -> None:
+def test_grouping_test_cases_of_twice_the_objectives_has_twice_the_cost() -> None:
     few, most = generic(150), generic(300)
     for each in (few, most):
         apart(each)  # parsed queries are cached
@@ -108,7 +108,7 @@ PLAIN = (
 
 @pytest.mark.parametrize("kind", ["plain", "llm"])
 def test_a_thousand_objectives_are_at_most_20_mb(kind: str, tmp_path: Path) -> None:
-    """Everything of 60 and of 180 objectives, as files; the difference is what 120 more weigh."""
+    """Extrapolate from the files of 60 and of 180 objectives."""
 
     def weight(count: int) -> int:
         rows = (

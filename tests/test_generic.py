@@ -1,4 +1,4 @@
-"""Indicators of a file's own: how they are read, what they ask, and what is wrong with them."""
+"""Indicators with queries of a file's own: reading, recording and refusing them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def measured(name: str) -> tuple[str, ...]:
 RECORDED = 'slo:total:increase1m{service="shop",slo="%s"}'
 
 
-def test_a_rate_is_asked_as_it_stands_and_nothing_is_none() -> None:
+def test_a_rate_is_recorded_as_written_and_no_bad_series_is_zero() -> None:
     assert measured("bad-rate") == (
         'sum(rate(http_requests_total{job="shop",code=~"5..|429"}[5m])) '
         'or sum(rate(http_requests_total{job="shop"}[5m])) * 0',
@@ -65,7 +65,7 @@ def test_a_rate_is_asked_as_it_stands_and_nothing_is_none() -> None:
     )
 
 
-def test_of_good_ones_none_means_that_all_are_bad() -> None:
+def test_without_good_series_all_events_are_bad() -> None:
     bad, total, _ = measured("good-rate")
     assert bad == (
         f'clamp_min({total} - sum(rate(http_requests_total{{job="shop",code!~"5..|429"}}[5m])), 0) '
@@ -73,7 +73,7 @@ def test_of_good_ones_none_means_that_all_are_bad() -> None:
     )
 
 
-def test_what_may_be_no_number_is_not_recorded() -> None:
+def test_nan_and_negative_rates_are_not_recorded() -> None:
     assert measured("computed") == (
         "clamp_min((sum(sum(a:rate5m) - sum(b:rate5m))) >= 0, 0) "
         "or (sum(sum by (x) (a:rate5m)) >= 0) * 0".replace("((sum(", "(sum(").replace(
@@ -93,7 +93,7 @@ def test_a_ratio_without_weight_is_an_average_over_time() -> None:
     )
 
 
-def test_a_ratio_with_weight_is_that_share_of_it() -> None:
+def test_a_ratio_with_a_weight_is_a_share_of_the_weight() -> None:
     total = "sum(requests:rate5m) >= 0"
     assert measured("weighted") == (
         f"clamp(avg(errors:ratio), 0, 1) * ({total}) >= 0 or ({total}) * 0",
@@ -102,7 +102,7 @@ def test_a_ratio_with_weight_is_that_share_of_it() -> None:
     )
 
 
-def test_a_gauge_is_asked_every_minute() -> None:
+def test_a_gauge_is_counted_every_minute() -> None:
     assert measured("up") == (
         'sum(up{job="shop"} == bool 0) / 60',
         'count(up{job="shop"}) / 60',
@@ -119,7 +119,7 @@ def test_the_selector_of_the_file_is_not_added(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_everything_is_generated_and_parses(name: str) -> None:
+def test_all_outputs_are_generated_with_valid_promql(name: str) -> None:
     plan = generic_plan(generic_objective(name))
     for made in (alerts, runbooks, dashboards):
         files = made.files(plan, source="slo.yaml", version="0.1.0")
@@ -162,7 +162,7 @@ def test_disabled_alerts_have_no_rule_no_page_and_no_line(tmp_path: Path) -> Non
         ("{histogram: x_bytes, threshold: 65536}", "65536", "65536"),
     ],
 )
-def test_edges_are_in_the_unit_of_their_metric(
+def test_thresholds_are_in_the_unit_of_their_metric(
     tmp_path: Path, indicator: str, threshold: str, shown: str
 ) -> None:
     objective = read(tmp_path, indicator)
@@ -214,21 +214,23 @@ BAD = {
 
 
 @pytest.mark.parametrize("indicator", BAD)
-def test_a_bad_indicator_is_refused_with_all_that_is_wrong(tmp_path: Path, indicator: str) -> None:
+def test_an_invalid_indicator_is_refused_with_all_its_problems(
+    tmp_path: Path, indicator: str
+) -> None:
     assert problems(tmp_path, indicator) == [
-        f"slo.yaml:6: {QUERY}{said}" for said in BAD[indicator]
+        f"slo.yaml:6: {QUERY}{problem}" for problem in BAD[indicator]
     ]
 
 
-def test_what_is_not_promql_is_refused_as_prometheus_would(tmp_path: Path) -> None:
-    said = problems(tmp_path, "{bad: 'rate(x_total)', total: 'sum('}")
-    assert [line.partition("PromQL: ")[0] for line in said] == [
+def test_invalid_promql_is_refused(tmp_path: Path) -> None:
+    found = problems(tmp_path, "{bad: 'rate(x_total)', total: 'sum('}")
+    assert [line.partition("PromQL: ")[0] for line in found] == [
         f"slo.yaml:6: {QUERY}.bad: is not ",
         f"slo.yaml:6: {QUERY}.total: is not ",
     ]
 
 
-def test_what_belongs_into_the_indicator_is_not_beside_it(tmp_path: Path) -> None:
+def test_threshold_and_clauses_outside_the_indicator_are_refused(tmp_path: Path) -> None:
     more = "    threshold: 1s\n    clauses: {ttft: 1s}\n"
     assert problems(tmp_path, "{gauge: up}", more) == [
         "slo.yaml:8: objectives[0].threshold: cannot be combined with an indicator "
@@ -237,7 +239,7 @@ def test_what_belongs_into_the_indicator_is_not_beside_it(tmp_path: Path) -> Non
     ]
 
 
-def test_a_kind_of_alert_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_alert_is_refused(tmp_path: Path) -> None:
     more = "    alerting: {disable: [pages, 3]}\n"
     fix = f"Fix: use one of {', '.join(DISABLED)}."
     assert problems(tmp_path, "{gauge: up}", more) == [
@@ -275,12 +277,12 @@ def test_a_query_fits_on_one_line(query: str, line: str) -> None:
         ("x", False),
     ],
 )
-def test_what_gives_one_element_is_known(query: str, summed: bool) -> None:
+def test_queries_with_one_series_are_recognised(query: str, summed: bool) -> None:
     assert read_query(query).summed is summed
 
 
 @pytest.mark.parametrize("query", ["x) or (y", "1", "'a'", "x[5m]", "time()", "(" * 20_000, "x #"])
-def test_what_is_no_instant_vector_is_refused(query: str) -> None:
+def test_queries_that_are_no_instant_vector_are_refused(query: str) -> None:
     if query == "x #":
         assert read_query(query).text == "x"
         return
@@ -294,14 +296,14 @@ MATCHERS = st.lists(st.builds(Matcher, st.sampled_from(["code", "job"]), OPS, VA
 
 
 @given(MATCHERS, MATCHERS)
-def test_example_labels_are_what_was_asked_for(wanted, unwanted) -> None:
+def test_example_labels_fulfil_the_matchers(wanted, unwanted) -> None:
     labels = example(wanted, unwanted)
     if labels is not None:
         assert accepted(wanted, labels)
         assert not (unwanted and accepted(unwanted, labels))
 
 
-def test_example_labels_are_found_for_what_people_write() -> None:
+def test_example_labels_are_found_for_common_matchers() -> None:
     every = [Matcher("job", "=", "a")]
     failed = [*every, Matcher("code", "=~", "(5..|429)")]
     assert example(failed) == {"job": "a", "code": "500"}
@@ -309,8 +311,8 @@ def test_example_labels_are_found_for_what_people_write() -> None:
     assert example([Matcher("path", "=~", r"/api/v1/.*|/v2\.0")]) == {"path": "/api/v1/0"}
 
 
-def test_objectives_that_read_each_others_series_are_tested_apart() -> None:
-    """What is a failure for one is a success for the other, or is not counted by it at all."""
+def test_objectives_that_read_each_others_series_are_tested_separately() -> None:
+    """A bad event of one is a good event of the other, or not counted by it."""
     strict = replace(
         generic_objective("bad-counter"),
         name="strict",
