@@ -61,7 +61,7 @@ _CONDITION = re.compile(
 
 
 def built(name: str) -> Path:
-    """Return the program of a peer, built once; raises PartError without Go."""
+    """Return the program of a peer, built once; raises InstallError without Go."""
     module, version, package = MODULES[name]
 
     def build(home: Path) -> None:

@@ -16,7 +16,7 @@ class Alertmanager(ServerProcess):
 def start(
     program: Path, folder: Path, config: Path, *, arguments: Sequence[str] = ()
 ) -> Alertmanager:
-    """Start Alertmanager on the file `config`; its data and log go to `folder`."""
+    """Start Alertmanager on the file `config`, with its data and log in `folder`."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
 

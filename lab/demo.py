@@ -32,7 +32,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _DemoState:
-    """The sidecar's status, the SLOs in Prometheus, and the client-side results."""
+    """One snapshot: the sidecar's status, the SLOs in Prometheus, the client-side results."""
 
     status: Json
     slos: Mapping[str, Mapping[str, float]]
@@ -43,52 +43,52 @@ class _DemoState:
 def run(settings: StackSettings, *, seconds: float | None, console: Console) -> None:
     """Run the demo for `seconds`, or until Ctrl-C, then print a summary.
 
-    On a terminal the view is live; in a pipe the addresses are printed first, then the summary.
-    Progress goes to the terminal, or to standard error if that is one.  Raises
-    lab.toolchain.MissingPart, lab.toolchain.PartError or lab.process.ServerError.
+    On a terminal the view is live; in a pipe the URLs are printed first, then the summary.
+    Progress goes to the terminal, or to standard error in a pipe.  Raises
+    lab.toolchain.UnavailableProgram, lab.toolchain.InstallError or lab.process.ServerError.
     """
     terminal = console if console.is_terminal else Console(stderr=True)
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         if terminal.is_terminal:
             terminal.print(f"[dim]·[/dim] {text}")
 
     with suppress(KeyboardInterrupt):
-        with running(settings, say) as stack:
+        with running(settings, progress) as stack:
             if not console.is_terminal:
                 console.print(_urls(stack))
                 console.file.flush()
             end = math.inf if seconds is None else time.monotonic() + seconds
-            moment = _watch(stack, settings, end, console)
-            moment = _state(stack, settings.service) or moment
-            say("stopping everything")
-        console.print(_summary(moment, stack, settings))
+            state = _watch(stack, settings, end, console)
+            state = _state(stack, settings.service) or state
+            progress("stopping everything")
+        console.print(_summary(state, stack, settings))
 
 
 def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) -> _DemoState:
-    """Update the view every second until the end; return the last state."""
-    moment = None
+    """Update the view every second until ``end``; return the last state."""
+    state = None
     screen = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
     with suppress(KeyboardInterrupt), screen as live:
-        while moment is None or time.monotonic() < end:
+        while state is None or time.monotonic() < end:
             _check(stack)
-            moment = _state(stack, settings.service) or moment
-            if moment and console.is_terminal:
-                live.update(_live(moment, stack), refresh=True)
+            state = _state(stack, settings.service) or state
+            if state and console.is_terminal:
+                live.update(_live(state, stack), refresh=True)
             time.sleep(_REFRESH_SECONDS)
-    if moment is None:
+    if state is None:
         raise KeyboardInterrupt
-    return moment
+    return state
 
 
 def _check(stack: Stack) -> None:
     for server in stack.servers:
         if not server.alive:
-            raise ServerError(f"{server.name} ended by itself; its log is {server.log}")
+            raise ServerError(f"{server.name} exited unexpectedly; its log is {server.log}")
 
 
 def _state(stack: Stack, service: str) -> _DemoState | None:
-    """Query sidecar, Prometheus and load; None if the sidecar has no models yet."""
+    """Query sidecar, Prometheus and load; None while the sidecar has no models."""
     with suppress(HttpError, ValueError):
         status = json.loads(get(stack.sidecar.ports[0], "/", accept="application/json")[1])
         if status["models"]:
@@ -114,28 +114,30 @@ def _slos(stack: Stack, service: str) -> tuple[dict[str, dict[str, float]], tupl
 # The view
 
 
-def _live(moment: _DemoState, stack: Stack) -> RenderableType:
-    """Show what fits on a screen, the most important first."""
-    return Group(_urls(stack), *_outside(moment, stack), *map(_measured, _models(moment)))
+def _live(state: _DemoState, stack: Stack) -> RenderableType:
+    """Show as much as fits on a screen, the most important first."""
+    return Group(_urls(stack), *_external(state, stack), *map(_measured, _models(state)))
 
 
-def _summary(moment: _DemoState, stack: Stack, settings: StackSettings) -> RenderableType:
+def _summary(state: _DemoState, stack: Stack, settings: StackSettings) -> RenderableType:
     """Show everything."""
-    inside = (part for model in _models(moment) for part in (_measured(model), _unavailable(model)))
-    return Group(*inside, *_outside(moment, stack), _urls(stack), _generated(settings))
+    tables = (
+        table for model in _models(state) for table in (_measured(model), _unavailable(model))
+    )
+    return Group(*tables, *_external(state, stack), _urls(stack), _generated(settings))
 
 
-def _models(moment: _DemoState) -> list[Json]:
-    """Return the models to show, each without a version only if it has no other."""
-    shown = [model for model in moment.status["models"] if not model["excluded"]]
-    known = {model["model"] for model in shown if model["version"]}
-    return [model for model in shown if model["version"] or model["model"] not in known]
+def _models(state: _DemoState) -> list[Json]:
+    """Return the models to show; one without a version only if it has no other."""
+    shown = [model for model in state.status["models"] if not model["excluded"]]
+    versioned = {model["model"] for model in shown if model["version"]}
+    return [model for model in shown if model["version"] or model["model"] not in versioned]
 
 
-def _outside(moment: _DemoState, stack: Stack) -> tuple[RenderableType, ...]:
+def _external(state: _DemoState, stack: Stack) -> tuple[RenderableType, ...]:
     """Show the SLOs in Prometheus and the client-side results."""
-    slos = (_objectives(moment), _firing(moment)) if stack.prometheus else ()
-    return (*slos, *_clients(moment.clients))
+    slos = (_objectives(state), _firing(state)) if stack.prometheus else ()
+    return (*slos, *_clients(state.clients))
 
 
 def _measured(model: Json) -> Table:
@@ -145,14 +147,14 @@ def _measured(model: Json) -> Table:
         if signal["samples"]:
             quality = Text(signal["quality"], style=_QUALITY[signal["quality"]])
             table.add_row(
-                signal["signal"], _now(signal), signal["recent"], quality, signal["method"]
+                signal["signal"], _latest(signal), signal["recent"], quality, signal["method"]
             )
     return table
 
 
 def _unavailable(model: Json) -> Table:
     """Show the unavailable signals, by reason, with the fix."""
-    table = _table("Not to be had from this server", "signals", "why", "what would bring them")
+    table = _table("Unavailable from this server", "signals", "reason", "fix")
     causes: dict[tuple[str, str], list[str]] = {}
     for signal in model["signals"]:
         if not signal["samples"]:
@@ -162,7 +164,7 @@ def _unavailable(model: Json) -> Table:
     return table
 
 
-def _now(signal: Json) -> str:
+def _latest(signal: Json) -> str:
     samples = signal["samples"]
     if "count" in samples[0]:
         return f"{sum(sample['count'] for sample in samples):,.0f} observed"
@@ -174,9 +176,9 @@ def _now(signal: Json) -> str:
     return f"{value:,.0f}"
 
 
-def _objectives(moment: _DemoState) -> Table:
-    table = _table("SLOs, as Prometheus sees them", "slo", "target", "bad so far", "budget left")
-    for slo, values in moment.slos.items():
+def _objectives(state: _DemoState) -> Table:
+    table = _table("SLOs in Prometheus", "slo", "target", "bad so far", "budget left")
+    for slo, values in state.slos.items():
         left = values.get(names.BUDGET_REMAINING)
         spent = left is not None and left <= 0
         table.add_row(
@@ -188,21 +190,21 @@ def _objectives(moment: _DemoState) -> Table:
     return table
 
 
-def _firing(moment: _DemoState) -> Text:
-    style = "red" if moment.firing else "green"
-    return Text.assemble("alerts firing: ", (", ".join(moment.firing) or "none", style), "\n")
+def _firing(state: _DemoState) -> Text:
+    style = "red" if state.firing else "green"
+    return Text.assemble("alerts firing: ", (", ".join(state.firing) or "none", style), "\n")
 
 
 def _clients(summary: LoadSummary) -> tuple[RenderableType, ...]:
     """Show the client-side results, to compare the signals with."""
     counts = ((count, name.replace("_", " ")) for name, count in summary.outcomes.items() if count)
-    seen = ", ".join(f"{count} {outcome}" for count, outcome in counts)
-    table = _table("What the clients saw themselves", "measured", "times", "p50", "p95", "p99")
+    outcomes = ", ".join(f"{count} {outcome}" for count, outcome in counts)
+    table = _table("Measured by the clients", "measured", "times", "p50", "p95", "p99")
     for name, quantiles in (("first token", summary.ttft), ("gap between tokens", summary.gap)):
         if quantiles:
             values = (quantiles.p50, quantiles.p95, quantiles.p99)
             table.add_row(name, f"{quantiles.count:,}", *(f"{v * 1000:.0f} ms" for v in values))
-    return table, Text(f"requests: {seen or 'none yet'}\n")
+    return table, Text(f"requests: {outcomes or 'none yet'}\n")
 
 
 def _urls(stack: Stack) -> Table:

@@ -1,4 +1,4 @@
-"""Run an engine in real time: one thread steps it; any thread submits, cancels, reads stats."""
+"""Run a simulated engine in real time on a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ Listener = Callable[[EngineEvent], None]
 Observer = Callable[[float, EngineStep], None]
 
 # executor.h, iter_stats_max_iterations: older records are dropped silently.
-_KEPT_RECORDS = 1000
+_MAX_RECORDS = 1000
 
 
 class Driver:
-    """An engine and its thread; times are seconds since the epoch on a clock that never jumps.
+    """An engine and its thread; times are seconds since the epoch, derived from a monotonic clock.
 
-    A request's events go to its listener, in order, on the engine's thread and while the next batch
-    is already running; a listener must be quick and must not raise.  So must an observer, which
-    gets every step and its time before the step's events are delivered.
+    Any thread may submit, cancel and read statistics.  A request's events go to its listener, in
+    order, on the engine's thread, while the next batch is running.  The observer gets every step
+    and its time before the step's events are delivered.  Listeners and observers must return
+    quickly and must not raise.
     """
 
     def __init__(self, engine: SimulatedEngine, observer: Observer | None = None) -> None:
         self._engine = engine
         self._observer = observer
         self._listeners: dict[int, Listener] = {}
-        self._records: deque[IterationStats] = deque(maxlen=_KEPT_RECORDS)
+        self._records: deque[IterationStats] = deque(maxlen=_MAX_RECORDS)
         self._lock = threading.Lock()
         self._work = threading.Event()
         self._closed = threading.Event()
@@ -39,7 +40,7 @@ class Driver:
         self._thread.start()
 
     def submit(self, request: EngineRequest, listener: Listener) -> int:
-        """Queue a request and return its id.  Raises ValueError if it can never be served."""
+        """Queue a request and return its id; raises ValueError if it exceeds a limit."""
         with self._lock:
             request_id = self._engine.submit(request, self._now())
             self._listeners[request_id] = listener
@@ -47,24 +48,24 @@ class Driver:
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request."""
+        """Cancel a request at the next step."""
         with self._lock:
             self._engine.cancel(request_id)
 
     @property
     def epoch(self) -> float:
-        """The time of this driver's clock when the monotonic clock was 0."""
+        """Seconds since the epoch at time 0 of the monotonic clock."""
         return self._epoch
 
     def drain_stats(self) -> list[IterationStats]:
-        """Return the iteration records since the last call, at most the newest thousand."""
+        """Return the iteration records since the last call, at most the latest 1,000."""
         with self._lock:
             records = list(self._records)
             self._records.clear()
         return records
 
     def close(self) -> None:
-        """Stop the thread; running requests never end."""
+        """Stop the thread; running requests get no further events."""
         self._closed.set()
         self._work.set()
         self._thread.join()
@@ -95,6 +96,6 @@ class Driver:
             return self._listeners.pop(event.request_id)
         return self._listeners[event.request_id]
 
-    def _sleep_until(self, moment: float) -> None:
-        while (left := moment - self._now()) > 0 and not self._closed.wait(left):
+    def _sleep_until(self, deadline: float) -> None:
+        while (remaining := deadline - self._now()) > 0 and not self._closed.wait(remaining):
             pass

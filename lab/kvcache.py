@@ -1,8 +1,8 @@
 """A paged KV cache with block reuse.
 
 As in TensorRT-LLM's block manager (kvCacheManager.cpp), full blocks of a prompt are identified by
-their content and may be shared.  Released blocks stay reusable until the space is needed, and count
-as free.
+their content and may be shared.  Released blocks count as free and stay reusable until they are
+evicted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Allocation:
-    """The blocks that one sequence holds: shared ones by content key, private ones by number."""
+    """The blocks of one sequence: content keys of shared ones, number of private ones."""
 
     shared: list[int] = field(default_factory=list)
     private: int = 0
@@ -23,9 +23,9 @@ class Allocation:
 
 
 class BlockPool:
-    """A fixed number of blocks; every count is in blocks and the counters run since the start.
+    """A fixed number of KV-cache blocks; counters are cumulative and in blocks.
 
-    ``alloc_new`` blocks were empty when taken, the rest of ``alloc_total`` had to be evicted.
+    ``alloc_new`` blocks were empty when allocated; the rest of ``alloc_total`` were evicted first.
     """
 
     def __init__(self, blocks: int, tokens_per_block: int) -> None:
@@ -43,16 +43,16 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that can be taken, those with reusable content included."""
+        """Blocks that can be allocated, those with reusable content included."""
         return self.blocks - self.used
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """The four counters: allocated in all, allocated empty, reused, missed."""
+        """The four counters: allocated in total, allocated empty, reused, missed."""
         return self.alloc_total, self.alloc_new, self.reused, self.missed
 
     def keys(self, prompt: Sequence[Hashable]) -> list[int]:
-        """Return the content keys of the prompt's full blocks; each covers all before it too."""
+        """Return the content keys of the prompt's full blocks; each key covers its prefix."""
         keys: list[int] = []
         for end in range(self.tokens_per_block, len(prompt) + 1, self.tokens_per_block):
             chunk = tuple(prompt[end - self.tokens_per_block : end])
@@ -64,34 +64,34 @@ class BlockPool:
         return -(-tokens // self.tokens_per_block)
 
     def cost(self, keys: Sequence[int], tokens: int) -> int:
-        """Return the number of free blocks that :meth:`open` would use for the same arguments."""
-        found = self._found(keys, tokens)
-        return self.size(tokens) - sum(key in self._holders for key in found)
+        """Return the number of free blocks that :meth:`open` would allocate."""
+        cached = self._cached_keys(keys, tokens)
+        return self.size(tokens) - sum(key in self._holders for key in cached)
 
     def open(self, keys: Sequence[int], tokens: int) -> tuple[Allocation, int]:
-        """Allocate for a sequence of `tokens`; also return the number of cached tokens."""
-        found = self._found(keys, tokens)
-        self.reused += len(found)
-        self.missed += len(keys) - len(found)
-        for key in found:
+        """Allocate blocks for `tokens` tokens; also return the number of cached tokens."""
+        cached = self._cached_keys(keys, tokens)
+        self.reused += len(cached)
+        self.missed += len(keys) - len(cached)
+        for key in cached:
             self._reusable.pop(key, None)
             self._hold(key)
-        allocation = Allocation(shared=list(found))
+        allocation = Allocation(shared=list(cached))
         self.grow(allocation, tokens)
-        return allocation, len(found) * self.tokens_per_block
+        return allocation, len(cached) * self.tokens_per_block
 
     def grow(self, allocation: Allocation, tokens: int) -> None:
-        """Grow the allocation to `tokens`; it may take at most ``free`` blocks."""
-        lacking = max(0, self.size(tokens) - len(allocation))
-        if lacking > self.free:
-            raise RuntimeError(f"{lacking} KV-cache blocks wanted, {self.free} free")
+        """Grow the allocation to `tokens` tokens; raises RuntimeError if free blocks run out."""
+        missing = max(0, self.size(tokens) - len(allocation))
+        if missing > self.free:
+            raise RuntimeError(f"{missing} KV-cache blocks needed, {self.free} free")
         empty = self.free - len(self._reusable)
-        for key in list(self._reusable)[: max(0, lacking - empty)]:
+        for key in list(self._reusable)[: max(0, missing - empty)]:
             del self._reusable[key]
-        self.alloc_total += lacking
-        self.alloc_new += min(lacking, empty)
-        self._private += lacking
-        allocation.private += lacking
+        self.alloc_total += missing
+        self.alloc_new += min(missing, empty)
+        self._private += missing
+        allocation.private += missing
 
     def publish(self, allocation: Allocation, keys: Iterable[int]) -> None:
         """Publish the computed prompt blocks of a sequence for reuse."""
@@ -103,7 +103,7 @@ class BlockPool:
                 self._private -= 1
 
     def close(self, allocation: Allocation) -> None:
-        """Release all blocks; shared ones stay reusable, the end of a prompt is evicted first."""
+        """Release all blocks; shared ones stay reusable, evicted from the end of the prompt."""
         self._private -= allocation.private
         for key in reversed(allocation.shared):
             self._holders[key] -= 1
@@ -116,10 +116,12 @@ class BlockPool:
     def _hold(self, key: int) -> None:
         self._holders[key] = self._holders.get(key, 0) + 1
 
-    def _found(self, keys: Sequence[int], tokens: int) -> Sequence[int]:
+    def _cached_keys(self, keys: Sequence[int], tokens: int) -> Sequence[int]:
         """Return the cached leading blocks; the last token is always computed."""
-        most = min(len(keys), (tokens - 1) // self.tokens_per_block)
-        known = (
-            n for n in range(most) if keys[n] not in self._holders and keys[n] not in self._reusable
+        limit = min(len(keys), (tokens - 1) // self.tokens_per_block)
+        misses = (
+            n
+            for n in range(limit)
+            if keys[n] not in self._holders and keys[n] not in self._reusable
         )
-        return keys[: next(known, most)]
+        return keys[: next(misses, limit)]

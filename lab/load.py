@@ -1,8 +1,7 @@
 """Generate streaming load on Triton or an OpenAI-compatible server, and measure at the clients.
 
-Requests arrive at random at a mean rate, independent of earlier ones (open loop).  The limit of
-concurrent requests makes it a closed loop if the server is slower, or with an infinite rate.  Only
-numbers are stored: no prompts, no responses.
+Requests arrive as a Poisson process (open loop).  The limit of concurrent requests makes the load a
+closed loop if the server is slower, or with an infinite rate.  No prompt and no response is stored.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ Outcome = Literal[
     "rejected",
     "failed_before_first_token",
     "failed_mid_stream",
-    "left_before_first_token",
-    "left_mid_stream",
+    "disconnected_before_first_token",
+    "disconnected_mid_stream",
     "timeout",
     "unreachable",
 ]
@@ -39,9 +38,9 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 Protocol = Literal["generate", "completions", "chat"]
 
-_OWN_HOSTS = {"127.0.0.1", "localhost", "::1"}
+_LOOPBACK_HOSTS = {"127.0.0.1", "localhost", "::1"}
 # Time-out of a client that disconnects before its first token: less than a prefill takes.
-_IMPATIENCE_SECONDS = (0.005, 0.03)
+_EARLY_DISCONNECT_SECONDS = (0.005, 0.03)
 _DONE = b"data: [DONE]"
 
 
@@ -49,16 +48,17 @@ _DONE = b"data: [DONE]"
 class LoadSettings:
     """The behaviour of the clients; times in seconds, shares from 0 to 1.
 
-    ``rate`` requests a second are sent while fewer than ``at_once`` are running, for ``seconds``
-    and at most ``requests`` of them; each may take ``request_seconds``.  ``prompt_words`` and
-    ``max_tokens`` are lengths to choose from.  A prompt begins like others do: with one of
-    ``prefixes`` texts of ``prefix_words`` words.  ``bad`` requests have invalid inputs;
-    ``failing`` ones make the engine fail before or after their first token.  They go to Triton's
-    ``generate_stream``, or to the completions or the chat completions of an OpenAI-like server.
+    ``rate`` requests per second are sent while fewer than ``concurrency`` are running, for
+    ``seconds`` and at most ``requests`` in total; ``request_seconds`` is the time-out of each.
+    ``prompt_words`` and ``max_tokens`` are lengths to choose from.  Prompts share prefixes: each
+    begins with one of ``prefixes`` texts of ``prefix_words`` words.  ``invalid`` requests have bad
+    inputs; ``failing`` requests make the engine fail before or after their first token.  They go to
+    Triton's ``generate_stream``, or to the completions or chat completions of an OpenAI-compatible
+    server.
     """
 
     rate: float = 2.5
-    at_once: int = 64
+    concurrency: int = 64
     seconds: float = 60.0
     requests: int = 10_000
     request_seconds: float = 60.0
@@ -68,9 +68,9 @@ class LoadSettings:
     max_tokens: tuple[int, ...] = (16, 60, 120, 240)
     prefixes: int = 4
     prefix_words: int = 32
-    leave_before_first_token: float = 0.03
-    leave_mid_stream: float = 0.08
-    bad: float = 0.02
+    disconnect_before_first_token: float = 0.03
+    disconnect_mid_stream: float = 0.08
+    invalid: float = 0.02
     failing: float = 0.01
     seed: int = 0
 
@@ -90,9 +90,9 @@ class Quantiles:
 class LoadSummary:
     """Client-side results: ended requests by outcome, times to first token, gaps between tokens.
 
-    ``rejected`` requests failed at the server, ``failed`` ones in the model or the engine.  Chunks
-    of text count as tokens, which holds unless the server joins some.  Quantiles are None without
-    observations.
+    ``rejected`` requests failed at the server, ``failed`` ones in the model or the engine.  Each
+    chunk of text counts as one token; the server must not merge tokens.  Quantiles are None
+    without observations.
     """
 
     outcomes: Mapping[Outcome, int]
@@ -108,7 +108,7 @@ class LoadSummary:
 
 @dataclass(frozen=True, slots=True)
 class _LoadApi:
-    """Path, request body and text of events of an API."""
+    """Path, request body and event text of an API."""
 
     path: str
     prompt: Callable[[str, str], dict[str, object]]
@@ -116,7 +116,7 @@ class _LoadApi:
 
 
 def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the event's choice; usage events have none."""
+    """Return the event's choice, empty for usage events."""
     choices = event["choices"]
     return choices[0] if choices else {}
 
@@ -145,23 +145,25 @@ _APIS: Mapping[Protocol, _LoadApi] = {
 
 @dataclass(frozen=True, slots=True)
 class _ClientPlan:
-    """One client: request body, tokens before it disconnects, time-out for the first token."""
+    """One client: request body, tokens until it disconnects, first-token time-out in seconds."""
 
     body: dict[str, object]
     tokens: int | None = None
-    patience: float | None = None
+    first_token_timeout: float | None = None
 
 
 class Load:
-    """A load on one server; raises ValueError unless it is on this machine.
+    """Load on one server; raises ValueError unless it is on this machine.
 
-    ``stop`` and ``summary`` may be called at any time and from any thread.
+    ``stop`` and ``summary`` are thread-safe.
     """
 
     def __init__(self, url: str, settings: LoadSettings) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname not in _OWN_HOSTS:
-            raise ValueError(f"{url}: a load goes to http://127.0.0.1 or http://localhost only")
+        if parts.scheme != "http" or parts.hostname not in _LOOPBACK_HOSTS:
+            raise ValueError(
+                f"{url}: load is allowed only on http://127.0.0.1 and http://localhost"
+            )
         self._api = _APIS[settings.protocol]
         self._url = url.rstrip("/") + self._api.path.format(model=settings.model)
         self._settings = settings
@@ -172,7 +174,7 @@ class Load:
         self._ttft, self._gaps, self._tokens = array("d"), array("d"), 0
 
     async def run(self) -> LoadSummary:
-        """Run to the end, or until stopped; running requests are then cancelled and not counted."""
+        """Run until the end or :meth:`stop`, which cancels running requests uncounted."""
         self._loop = asyncio.get_running_loop()
         connector = aiohttp.TCPConnector(limit=0)
         no_limit = aiohttp.ClientTimeout(total=None)
@@ -186,7 +188,7 @@ class Load:
             for _ in range(self._settings.requests):
                 pause = self._random.expovariate(self._settings.rate)
                 await asyncio.wait({stop}, timeout=max(0.0, min(pause, end - time.monotonic())))
-                while len(clients) >= self._settings.at_once and not stop.done():
+                while len(clients) >= self._settings.concurrency and not stop.done():
                     await asyncio.wait({stop, *clients}, return_when=asyncio.FIRST_COMPLETED)
                 if stop.done() or time.monotonic() >= end:
                     break
@@ -200,15 +202,15 @@ class Load:
         return self.summary()
 
     def stop(self) -> None:
-        """End the load now."""
+        """Stop the load and cancel running requests."""
         if self._loop is None:
             self._stop.set()
             return
-        with suppress(RuntimeError):  # the loop is closed: it has ended already
+        with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def summary(self) -> LoadSummary:
-        """Sum up the requests that have ended so far."""
+        """Return the results of the requests that have ended so far."""
         return LoadSummary(
             outcomes={outcome: self._outcomes[outcome] for outcome in OUTCOMES},
             tokens=self._tokens,
@@ -225,18 +227,20 @@ class Load:
             "stream": True,
         }
         shares = {
-            "leaves early": settings.leave_before_first_token,
-            "leaves": settings.leave_mid_stream,
-            "bad": settings.bad,
+            "disconnects early": settings.disconnect_before_first_token,
+            "disconnects": settings.disconnect_mid_stream,
+            "invalid": settings.invalid,
             "fails": settings.failing,
         }
-        stays = 1 - sum(shares.values())
-        match pick.choices([*shares, "stays"], [*shares.values(), stays])[0]:
-            case "leaves early":
-                return _ClientPlan(body, patience=pick.uniform(*_IMPATIENCE_SECONDS))
-            case "leaves":
+        completes = 1 - sum(shares.values())
+        match pick.choices([*shares, "completes"], [*shares.values(), completes])[0]:
+            case "disconnects early":
+                return _ClientPlan(
+                    body, first_token_timeout=pick.uniform(*_EARLY_DISCONNECT_SECONDS)
+                )
+            case "disconnects":
                 return _ClientPlan(body, tokens=pick.randint(1, max(1, max_tokens // 2)))
-            case "bad":
+            case "invalid":
                 return _ClientPlan(body | {"max_tokens": "many"})
             case "fails":
                 return _ClientPlan(body | {"fail_after": pick.choice((0, max_tokens // 2))})
@@ -251,15 +255,19 @@ class Load:
     async def _client(self, session: aiohttp.ClientSession, plan: _ClientPlan) -> None:
         seen = array("d", [time.perf_counter()])
         try:
-            async with asyncio.timeout(plan.patience or self._settings.request_seconds):
+            async with asyncio.timeout(plan.first_token_timeout or self._settings.request_seconds):
                 outcome = await self._stream(session, plan, seen)
         except TimeoutError:
-            left: Outcome = "left_mid_stream" if len(seen) > 1 else "left_before_first_token"
-            outcome = left if plan.patience else "timeout"
+            if not plan.first_token_timeout:
+                outcome = "timeout"
+            elif len(seen) > 1:
+                outcome = "disconnected_mid_stream"
+            else:
+                outcome = "disconnected_before_first_token"
         except aiohttp.ClientConnectorError:
             outcome = "unreachable"
         except (aiohttp.ClientError, ValueError):
-            outcome = _failed(seen)
+            outcome = _failure(seen)
         self._outcomes[outcome] += 1
         self._tokens += len(seen) - 1
         if len(seen) > 1:
@@ -271,7 +279,7 @@ class Load:
     ) -> Outcome:
         """Send the request and record the arrival time of each token."""
         async with session.post(self._url, json=plan.body) as response:
-            # The server refuses in plain JSON; a model's error comes as the stream's event.
+            # The server rejects a request in plain JSON; a model's error is an event of the stream.
             if response.status != 200 and response.content_type == "application/json":
                 return "rejected"
             async for line in response.content:
@@ -279,13 +287,13 @@ class Load:
                     continue
                 event = json.loads(line[5:])
                 if "error" in event:
-                    return _failed(seen)
+                    return _failure(seen)
                 if self._api.text(event):
                     seen.append(time.perf_counter())
                 if len(seen) - 1 == plan.tokens:
                     response.close()
-                    return "left_mid_stream"
-            return "ok" if len(seen) > 1 else _failed(seen)
+                    return "disconnected_mid_stream"
+            return "ok" if len(seen) > 1 else _failure(seen)
 
 
 @contextmanager
@@ -300,7 +308,7 @@ def running_load(load: Load) -> Iterator[Load]:
         thread.join()
 
 
-def _failed(seen: array[float]) -> Outcome:
+def _failure(seen: array[float]) -> Outcome:
     return "failed_mid_stream" if len(seen) > 1 else "failed_before_first_token"
 
 

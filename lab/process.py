@@ -37,10 +37,10 @@ class _PortTakenError(ServerError):
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A running server on loopback ports; leaving its `with` block stops it.
+    """A running server on loopback ports; a `with` block stops it at its end.
 
-    `log` holds its standard output and error; `pid` is the server's own process, whose memory and
-    CPU time can be read, and `supervisor` the parent of that process.
+    `log` holds its standard output and error; `pid` is the server's own process, `supervisor` its
+    parent.
     """
 
     name: str
@@ -51,21 +51,21 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """The base URL of its first port, without a slash at the end."""
+        """The base URL of the first port, without a trailing slash."""
         return f"http://{HOST}:{self.ports[0]}"
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, 128 + n if signal n ended it, None while it runs."""
+        """Exit code, 128 + n after signal n; None while it runs."""
         return self.supervisor.poll()
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the server is running."""
         return self.exit_code is None
 
     def stop(self) -> None:
-        """End its process group: SIGTERM, the grace it was started with, SIGKILL."""
+        """Stop the process group: SIGTERM, the grace period, SIGKILL."""
         assert self.supervisor.stdin  # noqa: S101
         self.supervisor.stdin.close()
         self.supervisor.wait()
@@ -90,10 +90,11 @@ def serve(
     deadline: float = 30.0,
     grace: float = 10.0,
 ) -> S:
-    """Start `command(ports)`; return it once it listens on all and GET `ready` on the first is 200.
+    """Start `command(ports)` and wait until it is ready.
 
-    `deadline` is the seconds it has to become ready, `grace` those it has to end when stopped.
-    If another process binds one of its ports first, it is restarted on other ports.
+    It is ready when it listens on all ports and GET `ready` on the first returns 200. `deadline` is
+    the time-out for that in seconds, `grace` the seconds between SIGTERM and SIGKILL. If another
+    process binds one of its ports first, it is restarted on other ports.
     Raises ServerError, with the end of the log.
     """
 

@@ -1,11 +1,11 @@
 """Supervise one server: `python process_supervisor.py GRACE COMMAND…`.
 
 The parent process holds the other end of standard input. When that end closes, on purpose or
-because the parent died, the server's whole process group gets SIGTERM,
-GRACE seconds to end, then SIGKILL. (PR_SET_PDEATHSIG would follow the thread that started the
-server instead of the process, reach one process of the group and wait for none.)
+because the parent died, the server's process group gets SIGTERM and, after GRACE seconds, SIGKILL.
+(PR_SET_PDEATHSIG is bound to the thread that started the server, signals one process of the group
+and waits for none.)
 
-Prints the server's process id; exits with the server's code, 128 + n if signal n ended it.
+Prints the server's process id; exits with the server's code, 128 + n after signal n.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 
 
-def keep(command: list[str], grace: float) -> int:
+def supervise(command: list[str], grace: float) -> int:
     """Run `command` until it exits or standard input closes; return its exit code."""
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, process_group=0)
@@ -31,7 +31,7 @@ def keep(command: list[str], grace: float) -> int:
     _signal(server, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         server.wait(grace)
-    _signal(server, signal.SIGKILL)  # also whatever of the group has outlived the server
+    _signal(server, signal.SIGKILL)  # also the rest of the group, which may outlive the server
     code = server.wait()
     return code if code >= 0 else 128 - code
 
@@ -42,4 +42,4 @@ def _signal(server: subprocess.Popen[bytes], number: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(keep(sys.argv[2:], float(sys.argv[1])))
+    sys.exit(supervise(sys.argv[2:], float(sys.argv[1])))

@@ -18,9 +18,9 @@ class Prometheus(ServerProcess):
     """A running Prometheus; its HTTP API is under `url`."""
 
     def reload(self) -> None:
-        """Reload the configuration and the rule files; raises ServerError if they are rejected."""
+        """Reload configuration and rule files; raises ServerError if Prometheus rejects them."""
         status, text = get(self.ports[0], "/-/reload", "POST")
-        if status != 200:  # the reason is in the answer for a configuration, in the log for rules
+        if status != 200:  # the reason: in the response for a configuration, in the log for rules
             log = tail(self.log.read_text(errors="replace"), 3)
             raise ServerError(f"{self.name} kept its configuration: {text.strip()}\n{log}")
 
@@ -35,11 +35,11 @@ def start(
     alertmanager: str | None = None,
     arguments: Sequence[str] = (),
 ) -> Prometheus:
-    """Start Prometheus in `folder`, where it gets its configuration, data and log.
+    """Start Prometheus with its configuration, data and log in `folder`.
 
-    `scrape` maps jobs to the URLs of their metrics, `rules` are files or patterns, `interval` is
-    that of scrapes and evaluations in seconds, `alertmanager` its base URL. The data of an earlier
-    run in the same folder is kept.
+    `scrape` maps jobs to the URLs of their metrics; `rules` are files or patterns; `interval` is
+    the scrape and evaluation interval in seconds; `alertmanager` is a base URL. The data of an
+    earlier run in the same folder is kept.
     """
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,9 +69,9 @@ def start(
 def _config(
     scrape: Mapping[str, str], rules: Sequence[Path], interval: float, alertmanager: str | None
 ) -> dict[str, Any]:
-    pace = f"{round(interval * 1000)}ms"
+    duration = f"{round(interval * 1000)}ms"
     config: dict[str, Any] = {
-        "global": {"scrape_interval": pace, "evaluation_interval": pace},
+        "global": {"scrape_interval": duration, "evaluation_interval": duration},
         "rule_files": [str(each.absolute()) for each in rules],
         "scrape_configs": [_job(name, url) for name, url in scrape.items()],
     }

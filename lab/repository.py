@@ -1,7 +1,7 @@
 """Write the model `tensorrt_llm` as a Triton model repository, and read its settings.
 
-The model imports the engine from this package; :mod:`lab.triton` lets models do that.  Every
-setting is a string parameter of config.pbtxt, as Triton wants them.
+The model imports the engine from this package, which :mod:`lab.triton` puts on its path.  Every
+setting is a string parameter of config.pbtxt, as Triton requires.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from lab.backend_metrics import Publish
 from lab.engine_settings import EngineSettings
-from lab.published import Publish
 
 _Settings = TypeVar("_Settings", EngineSettings, "ModelSettings")
 
@@ -46,11 +46,11 @@ _PARAMETER = 'parameters {{ key: "{}" value {{ string_value: {} }} }}'
 class ModelSettings:
     """Settings of the Triton model around the engine.
 
-    ``publish`` chooses the families (see :mod:`lab.published`).  With ``freeze`` the gauges stop at
-    the first record with active requests and never move again, as gauges do whose feeding thread
-    has died.  ``first_response_buckets_ms`` are the boundaries of the first-response histogram that
-    servers have from 24.11 on (Triton core, metric_model_reporter.cc: 100, 500, 2000, 5000 unless
-    the model's config says otherwise); without boundaries there is no such histogram.
+    ``publish`` selects the metric families (see :mod:`lab.backend_metrics`).  With ``freeze`` the
+    gauges keep the values of the first record with active requests, as gauges of a dead thread do.
+    ``first_response_buckets_ms`` are the boundaries of the first-response histogram that Triton has
+    from 24.11 on (metric_model_reporter.cc: by default 100, 500, 2000, 5000); without boundaries
+    the histogram is absent.
     """
 
     publish: Publish = "cpp"
@@ -73,7 +73,7 @@ def write_repository(
 ) -> Path:
     """Write the model `name` into the model repository `folder` and return the model's folder.
 
-    Several models, each with an engine of its own, can share a repository.
+    A repository can hold several models, each with its own engine.
     """
     home = folder / name
     (home / "1").mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def write_repository(
 
 
 def read_settings(config: Mapping[str, Any]) -> tuple[EngineSettings, ModelSettings]:
-    """Return the settings in a model configuration, as Triton gives it to the model in JSON."""
+    """Return the settings in a model configuration, as Triton passes it to the model in JSON."""
     texts = {key: value["string_value"] for key, value in config["parameters"].items()}
     return _read(EngineSettings, texts), _read(ModelSettings, texts)
 

@@ -2,13 +2,12 @@
 
 Inputs are ``text_input``, ``max_tokens`` and ``stream``; the output is ``text_output``, one
 response per token and an empty one with the final flag, as TensorRT-LLM's backends send them.  With
-``return_perf_metrics`` the last response with text also says when the request came, was scheduled
-and got its first and last token, in nanoseconds of a steady clock (docs/model_config.md of
-tensorrtllm_backend).  The length of a prompt is its number of words.  The request parameter
-``fail_after`` makes the engine fail the request after that many tokens.
+``return_perf_metrics`` the last response with text has the times of arrival, scheduling, first and
+last token, in nanoseconds of a steady clock (docs/model_config.md of tensorrtllm_backend).  A
+prompt has one token per word.  The request parameter ``fail_after`` makes the engine fail the
+request after that number of tokens.
 
-Triton runs this file as a model's ``model.py``, where :func:`lab.repository.write_repository` puts
-it.
+:func:`lab.repository.write_repository` copies this file into a model repository as ``model.py``.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from lab.backend_metrics import BackendMetrics
 from lab.driver import Driver
 from lab.engine import SimulatedEngine
 from lab.engine_events import TIMES, EngineEvent, EngineRequest, RequestMetrics
-from lab.published import Publisher
 from lab.repository import read_settings
 
 # The backends' stats_check_period_ms and cancellation_check_period_ms (config.pbtxt).
@@ -36,7 +35,7 @@ _CHECK_SECONDS = 0.1
 
 @dataclass(slots=True)
 class _SimulatedStream:
-    """One request on its way to its client; ``arrived`` is monotonic, in seconds."""
+    """A running request; ``arrived`` is monotonic, in seconds."""
 
     sender: Any
     streaming: bool
@@ -44,21 +43,21 @@ class _SimulatedStream:
     input_tokens: int
     arrived: float
     words: list[str] = field(default_factory=list)
-    answered: bool = False
+    responded: bool = False
 
 
 class TritonPythonModel:
     """The class that Triton's Python backend loads from a model.py."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Start the engine, and the thread that checks for cancellations and updates gauges."""
+        """Start the engine, and the thread that detects cancellations and updates gauges."""
         engine, self._settings = read_settings(json.loads(args["model_config"]))
         name, version = args["model_name"], args["model_version"]
-        self._publisher = Publisher(pb_utils.MetricFamily, name, version, self._settings.publish)
+        self._metrics = BackendMetrics(pb_utils.MetricFamily, name, version, self._settings.publish)
         self._first_response = self._make_first_response({"model": name, "version": version})
         self._frozen = False
         self._streams: dict[int, _SimulatedStream] = {}
-        # A sender must not be used after its final flag.
+        # Serializes senders: none may be used after its final flag.
         self._lock = threading.Lock()
         self._driver = Driver(SimulatedEngine(engine))
         self._closing = threading.Event()
@@ -88,7 +87,7 @@ class TritonPythonModel:
                 work = EngineRequest(prompt, max_tokens, fail_after)
                 self._streams[self._driver.submit(work, partial(self._deliver, stream))] = stream
         except ValueError as error:
-            self._answer(stream, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+            self._send(stream, pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _deliver(self, stream: _SimulatedStream, event: EngineEvent) -> None:
@@ -96,33 +95,33 @@ class TritonPythonModel:
         if event.index is not None:
             stream.words.append(f"token{event.index} ")
             if stream.streaming:
-                self._answer(stream, _text(stream.words[-1], self._times(stream, event)))
+                self._send(stream, _text(stream.words[-1], self._times(stream, event)))
         if not event.final:
             return
         if event.finish_reason == "error":
             failed = pb_utils.TritonError("the engine failed while it generated")
-            self._answer(stream, pb_utils.InferenceResponse(error=failed))
+            self._send(stream, pb_utils.InferenceResponse(error=failed))
         else:
-            self._publisher.request(stream.input_tokens, len(stream.words))
-            # The executor answers a cancelled request without an error, and so do its backends.
+            self._metrics.request(stream.input_tokens, len(stream.words))
+            # The executor ends a cancelled request without an error, and so do its backends.
             if event.finish_reason == "length" and not stream.streaming:
-                self._answer(stream, _text("".join(stream.words), self._times(stream, event)))
+                self._send(stream, _text("".join(stream.words), self._times(stream, event)))
         with self._lock:
             self._streams.pop(event.request_id, None)
             stream.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _times(self, stream: _SimulatedStream, event: EngineEvent) -> list[Any]:
-        """Return the tensors of ``return_perf_metrics``, if they are requested and known."""
+        """Return the tensors of ``return_perf_metrics``, if requested and available."""
         if not (stream.timed and event.metrics):
             return []
         return list(_time_tensors(event.metrics.since(self._driver.epoch)))
 
-    def _answer(self, stream: _SimulatedStream, response: Any) -> None:
+    def _send(self, stream: _SimulatedStream, response: Any) -> None:
         stream.sender.send(response)
-        if not stream.answered and self._first_response:
-            # Whole milliseconds, cut off, as the server's own.
+        if not stream.responded and self._first_response:
+            # Truncated to whole milliseconds, as in Triton.
             self._first_response.observe(int((time.monotonic() - stream.arrived) * 1000))
-        stream.answered = True
+        stream.responded = True
 
     def _check(self) -> None:
         while not self._closing.wait(_CHECK_SECONDS):
@@ -135,15 +134,15 @@ class TritonPythonModel:
         """Whether the client of a running request has disconnected; true only once."""
         with self._lock:
             stream = self._streams.get(request_id)
-            gone = stream is not None and stream.sender.is_cancelled()
-            if gone:
+            disconnected = stream is not None and stream.sender.is_cancelled()
+            if disconnected:
                 del self._streams[request_id]
-            return gone
+            return disconnected
 
     def _publish(self) -> None:
         records = self._driver.drain_stats()
         if records and not self._frozen:
-            self._publisher.iteration(records[-1])
+            self._metrics.iteration(records[-1])
             self._frozen = self._settings.freeze and records[-1].numActiveRequests > 0
 
     def _make_first_response(self, labels: dict[str, str]) -> Any:
@@ -163,13 +162,13 @@ def _input(request: Any, name: str, default: Any) -> Any:
     return default if tensor is None else tensor.as_numpy().reshape(-1)[0]
 
 
-def _text(text: str, more: list[Any]) -> Any:
+def _text(text: str, extra: list[Any]) -> Any:
     tensor = pb_utils.Tensor("text_output", np.array([text], dtype=np.object_))
-    return pb_utils.InferenceResponse(output_tensors=[tensor, *more])
+    return pb_utils.InferenceResponse(output_tensors=[tensor, *extra])
 
 
 def _time_tensors(metrics: RequestMetrics) -> Iterator[Any]:
-    """Yield the times that are known."""
+    """Yield a tensor for each available time."""
     for name in TIMES:
         at = getattr(metrics, name)
         if at is not None:

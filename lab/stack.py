@@ -1,7 +1,7 @@
 """The demo's stack: a model server under load through the sidecar's tap, and Prometheus.
 
-The server is a real Triton, or a look-alike of trtllm-serve where Triton is unavailable.  tokenslo
-runs as its users run it, as commands in separate processes.
+The server is a real Triton, or a simulated trtllm-serve where Triton is unavailable.  tokenslo
+runs as its users run it: as commands in separate processes.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from typing import Literal
 
 import yaml
 
-from lab import prometheus, toolchain, triton
-from lab import serve as trtllm_serve
+from lab import prometheus, toolchain, triton, trtllm_server
 from lab.load import Load, LoadSettings, running_load
 from lab.process import HOST, ServerError, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
 from lab.repository import ModelSettings, write_repository
-from lab.toolchain import Say
+from lab.toolchain import Progress
 from lab.trtllm_serve.settings import ServeSettings
 
 EngineName = Literal["triton", "trtllm-serve"]
 ENGINES: Mapping[EngineName, str] = {"triton": "Triton", "trtllm-serve": "trtllm-serve"}
 """Display names of the model servers."""
 
-_MARK = ".tokenslo-demo"
-_PACE = 1.0
-"""Seconds between scrapes and between evaluations: a demo lasts a minute, not a month."""
+_MARKER = ".tokenslo-demo"
+_INTERVAL = 1.0
+"""Seconds between scrapes and between evaluations; a demo lasts a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
-    """The SLO file of ``service``, the output folder, and the load.
+    """Settings of the stack: the SLO file of ``service``, the output folder, the load.
 
     ``model`` configures Triton's model; the load must use the protocol of the ``engine``.
     ``output`` also gets a folder ``run`` with logs and data of the servers, emptied each time.
@@ -87,26 +86,26 @@ class Stack:
 
 
 @contextmanager
-def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
+def running(settings: StackSettings, progress: Progress) -> Iterator[Stack]:
     """Run the stack until the scope exits.
 
-    Raises lab.toolchain.MissingPart, lab.toolchain.PartError or lab.process.ServerError.
+    Raises lab.toolchain.UnavailableProgram, lab.toolchain.InstallError or lab.process.ServerError.
     """
-    home = triton.install(say) if settings.engine == "triton" else None
-    program = toolchain.program("prometheus", say) if settings.prometheus else None
+    home = triton.install(progress) if settings.engine == "triton" else None
+    program = toolchain.program("prometheus", progress) if settings.prometheus else None
     with ExitStack() as stack:
-        stack.enter_context(claimed(settings.run))
-        say("generating rules, dashboards and runbooks")
+        stack.enter_context(locked_folder(settings.run))
+        progress("generating rules, dashboards and runbooks")
         tokenslo("generate", settings.slo, "-o", settings.output, *settings.generate)
-        say(f"starting {ENGINES[settings.engine]}")
+        progress(f"starting {ENGINES[settings.engine]}")
         served = _triton(home, settings) if home else _trtllm_serve(settings)
         stack.enter_context(served.server)
-        say("starting the sidecar")
+        progress("starting the sidecar")
         (port,) = free_ports(1)
         sidecar = stack.enter_context(_sidecar(served, settings, port))
         scraper = None
         if program:
-            say("starting Prometheus")
+            progress("starting Prometheus")
             scraper = stack.enter_context(_prometheus(program, sidecar, settings))
         tap = f"http://{HOST}:{port}"
         load = stack.enter_context(running_load(Load(tap, settings.load)))
@@ -114,17 +113,17 @@ def running(settings: StackSettings, say: Say) -> Iterator[Stack]:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Empty and lock the servers' folder until the scope exits.
 
     Raises ServerError if another demo uses it, or if it is not a demo's folder.
     """
-    mark = folder / _MARK
-    if folder.exists() and not mark.exists():
+    marker = folder / _MARKER
+    if folder.exists() and not marker.exists():
         raise ServerError(f"{folder} is not from an earlier demo; choose another --output")
     folder.mkdir(parents=True, exist_ok=True)
     # The lock is on the marker file, which is kept; it ends with the process.
-    with mark.open("a") as lock:
+    with marker.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -134,7 +133,7 @@ def claimed(folder: Path) -> Iterator[None]:
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path != mark:
+            elif path != marker:
                 path.unlink()
         yield
 
@@ -159,17 +158,20 @@ def _triton(home: Path, settings: StackSettings) -> ModelServer:
 
 
 def _tracing(collector: str) -> Iterator[str]:
-    """Yield the flags that make Triton send a trace of every request, soon and in small bodies."""
+    """Yield Triton's flags to export a trace of every request, in small and frequent batches."""
     url = f"opentelemetry,url=http://{collector}/v1/traces"
-    pace = ("opentelemetry,bsp_schedule_delay=500", "opentelemetry,bsp_max_export_batch_size=32")
-    for setting in ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", url, *pace):
+    batching = (
+        "opentelemetry,bsp_schedule_delay=500",
+        "opentelemetry,bsp_max_export_batch_size=32",
+    )
+    for setting in ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", url, *batching):
         yield f"--trace-config={setting}"
 
 
 def _trtllm_serve(settings: StackSettings) -> ModelServer:
     requests = settings.run / "requests"
-    look = ServeSettings(model=settings.load.model, perf_metrics_output_dir=str(requests))
-    server = trtllm_serve.start(settings.run / "trtllm-serve", look)
+    serve_settings = ServeSettings(model=settings.load.model, perf_metrics_output_dir=str(requests))
+    server = trtllm_server.start(settings.run / "trtllm-serve", serve_settings)
     metrics = f"{server.url}/prometheus/metrics"
     flags = ("--trtllm", server.url, "--trtllm-requests", f"{requests}/perf_metrics-*.jsonl")
     return ModelServer(ENGINES["trtllm-serve"], server, metrics, flags)
@@ -195,16 +197,15 @@ def _prometheus(program: Path, sidecar: ServerProcess, settings: StackSettings) 
         program,
         settings.run / "prometheus",
         scrape={"tokenslo": f"{sidecar.url}/metrics"},
-        rules=[_hurried(each, settings.run) for each in rules],
-        interval=_PACE,
+        rules=[_without_intervals(each, settings.run) for each in rules],
+        interval=_INTERVAL,
     )
 
 
-def _hurried(rules: Path, folder: Path) -> Path:
-    """Copy a rule file without its groups' intervals, so that a minute is enough to see it work.
+def _without_intervals(rules: Path, folder: Path) -> Path:
+    """Copy a rule file without its groups' intervals, so that rules are evaluated every second.
 
-    At this pace every bad event weighs more against the least number of them that an alert wants:
-    in a demo, alerts are meant to be seen.
+    Alerts then fire within the minutes of a demo: the guard ``min_bad_events`` is reached sooner.
     """
     content = yaml.safe_load(rules.read_text())
     for group in content["groups"]:

@@ -1,7 +1,7 @@
 """A real Triton server on this machine, without a GPU and without a container.
 
-PyPI's nvidia-pytriton carries the server, the Python backend and one stub per Python version,
-all finding their libraries by paths relative to themselves.
+PyPI's nvidia-pytriton contains the server, the Python backend and one stub per Python version,
+with relative library paths.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from lab import toolchain
 from lab.process import HOST, ServerProcess, serve
-from lab.toolchain import MissingPart, PartError, Say
+from lab.toolchain import InstallError, Progress, UnavailableProgram
 
 VERSION = "2.51.0"
 _REQUIREMENTS = ("nvidia-pytriton==0.7.0", "numpy<2")
 _ENDPOINTS = ("http", "grpc", "metrics")
 _EXIT_SECONDS = 5
-_LAST_PYTHON = 12  # there are stubs up to 3.13, but no numpy below 2, without which tensors fail
+_LAST_PYTHON = 12  # there is a stub for 3.13, but no numpy below 2, which tensors require
 _PYTHON = f"3.{sys.version_info.minor}"
 _LIBPYTHON = f"libpython{_PYTHON}.so.1.0"
 
@@ -54,9 +54,9 @@ def start(
 ) -> Triton:
     """Start the Triton installed at `home` on the model repository `models`, its files in `folder`.
 
-    Without `load` it serves every model; with it, those (`*`: all), and models can be loaded and
-    unloaded over HTTP. Model code runs in processes of this Python and can import what is
-    installed beside `lab`.
+    Without `load` it serves every model; with it, the named ones (`*`: all), and models can be
+    loaded and unloaded over HTTP. Model code runs in processes of this Python and can import the
+    packages that are installed beside `lab`.
     """
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,11 @@ def start(
             f"--model-repository={models}",
             f"--backend-directory={server / 'backends'}",
             f"--cache-directory={server / 'caches'}",
-            *(f"--{what}-address={HOST}" for what in _ENDPOINTS),
-            *(f"--{what}-port={port}" for what, port in zip(_ENDPOINTS, ports, strict=True)),
+            *(f"--{endpoint}-address={HOST}" for endpoint in _ENDPOINTS),
+            *(
+                f"--{endpoint}-port={port}"
+                for endpoint, port in zip(_ENDPOINTS, ports, strict=True)
+            ),
             f"--exit-timeout-secs={_EXIT_SECONDS}",
             *explicit,
             *(f"--load-model={name}" for name in load or ()),
@@ -93,9 +96,9 @@ def start(
 def _environment(home: Path, python: Path) -> dict[str, str]:
     """Return the server's environment; its models run in the virtual environment `python`.
 
-    The Python backend's stub is an isolated interpreter: it ignores PYTHONPATH and takes the
-    python3 on PATH for its own, with the packages of that one. So it gets one of its own, with
-    the numpy it was built for before whatever is installed beside `lab`.
+    The Python backend's stub is an isolated interpreter: it ignores PYTHONPATH and uses the
+    packages of the python3 on PATH. In this environment the stub's numpy precedes the packages
+    installed beside `lab`.
     """
     venv.create(python, symlinks=True)
     packages = next(python.glob("lib/python*/site-packages"))
@@ -104,27 +107,27 @@ def _environment(home: Path, python: Path) -> dict[str, str]:
     return os.environ | {"TRITON_SERVER_CPU_ONLY": "1", "PATH": path}
 
 
-def install(say: Say) -> Path:
-    """Return the folder of the Triton server for the running Python, downloaded if need be.
+def install(progress: Progress) -> Path:
+    """Install the Triton server for the running Python, once; return its folder.
 
-    Raises MissingPart where no such server exists, PartError if the download fails.
+    Raises UnavailableProgram on other platforms, InstallError if the download fails.
     """
     _refuse_other_platforms()
     return toolchain.install(
-        f"triton-{VERSION}-python{_PYTHON}", lambda home: _build(home, say), say
+        f"triton-{VERSION}-python{_PYTHON}", lambda home: _build(home, progress), progress
     )
 
 
 def _refuse_other_platforms() -> None:
     machine = f"{platform.system()} {platform.machine()}"
     libc = " ".join(platform.libc_ver()).strip() or "another libc"
-    fix = "use Debian 12 or later on x86-64, a container will do"
+    fix = "use Debian 12 or later on x86-64, for example in a container"
     if machine != "Linux x86_64":
-        raise MissingPart("triton", f"it is built for Linux x86_64, this is {machine}", fix)
+        raise UnavailableProgram("triton", f"it is built for Linux x86_64, this is {machine}", fix)
     if not _is_enough(*platform.libc_ver()):
-        raise MissingPart("triton", f"it needs glibc 2.35, this is {libc}", fix)
+        raise UnavailableProgram("triton", f"it needs glibc 2.35, this is {libc}", fix)
     if sys.version_info[1] > _LAST_PYTHON:
-        raise MissingPart(
+        raise UnavailableProgram(
             "triton",
             f"its Python backend needs numpy below 2, which Python 3.{sys.version_info[1]} lacks",
             f"use Python 3.11 or 3.{_LAST_PYTHON}",
@@ -132,12 +135,12 @@ def _refuse_other_platforms() -> None:
 
 
 def _is_enough(libc: str, version: str) -> bool:
-    """Whether this is a C library that the wheel supports (manylinux_2_35)."""
+    """Whether the wheel supports this C library (manylinux_2_35)."""
     return libc == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
 
 
-def _build(home: Path, say: Say) -> None:
-    say(f"triton: downloading version {VERSION} from PyPI (74 MB)")
+def _build(home: Path, progress: Progress) -> None:
+    progress(f"triton: downloading version {VERSION} from PyPI (74 MB)")
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     options = ["--quiet", "--no-input", "--no-deps", "--only-binary=:all:", "--no-compile"]
     toolchain.run("triton", [*pip, *options, "--target", home, *_REQUIREMENTS])
@@ -145,26 +148,26 @@ def _build(home: Path, say: Say) -> None:
     stub = server / "backends/python/triton_python_backend_stub"
     shutil.copy(server / f"python_backend_stubs/{_PYTHON}/{stub.name}", stub)
     stub.chmod(0o755)
-    _provide_libpython(stub, home / "nvidia_pytriton.libs", say)
+    _provide_libpython(stub, home / "nvidia_pytriton.libs", progress)
 
 
-def _provide_libpython(stub: Path, libraries: Path, say: Say) -> None:
-    """Put this Python's shared library where the stub looks first, unless the loader has one.
+def _provide_libpython(stub: Path, libraries: Path, progress: Progress) -> None:
+    """Copy this Python's shared library into the stub's library path, unless the loader finds one.
 
-    Debian's python3 is linked statically and leaves the library to a package of its own.
+    Debian's python3 is linked statically; the library is in a separate package.
     """
     own = Path(sysconfig.get_config_var("LIBDIR") or "", _LIBPYTHON)
     if own.exists():
         shutil.copy(own, libraries)
     elif not _starts(stub):
         otherwise = f"install {_LIBPYTHON}, or use a Python that has it"
-        package = toolchain.debian(f"libpython{_PYTHON}", say, "triton", otherwise)
+        package = toolchain.debian(f"libpython{_PYTHON}", progress, "triton", otherwise)
         shutil.copy(next(package.glob(f"usr/lib/*/{_LIBPYTHON}")), libraries)
     if not _starts(stub):
-        raise PartError(f"triton: {stub} does not start; see the output of `ldd {stub}`")
+        raise InstallError(f"triton: {stub} does not start; see the output of `ldd {stub}`")
 
 
 def _starts(stub: Path) -> bool:
-    """Whether the loader finds all libraries of the stub, which then complains about arguments."""
+    """Whether the loader finds all libraries of the stub: it then rejects its arguments."""
     done = subprocess.run([stub], capture_output=True, text=True)
     return "Expected" in done.stderr

@@ -11,11 +11,11 @@ from lab.process import HOST, ServerProcess, get, serve
 
 
 class VictoriaMetrics(ServerProcess):
-    """A running VictoriaMetrics, with an export of all series."""
+    """A running VictoriaMetrics."""
 
     @property
     def otlp(self) -> str:
-        """The URL under which it takes OTLP, without ``/v1/metrics``."""
+        """The base URL for OTLP, without ``/v1/metrics``."""
         return f"{self.url}/opentelemetry"
 
     def series(self) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ def load_of(protocol: Protocol) -> LoadSettings:
         max_tokens=(8, 16, 40),
         prompt_words=(20, 60),
         protocol=protocol,
-        leave_before_first_token=0,
+        disconnect_before_first_token=0,
         failing=0,
     )
 
@@ -50,7 +50,7 @@ def agree_with_load(log: WireLog, saw: LoadSummary) -> None:
     expected = {
         "ok": saw.outcomes["ok"],
         "invalid": saw.outcomes["rejected"],
-        "disconnected": saw.outcomes["left_mid_stream"],
+        "disconnected": saw.outcomes["disconnected_mid_stream"],
     }
     assert outcomes(log) == {outcome: count for outcome, count in expected.items() if count}
     streams = [times for times in chunk_times(log) if times]

@@ -23,7 +23,7 @@ from lab import toolchain
 from lab import triton as triton_server
 from lab.alertmanager import Alertmanager
 from lab.prometheus import Prometheus
-from lab.toolchain import MissingPart
+from lab.toolchain import UnavailableProgram
 from lab.triton import Triton
 from tests.conversion_folder import Folder
 from tests.triton_models import ARGUMENTS, MODELS, write_models
@@ -39,7 +39,7 @@ def part(pytestconfig: pytest.Config) -> Callable[[str], Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Return a folder for files of other tools, and what commands say about them."""
+    """Return a folder for files of other tools, and what commands progress about them."""
     return Folder(tmp_path)
 
 
@@ -116,7 +116,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if call.when == "setup" and call.excinfo and call.excinfo.errisinstance(MissingPart):
+    if call.when == "setup" and call.excinfo and call.excinfo.errisinstance(UnavailableProgram):
         reason = str(call.excinfo.value)
         report.outcome = "skipped"
         report.longrepr = (str(item.path), (item.location[1] or 0) + 1, reason)
@@ -142,8 +142,10 @@ def _install(config: pytest.Config, name: str) -> Path:
     """Install a part, telling of a download past pytest's capture, also from a worker of xdist."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         with capture.global_and_fixture_disabled():
             print(f"\n{text}", file=sys.stderr, flush=True)
 
-    return triton_server.install(say) if name == "triton" else toolchain.program(name, say)
+    return (
+        triton_server.install(progress) if name == "triton" else toolchain.program(name, progress)
+    )

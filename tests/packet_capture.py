@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import socket
 
-from lab.toolchain import MissingPart
+from lab.toolchain import UnavailableProgram
 
 
 def need_capture() -> None:
-    """Raise MissingPart where packets cannot be captured; the end of the run tells of it."""
+    """Raise UnavailableProgram where packets cannot be captured; the end of the run tells of it."""
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM).close()
     except PermissionError:
-        raise MissingPart("packet capture", "CAP_NET_RAW is missing", "run as root") from None
+        raise UnavailableProgram(
+            "packet capture", "CAP_NET_RAW is missing", "run as root"
+        ) from None
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise MissingPart("packet capture", reason, "run on Linux") from None
+        raise UnavailableProgram("packet capture", reason, "run on Linux") from None

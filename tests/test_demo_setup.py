@@ -19,7 +19,7 @@ from lab import demo
 from lab.load import LoadSettings
 from lab.repository import ModelSettings
 from lab.stack import StackSettings
-from lab.toolchain import Say
+from lab.toolchain import Progress
 
 SETTINGS = StackSettings(
     Path("slo.yaml"), "chat", Path("out"), ModelSettings(), LoadSettings(seconds=math.inf)
@@ -32,8 +32,8 @@ class Interrupted(Exception):  # noqa: N818 - as KeyboardInterrupt
 
 
 @contextmanager
-def starting(_: StackSettings, say: Say) -> Iterator[None]:
-    say(SETUP)
+def starting(_: StackSettings, progress: Progress) -> Iterator[None]:
+    progress(SETUP)
     raise Interrupted
     yield
 

@@ -110,5 +110,5 @@ def test_reusable_blocks_count_as_free_and_go_tail_first_when_space_is_needed() 
 
 def test_more_than_there_is_cannot_be_taken() -> None:
     pool = BlockPool(2, TOKENS_PER_BLOCK)
-    with pytest.raises(RuntimeError, match="3 KV-cache blocks wanted, 2 free"):
+    with pytest.raises(RuntimeError, match="3 KV-cache blocks needed, 2 free"):
         open_in(pool, tuple("012345678"))

@@ -24,14 +24,14 @@ GAP = 0.01
 # One client after another, each of which reads its stream to the end.
 STAYING = LoadSettings(
     rate=math.inf,
-    at_once=1,
+    concurrency=1,
     seconds=30,
     requests=5,
     prompt_words=(50,),
     max_tokens=(4,),
-    leave_before_first_token=0,
-    leave_mid_stream=0,
-    bad=0,
+    disconnect_before_first_token=0,
+    disconnect_mid_stream=0,
+    invalid=0,
     failing=0,
 )
 
@@ -118,21 +118,23 @@ async def test_load_measures_times_and_counts_of_its_clients() -> None:
 
 async def test_client_disconnects_are_counted_by_whether_a_token_came() -> None:
     async with serving() as server:
-        late = await Load(server.url, replace(STAYING, leave_mid_stream=1, max_tokens=(100,))).run()
+        late = await Load(
+            server.url, replace(STAYING, disconnect_mid_stream=1, max_tokens=(100,))
+        ).run()
         server.stuck = True
-        early = await Load(server.url, replace(STAYING, leave_before_first_token=1)).run()
+        early = await Load(server.url, replace(STAYING, disconnect_before_first_token=1)).run()
         # On a busy machine a client may disconnect before its request has reached the server.
         await until(lambda: server.dropped == len(server.bodies))
-    assert outcomes(early) == {"left_before_first_token": 5}
+    assert outcomes(early) == {"disconnected_before_first_token": 5}
     assert early.ttft is None
-    assert outcomes(late) == {"left_mid_stream": 5}
+    assert outcomes(late) == {"disconnected_mid_stream": 5}
     assert late.tokens <= 5 * 50
     assert 5 <= server.dropped <= 10
 
 
 async def test_refusals_failures_timeouts_and_unreachable_servers_are_counted() -> None:
     async with serving() as server:
-        bad = await Load(server.url, replace(STAYING, bad=1)).run()
+        bad = await Load(server.url, replace(STAYING, invalid=1)).run()
         failing = await Load(server.url, replace(STAYING, failing=1, requests=20)).run()
         server.stuck = True
         stuck = await Load(server.url, replace(STAYING, request_seconds=0.1)).run()
@@ -145,7 +147,9 @@ async def test_refusals_failures_timeouts_and_unreachable_servers_are_counted() 
 
 
 async def test_load_has_the_configured_shares_rate_and_lengths() -> None:
-    settings = replace(STAYING, rate=400, at_once=500, requests=400, bad=0.25, prompt_words=(5, 40))
+    settings = replace(
+        STAYING, rate=400, concurrency=500, requests=400, invalid=0.25, prompt_words=(5, 40)
+    )
     async with serving() as server:
         started = time.monotonic()
         summary = await Load(server.url, settings).run()
@@ -165,13 +169,13 @@ async def test_load_has_the_configured_shares_rate_and_lengths() -> None:
 
 async def test_load_limits_requests_in_flight() -> None:
     async with serving() as server:
-        await Load(server.url, replace(STAYING, at_once=3, requests=12)).run()
+        await Load(server.url, replace(STAYING, concurrency=3, requests=12)).run()
     assert server.most_under_way == 3
 
 
 async def test_load_ends_in_time_and_lets_the_last_requests_finish() -> None:
     async with serving() as server:
-        settings = replace(STAYING, rate=50, at_once=50, seconds=0.3, requests=10_000)
+        settings = replace(STAYING, rate=50, concurrency=50, seconds=0.3, requests=10_000)
         summary = await Load(server.url, settings).run()
     assert 1 < summary.requests < 60
     assert outcomes(summary) == {"ok": len(server.bodies)}
@@ -195,7 +199,7 @@ async def test_running_load_runs_in_a_thread_and_is_stopped() -> None:
 
         def watch() -> LoadSummary:
             with running_load(
-                Load(server.url, replace(STAYING, requests=10_000, at_once=4))
+                Load(server.url, replace(STAYING, requests=10_000, concurrency=4))
             ) as load:
                 wait_until(lambda: load.summary().requests >= 5)
             return load.summary()
@@ -210,5 +214,5 @@ async def test_running_load_runs_in_a_thread_and_is_stopped() -> None:
     ["http://example.com:8000", "http://10.0.0.1:8000", "https://127.0.0.1:8000", "127.0.0.1:8000"],
 )
 def test_load_refuses_other_machines(url: str) -> None:
-    with pytest.raises(ValueError, match="a load goes to http://127"):
+    with pytest.raises(ValueError, match="load is allowed only on http://127"):
         Load(url, STAYING)

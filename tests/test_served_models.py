@@ -13,7 +13,7 @@ from exporter.sources.tap_source import TapSource
 from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapSettings
 from exporter.taps.tap import CaptureSpec, parse
-from lab import serve
+from lab import trtllm_server
 from lab.process import HOST
 from promql.http_client import FetchLimits
 from tests.fake_server import fake_server
@@ -66,7 +66,7 @@ async def test_nothing_is_learnt_from_what_is_no_server() -> None:
 
 
 async def test_invented_names_are_other_where_the_server_echoes_them(tmp_path: Path) -> None:
-    with serve.start(tmp_path / "server") as server:
+    with trtllm_server.start(tmp_path / "server") as server:
         tap = f"proxy={HOST}:0={HOST}:{server.ports[0]}"
         models = ServedModels([parse(tap)], FetchLimits(2.0))
         async with TapSource(TapProcess(TapSettings([tap])), served=models) as one:

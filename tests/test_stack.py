@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from lab.process import ServerError
-from lab.stack import claimed
+from lab.stack import locked_folder
 
 
 def test_the_folder_is_made_anew_each_time(tmp_path: Path) -> None:
     folder = tmp_path / "out/run"
-    with claimed(folder):
+    with locked_folder(folder):
         (folder / "prometheus/data").mkdir(parents=True)
         (folder / "sidecar.log").touch()
         (folder / "link").symlink_to(tmp_path)
-    with claimed(folder):
+    with locked_folder(folder):
         assert [path.name for path in folder.iterdir()] == [".tokenslo-demo"]
     assert tmp_path.exists()
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    with pytest.raises(ServerError, match="is not from an earlier demo"), claimed(tmp_path):
+    with pytest.raises(ServerError, match="is not from an earlier demo"), locked_folder(tmp_path):
         pass
     assert (tmp_path / "precious").exists()
 
@@ -33,8 +33,8 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 def test_a_second_demo_leaves_the_first_ones_folder_alone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     code = (
-        "import sys; from pathlib import Path; from lab.stack import claimed\n"
-        "with claimed(Path(sys.argv[1])):\n"
+        "import sys; from pathlib import Path; from lab.stack import locked_folder\n"
+        "with locked_folder(Path(sys.argv[1])):\n"
         "    (Path(sys.argv[1]) / 'log').touch(); print('claimed', flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
@@ -43,7 +43,7 @@ def test_a_second_demo_leaves_the_first_ones_folder_alone(tmp_path: Path) -> Non
         try:
             assert first.stdout
             assert first.stdout.readline() == b"claimed\n"
-            with pytest.raises(ServerError) as refused, claimed(folder):
+            with pytest.raises(ServerError) as refused, locked_folder(folder):
                 pass
             assert str(refused.value) == (
                 f"another demo is running in {folder}; stop it or choose another --output"
@@ -51,5 +51,5 @@ def test_a_second_demo_leaves_the_first_ones_folder_alone(tmp_path: Path) -> Non
             assert (folder / "log").exists()
         finally:
             first.kill()
-    with claimed(folder):
+    with locked_folder(folder):
         assert not (folder / "log").exists(), "one that was killed keeps nobody out"

@@ -16,7 +16,7 @@ from textwrap import dedent
 import pytest
 
 from lab import toolchain, triton
-from lab.toolchain import MissingPart, PartError
+from lab.toolchain import InstallError, UnavailableProgram
 
 pytest_plugins = ["pytester"]
 
@@ -121,16 +121,17 @@ def silent(_: str) -> None:
     pass
 
 
-def fails_to_say(text: str) -> None:
+def fails_to_report(text: str) -> None:
     raise AssertionError(text)
 
 
 def test_a_program_on_path_is_taken(cache: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "promtool", "")
     tool(tmp_path / "bin", "prometheus-alertmanager", "")
-    assert toolchain.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
+    assert toolchain.program("promtool", fails_to_report) == tmp_path / "bin/promtool"
     assert (
-        toolchain.program("alertmanager", fails_to_say) == tmp_path / "bin/prometheus-alertmanager"
+        toolchain.program("alertmanager", fails_to_report)
+        == tmp_path / "bin/prometheus-alertmanager"
     )
     assert not cache.exists()
 
@@ -255,7 +256,7 @@ def test_only_the_machines_own_debian_mirrors_are_asked(apt: Path, cache: Path) 
 def test_what_is_installed_is_not_touched_again(apt: Path) -> None:
     first = toolchain.program("prometheus", silent)
     asked = apt.read_text()
-    assert toolchain.program("prometheus", fails_to_say) == first
+    assert toolchain.program("prometheus", fails_to_report) == first
     assert apt.read_text() == asked
 
 
@@ -301,14 +302,16 @@ def test_a_program_of_a_named_release_is_taken_whatever_the_machine_has(
     assert "promtool: downloading from Debian sid" in said
     # Updates and security updates are for releases that no longer change.
     assert "-" not in "".join(re.findall(r" (\S+) main$", lists(cache / "apt-sid"), re.MULTILINE))
-    assert toolchain.program("promtool", fails_to_say) == tmp_path / "bin/promtool"
+    assert toolchain.program("promtool", fails_to_report) == tmp_path / "bin/promtool"
 
 
 def test_a_release_that_still_changes_may_lack_a_program(cache: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "apt-get", "echo 'E: no such package'\nexit 100\n")
-    with pytest.raises(MissingPart, match="promtool@forky cannot run here: Debian forky, which"):
+    with pytest.raises(
+        UnavailableProgram, match="promtool@forky cannot run here: Debian forky, a release"
+    ):
         toolchain.program("promtool@forky", silent)
-    with pytest.raises(PartError, match="E: no such package"):
+    with pytest.raises(InstallError, match="E: no such package"):
         toolchain.program("promtool@trixie", silent)
 
 
@@ -317,7 +320,9 @@ def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
 ) -> None:
     ubuntu = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: ubuntu)
-    with pytest.raises(MissingPart, match="victoria-metrics cannot run here: ubuntu is not Debian"):
+    with pytest.raises(
+        UnavailableProgram, match="victoria-metrics cannot run here: ubuntu is not Debian"
+    ):
         toolchain.program("victoria-metrics", silent)
 
 
@@ -326,7 +331,7 @@ def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
 ) -> None:
     script = "echo 'Err:1 http://mirror.example bookworm'\necho 'E: no route' >&2\nexit 100\n"
     tool(tmp_path / "bin", "apt-get", script)
-    with pytest.raises(PartError) as caught:
+    with pytest.raises(InstallError) as caught:
         toolchain.program("prometheus", silent)
     assert str(caught.value) == (
         "prometheus: `apt-get update --print-uris` failed with exit code 100:\n"
@@ -338,7 +343,7 @@ def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
 
 def test_a_tool_that_is_not_there_is_named(apt: Path, tmp_path: Path) -> None:
     (tmp_path / "bin/dpkg").unlink()
-    with pytest.raises(PartError, match="dpkg is not on PATH"):
+    with pytest.raises(InstallError, match="dpkg is not on PATH"):
         toolchain.program("prometheus", silent)
 
 
@@ -346,7 +351,7 @@ def test_a_failing_pip_shows_what_it_said(cache: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     said: list[str] = []
-    with pytest.raises(PartError) as caught:
+    with pytest.raises(InstallError) as caught:
         triton.install(said.append)
     assert said == ["triton: downloading version 2.51.0 from PyPI (74 MB)"]
     assert "-m pip" in str(caught.value).splitlines()[0]
@@ -391,7 +396,7 @@ def test_a_killed_installation_is_started_anew(cache: Path) -> None:
         assert killed.stdout
         killed.stdout.readline()
         killed.send_signal(signal.SIGKILL)
-    home = toolchain.install("thing", lambda folder: (folder / "whole").touch(), fails_to_say)
+    home = toolchain.install("thing", lambda folder: (folder / "whole").touch(), fails_to_report)
     assert [file.name for file in home.iterdir()] == ["whole"]
     assert [file.name for file in cache.iterdir() if file.is_dir()] == ["thing"]
 
@@ -399,16 +404,16 @@ def test_a_killed_installation_is_started_anew(cache: Path) -> None:
 def test_a_failed_installation_leaves_nothing(cache: Path) -> None:
     def build(folder: Path) -> None:
         (folder / "half").touch()
-        raise PartError("no")
+        raise InstallError("no")
 
-    with pytest.raises(PartError):
+    with pytest.raises(InstallError):
         toolchain.install("thing", build, silent)
     assert not [file for file in cache.iterdir() if file.is_dir()]
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.touch()
-    with pytest.raises(PartError) as caught:
+    with pytest.raises(InstallError) as caught:
         toolchain.install("thing", lambda _: None, silent)
     assert str(caught.value) == (
         f"thing: {cache}: File exists; set TOKENSLO_CACHE to another folder"
@@ -420,9 +425,9 @@ def test_other_distributions_have_to_bring_their_own(
     name: str, apt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "fedora"})
-    with pytest.raises(MissingPart) as caught:
+    with pytest.raises(UnavailableProgram) as caught:
         toolchain.program(name, silent)
-    assert caught.value.part == name
+    assert caught.value.program == name
     assert str(caught.value) == (
         f"{name} cannot run here: fedora is not Debian; install it yourself and put {name} on PATH"
     )
@@ -443,10 +448,11 @@ def test_triton_is_refused_where_it_cannot_run(
 ) -> None:
     for name, value in {"machine": "x86_64", "system": "Linux", **facts}.items():
         monkeypatch.setattr(platform, name, lambda value=value: value)
-    with pytest.raises(MissingPart) as caught:
-        triton.install(fails_to_say)
+    with pytest.raises(UnavailableProgram) as caught:
+        triton.install(fails_to_report)
     assert str(caught.value) == (
-        f"triton cannot run here: {reason}; use Debian 12 or later on x86-64, a container will do"
+        f"triton cannot run here: {reason}; use Debian 12 or later on x86-64, for example in a "
+        "container"
     )
 
 
@@ -454,8 +460,10 @@ def test_triton_is_refused_for_pythons_it_has_no_numpy_for(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 13, 0))
-    with pytest.raises(MissingPart, match=r"numpy below 2, .* Python 3\.13 .*; use Python 3\.11"):
-        triton.install(fails_to_say)
+    with pytest.raises(
+        UnavailableProgram, match=r"numpy below 2, .* Python 3\.13 .*; use Python 3\.11"
+    ):
+        triton.install(fails_to_report)
 
 
 def test_the_cache_is_in_the_checkout_unless_told_otherwise(
@@ -505,5 +513,7 @@ def test_parts_that_can_be_had_and_fail_are_errors(
     pytester.makepyfile(USERS)
     result = pytester.runpytest_inprocess("--strict-markers", "-p", "no:asyncio")
     result.assert_outcomes(passed=1, errors=2)
-    result.stdout.fnmatch_lines(["E *PartError: prometheus: `apt-get update*", "E *no route"] * 2)
+    result.stdout.fnmatch_lines(
+        ["E *InstallError: prometheus: `apt-get update*", "E *no route"] * 2
+    )
     result.stdout.no_fnmatch_line("*tests not run*")

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab import serve
+from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.load import Load, LoadSettings, running_load
 from lab.process import HOST
@@ -35,9 +35,9 @@ LOAD = LoadSettings(
     protocol="chat",
     prompt_words=(20, 60),
     max_tokens=(5, 20),
-    leave_before_first_token=0,
-    leave_mid_stream=0,
-    bad=0,
+    disconnect_before_first_token=0,
+    disconnect_mid_stream=0,
+    invalid=0,
     failing=0,
 )
 
@@ -100,7 +100,7 @@ class ServeClient:
 def serving(
     folder: Path, settings: ServeSettings, engine: EngineSettings = QUICK
 ) -> Iterator[ServeClient]:
-    with serve.start(folder, settings, engine) as server:
+    with trtllm_server.start(folder, settings, engine) as server:
         yield ServeClient(server.ports[0])
 
 
@@ -512,7 +512,7 @@ def test_a_burst_is_one_gap_of_several_tokens(tmp_path: Path) -> None:
 
 def test_clients_of_the_load_fail_and_leave_here_too(tmp_path: Path) -> None:
     mixed = replace(
-        LOAD, seconds=1.5, failing=0.2, bad=0.2, leave_mid_stream=0.2, max_tokens=(20, 40)
+        LOAD, seconds=1.5, failing=0.2, invalid=0.2, disconnect_mid_stream=0.2, max_tokens=(20, 40)
     )
     with serving(tmp_path, ServeSettings()) as client:
         summary = asyncio.run(Load(f"http://{HOST}:{client.port}", mixed).run())
@@ -521,7 +521,7 @@ def test_clients_of_the_load_fail_and_leave_here_too(tmp_path: Path) -> None:
     seen = {outcome for outcome, count in summary.outcomes.items() if count}
     assert seen == {
         *("ok", "rejected", "failed_before_first_token", "failed_mid_stream"),
-        "left_mid_stream",
+        "disconnected_mid_stream",
     }
     assert samples["trtllm_request_success_total", "length"] == summary.outcomes["ok"]
     assert samples["trtllm_request_error_total", "400"] == summary.outcomes["rejected"]

@@ -46,7 +46,7 @@ def stream(
     answer = CompletionWriter(
         api, read(api, body(api, **asked)), ServeSettings(model="m", **(serve or {}))
     )
-    return [*map(answer.take, events(*bursts)), answer.end()]
+    return [*map(answer.handle, events(*bursts)), answer.end()]
 
 
 def chunks(data: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def test_text_that_is_withheld_at_the_end_is_not_lost() -> None:
 @pytest.mark.parametrize("api", [CHAT, COMPLETIONS])
 def test_a_whole_answer_has_all_the_text(api: Api) -> None:
     answer = CompletionWriter(api, read(api, body(api, stream=False)), ServeSettings(model="m"))
-    assert b"".join(map(answer.take, events(1, 2))) == b""
+    assert b"".join(map(answer.handle, events(1, 2))) == b""
     whole = answer.whole()
     choice = whole["choices"][0]
     text = choice["text"] if api is COMPLETIONS else choice["message"]["content"]

@@ -15,7 +15,7 @@ from exporter.protocol.detection import observe
 from exporter.protocol.events import ObserverSettings, Stream
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
-from lab import serve
+from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.settings import ServeSettings
 from tests.event_log import WireLog
@@ -30,7 +30,7 @@ QUICK = EngineSettings(step_seconds=0.005, sequence_seconds=0.0005, context_toke
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder: Path = tmp_path_factory.mktemp("serve")
-    with serve.start(folder, ServeSettings(model="org/model"), QUICK) as server:
+    with trtllm_server.start(folder, ServeSettings(model="org/model"), QUICK) as server:
         yield server.ports[0]
 
 

@@ -1,1 +1,1 @@
-"""A look-alike of trtllm-serve on the simulated engine, in each of the forms its releases took."""
+"""A simulated trtllm-serve, with the behaviour of each of its releases."""

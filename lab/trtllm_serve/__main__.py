@@ -1,4 +1,4 @@
-"""Run the look-alike: ``python -m lab.trtllm_serve``, with a flag for every setting."""
+"""Run the simulated trtllm-serve: ``python -m lab.trtllm_serve``, with a flag per setting."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def main() -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             folder = stack.enter_context(TemporaryDirectory(prefix="trtllm-serve-"))
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        # prometheus_client looks for that when it is imported, and never again.
-        from lab.trtllm_serve.server import LookAlike
+        # prometheus_client reads the variable once, at its import.
+        from lab.trtllm_serve.server import SimulatedTrtllmServe
 
         web.run_app(
-            LookAlike(settings, engine).app(),
+            SimulatedTrtllmServe(settings, engine).app(),
             host="127.0.0.1",
             port=port,
             access_log=None,

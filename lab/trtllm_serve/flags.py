@@ -1,4 +1,4 @@
-"""Settings as command-line flags and back: one flag for every field of a dataclass."""
+"""Convert settings to command-line flags and back: one flag per field of a dataclass."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ S = TypeVar("S", EngineSettings, ServeSettings)
 
 
 def read_flags(arguments: Sequence[str] | None = None) -> tuple[int, ServeSettings, EngineSettings]:
-    """Return the port and the settings from the process's arguments.
+    """Return the port and the settings from command-line arguments.
 
-    Invalid arguments end the process with an error message.
+    Invalid arguments exit the process with an error message.
     """
     parser = ArgumentParser(
         prog="python -m lab.trtllm_serve",
-        description="A look-alike of trtllm-serve on a simulated engine, on loopback.",
+        description="A simulated trtllm-serve on loopback.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=8000)
     for kind in (ServeSettings, EngineSettings):
-        _add(parser, kind)
+        _add_flags(parser, kind)
     given = parser.parse_args(arguments)
     try:
-        return given.port, _made(ServeSettings, given), _made(EngineSettings, given)
+        return given.port, _settings(ServeSettings, given), _settings(EngineSettings, given)
     except ValueError as error:
         parser.error(str(error))
 
 
 def write_flags(settings: Settings) -> list[str]:
-    """Return the arguments that make the same settings."""
+    """Return the command-line arguments for settings."""
     arguments = []
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -47,7 +47,7 @@ def write_flags(settings: Settings) -> list[str]:
     return arguments
 
 
-def _add(parser: ArgumentParser, kind: type[Settings]) -> None:
+def _add_flags(parser: ArgumentParser, kind: type[Settings]) -> None:
     group = parser.add_argument_group(kind.__name__, cleandoc(kind.__doc__ or ""))
     types = get_type_hints(kind)
     for field in fields(kind):
@@ -59,7 +59,7 @@ def _add(parser: ArgumentParser, kind: type[Settings]) -> None:
         group.add_argument(_flag(field.name), default=field.default, **options)
 
 
-def _made(kind: type[S], given: Namespace) -> S:
+def _settings(kind: type[S], given: Namespace) -> S:
     return kind(**{field.name: getattr(given, field.name) for field in fields(kind)})
 
 

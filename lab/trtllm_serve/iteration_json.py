@@ -1,12 +1,12 @@
-"""Iteration records as the two executors of TensorRT-LLM write them, with all that is odd in them.
+"""Iteration records of the two executors of TensorRT-LLM, with their inaccuracies.
 
 The C++ executor takes a record right after the launch of a batch, so its latency is that of the
-batch before (executorImpl.cpp, executionLoop); its keys are those of jsonSerialization.cpp.  The
-PyTorch executor (py_executor.py) makes a record at the top of its loop, once requests have been
-fetched, and fills it in when the batch's results have been processed, one loop later with the
-overlap scheduler: its latency includes the wait for requests and, overlapped, a second batch.  And
-as that scheduler launches a batch before it waits for the one before, a record's timestamp is then
-the moment when that one began to compute, a whole batch early.
+previous batch (executorImpl.cpp, executionLoop); its keys are those of jsonSerialization.cpp.  The
+PyTorch executor (py_executor.py) creates a record at the top of its loop, after fetching requests,
+and completes it after processing the batch's results, one loop later with the overlap scheduler.
+Its latency includes the wait for requests and, overlapped, a second batch.  The overlap scheduler
+launches a batch before it waits for the previous one, so a record's timestamp is the start of the
+previous batch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lab.trtllm_serve.settings import ServeSettings
 Json = dict[str, Any]
 
 _DEVICE_MEMORY = 40_560_164_864
-"""What PyTorch's executor reports in bytes: all that is in use on the device, by anybody."""
+"""Bytes in use on the device, by all processes, which PyTorch's executor reports."""
 _DRAFT_SHARE = 0.2
-"""The part of a batch's time that drafting takes."""
+"""The share of a batch's time that drafting takes."""
 _KV_TOKENS = ("numCtxKvTokens", "numGenKvTokens", "numPausedKvTokens")
 _ZERO_TUNING = {
-    f"max{what}{kind}": 0
-    for what in ("BatchSize", "NumTokens")
+    f"max{name}{kind}": 0
+    for name in ("BatchSize", "NumTokens")
     for kind in ("Static", "TunerRecommended", "Runtime")
 }
 _ZERO_STATIC_BATCHING = dict.fromkeys(
@@ -51,7 +51,7 @@ _ZERO_QUEUED = dict.fromkeys(
 
 
 class TensorrtRecords:
-    """The records of the C++ executor; one for every step that did something."""
+    """Records of the C++ executor: one for every step with a batch or events."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
         self._settings = settings
@@ -95,13 +95,13 @@ class TensorrtRecords:
 class _Loop:
     """A loop of PyTorch's executor that launched a batch; times are on the engine's clock.
 
-    ``top`` is when it began to look for requests, ``made`` when it made its record, ``launched``
-    when its batch began to compute; ``due`` the step that brings its results.
+    ``top`` is the start of fetching requests, ``created`` the creation of the record, ``launched``
+    the launch of the batch; ``due`` is the number of the step with its results.
     """
 
     iteration: int
     top: float
-    made: float
+    created: float
     launched: float
     due: int
     stats: IterationStats
@@ -111,7 +111,7 @@ class _Loop:
 
 
 class PytorchRecords:
-    """The records of the PyTorch executor; a batch's come with the step that has its results."""
+    """Records of the PyTorch executor, complete at the step with the batch's results."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
         self._settings = settings
@@ -120,14 +120,14 @@ class PytorchRecords:
         self._loops: deque[_Loop] = deque()
         self._steps = self._iteration = 0
         self._idle_since: float | None = None
-        self._before = 0.0
+        self._previous = 0.0
         self._queue_seconds = 0.0
-        self._new = self._new_to_tell = self._completed = 0
+        self._new = self._unreported = self._completed = 0
         self._device_before: float | None = None
         self._kv = _KvDeltas(settings, engine)
 
     def of(self, now: float, step: EngineStep) -> list[Json]:
-        """Return the records that the step completes, oldest first."""
+        """Return the records that a step completes, oldest first."""
         self._steps += 1
         self._completed += sum(event.final for event in step.events)
         records: list[Json] = []
@@ -142,20 +142,20 @@ class PytorchRecords:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
-        self._before = now
+        self._previous = now
         return records
 
     def _begin(self, now: float, stats: IterationStats) -> _Loop:
         new, self._new = self._new, 0
         idle = self._idle_since
         first = self._steps == 1 or idle is not None
-        made = self._before if self._overlapped and not first else now
+        created = self._previous if self._overlapped and not first else now
         self._iteration += 1
         device_before, self._device_before = self._device_before, stats.seconds
         return _Loop(
             iteration=self._iteration,
-            top=made if idle is None else idle,
-            made=made,
+            top=created if idle is None else idle,
+            created=created,
             launched=now,
             due=self._steps + self._micro_batches,
             stats=stats,
@@ -165,16 +165,16 @@ class PytorchRecords:
         )
 
     def _finish(self, loop: _Loop, now: float, at_end: IterationStats | None) -> list[Json]:
-        self._new_to_tell += loop.new
+        self._unreported += loop.new
         kv_cache = (at_end or loop.stats).kvCacheStats
         self._kv.add(kv_cache, loop.stats.generationBlocks)
         if loop.iteration % self._settings.iteration_interval:
-            return []  # what is new and completed is told with the next record
-        new, completed = self._new_to_tell, self._completed
-        self._new_to_tell = self._completed = 0
+            return []  # the next record includes its new and completed requests
+        new, completed = self._unreported, self._completed
+        self._unreported = self._completed = 0
         stats, latency = loop.stats, (now - loop.top) * 1000
         record = {
-            **_common(stats, loop.made, _ZERO_TUNING),
+            **_common(stats, loop.created, _ZERO_TUNING),
             "iter": loop.iteration,
             "iterLatencyMS": latency,
             "newActiveRequestsQueueLatencyMS": loop.queue_seconds,
@@ -195,7 +195,7 @@ class PytorchRecords:
             return [_sorted(record)]
         assert stats.seconds is not None  # noqa: S101 - a loop has a batch
         record |= {
-            "hostStepTimeMS": ((loop.launched if self._overlapped else now) - loop.made) * 1000,
+            "hostStepTimeMS": ((loop.launched if self._overlapped else now) - loop.created) * 1000,
             "gpuForwardTimeMS": stats.seconds * 1000,
             "prevDeviceStepTimeMS": loop.device_before and loop.device_before * 1000,
             "schedulerMode": "overlap" if self._settings.overlap else "non_overlap",
@@ -212,17 +212,17 @@ class PytorchRecords:
 
 
 class _KvDeltas:
-    """Activity of the KV cache since the last record (kvCacheIterationStats)."""
+    """KV-cache activity since the previous record (kvCacheIterationStats)."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
         self._interval = settings.kv_iteration_interval
         self._host_blocks = settings.host_blocks
         self._window = str(engine.kv_blocks * engine.tokens_per_block)
-        self._told = self._seen = (0, 0, 0, 0)
+        self._reported = self._latest = (0, 0, 0, 0)
         self._generation = 0
 
     def add(self, cache: KvCacheStats, generation_blocks: int) -> None:
-        self._seen = (
+        self._latest = (
             cache.allocTotalBlocks,
             cache.allocNewBlocks,
             cache.reusedBlocks,
@@ -231,12 +231,12 @@ class _KvDeltas:
         self._generation += generation_blocks
 
     def emit(self, iteration: int, cache: KvCacheStats) -> Json:
-        """Return the key and its value, nothing if this iteration does not report it."""
+        """Return ``kvCacheIterationStats``, or nothing if this iteration has none."""
         if not self._interval or iteration % self._interval:
             return {}
-        pairs = zip(self._seen, self._told, strict=True)
+        pairs = zip(self._latest, self._reported, strict=True)
         total, new, reused, missed = (now - then for now, then in pairs)
-        self._told = self._seen
+        self._reported = self._latest
         generation, self._generation = self._generation, 0
         looked_up = reused + missed
         window = {
@@ -255,8 +255,8 @@ class _KvDeltas:
             "iterCacheHitRate": reused / looked_up if looked_up else 0.0,
             "iterGenAllocBlocks": generation,
             **{
-                f"iter{what}{unit}": 0
-                for what in ("Onboard", "Offload", "IntraDeviceCopy")
+                f"iter{name}{unit}": 0
+                for name in ("Onboard", "Offload", "IntraDeviceCopy")
                 for unit in ("Blocks", "Bytes")
             },
         }
@@ -264,14 +264,14 @@ class _KvDeltas:
 
 
 def records(settings: ServeSettings, engine: EngineSettings) -> TensorrtRecords | PytorchRecords:
-    """Return what turns the steps of an engine into the records of the schema in the settings."""
+    """Return the converter from engine steps to records of the configured schema."""
     kind = TensorrtRecords if settings.schema == "tensorrt" else PytorchRecords
     return kind(settings, engine)
 
 
-def _common(stats: IterationStats, moment: float, tuning: Mapping[str, int]) -> Json:
+def _common(stats: IterationStats, time: float, tuning: Mapping[str, int]) -> Json:
     return {
-        "timestamp": datetime.fromtimestamp(moment).strftime("%m-%d-%Y %H:%M:%S.%f"),
+        "timestamp": datetime.fromtimestamp(time).strftime("%m-%d-%Y %H:%M:%S.%f"),
         "numActiveRequests": stats.numActiveRequests,
         "maxNumActiveRequests": stats.maxNumActiveRequests,
         **tuning,
@@ -282,9 +282,9 @@ def _kv_cache_stats(cache: KvCacheStats, settings: ServeSettings) -> Json:
     stats = asdict(cache)
     if settings.kv_manager_v2:
         return {**dict.fromkeys(stats, 0), "cacheHitRate": 0.0}
-    # The host's pool is in the maximum but not in what is free, and used is the difference.
-    most = cache.maxNumBlocks + settings.host_blocks
-    return stats | {"maxNumBlocks": most, "usedNumBlocks": most - cache.freeNumBlocks}
+    # The maximum includes the host's pool, the free blocks do not; used is the difference.
+    maximum = cache.maxNumBlocks + settings.host_blocks
+    return stats | {"maxNumBlocks": maximum, "usedNumBlocks": maximum - cache.freeNumBlocks}
 
 
 def _spec_decoding_stats(
@@ -303,11 +303,11 @@ def _spec_decoding_stats(
     }
 
 
-# Attention data parallelism: every rank has a part of the requests and a cache of its own.
+# Attention data parallelism: every rank has a share of the requests and its own cache.
 
 
 def _rows(record: Json, ranks: int) -> list[Json]:
-    """Split a record into one row per rank; what belongs to all of them is in the first alone."""
+    """Split a record into one per rank; only the first has the totals of all ranks."""
     if ranks == 1:
         return [record | {"attentionDpRank": 0}]
     batch, cache = record["inflightBatchingStats"], record["kvCacheStats"]
@@ -328,13 +328,13 @@ def _rows(record: Json, ranks: int) -> list[Json]:
     blocks = {key: _parts(value, even) for key, value in cache.items() if key not in _NOT_PER_RANK}
     drafts = record["specDecodingStats"]
     active = _parts(record["numActiveRequests"], even)
-    most = _parts(record["maxNumActiveRequests"], even)
+    maximum = _parts(record["maxNumActiveRequests"], even)
     rows = []
     for rank in range(ranks):
         row = record | {
             "attentionDpRank": rank,
             "numActiveRequests": active[rank],
-            "maxNumActiveRequests": most[rank],
+            "maxNumActiveRequests": maximum[rank],
             "inflightBatchingStats": batch | {key: part[rank] for key, part in split.items()},
             "kvCacheStats": cache | {key: part[rank] for key, part in blocks.items()},
             "specDecodingStats": drafts
@@ -353,7 +353,7 @@ _DRAFT_COUNTS = ("numDraftTokens", "numAcceptedTokens", "numRequestsWithDraftTok
 
 
 def _parts(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a whole number in proportion; all of it goes to the first where there is no weight."""
+    """Split an integer in proportion to weights; without any, the first part gets all."""
     whole = sum(weights)
     if not whole:
         return [total, *[0] * (len(weights) - 1)]
@@ -362,7 +362,7 @@ def _parts(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _sorted(record: Json) -> Json:
-    """Both write their keys in alphabetical order, nested ones too."""
+    """Sort the keys, also nested ones, as both executors do."""
     return {
         key: _sorted(value) if isinstance(value, dict) else value
         for key, value in sorted(record.items())

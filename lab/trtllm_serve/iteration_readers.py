@@ -1,6 +1,6 @@
-"""What GET /metrics does with the iteration records, in the three forms it has had.
+"""Read iteration records at GET /metrics, in the way of each release.
 
-Every one of them is destructive: a record goes to one reader, once.
+Reads are destructive in all of them: a record goes to one reader, once.
 """
 
 from __future__ import annotations
@@ -11,51 +11,51 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 Json = dict[str, Any]
-Show = Callable[[Json], None]
+Update = Callable[[Json], None]
 
 _DISPATCH_SECONDS = 0.2
 _IDLE_SECONDS = 2.0
 
 
 class BodyReader(Protocol):
-    """How the records get to whoever asks; `run` is its work in the background."""
+    """Read the records for GET /metrics; `run` is a background task."""
 
     async def read(self) -> list[Json]:
-        """Answer a GET."""
+        """Return the records for one GET."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
 
     def submitted(self) -> None:
-        """Take note of a new request."""
+        """Handle the start of a request."""
 
     def completed(self) -> None:
-        """Take note of a request that has ended and been recorded."""
+        """Handle the end of a request, after it is recorded."""
 
 
 class Buffer:
-    """Records of the engine that are not fetched yet; drops the oldest ones when full.
+    """Records that are not fetched yet; a full buffer drops the oldest.
 
-    Records come from the engine's thread.
+    The engine's thread adds them.
     """
 
     def __init__(self, kept: int) -> None:
         self._records: deque[Json] = deque(maxlen=kept or None)
 
     def add(self, record: Json) -> None:
-        """Add the newest."""
+        """Add the latest record."""
         self._records.append(record)
 
     def drain(self) -> list[Json]:
-        """Take all there are."""
+        """Remove and return all records."""
         return [self._records.popleft() for _ in range(len(self._records))]
 
 
 class UntilIdle:
-    """Up to 1.1: a GET goes on until no record has come for two seconds.
+    """Up to 1.1: a GET returns after two seconds without a new record.
 
-    Under steady traffic it never returns, and what it has taken is lost if its client gives up.
-    Without a request since the last one that did return it is empty at once.
+    Under steady traffic it never returns, and its records are lost if the client times out.  It
+    returns nothing immediately if no request has come since the previous GET returned.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -64,21 +64,21 @@ class UntilIdle:
         self._done = True
 
     async def run(self) -> None:
-        """Move the records to where a GET waits for them."""
+        """Move the records to the queue that a GET reads."""
         while True:
             await asyncio.sleep(_DISPATCH_SECONDS)
             for record in self._buffer.drain():
                 self._queue.put_nowait(record)
 
     def submitted(self) -> None:
-        """Expect records again."""
+        """Expect records from now on."""
         self._done = False
 
     def completed(self) -> None:
         """Do nothing."""
 
     async def read(self) -> list[Json]:
-        """Take records until they cease."""
+        """Return records until none has come for two seconds."""
         found: list[Json] = []
         while not self._done:
             try:
@@ -89,14 +89,14 @@ class UntilIdle:
 
 
 class OneFetch:
-    """From 1.2: a GET fetches once, and then waits two seconds for more that it never fetches.
+    """From 1.2: a GET fetches once, then waits two seconds without fetching again.
 
-    With a `show` a collector fetches as well, for the gauges, and what it gets no GET ever sees.
+    With `update` a collector fetches records for the gauges, which no GET returns then.
     """
 
-    def __init__(self, buffer: Buffer, show: Show | None) -> None:
+    def __init__(self, buffer: Buffer, update: Update | None) -> None:
         self._buffer = buffer
-        self._show = show
+        self._update = update
 
     async def run(self) -> None:
         """Do nothing."""
@@ -105,27 +105,27 @@ class OneFetch:
         """Do nothing."""
 
     def completed(self) -> None:
-        """Wake the collector."""
-        if self._show:
+        """Run the collector."""
+        if self._update:
             for record in self._buffer.drain():
-                self._show(record)
+                self._update(record)
 
     async def read(self) -> list[Json]:
-        """Take what is there."""
+        """Return the buffered records after two seconds."""
         found = self._buffer.drain()
         await asyncio.sleep(_IDLE_SECONDS)
         return found
 
 
 class Tee:
-    """From 1.3rc: a collector alone fetches, and keeps for the next GET what it has shown.
+    """From 1.3rc: only a collector fetches, and keeps the records for the next GET.
 
-    It wakes up when a request completes, and only then.
+    It runs when a request completes, and only then.
     """
 
-    def __init__(self, buffer: Buffer, show: Show, kept: int) -> None:
+    def __init__(self, buffer: Buffer, update: Update, kept: int) -> None:
         self._buffer = buffer
-        self._show = show
+        self._update = update
         self._kept = Buffer(kept)
 
     async def run(self) -> None:
@@ -135,11 +135,11 @@ class Tee:
         """Do nothing."""
 
     def completed(self) -> None:
-        """Wake the collector."""
+        """Run the collector."""
         for record in self._buffer.drain():
-            self._show(record)
+            self._update(record)
             self._kept.add(record)
 
     async def read(self) -> list[Json]:
-        """Take what has been kept."""
+        """Return the kept records."""
         return self._kept.drain()

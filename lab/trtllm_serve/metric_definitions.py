@@ -55,23 +55,23 @@ FULL = ("1.4",)
 
 @dataclass(frozen=True, slots=True)
 class RequestTiming:
-    """A histogram of a time of a request; nothing is observed where it is 0 or never came to be."""
+    """A histogram of a request's time; times of 0 and missing ones are not observed."""
 
     name: str
     help: str
     buckets: tuple[float, ...]
     seconds: Callable[[FinishedRequest], float | None]
-    names: tuple[str, ...]
+    generations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class IterationMetric:
-    """A gauge or a counter fed from iteration records; None where the record does not have it."""
+    """A gauge or counter of iteration records; ``read`` returns None without a value."""
 
     name: str
     help: str
     read: Callable[[Json], float | None]
-    names: tuple[str, ...] = FULL
+    generations: tuple[str, ...] = FULL
 
 
 def _between(start: str, end: str) -> Callable[[FinishedRequest], float | None]:
@@ -112,18 +112,18 @@ def _drafts(key: str) -> Callable[[Json], float | None]:
 
 def _utilization(record: Json) -> float | None:
     cache = record["kvCacheStats"]
-    most = cache["maxNumBlocks"]
-    return float(cache["usedNumBlocks"] / most) if most else None
+    maximum = cache["maxNumBlocks"]
+    return float(cache["usedNumBlocks"] / maximum) if maximum else None
 
 
 def _occupancy(record: Json) -> float | None:
-    most = record["maxNumActiveRequests"]
+    maximum = record["maxNumActiveRequests"]
     contexts = record["inflightBatchingStats"]["numContextRequests"]
-    return float(contexts / most) if most else None
+    return float(contexts / maximum) if maximum else None
 
 
 def _window(key: str) -> Callable[[Json], float | None]:
-    """Read the activity of the KV cache since the last record, summed over all windows."""
+    """Read a KV-cache delta since the last record, summed over all windows."""
 
     def read(record: Json) -> float | None:
         windows = record.get("kvCacheIterationStats")
@@ -323,7 +323,7 @@ CUMULATIVE_COUNTERS = (
         _cache("missedBlocks"),
     ),
 )
-"""Their values in a record run since the start of the engine."""
+"""Counters whose values in a record are cumulative since the start of the engine."""
 
 TOKEN_COUNTERS = {
     "prompt_tokens": ("Cumulative number of prompt (input) tokens processed.", "prompt_tokens"),

@@ -1,10 +1,10 @@
-"""What goes over the wire at /v1/completions and /v1/chat/completions, without the wire.
+"""Read requests and write responses of /v1/completions and /v1/chat/completions, without I/O.
 
-Other APIs build on it: :mod:`lab.trtllm_serve.typed_events`.
+:mod:`lab.trtllm_serve.typed_events` adds other APIs.
 
-A prompt has as many tokens as words, and a token's text is its number.  Beside the fields of the
-API a request may have ``fail_after``, which makes the engine fail it after that many tokens, and
-``stop_after``, which ends it there as if the model had stopped.
+A prompt has one token per word, and a token's text is its number.  In addition to the fields of the
+API a request may have ``fail_after``, the number of tokens after which the engine fails it, and
+``stop_after``, the number after which it ends as if the model had stopped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Json = dict[str, Any]
 _DEFAULT_MAX_TOKENS = 16
 
 
-class BadRequest(Exception):  # noqa: N818 - the API's own word for it
-    """A request that does not fit the API; the text goes to the client."""
+class BadRequest(Exception):  # noqa: N818 - the API's own term
+    """A request that violates the API; the message goes to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One of the APIs; the functions make a choice of a chunk, and one of a whole answer.
+    """One of the APIs; the choice functions build the choice of a chunk and of a whole response.
 
-    ``answer`` is the class of its answers, ``error`` makes the body of an error.
+    ``writer`` is the class of its responses; ``error`` builds the body of an error.
     """
 
     prefix: str
@@ -56,12 +56,12 @@ class Api:
     chunk_choice: Callable[[str, str | None, float], Json]
     whole_choice: Callable[[str, str, float], Json]
     begins_with_role: bool
-    answer: type[CompletionWriter]
+    writer: type[CompletionWriter]
     error: Callable[[str], Json]
 
 
 def read(api: Api, body: bytes) -> CompletionRequest:
-    """Read a request; BadRequest says what is wrong with it."""
+    """Read a request; raises BadRequest."""
     try:
         given = json.loads(body)
     except ValueError as error:
@@ -91,17 +91,17 @@ def read(api: Api, body: bytes) -> CompletionRequest:
 
 
 class CompletionWriter:
-    """Turns a request's events into what its client gets; one event of the engine at a time."""
+    """Convert the engine's events of a request into its response."""
 
-    def __init__(self, api: Api, ask: CompletionRequest, settings: ServeSettings) -> None:
+    def __init__(self, api: Api, request: CompletionRequest, settings: ServeSettings) -> None:
         self._api = api
-        self._ask = ask
+        self._request = request
         self._settings = settings
         self._head = {
             "id": f"{api.prefix}-{uuid.uuid4().hex}",
-            "object": api.chunk if ask.stream else api.whole,
+            "object": api.chunk if request.stream else api.whole,
             "created": int(time.time()),
-            "model": ask.model or settings.model,  # it echoes whatever name it is asked for
+            "model": request.model or settings.model,  # echoed, whatever the name
         }
         self._tokens = self._iterations = 0
         self._cached = 0
@@ -109,29 +109,29 @@ class CompletionWriter:
         self.reason: str | None = None
 
     def error(self, message: str) -> Json:
-        """Return the body of a response that is an error."""
+        """Return the body of an error response."""
         return self._api.error(message)
 
     def begin(self) -> bytes:
-        """Return what a stream sends before there is a token."""
+        """Return the bytes of a stream before its first token."""
         return b""
 
     def failed(self) -> bytes:
-        """Return what a stream sends when the engine failed; nothing where it only breaks off."""
+        """Return the bytes of a stream after an engine failure; none if the API only closes it."""
         return b""
 
-    def take(self, event: EngineEvent) -> bytes:
-        """Handle an event; return the bytes that a stream sends for it, which may be none."""
+    def handle(self, event: EngineEvent) -> bytes:
+        """Handle an event; return the bytes of the stream for it, if any."""
         if event.index is not None:
             self._add(event.index)
         if event.final:
-            self.reason = _reason(event, self._ask)
+            self.reason = _reason(event, self._request)
             self._text, self._withheld = self._text + self._withheld, ""
             self._cached = event.metrics.cached_tokens if event.metrics else 0
         if event.more:
             return b""
         self._iterations += 1
-        if not self._ask.stream:
+        if not self._request.stream:
             return b""
         first, interval = self._iterations == 1, self._settings.stream_interval
         if not (first or event.final or self._iterations % interval == 0):
@@ -139,15 +139,15 @@ class CompletionWriter:
         return (self._role() if first else b"") + self._chunk()
 
     def end(self) -> bytes:
-        """Return what a stream sends after its last chunk."""
+        """Return the bytes of a stream after its last chunk."""
         usage = b""
-        if self._ask.include_usage:
+        if self._request.include_usage:
             usage = _event({**self._head, "choices": [], "usage": self._usage()})
         return usage + b"data: [DONE]\n\n"
 
     def whole(self) -> Json:
-        """Return the answer to a request that is no stream."""
-        choice = self._api.whole_choice(self._text, self.reason or "", self._pace())
+        """Return the body of a response without streaming."""
+        choice = self._api.whole_choice(self._text, self.reason or "", self._tokens_per_iteration())
         return {
             **self._head,
             "choices": [choice],
@@ -159,15 +159,15 @@ class CompletionWriter:
         self._tokens += 1
         text, self._withheld = f"{self._withheld}token{index} ", ""
         if self._settings.withhold and self._tokens % self._settings.withhold == 0:
-            # The detokenizer waits for the rest of a character.
+            # The detokenizer holds back an incomplete character.
             self._withheld = text
         else:
             self._text += text
 
     def _role(self) -> bytes:
-        """Return the first chunk of a chat, which only says whose turn it is.
+        """Return the first chunk of a chat, which has only the role.
 
-        It alone has a space before its end.
+        Only this chunk ends with a space.
         """
         if not self._api.begins_with_role:
             return b""
@@ -179,27 +179,27 @@ class CompletionWriter:
 
     def _chunk(self) -> bytes:
         text, self._text = self._text, ""
-        choice = self._api.chunk_choice(text, self.reason, self._pace())
+        choice = self._api.chunk_choice(text, self.reason, self._tokens_per_iteration())
         usage = self._continuous_usage(self._tokens)
         if not self._api.begins_with_role:
             usage = {"usage": None} | usage
         return _event({**self._head, "choices": [choice], **usage})
 
     def _continuous_usage(self, tokens: int) -> Json:
-        if not self._ask.continuous_usage:
+        if not self._request.continuous_usage:
             return {}
-        return {"usage": _usage(len(self._ask.prompt), tokens)}
+        return {"usage": _usage(len(self._request.prompt), tokens)}
 
     def _usage(self) -> Json:
-        usage = _usage(len(self._ask.prompt), self._tokens)
+        usage = _usage(len(self._request.prompt), self._tokens)
         return usage | {"prompt_tokens_details": {"cached_tokens": self._cached}}
 
-    def _pace(self) -> float:
+    def _tokens_per_iteration(self) -> float:
         return self._tokens / max(1, self._iterations)
 
 
 def error(message: str, kind: str = "BadRequestError", code: int = 400) -> Json:
-    """Return the body of a response that is an error."""
+    """Return the body of an error response."""
     return {"object": "error", "message": message, "type": kind, "param": None, "code": code}
 
 
@@ -208,8 +208,8 @@ def compact(data: Json) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-def _reason(event: EngineEvent, ask: CompletionRequest) -> str | None:
-    return "stop" if event.finish_reason == "length" and ask.stops else event.finish_reason
+def _reason(event: EngineEvent, request: CompletionRequest) -> str | None:
+    return "stop" if event.finish_reason == "length" and request.stops else event.finish_reason
 
 
 def _usage(prompt: int, output: int) -> Json:
@@ -224,8 +224,8 @@ def _event(data: Json, end: bytes = b"\n\n") -> bytes:
     return b"data: " + compact(data).encode() + end
 
 
-def no_choice(text: str, reason: str | None, pace: float) -> Json:
-    """Refuse to make a choice: an API of typed events has none."""
+def no_choice(text: str, reason: str | None, tokens_per_iteration: float) -> Json:
+    """Raise NotImplementedError: an API of typed events has no choices."""
     raise NotImplementedError
 
 
@@ -249,7 +249,7 @@ def _chat_prompt(body: Mapping[str, Any]) -> tuple[Hashable, ...]:
     return tuple(word for text in texts for word in str(text).split())
 
 
-def _completion_chunk(text: str, reason: str | None, pace: float) -> Json:
+def _completion_chunk(text: str, reason: str | None, tokens_per_iteration: float) -> Json:
     return {
         "index": 0,
         "text": text,
@@ -257,25 +257,25 @@ def _completion_chunk(text: str, reason: str | None, pace: float) -> Json:
         "logprobs": None,
         "finish_reason": reason,
         "stop_reason": None,
-        "avg_decoded_tokens_per_iter": pace,
+        "avg_decoded_tokens_per_iter": tokens_per_iteration,
     }
 
 
-def _completion_whole(text: str, reason: str, pace: float) -> Json:
+def _completion_whole(text: str, reason: str, tokens_per_iteration: float) -> Json:
     nulls = {"context_logits": None, "disaggregated_params": None}
-    return _completion_chunk(text, reason, pace) | nulls
+    return _completion_chunk(text, reason, tokens_per_iteration) | nulls
 
 
-def _chat_chunk(text: str, reason: str | None, pace: float) -> Json:
+def _chat_chunk(text: str, reason: str | None, tokens_per_iteration: float) -> Json:
     choice: Json = {
         "index": 0,
         "delta": {"content": text, "reasoning_content": ""},
-        "avg_decoded_tokens_per_iter": pace,
+        "avg_decoded_tokens_per_iter": tokens_per_iteration,
     }
     return choice | ({"finish_reason": reason} if reason else {})
 
 
-def _chat_whole(text: str, reason: str, pace: float) -> Json:
+def _chat_whole(text: str, reason: str, tokens_per_iteration: float) -> Json:
     return {
         "index": 0,
         "message": {
@@ -288,7 +288,7 @@ def _chat_whole(text: str, reason: str, pace: float) -> Json:
         "finish_reason": reason,
         "stop_reason": None,
         "disaggregated_params": None,
-        "avg_decoded_tokens_per_iter": pace,
+        "avg_decoded_tokens_per_iter": tokens_per_iteration,
     }
 
 
@@ -300,7 +300,7 @@ COMPLETIONS = Api(
     chunk_choice=_completion_chunk,
     whole_choice=_completion_whole,
     begins_with_role=False,
-    answer=CompletionWriter,
+    writer=CompletionWriter,
     error=error,
 )
 CHAT = Api(
@@ -311,6 +311,6 @@ CHAT = Api(
     chunk_choice=_chat_chunk,
     whole_choice=_chat_whole,
     begins_with_role=True,
-    answer=CompletionWriter,
+    writer=CompletionWriter,
     error=error,
 )

@@ -1,6 +1,6 @@
-"""Per-request timing, as /perf_metrics gave it and as headers and files have given it since.
+"""Per-request timing, at /perf_metrics in older releases, in headers and files in newer ones.
 
-Times go out on the steady clock: seconds since the machine started, not since the epoch.
+Times are on the steady clock: seconds since the machine started, not since the epoch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from lab.engine_events import RequestMetrics
 Json = dict[str, Any]
 
 RETURN_METRICS = "X-TRTLLM-return-metrics"
-"""The request header that asks for them; its value is 1."""
+"""The request header that enables timing headers; its value is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request whose end the server has recorded; the times are steady, in seconds.
+    """A finished request; times are on the steady clock, in seconds.
 
-    ``metrics`` are the engine's, ``server_arrival`` and ``server_first_token`` the HTTP server's
-    own.
+    ``metrics`` are the engine's; ``server_arrival`` and ``server_first_token`` the HTTP server's.
     """
 
     request_id: int
@@ -37,7 +36,7 @@ class FinishedRequest:
 
 
 def record(request: FinishedRequest) -> Json:
-    """Return the request's item of /perf_metrics; what it never came to is missing."""
+    """Return the request's record at /perf_metrics, without the times it did not reach."""
     metrics = request.metrics
     timing = {
         "server_arrival_time": request.server_arrival,
@@ -91,20 +90,20 @@ def headers(request: FinishedRequest) -> dict[str, str]:
 
 
 def event(request: FinishedRequest) -> bytes:
-    """Return the event that carries the headers of a stream, after its [DONE]."""
+    """Return the event with the timing headers of a stream, sent after its [DONE]."""
     data = json.dumps(headers(request), separators=(",", ":"))
     return f"event: trtllm.perf_metrics\ndata: {data}\n\n".encode()
 
 
 def output_file(folder: Path) -> Path:
-    """Name the file for the records of this process, in a folder that it makes if need be."""
+    """Create the folder and return the path of this process's record file."""
     folder.mkdir(parents=True, exist_ok=True)
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return folder / f"perf_metrics-server-{socket.gethostname()}-{os.getpid()}-{moment}.jsonl"
 
 
 def line(request: FinishedRequest) -> str:
-    """Return the request's line in that file."""
+    """Return the request's line in the record file."""
     breakdown: Json = {"step_metrics": [], "ctx_chunk_metrics": []}
     whole = record(request) | {"time_breakdown_metrics": breakdown, "status": "complete"}
     return json.dumps(whole, separators=(",", ":")) + "\n"

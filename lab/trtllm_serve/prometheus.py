@@ -33,11 +33,11 @@ Json = dict[str, Any]
 
 
 class Exposition:
-    """The metrics of one server; only one of them can be in a process."""
+    """The metrics of one server; a process can have only one."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
-        self._names = settings.prometheus
-        old = self._names == "1.1"
+        self._generation = settings.prometheus
+        old = self._generation == "1.1"
         self._prefix = "" if old else "trtllm_"
         self._labels = {
             "model_name": "undefined" if old else settings.model,
@@ -49,19 +49,19 @@ class Exposition:
         self._timings = [
             (timing.seconds, self._histogram(timing.name, timing.help, timing.buckets))
             for timing in TIMINGS
-            if self._names in timing.names
+            if self._generation in timing.generations
         ]
         self._gauges = [
             (value.read, self._gauge(value.name, value.help))
             for value in ITERATION_GAUGES
-            if self._names in value.names
+            if self._generation in value.generations
         ]
-        self._full = self._names in FULL
+        self._full = self._generation in FULL
         if self._full:
-            self._make_full(settings, engine)
+            self._add_full(settings, engine)
 
     def request(self, request: FinishedRequest) -> None:
-        """Count a request that has ended."""
+        """Record an ended request."""
         self._success.labels(**self._labels, finished_reason=request.reason).inc()
         for seconds, histogram in self._timings:
             if (value := seconds(request)) is not None and value > 0:
@@ -73,7 +73,7 @@ class Exposition:
             self._cached_per_request.labels(**self._labels).observe(cached)
 
     def iteration(self, record: Json) -> None:
-        """Show an iteration record."""
+        """Update the metrics from an iteration record."""
         for read, gauge in self._gauges:
             if (value := read(record)) is not None:
                 gauge.labels(**self._labels).set(value)
@@ -83,27 +83,27 @@ class Exposition:
             self._add(counter, read(record))
         for number, (read, counter) in enumerate(self._running):
             now = read(record) or 0
-            self._add(counter, max(0, now - self._before[number]))
-            self._before[number] = now
+            self._add(counter, max(0, now - self._previous[number]))
+            self._previous[number] = now
         if tokens := record["inflightBatchingStats"]["numCtxTokens"]:
             self._batch_tokens.labels(**self._labels).observe(tokens)
 
-    def refused(self, code: int) -> None:
-        """Count a request that was refused."""
+    def rejected(self, code: int) -> None:
+        """Count a rejected request by HTTP status."""
         if self._full:
             self._errors.labels(**self._labels, http_code=str(code)).inc()
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the exposition in the format that a client accepts, and its content type."""
+        """Return the exposition in the format of the Accept header, and its content type."""
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
 
-    def _make_full(self, settings: ServeSettings, engine: EngineSettings) -> None:
+    def _add_full(self, settings: ServeSettings, engine: EngineSettings) -> None:
         self._counters = [(v.read, self._counter(v.name, v.help)) for v in ITERATION_COUNTERS]
         self._running = [(v.read, self._counter(v.name, v.help)) for v in CUMULATIVE_COUNTERS]
-        self._before = [0.0] * len(self._running)
+        self._previous = [0.0] * len(self._running)
         self._tokens = [
             (self._counter(name, text), field) for name, (text, field) in TOKEN_COUNTERS.items()
         ]
@@ -159,7 +159,7 @@ class Exposition:
         gauge.labels(**self._labels, **labels).set(1)
 
     def _add(self, counter: Counter, value: float | None) -> None:
-        """Series appear with their first increment."""
+        """Increment a counter; its series appears with the first increment."""
         if value:
             counter.labels(**self._labels).inc(value)
 
@@ -174,10 +174,10 @@ class Exposition:
         return Histogram(self._prefix + name, text, labels, buckets=buckets, registry=None)
 
 
-def leave_worker_behind(
+def simulate_dead_worker(
     settings: ServeSettings, engine: EngineSettings, records: list[Json]
 ) -> None:
-    """Have another process show records and end; to be called before there are any threads."""
+    """Write records from a child process that exits; call it before starting threads."""
     child = os.fork()
     if not child:
         worker = Exposition(settings, engine)

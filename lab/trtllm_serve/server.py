@@ -1,6 +1,6 @@
-"""The HTTP server: requests in, chunks out, and all that can be asked about them.
+"""The HTTP server of the simulated trtllm-serve.
 
-``/lab/truth`` is the lab's own and no part of the look-alike.
+A real server has no ``/lab/truth``.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from lab.trtllm_serve import iteration_json, openai, perf_metrics, typed_events
 from lab.trtllm_serve.iteration_readers import BodyReader, Buffer, OneFetch, Tee, UntilIdle
 from lab.trtllm_serve.openai import Api, BadRequest, CompletionWriter
 from lab.trtllm_serve.perf_metrics import FinishedRequest
-from lab.trtllm_serve.prometheus import Exposition, leave_worker_behind
+from lab.trtllm_serve.prometheus import Exposition, simulate_dead_worker
 from lab.trtllm_serve.settings import ServeSettings
 from lab.trtllm_serve.truth import RequestLog
 
 _POLL_SECONDS = 1.0
-"""How often it looks whether a client has left."""
+"""Interval between checks for client disconnects."""
 
 
-class LookAlike:
-    """One server and its engine, which starts at once."""
+class SimulatedTrtllmServe:
+    """One server and its engine, which starts immediately."""
 
     def __init__(self, settings: ServeSettings, engine: EngineSettings) -> None:
         self._settings = settings
         self._exposition: Exposition | None = None
         if settings.prometheus != "none":
             if settings.dead_worker:
-                leave_worker_behind(settings, engine, _some_records(settings, engine))
+                simulate_dead_worker(settings, engine, _dead_worker_records(settings, engine))
             self._exposition = Exposition(settings, engine)
         self._buffer = Buffer(settings.kept_records)
         self._reader = self._make_reader()
         self._records = iteration_json.records(settings, engine)
-        self._file = _opened(settings.iterations_file)
+        self._file = _open(settings.iterations_file)
         self._perf_metrics: deque[FinishedRequest] = deque(
             maxlen=settings.perf_metrics_max_requests
         )
@@ -57,7 +57,7 @@ class LookAlike:
         self._driver = Driver(SimulatedEngine(engine), self._observe)
 
     def app(self) -> web.Application:
-        """Return the application; it closes the engine when it ends."""
+        """Return the application; its cleanup closes the engine."""
         app = web.Application(client_max_size=16 * 2**20)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
@@ -79,7 +79,7 @@ class LookAlike:
         work = asyncio.create_task(self._reader.run())
         yield
         work.cancel()
-        # The driver's listeners need the loop: it goes first.
+        # The driver's listeners need the event loop, so the driver closes first.
         await asyncio.to_thread(self._driver.close)
         if self._file:
             self._file.close()
@@ -88,12 +88,12 @@ class LookAlike:
         if self._settings.read == "until-idle":
             return UntilIdle(self._buffer)
         if self._settings.read == "one-fetch" or not self._exposition:
-            show = self._exposition.iteration if self._exposition else None
-            return OneFetch(self._buffer, show)
+            update = self._exposition.iteration if self._exposition else None
+            return OneFetch(self._buffer, update)
         return Tee(self._buffer, self._exposition.iteration, self._settings.kept_records)
 
     def _observe(self, now: float, step: EngineStep) -> None:
-        """See a step of the engine, on its thread."""
+        """Record a step of the engine, on its thread."""
         if not self._settings.iteration_stats:
             return
         for record in self._records.of(now, step):
@@ -102,50 +102,50 @@ class LookAlike:
                 self._file.write(openai.compact(record) + "\n")
                 self._file.flush()
 
-    # Requests
+    # Completions
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(openai.COMPLETIONS, request)
+        return await self._respond(openai.COMPLETIONS, request)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(openai.CHAT, request)
+        return await self._respond(openai.CHAT, request)
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(typed_events.RESPONSES, request)
+        return await self._respond(typed_events.RESPONSES, request)
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(typed_events.MESSAGES, request)
+        return await self._respond(typed_events.MESSAGES, request)
 
-    async def _answer(self, api: Api, request: web.Request) -> web.StreamResponse:
+    async def _respond(self, api: Api, request: web.Request) -> web.StreamResponse:
         arrived = time.monotonic()
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[EngineEvent] = asyncio.Queue()
 
         def listen(event: EngineEvent) -> None:
-            self._truth.watch(event)
+            self._truth.record(event)
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
-            ask = openai.read(api, await request.read())
-            work = EngineRequest(ask.prompt, ask.max_tokens, ask.fail_after)
+            body = openai.read(api, await request.read())
+            work = EngineRequest(body.prompt, body.max_tokens, body.fail_after)
             request_id = self._driver.submit(work, listen)
         except (BadRequest, ValueError) as error:
             if self._exposition:
-                self._exposition.refused(400)
+                self._exposition.rejected(400)
             return web.json_response(api.error(str(error)), status=400)
         self._reader.submitted()
         watcher = self._watch(request, request_id)
-        answer = api.answer(api, ask, self._settings)
-        respond = self._stream if ask.stream else self._whole
-        response = await respond(request, answer, events, arrived)
-        if not _has_left(request):
+        writer = api.writer(api, body, self._settings)
+        respond = self._stream if body.stream else self._complete
+        response = await respond(request, writer, events, arrived)
+        if not _is_disconnected(request):
             watcher.cancel()
         return response
 
     async def _stream(
         self,
         request: web.Request,
-        answer: CompletionWriter,
+        writer: CompletionWriter,
         events: asyncio.Queue[EngineEvent],
         arrived: float,
     ) -> web.StreamResponse:
@@ -154,51 +154,51 @@ class LookAlike:
         response.charset = "utf-8"
         await response.prepare(request)
         first: float | None = None
-        with suppress(ConnectionError):  # the client has left: nothing is recorded
-            await response.write(answer.begin())
-            while answer.reason is None:
+        with suppress(ConnectionError):  # the client has disconnected: nothing is recorded
+            await response.write(writer.begin())
+            while writer.reason is None:
                 event = await events.get()
-                if chunks := answer.take(event):
+                if chunks := writer.handle(event):
                     first = first or time.monotonic()
                     await response.write(chunks)
-            if answer.reason == "error" and (failed := answer.failed()):
+            if writer.reason == "error" and (failed := writer.failed()):
                 await response.write(failed)
-            elif answer.reason == "error" and request.transport:
+            elif writer.reason == "error" and request.transport:
                 request.transport.close()
             else:
-                await response.write(answer.end())
-                finished = self._finish(answer, event, arrived, first)
+                await response.write(writer.end())
+                finished = self._finish(writer, event, arrived, first)
                 if _wants_metrics(request, self._settings):
                     await response.write(perf_metrics.event(finished))
         return response
 
-    async def _whole(
+    async def _complete(
         self,
         request: web.Request,
-        answer: CompletionWriter,
+        writer: CompletionWriter,
         events: asyncio.Queue[EngineEvent],
         arrived: float,
     ) -> web.StreamResponse:
-        """Wait for all of it, also if the client has left: then it ends as cancelled."""
-        while answer.reason is None:
+        """Wait for the end; after a client disconnect the request ends as cancelled."""
+        while writer.reason is None:
             event = await events.get()
-            answer.take(event)
-        if answer.reason == "error":
+            writer.handle(event)
+        if writer.reason == "error":
             message = "the engine failed while it generated"
-            return web.json_response(answer.error(message), status=400)
-        finished = self._finish(answer, event, arrived, None)
+            return web.json_response(writer.error(message), status=400)
+        finished = self._finish(writer, event, arrived, None)
         headers = {}
         if _wants_metrics(request, self._settings):
             headers = perf_metrics.headers(finished)
-        return web.json_response(answer.whole(), headers=headers)
+        return web.json_response(writer.whole(), headers=headers)
 
     def _finish(
-        self, answer: CompletionWriter, end: EngineEvent, arrived: float, first: float | None
+        self, writer: CompletionWriter, end: EngineEvent, arrived: float, first: float | None
     ) -> FinishedRequest:
-        """Record a request that has ended as far as its client is concerned."""
-        assert end.metrics is not None and answer.reason is not None  # noqa: S101, PT018
+        """Record a request that has ended for its client."""
+        assert end.metrics is not None and writer.reason is not None  # noqa: S101, PT018
         metrics = end.metrics.since(self._driver.epoch)
-        finished = FinishedRequest(end.request_id, answer.reason, metrics, arrived, first)
+        finished = FinishedRequest(end.request_id, writer.reason, metrics, arrived, first)
         if self._exposition:
             self._exposition.request(finished)
         if self._settings.per_request == "endpoint":
@@ -210,10 +210,10 @@ class LookAlike:
         return finished
 
     def _watch(self, request: web.Request, request_id: int) -> asyncio.Task[None]:
-        """Have the request aborted some time after its client has left."""
+        """Cancel the request within a second after its client disconnects."""
 
         async def abort() -> None:
-            while not _has_left(request):  # noqa: ASYNC110 - it is looked for, not told
+            while not _is_disconnected(request):  # noqa: ASYNC110 - trtllm-serve polls
                 await asyncio.sleep(_POLL_SECONDS)
             self._driver.cancel(request_id)
 
@@ -222,7 +222,7 @@ class LookAlike:
         watcher.add_done_callback(self._watchers.discard)
         return watcher
 
-    # What can be asked
+    # Other endpoints
 
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": self._settings.model, "object": "model", "created": self._created}
@@ -253,30 +253,32 @@ class LookAlike:
         return web.json_response({"mark": mark} | self._truth.since(since))
 
 
-def _has_left(request: web.Request) -> bool:
+def _is_disconnected(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 
 def _wants_metrics(request: web.Request, settings: ServeSettings) -> bool:
-    asked = request.headers.get(perf_metrics.RETURN_METRICS, "").strip() == "1"
-    return asked and settings.per_request == "headers"
+    requested = request.headers.get(perf_metrics.RETURN_METRICS, "").strip() == "1"
+    return requested and settings.per_request == "headers"
 
 
-def _some_records(settings: ServeSettings, engine: EngineSettings) -> list[iteration_json.Json]:
-    """Return the records of a short life of an engine: that of a worker that died at work."""
-    life, records, now = (
+def _dead_worker_records(
+    settings: ServeSettings, engine: EngineSettings
+) -> list[iteration_json.Json]:
+    """Return the records of a short-lived engine, as of a worker that died."""
+    simulated, records, now = (
         SimulatedEngine(engine),
         iteration_json.records(settings, engine),
         time.time(),
     )
-    life.submit(EngineRequest(("a", "worker", "that", "dies"), 8), now)
+    simulated.submit(EngineRequest(("a", "worker", "that", "dies"), 8), now)
     found = []
     for _ in range(4):
-        step = life.step(now)
+        step = simulated.step(now)
         found += records.of(now, step)
         now += step.seconds or 0.0
     return found
 
 
-def _opened(path: str) -> TextIO | None:
+def _open(path: str) -> TextIO | None:
     return Path(path).open("a") if path else None

@@ -1,4 +1,4 @@
-"""Settings of the look-alike: every behaviour that differs between releases."""
+"""Settings of the simulated trtllm-serve: every behaviour that differs between releases."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ PerRequest = Literal["none", "endpoint", "headers"]
 class ServeSettings:
     """Behaviour of a trtllm-serve; the defaults are those of 1.4 with metrics enabled.
 
-    ``iteration_stats`` are off in PyTorch's executor unless enable_iter_perf_stats asks for them.
-    ``schema`` is that of the iteration records: the C++ executor's, or PyTorch's up to 1.2 or from
-    1.3 on, whose scheduler may ``overlap``.  Their numbers can be ``attention_dp_ranks`` rows per
-    iteration, come from every ``iteration_interval``-th iteration only, count ``host_blocks`` of
-    the host's KV pool as the GPU's, be all 0 for the KV blocks as with ``kv_manager_v2``, and carry
-    KV deltas every ``kv_iteration_interval`` iterations (0: never).
+    ``iteration_stats`` are off in PyTorch's executor unless enable_iter_perf_stats is set.
+    ``schema`` selects the iteration records: the C++ executor's, PyTorch's up to 1.2, or PyTorch's
+    from 1.3 on, whose scheduler may ``overlap``.  There are ``attention_dp_ranks`` records per
+    iteration, for every ``iteration_interval``-th iteration.  ``host_blocks`` of the host's KV pool
+    are added to the GPU's; with ``kv_manager_v2`` all KV blocks are 0.  KV deltas come every
+    ``kv_iteration_interval`` iterations (0: never).
 
-    ``read`` is what GET /metrics does: wait until no record comes for 2 s, fetch once and then wait
-    as long, or return what a collector has gathered, which wakes up when a request completes
-    and is there only along with Prometheus metrics.
-    ``kept_records`` bounds each buffer on the way; 0 does not.
+    ``read`` is the behaviour of GET /metrics: ``until-idle`` returns after 2 s without a record,
+    ``one-fetch`` fetches once and waits 2 s, ``tee`` returns the records of a collector, which runs
+    when a request completes and requires Prometheus metrics.  ``kept_records`` limits each buffer
+    (0: no limit).
 
-    ``prometheus`` names the generation of metrics at /prometheus/metrics; ``dead_worker`` leaves
-    the gauges of a process that is no more.  ``per_request`` timing is at /perf_metrics, which
-    holds ``perf_metrics_max_requests``, or in headers, and in ``perf_metrics_output_dir`` if given.
+    ``prometheus`` is the generation of metrics at /prometheus/metrics; ``dead_worker`` adds the
+    gauges of a process that has exited.  ``per_request`` timing is at /perf_metrics, for at most
+    ``perf_metrics_max_requests`` requests, or in headers, and in ``perf_metrics_output_dir`` if
+    set.
 
-    A stream's chunk has the tokens of ``stream_interval`` iterations; the text of every
-    ``withhold``-th token comes with the next one (0: none is withheld).
+    A chunk has the tokens of ``stream_interval`` iterations; the text of every ``withhold``-th
+    token comes with the next one (0: none is withheld).
     """
 
     model: str = "tensorrt_llm"
@@ -70,7 +71,7 @@ class ServeSettings:
             )
         counts = (self.host_blocks, self.kv_iteration_interval, self.kept_records, self.withhold)
         if min(*counts, self.perf_metrics_max_requests) < 0:
-            raise ValueError("a number must not be negative")
+            raise ValueError("counts must not be negative")
         if self.schema != "pytorch-1.4":
             for field in fields(self):
                 if field.name in _PYTORCH_1_4 and getattr(self, field.name) != field.default:
@@ -78,7 +79,7 @@ class ServeSettings:
 
     @property
     def engine_type(self) -> str:
-        """The backend as the Prometheus label has it."""
+        """The value of the Prometheus label ``engine_type``."""
         return self.schema.split("-")[0]
 
 
@@ -103,4 +104,4 @@ RELEASES: Mapping[str, ServeSettings] = {
     "1.3": _1_3,
     "1.4": _1_4,
 }
-"""The behaviour of each release with metrics enabled."""
+"""Settings of each release with metrics enabled."""

@@ -1,6 +1,6 @@
-"""Exact engine events, for tests to compare estimates with.
+"""Record exact engine events, the ground truth for tests of estimates.
 
-A real trtllm-serve has no such endpoint, and tested code must not read it.
+A real trtllm-serve has no such endpoint, and code under test must not read it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from lab.engine_events import EngineEvent
 from lab.quantiles import nearest_rank
 
-_KEPT = 200_000
+_MAX_RECORDS = 200_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 class RequestLog:
-    """Record every engine event, on the engine's thread; only the newest are kept.
+    """Record every engine event, on the engine's thread; only the latest are records.
 
     A gap is the time in seconds between two steps that brought tokens of one request; with
     speculative decoding the second can bring several.
@@ -31,8 +31,8 @@ class RequestLog:
         self._gaps: list[tuple[float, float, int]] = []
         self._requests: list[tuple[float, dict[str, Any]]] = []
 
-    def watch(self, event: EngineEvent) -> None:
-        """Record an event; those of a request come in order."""
+    def record(self, event: EngineEvent) -> None:
+        """Record an event; events of a request must come in order."""
         number = event.request_id
         if event.index is not None:
             self._burst[number] = self._burst.get(number, 0) + 1
@@ -46,15 +46,15 @@ class RequestLog:
             self._last.pop(number, None)
             ended = asdict(event.metrics) | {"finish_reason": event.finish_reason}
             self._requests.append((event.time, {"request_id": number} | ended))
-        for kept in (self._gaps, self._requests):
-            if len(kept) > 2 * _KEPT:
-                del kept[:_KEPT]
+        for records in (self._gaps, self._requests):
+            if len(records) > 2 * _MAX_RECORDS:
+                del records[:_MAX_RECORDS]
 
     def since(self, moment: float) -> dict[str, Any]:
         """Return gaps and requests after a time in seconds since the epoch.
 
-        ``gaps`` and ``tokens`` are parallel: each gap, and how many tokens ended it.  Quantiles are
-        nearest-rank: of the gaps, and of the share in its gap that each token has.
+        ``gaps`` and ``tokens`` are parallel: each gap, and the number of tokens that ended it.
+        Quantiles are nearest-rank, of gaps and of each token's share of its gap.
         """
         gaps = self._gaps[bisect_right(self._gaps, moment, key=lambda gap: gap[0]) :]
         ended = self._requests[bisect_right(self._requests, moment, key=lambda one: one[0]) :]

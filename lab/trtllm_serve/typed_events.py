@@ -1,7 +1,7 @@
-"""What goes over the wire at /v1/responses and /v1/messages: events that name their type.
+"""Read requests and write responses of /v1/responses and /v1/messages: typed events.
 
-trtllm-serve answers /v1/responses with OpenAI's typed events, and makes the events of /v1/messages
-out of those of a chat (responses_utils.py, anthropic_adapter.py).  Neither ends with ``[DONE]``.
+trtllm-serve sends OpenAI's typed events at /v1/responses, and converts a chat's chunks into the
+events of /v1/messages (responses_utils.py, anthropic_adapter.py).  Neither ends with ``[DONE]``.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from lab.trtllm_serve.openai import (
 _STOP_REASONS: Mapping[str | None, str] = {"length": "max_tokens"}
 
 
-class ResponsesAnswer(CompletionWriter):
-    """An answer of the Responses API; every event has a number."""
+class ResponsesWriter(CompletionWriter):
+    """Write a response of the Responses API; every event has a sequence number."""
 
     _sequence = 0
     _whole_text = ""
     _item = ""
 
     def begin(self) -> bytes:
-        """Return what a stream sends before there is a token."""
+        """Return the bytes of a stream before its first token."""
         response = self._response("in_progress", [], None)
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
 
     def end(self) -> bytes:
-        """Return what a stream sends after its last token."""
+        """Return the bytes of a stream after its last token."""
         part = {"annotations": [], "text": self._whole_text, "type": "output_text"}
         item = self._message("completed", [part])
         done = b""
         if self._item:
             done = (
-                self._of_part("response.output_text.done", text=self._whole_text, logprobs=[])
-                + self._of_part("response.content_part.done", part=part)
+                self._part_event("response.output_text.done", text=self._whole_text, logprobs=[])
+                + self._part_event("response.content_part.done", part=part)
                 + self._event("response.output_item.done", item=item, output_index=0)
             )
         response = self._response("completed", [item], self._typed_usage())
         return done + self._event("response.completed", response=response)
 
     def whole(self) -> Json:
-        """Return the answer to a request that is no stream."""
+        """Return the body of a response without streaming."""
         part = {"annotations": [], "text": self._text, "type": "output_text"}
         return self._response("completed", [self._message("completed", [part])],
                               self._typed_usage())  # fmt: skip
@@ -65,23 +65,23 @@ class ResponsesAnswer(CompletionWriter):
         text, self._text = self._text, ""
         if not text:
             return b""
-        begun = b""
+        start = b""
         if not self._item:
             self._item = f"msg_{uuid.uuid4().hex}"
             part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
             item = self._message("in_progress", [])
-            begun = self._event("response.output_item.added", item=item, output_index=0)
-            begun += self._of_part("response.content_part.added", part=part)
+            start = self._event("response.output_item.added", item=item, output_index=0)
+            start += self._part_event("response.content_part.added", part=part)
         self._whole_text += text
-        return begun + self._of_part("response.output_text.delta", delta=text, logprobs=[])
+        return start + self._part_event("response.output_text.delta", delta=text, logprobs=[])
 
     def _message(self, status: str, content: list[Json]) -> Json:
         return {"id": self._item, "content": content, "role": "assistant", "status": status,
                 "type": "message"}  # fmt: skip
 
-    def _of_part(self, kind: str, **members: Any) -> bytes:
-        place = {"content_index": 0, "item_id": self._item, "output_index": 0}
-        return self._event(kind, **place, **members)
+    def _part_event(self, kind: str, **members: Any) -> bytes:
+        position = {"content_index": 0, "item_id": self._item, "output_index": 0}
+        return self._event(kind, **position, **members)
 
     def _event(self, kind: str, **members: Any) -> bytes:
         event = {**members, "sequence_number": self._sequence, "type": kind}
@@ -95,7 +95,7 @@ class ResponsesAnswer(CompletionWriter):
             "error": None,
             "incomplete_details": None,
             "instructions": None,
-            "max_output_tokens": self._ask.max_tokens,
+            "max_output_tokens": self._request.max_tokens,
             "metadata": None,
             "model": self._head["model"],
             "object": "response",
@@ -108,7 +108,7 @@ class ResponsesAnswer(CompletionWriter):
         }
 
     def _typed_usage(self) -> Json:
-        prompt = len(self._ask.prompt)
+        prompt = len(self._request.prompt)
         return {
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": self._cached},
@@ -118,13 +118,13 @@ class ResponsesAnswer(CompletionWriter):
         }
 
 
-class MessagesAnswer(CompletionWriter):
-    """An answer of the Messages API."""
+class MessagesWriter(CompletionWriter):
+    """Write a response of the Messages API."""
 
     _begun = _opened = False
 
     def end(self) -> bytes:
-        """Return what a stream sends after its last token."""
+        """Return the bytes of a stream after its last token."""
         stop = b""
         if self._opened:
             stop = _event("content_block_stop", index=0)
@@ -133,13 +133,13 @@ class MessagesAnswer(CompletionWriter):
         return self._role() + stop + last + _event("message_stop")
 
     def failed(self) -> bytes:
-        """Return what a stream sends when the engine failed."""
+        """Return the bytes of a stream after an engine failure."""
         stop = _event("content_block_stop", index=0) if self._opened else b""
         error = {"type": "api_error", "message": "Internal server error"}
         return stop + _event("error", error=error)
 
     def whole(self) -> Json:
-        """Return the answer to a request that is no stream."""
+        """Return the body of a response without streaming."""
         message = self._message(self._typed_usage(self._tokens))
         text = {"type": "text", "text": self._text}
         return message | {"content": [text], "stop_reason": self._stop_reason()}
@@ -154,13 +154,13 @@ class MessagesAnswer(CompletionWriter):
         text, self._text = self._text, ""
         if not text:
             return b""
-        begun = b""
+        start = b""
         if not self._opened:
             self._opened = True
-            begun = _event(
+            start = _event(
                 "content_block_start", index=0, content_block={"type": "text", "text": ""}
             )
-        return begun + _event(
+        return start + _event(
             "content_block_delta", index=0, delta={"type": "text_delta", "text": text}
         )
 
@@ -178,12 +178,12 @@ class MessagesAnswer(CompletionWriter):
         return _STOP_REASONS.get(self.reason, "end_turn")
 
     def _typed_usage(self, output: int) -> Json:
-        usage = {"input_tokens": len(self._ask.prompt) - self._cached, "output_tokens": output}
+        usage = {"input_tokens": len(self._request.prompt) - self._cached, "output_tokens": output}
         return usage | ({"cache_read_input_tokens": self._cached} if self._cached else {})
 
 
 def messages_error(message: str) -> Json:
-    """Return the body of a response of the Messages API that is an error."""
+    """Return the body of an error response of the Messages API."""
     return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
 
 
@@ -215,7 +215,7 @@ RESPONSES = Api(
     chunk_choice=no_choice,
     whole_choice=no_choice,
     begins_with_role=False,
-    answer=ResponsesAnswer,
+    writer=ResponsesWriter,
     error=error,
 )
 MESSAGES = Api(
@@ -226,6 +226,6 @@ MESSAGES = Api(
     chunk_choice=no_choice,
     whole_choice=no_choice,
     begins_with_role=False,
-    answer=MessagesAnswer,
+    writer=MessagesWriter,
     error=messages_error,
 )

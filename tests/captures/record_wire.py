@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lab import serve, triton
+from lab import triton, trtllm_server
 from lab.process import HOST
 from lab.trtllm_serve.settings import ServeSettings
 from tests import triton_models
@@ -283,7 +283,7 @@ def servers(scratch: Path) -> Iterator[tuple[int, int]]:
             scratch / "triton",
             arguments=triton_models.ARGUMENTS,
         ) as one,
-        serve.start(scratch / "trtllm", settings) as other,
+        trtllm_server.start(scratch / "trtllm", settings) as other,
     ):
         yield one.ports[0], other.ports[0]
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lab import serve
+from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.process import HOST, free_ports
 from lab.prometheus import Prometheus
@@ -97,7 +97,7 @@ def triton_python(
 
 @pytest.fixture(scope="module")
 def trtllm_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdleServer]:
-    with serve.start(tmp_path_factory.mktemp("trtllm-serve")) as server:
+    with trtllm_server.start(tmp_path_factory.mktemp("trtllm-serve")) as server:
         yield IdleServer("simulated", server.ports[0], ("--trtllm", server.url))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.samples import Distribution, Measurement, Snapshot, SourceError
 from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
-from lab import serve
+from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.trtllm_serve.settings import RELEASES, ServeSettings
 from promql.histogram import histogram_quantile
@@ -83,7 +83,7 @@ def itl(snapshot: Snapshot) -> Distribution:
 async def test_every_form_of_the_endpoint_gives_the_true_itl(
     release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serve.start(tmp_path, SERVERS[release], ENGINE) as server:
+    with trtllm_server.start(tmp_path, SERVERS[release], ENGINE) as server:
         url = f"http://127.0.0.1:{server.ports[0]}"
         async with (
             aiohttp.ClientSession() as session,
@@ -113,7 +113,7 @@ async def test_a_file_of_records_gives_the_same(tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     records.touch()
     settings = ServeSettings(iterations_file=str(records))
-    with serve.start(tmp_path / "server", settings, ENGINE) as server:
+    with trtllm_server.start(tmp_path / "server", settings, ENGINE) as server:
         url = f"http://127.0.0.1:{server.ports[0]}"
         async with (
             aiohttp.ClientSession() as session,
@@ -130,7 +130,7 @@ async def test_a_file_of_records_gives_the_same(tmp_path: Path) -> None:
 
 
 async def test_a_second_reader_takes_records_and_both_say_so(tmp_path: Path) -> None:
-    with serve.start(tmp_path, RELEASES["1.4"], ENGINE) as server:
+    with trtllm_server.start(tmp_path, RELEASES["1.4"], ENGINE) as server:
         url = f"http://127.0.0.1:{server.ports[0]}"
         async with (
             aiohttp.ClientSession() as session,

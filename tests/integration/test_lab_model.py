@@ -342,8 +342,8 @@ def test_the_load_and_the_server_agree(server: Triton) -> None:
     until(lambda: idle(server))
     before = metrics(server)["nv_llm_output_token_len"]
     settings = LoadSettings(
-        rate=math.inf, at_once=8, requests=60, max_tokens=(4, 8), prompt_words=(5, 50),
-        leave_before_first_token=0, leave_mid_stream=0, bad=0.1, failing=0,
+        rate=math.inf, concurrency=8, requests=60, max_tokens=(4, 8), prompt_words=(5, 50),
+        disconnect_before_first_token=0, disconnect_mid_stream=0, invalid=0.1, failing=0,
     )  # fmt: skip
     summary = asyncio.run(Load(server.url, settings).run())
     after = metrics(server)["nv_llm_output_token_len"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab import serve
+from lab import trtllm_server
 from lab.triton import Triton
 from lab.trtllm_serve.settings import RELEASES
 
@@ -78,7 +78,7 @@ def test_the_metrics_port_alone_and_a_port_that_is_not_http(test_triton: Triton)
 
 
 def test_records_that_exist_once_are_not_lost_on_the_way(tmp_path: Path) -> None:
-    with serve.start(tmp_path / "serve", RELEASES["1.0"]) as server:
+    with trtllm_server.start(tmp_path / "serve", RELEASES["1.0"]) as server:
         request = json.dumps({"model": "tensorrt_llm", "prompt": "a b c", "max_tokens": 9})
         connection = http.client.HTTPConnection("127.0.0.1", server.ports[0], timeout=20)
         headers = {"Content-Type": "application/json"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from exporter.sources.trtllm.request_timing import SPANS
-from lab import serve as trtllm_serve
+from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import write_repository
@@ -104,7 +104,7 @@ def triton_server(
 @pytest.fixture(scope="module")
 def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     settings = ServeSettings(model="chat")
-    with trtllm_serve.start(tmp_path_factory.mktemp("look-alike"), settings, ENGINE) as running:
+    with trtllm_server.start(tmp_path_factory.mktemp("look-alike"), settings, ENGINE) as running:
         yield running
 
 

@@ -18,8 +18,8 @@ from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.tap import ProxySpec
 from lab.load import Load, Protocol
 from lab.process import ServerProcess
-from lab.serve import start
 from lab.triton import Triton
+from lab.trtllm_server import start
 from tests import traced_triton
 from tests.client_times import agree, agree_with_load, chunk_times, load_of, outcomes
 from tests.event_log import WireLog

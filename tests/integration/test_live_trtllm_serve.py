@@ -19,8 +19,8 @@ from exporter.store.store import Store
 from exporter.store.view import SignalState
 from lab.engine_settings import EngineSettings
 from lab.process import get
-from lab.serve import start
 from lab.trtllm_serve.settings import RELEASES, ServeSettings
+from lab.trtllm_server import start
 
 EDGES = {"ttft": (0.033,), "e2e": (0.123,)}
 ENGINE = EngineSettings()

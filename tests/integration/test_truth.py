@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab import serve as look_alike
+from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.quantiles import nearest_rank
@@ -208,7 +208,9 @@ def servers(
     with ExitStack() as stack:
         one = stack.enter_context(triton(folder / "models", folder / "triton"))
         others = [
-            stack.enter_context(look_alike.start(folder / name, ServeSettings(model=name), ENGINE))
+            stack.enter_context(
+                trtllm_server.start(folder / name, ServeSettings(model=name), ENGINE)
+            )
             for name in OPENAI
         ]
         gather([*one.ports[:2], *(other.ports[0] for other in others)], WARM_UP)

@@ -15,7 +15,7 @@ from lab.load import LoadSettings, Protocol
 from lab.process import ServerError
 from lab.repository import ModelSettings
 from lab.stack import ENGINES, EngineName, StackSettings
-from lab.toolchain import MissingPart, PartError
+from lab.toolchain import InstallError, UnavailableProgram
 from slos.durations import parse_duration
 from slos.errors import BadValue
 from tokenslo.files import load_all
@@ -50,7 +50,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     type=click.Choice(list(ENGINES)),
     default="triton",
     show_default=True,
-    help="A real Triton, or a look-alike of trtllm-serve (no download).",
+    help="A real Triton, or a simulated trtllm-serve (no download).",
 )
 @click.option(
     "--slo",
@@ -73,7 +73,7 @@ def demo(
 ) -> None:
     """Run a model server with a simulated TensorRT-LLM engine under load, and measure it.
 
-    The server is a real Triton, or a look-alike of trtllm-serve. The sidecar reads it, and a real
+    The server is a real Triton, or a simulated trtllm-serve. The sidecar reads it, and a real
     Prometheus evaluates the rules of the SLO file. The first run downloads Triton and Prometheus
     (about 120 MB).
     """
@@ -91,7 +91,7 @@ def demo(
     )
     try:
         lab_demo.run(settings, seconds=seconds, console=_console())
-    except (MissingPart, PartError, ServerError) as error:
+    except (UnavailableProgram, InstallError, ServerError) as error:
         raise click.ClickException(str(error)) from None
 
 

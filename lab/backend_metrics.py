@@ -1,9 +1,9 @@
-"""The metrics that TensorRT-LLM's Triton backends publish, fed from iteration statistics.
+"""The metrics of TensorRT-LLM's Triton backends, updated from iteration statistics.
 
 Names, labels, kinds and units are those of the C++ backend (tensorrtllm_backend,
-custom_metrics_reporter.cc) and of its Python twin as it was up to 25.03 (inflight_batcher_llm,
-1/model.py).  Both set every gauge from each record in turn, so only the
-last iteration between two refreshes is visible.
+custom_metrics_reporter.cc) and of the Python backend up to 25.03 (inflight_batcher_llm,
+1/model.py).  Both set every gauge from each record in turn, so only the last iteration between two
+refreshes is visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOKEN_BUCKETS = [10.0, 50.0, 100.0, 500.0, 1000.0]
 
 @dataclass(frozen=True, slots=True)
 class _Gauge:
-    """A value of the family's category label; ``only`` names the one backend that has it."""
+    """One value of the family's label; ``only`` names the backend, if a single one has it."""
 
     value: str
     read: Callable[[IterationStats], float]
@@ -93,7 +93,7 @@ _FAMILIES = (
     ),
     _Family(
         "nv_trt_llm_general_metrics",
-        "The last iteration: its number and when it was",
+        "The last iteration: its number and its time",
         "general_type",
         (
             _Gauge("timestamp", lambda s: int(s.timestamp * 1e6), only="cpp"),
@@ -104,27 +104,27 @@ _FAMILIES = (
 )
 
 
-class Publisher:
-    """The families of one backend for one model; all gauges are 0 until the first record.
+class BackendMetrics:
+    """The metric families of one backend for one model; all gauges are 0 until the first record.
 
-    ``metric_family`` is the Python backend's ``MetricFamily`` class, which works from a model's
-    ``initialize`` on.  With ``publish="none"`` nothing is published, as by the LLM API model.
+    ``metric_family`` is the Python backend's ``MetricFamily`` class, which is usable from a model's
+    ``initialize`` on.  With ``publish="none"`` there are no metrics, as in the LLM API model.
     """
 
     def __init__(self, metric_family: Any, model: str, version: str, publish: Publish) -> None:
         self._api = metric_family
         self._labels = {"model": model, "version": version}
-        self._families: list[Any] = []  # a family vanishes without a reference
+        self._families: list[Any] = []  # Triton removes a family without a reference
         self._gauges: list[tuple[Any, Callable[[IterationStats], float]]] = []
         self._lengths: list[Any] = []
         if publish == "none":
             return
         for family in _FAMILIES:
-            made = self._family(family.name, family.help, self._api.GAUGE)
+            created = self._family(family.name, family.help, self._api.GAUGE)
             for gauge in family.gauges:
                 if gauge.only in {None, publish}:
                     labels = {**self._labels, family.label: gauge.value}
-                    self._gauges.append((made.Metric(labels=labels), gauge.read))
+                    self._gauges.append((created.Metric(labels=labels), gauge.read))
         if publish == "cpp":
             self._transfers = self._disaggregated()
         self._lengths = [
@@ -138,7 +138,7 @@ class Publisher:
             metric.set(read(stats))
 
     def request(self, *tokens: int) -> None:
-        """Observe a request that has ended: its input tokens, its output tokens."""
+        """Observe the input tokens and output tokens of an ended request."""
         for metric, count in zip(self._lengths, tokens, strict=False):
             metric.observe(count)
 

@@ -1,4 +1,4 @@
-"""A look-alike of trtllm-serve on this machine, in a process of its own."""
+"""Start a simulated trtllm-serve on this machine, in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start(
     settings: ServeSettings | None = None,
     engine: EngineSettings | None = None,
 ) -> ServerProcess:
-    """Start it, its log and the data behind its metrics in `folder`; leaving `with` ends it."""
+    """Start a simulated trtllm-serve, with its log and metrics data in `folder`."""
     metrics = folder / "prometheus_multiproc"
     metrics.mkdir(parents=True)
 
