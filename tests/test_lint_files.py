@@ -259,7 +259,7 @@ def test_aliases_cannot_make_a_file_grow() -> None:
         parse(text)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_one_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(lint, [str(tmp_path / "none")], standalone_mode=False)
     assert result.stderr == (
         f"{tmp_path / 'none'}: cannot be read: No such file or directory. "

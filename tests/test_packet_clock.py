@@ -72,7 +72,7 @@ def test_when_the_wall_clock_is_set_one_batch_is_off_by_its_age(step: float) -> 
     assert clock.convert(*stamped(clocks, 0.01)) == pytest.approx(clocks.now - 0.01, abs=1e-6)
 
 
-def test_clocks_that_were_not_read_together_are_read_again() -> None:
+def test_clocks_read_apart_are_read_again() -> None:
     clocks = Clocks(late=(3.0, 0.0))
     clock = PacketClock(clocks.wall, clocks.monotonic)
     clock.synchronize()

@@ -81,14 +81,14 @@ def test_a_bare_acknowledgement_does_not(
 @wrapped
 @directed
 @pytest.mark.parametrize("flags", [SYN, SYN | ACK, FIN | ACK, RST, RST | ACK])
-def test_beginnings_and_ends_pass(
+def test_segments_with_syn_fin_or_rst_pass(
     sieve: Sieve, wrap: Wrap, ports: tuple[int, int], flags: int
 ) -> None:
     assert sieve.passes(wrap(tcp(*ports, flags=flags)))
 
 
 @wrapped
-def test_only_a_client_is_heard_that_has_no_room(sieve: Sieve, wrap: Wrap) -> None:
+def test_only_zero_windows_of_clients_pass(sieve: Sieve, wrap: Wrap) -> None:
     assert sieve.passes(wrap(tcp(*TO_SERVER, window=0)))
     assert not sieve.passes(wrap(tcp(*TO_CLIENT, window=0)))
 

@@ -76,7 +76,7 @@ def test_fragments_of_ipv6(field: bytes) -> None:
     assert segment(packet, 0, len(packet)) == "fragment"
 
 
-def test_what_is_no_tcp() -> None:
+def test_packets_other_than_tcp_are_refused() -> None:
     udp = tcp(data=bytes(10))  # for all that anybody can see
     for packet in (
         ipv4(udp, protocol=17),
@@ -89,7 +89,7 @@ def test_what_is_no_tcp() -> None:
         assert segment(packet, 0, len(packet)) is None
 
 
-def test_headers_that_promise_more_than_there_is() -> None:
+def test_headers_longer_than_the_packet_are_refused() -> None:
     short = bytearray(tcp())
     short[12] = 0xF0  # 60 bytes of TCP header in 20
     nothing = bytearray(tcp())
@@ -119,7 +119,7 @@ def test_packets_too_large_for_their_length_field() -> None:
     assert read(ipv6(tcp(data=data), length=0, extensions=(jumbo,)))[1] == data
 
 
-def test_of_a_packet_cut_short_there_is_what_there_is() -> None:
+def test_truncated_packet_has_the_captured_payload() -> None:
     packet = ipv4(tcp(data=b"hello"))[:-2]
     assert read(packet)[1] == b"hel"
 
@@ -144,12 +144,12 @@ def test_the_other_direction() -> None:
 
 
 @given(st.binary(max_size=120), st.sampled_from([b"", b"\x45", b"\x46", b"\x60"]))
-def test_any_bytes_are_read_or_refused(noise: bytes, beginning: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(noise: bytes, beginning: bytes) -> None:
     in_bounds(beginning + noise)
 
 
 @given(st.data())
-def test_any_change_to_a_packet_is_read_or_refused(data: st.DataObject) -> None:
+def test_any_changed_packet_is_parsed_or_refused(data: st.DataObject) -> None:
     packet = bytearray(
         data.draw(
             st.sampled_from(
@@ -178,7 +178,7 @@ def in_bounds(packet: bytes) -> None:
 
 @pytest.mark.parametrize("wrap", [ipv4, ipv6])
 @given(data=st.binary(max_size=9), options=st.sampled_from([b"", bytes(8)]), bit=st.integers(0))
-def test_a_checksum_holds_for_what_was_sent_and_for_nothing_else(
+def test_checksum_is_valid_for_the_sent_packet_only(
     wrap: Callable[[bytes], bytes], data: bytes, options: bytes, bit: int
 ) -> None:
     packet = with_checksums(wrap(tcp(seq=7, data=data, options=options)))

@@ -65,7 +65,7 @@ def test_without_the_least_number_of_bad_events_a_background_pages() -> None:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_no_page_of_a_random_story_is_without_an_incident(story: TrafficScenario) -> None:
+def test_every_page_of_random_traffic_has_an_incident(story: TrafficScenario) -> None:
     traffic = play(story, MONTH, families=[REQUESTS])
     found = pages(own(STORY_TARGETS), traffic, MONTH)
     assert all(each.all > 0 for each in found.values())

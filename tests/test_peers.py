@@ -36,7 +36,7 @@ PYRRA = {
 ABSENT = {"alert": "SLOMetricAbsent", "expr": "absent(x) == 1"}
 
 
-def test_conditions_are_read_with_windows_thresholds_and_pauses() -> None:
+def test_conditions_are_parsed_with_windows_thresholds_and_for() -> None:
     found = [*peers.conditions([{"rules": [SLOTH, {"record": "x", "expr": "y"}, ABSENT, PYRRA]}])]
     hour, five, share = Decimal(3600), Decimal(300), Decimal("0.144")
     assert found == [
@@ -49,7 +49,7 @@ def test_conditions_are_read_with_windows_thresholds_and_pauses() -> None:
     assert found[0].seconds_to_fire(share) is None
 
 
-def test_without_go_it_says_so(
+def test_without_go_the_reason_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "")

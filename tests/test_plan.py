@@ -16,7 +16,7 @@ def test_windows_are_those_of_the_pairs_shortest_first() -> None:
     assert planned.windows == ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
 
-def test_windows_of_pairs_left_out_are_not_recorded() -> None:
+def test_windows_of_omitted_pairs_are_not_recorded() -> None:
     (planned,) = example(objective("availability", target="0.5")).objectives
     assert planned.windows == ("5m", "10m", "6h", "3d")
 
@@ -38,12 +38,12 @@ def test_alerts_are_named_after_service_and_objective() -> None:
         ("https://r.example/?page={alert}", "https://r.example/?page=ChatE2eErrorBudgetBurn"),
     ],
 )
-def test_runbooks_are_where_the_file_says(base: str, url: str) -> None:
+def test_runbook_urls_are_those_of_the_file(base: str, url: str) -> None:
     (planned,) = example(objective("e2e"), runbooks=base).objectives
     assert planned.burn.runbook_url == url
 
 
-def test_the_dashboard_is_where_grafana_is() -> None:
+def test_dashboard_url_is_that_of_grafana() -> None:
     assert example(dashboards="https://g.example/").dashboard_url == (
         "https://g.example/d/tokenslo-chat-error-budget"
     )

@@ -20,7 +20,7 @@ SCRIPT = dedent(
 )
 
 
-def test_nothing_is_left_to_the_process_and_its_children() -> None:
+def test_process_and_children_have_no_privileges() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=True
     )

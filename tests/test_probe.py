@@ -86,7 +86,7 @@ async def probed(
     return probe.state, "\n".join(lines)
 
 
-async def test_a_streaming_model_is_asked_for_one_token() -> None:
+async def test_streaming_model_gets_a_request_for_one_token() -> None:
     model = Model()
     async with serving(model) as fake:
         outcome, text = await probed(of_triton(fake.url))
@@ -103,7 +103,7 @@ async def test_a_streaming_model_is_asked_for_one_token() -> None:
     assert 'tokenslo_probe_duration_seconds{model="chat"} 0.' in text
 
 
-async def test_a_model_that_does_not_stream_is_asked_at_once() -> None:
+async def test_model_without_streaming_gets_a_unary_request() -> None:
     model = Model(body=b'{"text_output":"a"}')
     async with serving(model, decoupled=False) as fake:
         outcome, _ = await probed(of_triton(fake.url))
@@ -112,7 +112,7 @@ async def test_a_model_that_does_not_stream_is_asked_at_once() -> None:
     assert model.sent[0]["stream"] is False
 
 
-async def test_a_server_with_openais_api_is_asked_for_a_completion() -> None:
+async def test_openai_server_gets_a_completion_request() -> None:
     model = Model(body=b'{"choices":[{"text":"a"}]}')
     async with serving(model) as fake:
         outcome, _ = await probed(of_openai(fake.url))
@@ -139,7 +139,7 @@ async def test_a_server_with_openais_api_is_asked_for_a_completion() -> None:
         (b"x" * 100_000, 200),
     ],
 )
-async def test_anything_but_an_answer_is_a_failure_and_is_not_repeated(
+async def test_invalid_response_is_a_failure_that_is_not_retried(
     body: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(Model(body, status)) as fake:
@@ -170,7 +170,7 @@ async def test_a_busy_server_stays_ready_and_a_hung_one_does_not(model: Model) -
         assert hung.ready is False
 
 
-async def test_a_model_with_unknown_inputs_is_left_alone() -> None:
+async def test_model_with_unsupported_inputs_is_not_probed() -> None:
     model = Model()
     async with serving(model, inputs=(TEXT, {"name": "image"})) as fake:
         outcome, text = await probed(of_triton(fake.url))
@@ -209,7 +209,7 @@ def measurement(signal: str, model: str = "chat") -> Measurement:
     return Measurement(signal, model, "1", "triton_counters", {(): 3.0})
 
 
-def test_what_the_server_counts_of_a_probed_model_is_withheld_and_the_rest_is_not() -> None:
+def test_server_counters_of_a_probed_model_are_withheld() -> None:
     """The request of the sidecar would count as a client's."""
     kept = (measurement("itl"), measurement("kv_utilization"), measurement("requests", "other"))
     snapshot = Snapshot("triton", (measurement("requests"), measurement("ttft"), *kept))
@@ -225,27 +225,27 @@ def test_what_the_server_counts_of_a_probed_model_is_withheld_and_the_rest_is_no
     assert without_probes(snapshot, ()) == snapshot
 
 
-def test_a_probe_needs_a_tap_that_tells_it_from_clients() -> None:
+def test_probe_requires_a_tap_or_traces() -> None:
     flags = {"triton": ["http://127.0.0.1:8000"], "probe": ["chat"]}
     with pytest.raises(InvalidFile, match="counters would include probes"):
         load_settings(flags, {})
     load_settings({**flags, "tap": ["proxy=:9000=127.0.0.1:8000"]}, {})
 
 
-def test_a_probe_needs_a_server_to_send_to() -> None:
+def test_probe_requires_a_server_url() -> None:
     flags = {"triton-metrics": ["http://127.0.0.1:8002/metrics"], "probe": ["chat"]}
     with pytest.raises(InvalidFile, match="--probe: there is no server to probe"):
         load_settings(flags, {})
 
 
-def test_the_probe_id_is_another_one_after_every_start() -> None:
+def test_probe_id_changes_at_every_start() -> None:
     command = [sys.executable, "-c", "from exporter.sources.probe import ID; print(ID)"]
     ids = {subprocess.check_output(command, cwd=ROOT, text=True).strip() for _ in range(2)}
     assert len(ids) == 2
     assert all(re.fullmatch("tokenslo-probe-[0-9a-f]{16}", one) for one in ids)
 
 
-async def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
+async def test_client_requests_are_never_counted_as_probes() -> None:
     """Neither by the name that every probe's id begins with, nor by any id without --probe."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

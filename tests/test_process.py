@@ -66,7 +66,7 @@ def holder(tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_is_ready_when_handed_over_and_gone_when_left(tmp_path: Path) -> None:
+def test_server_is_ready_inside_its_scope_and_stopped_after(tmp_path: Path) -> None:
     (tmp_path / "page").write_text("here")
     with start_pages(tmp_path) as server:
         assert server.alive
@@ -82,13 +82,13 @@ def test_is_ready_when_handed_over_and_gone_when_left(tmp_path: Path) -> None:
     assert '"GET /page HTTP/1.1" 200' in server.log.read_text()
 
 
-def test_an_error_in_its_block_stops_it(tmp_path: Path) -> None:
+def test_error_in_the_scope_stops_the_server(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), start_pages(tmp_path) as server:
         raise KeyboardInterrupt
     assert not runs(server.pid)
 
 
-def test_its_own_end_is_noticed_and_stopping_it_again_is_harmless(tmp_path: Path) -> None:
+def test_server_that_exits_is_not_alive_and_can_be_stopped(tmp_path: Path) -> None:
     with start_pages(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive)
@@ -96,7 +96,7 @@ def test_its_own_end_is_noticed_and_stopping_it_again_is_harmless(tmp_path: Path
     assert server.exit_code == 128 + signal.SIGKILL
 
 
-def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_server_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     def stubborn(ports: Sequence[int]) -> list[str]:
         return [sys.executable, "-c", STUBBORN, str(ports[0])]
 
@@ -110,7 +110,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     wait_until(lambda: not runs(child))
 
 
-def test_no_server_outlives_the_death_of_its_holder(holder: subprocess.Popen[str]) -> None:
+def test_server_ends_when_its_parent_is_killed(holder: subprocess.Popen[str]) -> None:
     assert holder.stdout
     with holder:
         pid = int(holder.stdout.readline())
@@ -120,7 +120,7 @@ def test_no_server_outlives_the_death_of_its_holder(holder: subprocess.Popen[str
         wait_until(lambda: not runs(pid))
 
 
-def test_ctrl_c_is_the_holders_to_handle(holder: subprocess.Popen[str]) -> None:
+def test_ctrl_c_reaches_only_the_parent(holder: subprocess.Popen[str]) -> None:
     """The terminal interrupts the whole foreground group; servers end when we end them."""
     assert holder.stdout
     with holder:
@@ -130,7 +130,7 @@ def test_ctrl_c_is_the_holders_to_handle(holder: subprocess.Popen[str]) -> None:
         assert not runs(pid)
 
 
-def test_one_that_ends_early_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_server_that_exits_early_shows_the_end_of_its_log(tmp_path: Path) -> None:
     def broken(_: Sequence[int]) -> list[str]:
         return ["sh", "-c", "seq 100; echo no such model >&2; exit 3"]
 
@@ -142,7 +142,7 @@ def test_one_that_ends_early_shows_the_end_of_its_log(tmp_path: Path) -> None:
     assert len(lines) < 20
 
 
-def test_one_that_is_never_ready_is_given_up_and_stopped(tmp_path: Path) -> None:
+def test_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
     def deaf(_: Sequence[int]) -> list[str]:
         return ["sh", "-c", "echo $$; exec sleep 300"]
 
@@ -151,12 +151,12 @@ def test_one_that_is_never_ready_is_given_up_and_stopped(tmp_path: Path) -> None
     assert not runs(int((tmp_path / "log").read_text()))
 
 
-def test_a_page_that_is_not_ready_is_not_enough(tmp_path: Path) -> None:
+def test_server_with_a_missing_ready_page_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="pages was not ready"):
         serve(ServerProcess, "pages", pages, tmp_path / "log", ready="/no-such-page", deadline=1)
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(ServerError) as caught:
         serve(ServerProcess, "ghost", lambda _: ["/no/such/program"], tmp_path / "log", ready="/")
     assert str(caught.value) == (
@@ -164,9 +164,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_port_taken_meanwhile_is_exchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_port_that_was_taken_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when whoever took it answers there as if it were ready."""
     with start_pages(tmp_path) as thief:
         offers = iter([thief.ports, process.free_ports(1)])
@@ -176,7 +174,9 @@ def test_a_port_taken_meanwhile_is_exchanged(
             assert get(late.ports[0], "/")[0] == 200
 
 
-def test_gives_up_when_every_port_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_fails_when_every_port_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server((HOST, 0)) as taken:
         monkeypatch.setattr(process, "free_ports", lambda _: taken.getsockname()[1:2])
         with pytest.raises(ServerError, match=r"ended with exit code 1(.|\n)*already in use"):

@@ -115,7 +115,7 @@ def reason(base: str, expr: str = "1", **options: object) -> str:
     return str(raised.value)
 
 
-def test_results_are_read(server: Server) -> None:
+def test_results_are_parsed(server: Server) -> None:
     vector = {"resultType": "vector", "result": [{"metric": {"a": "b"}, "value": [0, "NaN"]}]}
     server.reply = lambda _: ok(json.dumps({"status": "success", "data": vector}))
     (sample,) = query(server.url, "up")
@@ -290,7 +290,7 @@ def test_a_refusal_is_one_clear_error(
     assert type(raised.value) is kind
 
 
-def test_a_response_above_the_limit_asks_for_a_smaller_query(
+def test_response_above_the_limit_suggests_a_smaller_query(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("promql.client._MAX_BYTES", 2 << 20)
@@ -299,7 +299,7 @@ def test_a_response_above_the_limit_asks_for_a_smaller_query(
         query(server.url, "1")
 
 
-def test_a_slow_response_asks_for_a_smaller_query(server: Server) -> None:
+def test_slow_response_suggests_a_smaller_query(server: Server) -> None:
     def slow(_: Recorded) -> Reply:
         time.sleep(1)
         return ok()

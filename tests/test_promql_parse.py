@@ -158,7 +158,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-def test_it_reads_what_the_reference_reads(text: str) -> None:
+def test_parser_agrees_with_the_reference(text: str) -> None:
     assert as_read_by_us(parse(text)) == as_read_by_the_reference(reference.parse(text))
 
 
@@ -186,12 +186,12 @@ def test_it_reads_what_the_reference_reads(text: str) -> None:
         "a:b",
     ],
 )
-def test_it_reads_corners_as_the_reference_does(text: str) -> None:
+def test_parser_agrees_with_the_reference_on_corner_cases(text: str) -> None:
     assert as_read_by_us(parse(text)) == as_read_by_the_reference(reference.parse(text))
 
 
 @given(st.text("abx_:{}[]()\"'`=~!<>+-*/^%,@$0159.mhs #\\\n", max_size=40))
-def test_it_answers_any_text(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         places = [(node.start, node.end - 1) for node, _ in walk(parse(text))]
     except InvalidPromQL as problem:
@@ -251,11 +251,11 @@ def test_a_parsed_expression_is_printed_as_built_ones(text: str, printed: str) -
         ("x >/ 5 </ 3", "(x >/ 5) </ 3"),
     ],
 )
-def test_it_reads_what_is_new_or_odd(text: str, same: str) -> None:
+def test_new_and_rare_syntax_is_parsed(text: str, same: str) -> None:
     assert as_read_by_us(parse(text)) == as_read_by_us(parse(same))
 
 
-def test_a_length_that_the_query_decides_is_not_known() -> None:
+def test_range_from_an_expression_has_no_fixed_length() -> None:
     for length in ("step()", "range() / 10", "min_of(step(), 5m)", "0 - 5m"):
         (selector,) = selectors(parse(f"x[{length}]"))
         assert selector.window == length
@@ -270,13 +270,13 @@ def test_without_variables_there_are_none() -> None:
             parse(text, variables=False)
 
 
-def test_a_metric_may_be_named_by_a_matcher() -> None:
+def test_metric_name_may_be_given_by_a_matcher() -> None:
     names = [selector.name for selector in selectors(parse('{__name__="x"} + {"y"} + {a="b"}'))]
     assert names == ["x", "y", ""]
 
 
 @given(EXPRESSIONS)
-def test_every_part_says_where_it_stands(text: str) -> None:
+def test_every_node_has_its_position(text: str) -> None:
     for node, _ in walk(parse(text)):
         part = parse(text[node.start : node.end]) if not isinstance(node, Paren) else node
         assert type(part) is type(node) or isinstance(node, Number)
@@ -319,7 +319,7 @@ def test_every_part_says_where_it_stands(text: str) -> None:
         ("(1 + 2) offset 5m", "found '5m', expected a metric or a subquery before that", 15),
     ],
 )
-def test_it_says_what_is_wrong_and_where(text: str, message: str, offset: int) -> None:
+def test_errors_have_message_and_position(text: str, message: str, offset: int) -> None:
     with pytest.raises(InvalidPromQL) as raised:
         parse(text)
     assert (raised.value.message, raised.value.offset) == (message, offset)
@@ -348,11 +348,11 @@ def test_it_says_what_is_wrong_and_where(text: str, message: str, offset: int) -
         "x offset $shift",
     ],
 )
-def test_variables_may_stand_anywhere(text: str) -> None:
+def test_variables_are_allowed_anywhere(text: str) -> None:
     assert str(parse(text)) == text
 
 
-def test_what_a_variable_hides_is_not_known() -> None:
+def test_properties_hidden_by_a_variable_are_unknown() -> None:
     tree = parse('sum by (pod, $more) (rate(x_$kind{a="1", b=~"$b"}[$__rate_interval]))')
     (selector,) = selectors(tree)
     assert isinstance(tree, Aggregate)

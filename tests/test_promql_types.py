@@ -51,7 +51,7 @@ from promql.types import Type, check
         ("$op by (a) (x)", "vector"),
     ],
 )  # fmt: skip
-def test_what_an_expression_gives(text: str, gives: Type | None) -> None:
+def test_expression_has_its_value_type(text: str, gives: Type | None) -> None:
     assert check(parse(text)) == gives
 
 
@@ -85,7 +85,7 @@ def test_what_an_expression_gives(text: str, gives: Type | None) -> None:
         ("info(x, y)", "info needs labels only", "y"),
     ],
 )  # fmt: skip
-def test_what_is_refused_and_where(text: str, message: str, part: str) -> None:
+def test_type_errors_have_message_and_position(text: str, message: str, part: str) -> None:
     with pytest.raises(InvalidPromQL) as raised:
         check(parse(text))
     assert message in raised.value.message
@@ -104,9 +104,7 @@ def test_what_is_refused_and_where(text: str, message: str, part: str) -> None:
         ("x > 0", None),
     ],
 )
-def test_only_what_can_be_written_again_is_taken_for_a_selector(
-    query: str, selected: str | None
-) -> None:
+def test_only_printable_selectors_are_selectors(query: str, selected: str | None) -> None:
     found = read_query(query).selector
     assert (found and str(found)) == selected
 

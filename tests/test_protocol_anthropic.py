@@ -104,7 +104,7 @@ def test_a_stream_that_breaks_off_has_no_number_of_output_tokens() -> None:
     assert (stream.counted, stream.output_tokens, stream.input_tokens) == (False, None, 9)
 
 
-def test_a_server_that_does_not_know_its_tokens_writes_0() -> None:
+def test_zero_tokens_count_as_unreported() -> None:
     events = [start(input_tokens=0), delta("a"), last(input_tokens=0, output_tokens=0), STOP]
     stream = streamed(PATH, events).streams[0]
 

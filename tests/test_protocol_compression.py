@@ -110,9 +110,7 @@ def bomb() -> bytes:
     [("br", b"\x8b\x00"), ("zstd", b"\x28\xb5"), ("gzip, gzip", b"\x1f\x8b"),
      ("gzip", b"no gzip"), ("gzip", bomb())],
 )  # fmt: skip
-def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
-    encoding: str, body: bytes
-) -> None:
+def test_unreadable_stream_has_outcome_and_duration(encoding: str, body: bytes) -> None:
     log = WireLog()
     limits = {"ttft": [0.1, 3.5], "max_gap": [0.1], "itl": [0.1], "e2e": [9.0]}
     recorder = StreamRecorder(limits, [GoodputObjective("a/b", "", {"ttft": 3.5})], expected=["m"])
@@ -140,7 +138,7 @@ def test_where_a_stream_cannot_be_read_its_outcome_and_duration_count(
 
 
 @pytest.mark.parametrize(("body", "phase"), [(b"", "before_first_token"), (b"x", "mid_stream")])
-def test_where_a_stream_cannot_be_read_disconnects_count(body: bytes, phase: str) -> None:
+def test_unreadable_stream_has_disconnects(body: bytes, phase: str) -> None:
     recorder = StreamRecorder({}, [GoodputObjective("a/b", "", {"ttft": 9.5})], expected=["m"])
     observer = begun(recorder, "br")
     if body:
@@ -154,7 +152,7 @@ def test_where_a_stream_cannot_be_read_disconnects_count(body: bytes, phase: str
     assert value(recorder, "goodput") == 0
 
 
-def test_a_bomb_is_not_inflated_beyond_its_bound() -> None:
+def test_decompression_bomb_is_inflated_up_to_the_limit() -> None:
     data = bomb()
     assert len(data) < READ_BYTES // 100
     log = WireLog()

@@ -81,7 +81,7 @@ def test_http2_is_detected_by_its_preface(monkeypatch: pytest.MonkeyPatch, size:
     assert (observer.live, observer.inactive, log.events) == (3, False, [])
 
 
-def test_the_real_observer_of_http2_takes_it() -> None:
+def test_http2_connection_is_passed_to_its_observer() -> None:
     log, observer = watched()
     observer.feed(CLIENT, PREFACE + b"\0\0\0\4\0\0\0\0\0", 1.0)
     observer.feed(SERVER, b"\0\0\0\4\0\0\0\0\0", 1.0)
@@ -109,7 +109,7 @@ def test_a_server_that_sends_without_its_client_is_skipped() -> None:
     assert log.events == [("skipped", "unknown")]
 
 
-def test_what_begins_as_neither_is_refused() -> None:
+def test_unknown_protocol_is_refused() -> None:
     log, observer = watched()
     observer.feed(CLIENT, b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 1.0)
 

@@ -110,7 +110,7 @@ def test_all_scenarios_are_recorded_and_expected() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_was_recorded(name: str) -> None:
+def test_recorded_scenario_has_the_expected_events(name: str) -> None:
     log = observe_lines(capture(name))
     assert event_lines(log) == RECORDED[name]
     assert all(kind != "skipped" for kind, *_ in log.events)
@@ -177,14 +177,14 @@ def test_the_same_id_again_goes_to_the_oldest_first() -> None:
     assert event_lines(connection.log) == ["m 1 a 1 chunks ok", "m 1 a 2 chunks ok"]
 
 
-def test_a_request_that_does_not_ask_for_its_end_may_end_unseen() -> None:
+def test_request_without_final_flag_may_end_unseen() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a", final=True), infer_request("b"))
     assert [stream.silent_end for stream in connection.log.streams] == [False, True]
 
 
 @pytest.mark.parametrize("final", [None, False])
-def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
+def test_unseen_end_is_the_last_response_before_the_next_request(
     final: bool | None,
 ) -> None:
     connection = GrpcConnection()
@@ -201,7 +201,7 @@ def test_an_end_that_does_not_show_is_the_last_response_before_the_next_request(
     assert connection.log.of(1)[-1] == ("ended", last, "ok", "", None)
 
 
-def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call() -> None:
+def test_half_closed_request_ends_with_the_call() -> None:
     connection = GrpcConnection()
     connection.call(infer_request())
     connection.respond(stream_response())
@@ -211,7 +211,7 @@ def test_who_closes_its_side_before_the_last_response_gets_the_end_of_the_call()
     assert connection.log.of(0)[-1] == ("ended", connection.now, "ok", "", None)
 
 
-def test_where_ends_show_a_request_waits_for_its_own() -> None:
+def test_request_with_final_flag_waits_for_its_own_end() -> None:
     connection = GrpcConnection()
     connection.call(infer_request())
     connection.respond(stream_response(), stream_response(final=True))
@@ -226,7 +226,7 @@ def test_where_ends_show_a_request_waits_for_its_own() -> None:
     ]
 
 
-def test_a_requested_final_response_does_not_end_other_requests() -> None:
+def test_final_response_ends_only_its_request() -> None:
     connection = GrpcConnection()
     connection.call(infer_request(final=True))
     connection.respond(stream_response(), stream_response(text=None, final=True))
@@ -241,7 +241,7 @@ def test_a_requested_final_response_does_not_end_other_requests() -> None:
     ]
 
 
-def test_the_version_is_known_with_the_first_response() -> None:
+def test_version_comes_with_the_first_response() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a", final=True), infer_request("a", final=True))
     connection.respond(
@@ -251,7 +251,7 @@ def test_the_version_is_known_with_the_first_response() -> None:
     assert [stream.version for stream in connection.log.streams] == ["1", "1"]
 
 
-def test_a_text_that_looks_like_a_message_is_none() -> None:
+def test_text_that_parses_as_a_message_is_text() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"))
     connection.respond(stream_response("a"))
@@ -263,7 +263,7 @@ def test_a_text_that_looks_like_a_message_is_none() -> None:
     assert event_lines(connection.log) == ["m 1 a 2 chunks"]
 
 
-def test_an_end_that_does_not_show_is_found_by_silence() -> None:
+def test_unseen_end_is_found_by_silence() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"), infer_request("b"), infer_request("c", final=True))
     connection.respond(stream_response("a"), stream_response("c"))
@@ -291,7 +291,7 @@ def test_the_last_response_of_a_failed_request_ends_no_other() -> None:
     assert event_lines(connection.log) == ["m 1 a 2 chunks error in_band", "m 1 a 2 chunks ok"]
 
 
-def test_an_error_without_a_known_id_is_the_oldest_request_s() -> None:
+def test_error_with_an_unknown_id_belongs_to_the_oldest_request() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"), infer_request("b"))
     connection.respond(kserve.ModelStreamInferResponse(error_message="boom").SerializeToString())
@@ -310,7 +310,7 @@ def test_unmatched_responses_are_skipped_once_per_call() -> None:
     assert connection.log.events[1:] == [("skipped", "unmatched"), ("chunk", 0, connection.now, 0)]
 
 
-def test_what_bears_no_text_is_no_chunk() -> None:
+def test_response_without_text_is_no_chunk() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"))
     connection.respond(
@@ -323,7 +323,7 @@ def test_what_bears_no_text_is_no_chunk() -> None:
     assert event_lines(connection.log) == ["m 1 a 3 chunks"]
 
 
-def test_a_tensor_of_several_texts_bears_text_if_one_does() -> None:
+def test_tensor_with_any_text_is_a_chunk() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"))
     for texts, chunks in (([b"", b""], 0), ([b"", b"x"], 1), ([b"x", b""], 2), ([b"", b""], 2)):
@@ -368,7 +368,7 @@ def test_statuses(line: str, path: str) -> None:
     assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
-def test_unavailable_because_the_model_is_unknown_is_the_client_s_fault() -> None:
+def test_unavailable_for_an_unknown_model_is_rejected() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"), path=INFER)
     connection.status(14, "Request for unknown model: 'm' has no available versions")
@@ -396,7 +396,7 @@ def test_http_statuses(status: str, outcome: str, end: bool) -> None:
     assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
-def test_a_stream_that_ends_without_a_status_is_cut_off() -> None:
+def test_stream_without_a_status_is_truncated() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"))
     connection.respond(stream_response("a"))
@@ -462,7 +462,7 @@ def test_a_reset_after_the_end_is_nothing() -> None:
     assert event_lines(connection.log) == ["m 1 a 1 chunks ok"]
 
 
-def test_a_client_that_closed_its_half_of_the_connection_may_still_be_there() -> None:
+def test_half_closed_client_is_still_connected() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"), infer_request("b"))
     connection.observer.half_closed(CLIENT, connection.now)
@@ -486,7 +486,7 @@ def test_a_status_after_the_client_s_fin_is_a_disconnect() -> None:
 
 
 @pytest.mark.parametrize("closed_before", [True, False])
-def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> None:
+def test_client_reset_is_an_immediate_disconnect(closed_before: bool) -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"))
     connection.respond(stream_response("a"))
@@ -498,7 +498,7 @@ def test_a_client_whose_kernel_resets_is_gone_at_once(closed_before: bool) -> No
     assert connection.log.events[-1] == ("ended", 0, 99.0, "disconnected", "", stopped)
 
 
-def test_a_server_that_goes_away() -> None:
+def test_server_goaway_ends_streams() -> None:
     for end, reason in (
         (lambda connection: connection.observer.half_closed(SERVER, 9.0), "truncated"),
         (lambda connection: connection.observer.server_lost(9.0), "reset"),
@@ -543,7 +543,7 @@ def _prompt(message: bytes, salt: bytes) -> int:
 @pytest.mark.parametrize(
     ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
 )
-def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
+def test_compressed_messages_are_parsed(encoding: str, compress: object) -> None:
     assert callable(compress)
     connection = GrpcConnection()
     connection.call(grpc_encoding=encoding)
@@ -554,7 +554,7 @@ def test_compressed_messages_are_read(encoding: str, compress: object) -> None:
     assert connection.log.streams[0].prompt == _prompt(infer_request("", text=b"hello " * 99), b"")
 
 
-def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> None:
+def test_decompression_bomb_is_parsed_up_to_the_limit() -> None:
     connection = GrpcConnection()
     bomb = gzip.compress(infer_request("a", text=b"\0" * 100_000_000), 1)
     connection.call(grpc_encoding="gzip")
@@ -576,7 +576,7 @@ def test_a_little_that_inflates_to_a_lot_is_read_only_as_far_as_the_bound() -> N
         ("gzip", b"", 2, "malformed"),
     ],
 )
-def test_messages_that_cannot_be_read_lose_the_call(
+def test_unreadable_messages_skip_the_call(
     encoding: str, body: bytes, compressed: int, reason: str
 ) -> None:
     connection = GrpcConnection()
@@ -588,7 +588,7 @@ def test_messages_that_cannot_be_read_lose_the_call(
     assert not connection.observer.inactive
 
 
-def test_a_large_message_passes_without_being_kept() -> None:
+def test_large_message_is_not_buffered() -> None:
     connection = GrpcConnection()
     request = enveloped(infer_request("a", text=b"x" * 20_000_000))
     answer = enveloped(stream_response("a", b"y" * 20_000_000))
@@ -687,7 +687,7 @@ def _cut(text: str, size: int = NAME_BYTES) -> str:
 
 
 @given(TEXTS, TEXTS, TEXTS, PARAMETERS, RAW)
-def test_requests_are_read_as_by_protobuf(
+def test_requests_are_parsed_as_by_protobuf(
     model: str,
     version: str,
     request_id: str,
@@ -756,7 +756,7 @@ def expected(inner: kserve.ModelInferResponse) -> tuple[object, ...]:
 
 
 @given(responses())
-def test_responses_are_read_as_by_protobuf(message: kserve.ModelStreamInferResponse) -> None:
+def test_responses_are_parsed_as_by_protobuf(message: kserve.ModelStreamInferResponse) -> None:
     for streamed, one in ((True, message), (False, message.infer_response)):
         found = scan_response(one.SerializeToString(), streamed=streamed)
         read = (found.request_id, found.version, found.final, found.outputs, found.has_text)
@@ -765,7 +765,7 @@ def test_responses_are_read_as_by_protobuf(message: kserve.ModelStreamInferRespo
 
 
 @given(st.lists(responses(), min_size=1, max_size=4), st.lists(RAW, max_size=6), st.data())
-def test_what_is_read_by_how_it_begins_is_what_is_read_in_full(
+def test_parsing_by_prefix_gives_what_full_parsing_gives(
     learnt: list[kserve.ModelStreamInferResponse], contents: list[list[bytes]], data: st.DataObject
 ) -> None:
     cache = HeadCache()
@@ -788,7 +788,7 @@ def test_what_is_read_by_how_it_begins_is_what_is_read_in_full(
             assert not found.error
 
 
-def test_the_second_response_of_a_stream_is_read_by_how_it_begins() -> None:
+def test_second_response_of_a_stream_is_parsed_by_prefix() -> None:
     cache, first, second = (
         HeadCache(),
         stream_response("a", b"one"),
@@ -829,7 +829,7 @@ def test_the_second_response_of_a_stream_is_read_by_how_it_begins() -> None:
         b"\x22\x04\x12\x02\x08\x80\x01\x00",
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_invalid_messages_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         scan_request(data)
     with pytest.raises(MalformedMessageError):
@@ -840,7 +840,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_anything_is_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     cache = HeadCache()
     for whole in (True, False):
         for streamed in (True, False):

@@ -336,7 +336,7 @@ def test_random_bytes_do_no_harm(segments: list[tuple[Direction, bytes]]) -> Non
     ],
 )
 @pytest.mark.parametrize("size", [100000, 997])
-def test_what_is_held_is_bounded(begin: list[tuple[Direction, bytes]], size: int) -> None:
+def test_memory_is_bounded(begin: list[tuple[Direction, bytes]], size: int) -> None:
     log, observer = watched()
     for direction, data in begin:
         for at in range(0, len(data), size):
@@ -394,9 +394,7 @@ def test_what_is_held_is_bounded(begin: list[tuple[Direction, bytes]], size: int
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [10**6, 1])
-def test_requests_that_may_be_read_in_two_ways_are_refused(
-    request_bytes: bytes, refusal: str, size: int
-) -> None:
+def test_ambiguous_requests_are_refused(request_bytes: bytes, refusal: str, size: int) -> None:
     log, observer = watched()
     for at in range(0, len(request_bytes), size):
         observer.feed(CLIENT, request_bytes[at : at + size], 1.0)
@@ -448,9 +446,7 @@ def test_long_extensions_of_chunks_pass(extension: int) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [10**6, 1])
-def test_chunks_that_may_be_read_in_two_ways_are_refused(
-    body: bytes, refusal: str, size: int
-) -> None:
+def test_ambiguous_chunks_are_refused(body: bytes, refusal: str, size: int) -> None:
     log, observer = watched()
     observer.feed(CLIENT, CHUNKED, 1.0)
     for at in range(0, len(body), size):
@@ -472,7 +468,7 @@ def test_chunks_that_may_be_read_in_two_ways_are_refused(
         CHUNKED.replace(b"chunked", b"Chunked") + b'A;x\r\n{"a":    1\r\n1\r\n}\r\n0;x=y\r\n\r\n',
     ],
 )
-def test_requests_that_are_merely_unusual_are_taken(request_bytes: bytes) -> None:
+def test_unusual_requests_are_accepted(request_bytes: bytes) -> None:
     log, observer = watched([(CLIENT, 1.0, request_bytes), (SERVER, 2.0, OK)])
 
     assert not observer.refusal

@@ -349,7 +349,7 @@ def test_the_second_block_of_two_tenants_is_the_same() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 3)), max_size=40))
-def test_blocks_that_repeat_mean_what_they_say(calls: list[tuple[str, int]]) -> None:
+def test_repeated_header_blocks_are_decoded_again(calls: list[tuple[str, int]]) -> None:
     connection = GrpcConnection(ObserverSettings(tenant_header="x-team"))
     teams = [team * length for team, length in calls]
     for number, team in enumerate(teams):
@@ -582,7 +582,7 @@ def test_mutated_recordings(name: str, seed: int) -> None:
     _whatever(observer, log)
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_memory_is_bounded() -> None:
     """A client that never finishes anything, on as many streams as it likes."""
     connection = GrpcConnection()
     start = frame(DATA, 0, 1, enveloped(bytes(100_000))[:16000])

@@ -107,7 +107,7 @@ def test_what_is_too_much_is_not_kept(
     assert scanned(json.dumps(document).encode(), sizes) == found
 
 
-def test_no_end_of_members_is_looked_at() -> None:
+def test_scan_stops_before_the_end_of_the_members() -> None:
     few, many = (b'"n":1,' * count for count in (COMMAS - 1, COMMAS + 1))
 
     assert scanned(b"{" + few + b'"name":"a"}') == {"name": "a"}

@@ -207,7 +207,7 @@ def test_which_chunks_have_text(bears: bytes) -> None:
         b'data: {"choices":[{"text":"a"}]}\n',
     ],
 )
-def test_what_bears_none(bears_not: bytes) -> None:
+def test_event_without_text_is_no_chunk(bears_not: bytes) -> None:
     log = streamed([bears_not])
 
     assert chunks(log) == []
@@ -286,7 +286,9 @@ def test_a_disconnect_after_the_end_marker_is_ok() -> None:
 
 
 @pytest.mark.parametrize(("mark", "outcome"), [(DONE, "ok"), (b"", "error")])
-def test_a_stream_that_ends_with_its_connection_needs_the_mark(mark: bytes, outcome: str) -> None:
+def test_stream_that_ends_with_its_connection_needs_the_end_marker(
+    mark: bytes, outcome: str
+) -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, asking({"model": "m", "stream": True}), 0.0)
@@ -369,7 +371,7 @@ def test_timing_in_the_header_of_a_whole_response(
         assert (found.queue, found.prefill, found.decode) == pytest.approx(stages)
 
 
-def test_an_event_as_long_as_the_one_before_may_say_something_else() -> None:
+def test_event_of_equal_length_may_differ() -> None:
     log = streamed([text("a"), text("b"), text("c", "ab"), event({"choices": [], "error": 1})])
 
     assert chunks(log) == [(1.0, 0), (2.0, 0), (3.0, 0)]
@@ -377,7 +379,7 @@ def test_an_event_as_long_as_the_one_before_may_say_something_else() -> None:
     assert streamed([text("a"), text("b"), text("c", "ab")]).of(0)[-1][2:4] == ("ok", "ab")
 
 
-def test_texts_in_two_places_are_both_looked_at() -> None:
+def test_text_in_either_field_is_found() -> None:
     log = streamed(
         [
             chunk({"content": "a", "reasoning_content": ""}),
@@ -396,7 +398,7 @@ def test_texts_in_two_places_are_both_looked_at() -> None:
     assert [time for time, _ in chunks(log)] == [1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 9.0, 10.0]
 
 
-def test_what_goes_on_after_its_end_is_no_json() -> None:
+def test_trailing_bytes_are_invalid_json() -> None:
     log = streamed([text("a"), text("b"), text("c")[:-2] + b"x\n\n"])
 
     assert chunks(log) == [(1.0, 0), (2.0, 0)]
@@ -585,7 +587,7 @@ def test_scanning_gives_what_parsing_gives(
 
 @settings(max_examples=60, deadline=None)
 @given(found=documents())
-def test_events_too_long_to_hold_are_read_all_the_same(found: list[dict[str, Any]]) -> None:
+def test_events_too_long_to_buffer_are_scanned(found: list[dict[str, Any]]) -> None:
     padding = {"prompt_logprobs": ["x{[" * 10] * (EVENT_BYTES // 30)}
     events = [event({**padding, **document}) for document in found]
 

@@ -130,7 +130,7 @@ def test_a_stream_of_vllm_is_timed_by_its_deltas() -> None:
     ["output_text", "refusal", "reasoning_text", "reasoning_summary_text",
      "function_call_arguments", "mcp_call_arguments", "custom_tool_call_input"],
 )  # fmt: skip
-def test_every_kind_of_delta_bears_text(kind: str) -> None:
+def test_every_kind_of_delta_has_text(kind: str) -> None:
     log = streamed(PATH, [CREATED, delta("", kind), delta("a", kind), completed()])
 
     assert chunks(log) == [(3.0, 0)]
@@ -246,7 +246,7 @@ WORDS = st.one_of(
         max_size=12,
     )
 )
-def test_events_that_differ_in_text_and_number_are_read_as_parsed_ones(
+def test_scanned_events_equal_parsed_ones(
     found: list[tuple[str, int, str, int, bool]],
 ) -> None:
     events, expected = [], []

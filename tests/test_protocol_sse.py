@@ -89,7 +89,7 @@ LONG = b"x" * (EVENT_BYTES + 1)
         (b"data: " + LONG[:-7] + b"\n\n", [(b"", LONG[:-7])], []),
     ],
 )
-def test_what_is_too_long_to_hold_is_scanned(
+def test_event_too_long_to_buffer_is_scanned(
     data: bytes, events: list[Event], found: list[object], size: int
 ) -> None:
     sizes = [size] * (len(data) // size)

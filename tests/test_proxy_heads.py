@@ -54,7 +54,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @given(data=st.data())
-def test_a_head_in_any_pieces_is_whole_with_its_last_byte(
+def test_segmented_head_is_complete_with_its_last_byte(
     head: bytes, protocol: str, data: st.DataObject
 ) -> None:
     cuts = data.draw(st.lists(st.integers(1, len(head) - 1), unique=True).map(sorted))
@@ -86,7 +86,7 @@ NO_REQUEST = [
 
 @pytest.mark.parametrize("sent", NO_REQUEST, ids=lambda sent: repr(sent[:12]))
 @on_loop()
-async def test_what_is_no_request_opens_no_connection_to_the_server_and_ends_in_time(
+async def test_connection_without_a_request_times_out_before_the_server_is_reached(
     sent: bytes,
 ) -> None:
     log = WireLog()
@@ -126,7 +126,7 @@ async def test_an_http2_connection_without_a_request_ends_in_time_on_both_sides(
 
 @pytest.mark.parametrize("head", [PREFACE + SETTINGS + HEADERS, HELLO, REQUEST])
 @on_loop()
-async def test_what_follows_a_head_is_not_part_of_it(head: bytes) -> None:
+async def test_body_does_not_count_as_head(head: bytes) -> None:
     async with proxied() as scene:
         await scene.pair(head + bytes(100_000))
         assert scene.refused() == {}

@@ -38,7 +38,7 @@ MIB = 1024 * 1024
 
 
 @on_loop()
-async def test_passes_bytes_on_unchanged_both_ways_at_once() -> None:
+async def test_bytes_are_forwarded_unchanged_in_both_directions() -> None:
     noise = random.Random(7)
     up = REQUEST + noise.randbytes(3 * MIB)
     down = noise.randbytes(3 * MIB)
@@ -61,7 +61,7 @@ async def test_passes_bytes_on_unchanged_both_ways_at_once() -> None:
 
 
 @on_loop()
-async def test_answers_are_passed_on_before_they_are_looked_at_and_requests_after() -> None:
+async def test_responses_are_forwarded_before_the_observer_and_requests_after() -> None:
     ends: dict[Direction, socket.socket] = {}
     already_there: list[tuple[Direction, bool]] = []
 
@@ -82,7 +82,7 @@ async def test_answers_are_passed_on_before_they_are_looked_at_and_requests_afte
 
 
 @on_loop()
-async def test_sends_small_pieces_at_once_and_finds_out_about_dead_peers() -> None:
+async def test_sockets_have_nodelay_and_keepalive() -> None:
     async with proxied() as scene:
         await scene.pair()
         found = 0
@@ -117,7 +117,7 @@ def _small_buffers(connection: socket.socket) -> None:
 
 
 @on_loop()
-async def test_a_client_that_stops_reading_stops_the_server_and_gets_all_later() -> None:
+async def test_slow_client_slows_the_server_and_gets_all_bytes() -> None:
     piece = random.Random(3).randbytes(MIB)
     total = 120 * MIB
     async with proxied(lambda: LoggingObserver(keep=False)) as scene:
@@ -170,7 +170,7 @@ def _resident() -> int:
 
 
 @on_loop()
-async def test_a_server_that_stops_reading_stops_the_client() -> None:
+async def test_slow_server_slows_the_client() -> None:
     async with proxied() as scene:
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()
@@ -269,7 +269,7 @@ async def _serve(
 
 @pytest.mark.parametrize("leave", LEAVING)
 @on_loop()
-async def test_the_server_sees_the_client_leave_as_it_would_without_the_proxy(leave: Leave) -> None:
+async def test_server_sees_client_disconnects_as_without_the_proxy(leave: Leave) -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         seen = []
         for direct in (True, False):
@@ -309,7 +309,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("habit", ["reading", "not"])
 @on_loop()
-async def test_the_server_sees_a_killed_client_as_it_would_without_the_proxy(habit: str) -> None:
+async def test_server_sees_a_killed_client_as_without_the_proxy(habit: str) -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         seen = []
         for port in (scene.server.getsockname()[1], scene.tap.port):
@@ -336,7 +336,7 @@ async def test_the_server_sees_a_killed_client_as_it_would_without_the_proxy(hab
 
 
 @on_loop()
-async def test_a_client_that_sent_its_end_gets_all_of_its_answer() -> None:
+async def test_half_closed_client_gets_the_whole_response() -> None:
     async with proxied() as scene:
         client, server = await scene.pair()
         client.shutdown(socket.SHUT_WR)
@@ -348,7 +348,7 @@ async def test_a_client_that_sent_its_end_gets_all_of_its_answer() -> None:
 
 
 @on_loop()
-async def test_a_server_that_sent_its_end_still_gets_the_rest_of_the_request() -> None:
+async def test_half_closed_server_gets_the_rest_of_the_request() -> None:
     async with proxied() as scene:
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()
@@ -363,7 +363,7 @@ async def test_a_server_that_sent_its_end_still_gets_the_rest_of_the_request() -
 
 
 @on_loop()
-async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
+async def test_disconnected_client_is_noticed_at_its_first_reset() -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         client.close()
@@ -384,7 +384,7 @@ async def test_a_client_that_has_left_is_noticed_at_its_first_reset() -> None:
 
 
 @on_loop()
-async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
+async def test_reset_is_noticed_while_the_client_is_blocked() -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         sending = asyncio.create_task(
@@ -405,7 +405,7 @@ async def test_a_reset_is_noticed_while_the_client_may_not_send() -> None:
     [(ANSWER[:-1], socket.socket.close), (ANSWER[:-1], reset), (ANSWER, socket.socket.close)],
 )
 @on_loop()
-async def test_the_client_sees_the_server_end_as_it_would_without_the_proxy(
+async def test_client_sees_the_end_of_the_server_as_without_the_proxy(
     sent: bytes, end: Callable[[socket.socket], None]
 ) -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
@@ -430,7 +430,7 @@ async def test_the_client_sees_the_server_end_as_it_would_without_the_proxy(
 
 
 @on_loop()
-async def test_an_observer_with_a_defect_breaks_nothing_and_tells_nothing_of_the_text(
+async def test_failing_observer_changes_no_bytes_and_logs_no_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(direction: Direction, data: bytes) -> None:
@@ -453,7 +453,7 @@ async def test_an_observer_with_a_defect_breaks_nothing_and_tells_nothing_of_the
 
 
 @on_loop()
-async def test_an_observer_that_fails_only_on_answers_is_left_out_from_there() -> None:
+async def test_observer_that_fails_on_a_response_is_removed() -> None:
     calls = itertools.count()
 
     def fail(direction: Direction, data: bytes) -> None:
@@ -470,7 +470,7 @@ async def test_an_observer_that_fails_only_on_answers_is_left_out_from_there() -
 
 
 @on_loop()
-async def test_connections_that_send_nothing_count_for_nothing(
+async def test_silent_connections_are_not_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with proxied() as scene:

@@ -82,7 +82,7 @@ async def tapped(
 
 
 @on_loop("uvloop")
-async def test_http_clients_reuse_connections_and_leave() -> None:
+async def test_http_clients_reuse_connections_and_disconnect() -> None:
     async with http_server() as (port, ends), tapped(port) as (tap, observers):
         url = f"http://127.0.0.1:{tap.port}/stream"
         connector = aiohttp.TCPConnector(limit=4)
@@ -146,7 +146,7 @@ def _talk(port: int) -> tuple[list[bytes], str]:
 
 
 @on_loop("uvloop")
-async def test_grpc_streams_pass_and_cancels_arrive() -> None:
+async def test_grpc_streams_and_cancellations_are_forwarded() -> None:
     echo = _Echo()
     with ThreadPoolExecutor(2) as threads:
         server = grpc.server(threads, handlers=(echo,))
@@ -215,7 +215,7 @@ async def test_tls_on_either_side(pem: Callable[[str], str], front: bool, back: 
 
 @pytest.mark.parametrize("verification", [Verification(), Verification(server_name="back")])
 @on_loop()
-async def test_a_server_that_cannot_be_trusted_is_not_talked_to(
+async def test_untrusted_server_gets_no_request(
     pem: Callable[[str], str], verification: Verification, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = _server_context(pem, ["http/1.1"])
@@ -236,7 +236,7 @@ async def test_a_server_that_cannot_be_trusted_is_not_talked_to(
     [(["h2"], "h2"), (["http/1.1"], "http/1.1"), (["h2", "http/1.1"], "http/1.1"), ([], None)],
 )
 @on_loop()
-async def test_the_server_is_offered_what_the_client_speaks(
+async def test_alpn_of_the_client_is_offered_to_the_server(
     pem: Callable[[str], str], offered: list[str], chosen: str | None
 ) -> None:
     met: asyncio.Queue[str | None] = asyncio.Queue()
@@ -280,7 +280,7 @@ async def test_the_server_is_offered_what_the_client_speaks(
     ],
 )
 @on_loop("uvloop")
-async def test_files_that_cannot_be_used_are_named(
+async def test_unusable_tls_files_are_named(
     pem: Callable[[str], str], options: dict[str, tuple[str, ...]], problem: str
 ) -> None:
     folder = Path(pem("x")).parent

@@ -55,7 +55,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_loop()
-async def test_a_defect_in_a_tick_does_not_end_the_deadlines(
+async def test_deadlines_survive_a_defect_in_a_tick(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = iter([ZeroDivisionError("oops")])
@@ -95,7 +95,7 @@ async def test_ambiguous_request_gets_400_and_is_not_forwarded() -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 @on_loop()
-async def test_a_later_request_is_refused_without_harm_to_the_answer_under_way(
+async def test_refused_later_request_resets_the_active_response(
     answered: bool,
 ) -> None:
     def refuse(direction: Direction, data: bytes) -> None:
@@ -119,7 +119,7 @@ async def test_a_later_request_is_refused_without_harm_to_the_answer_under_way(
 
 
 @on_loop()
-async def test_the_answer_to_a_refused_request_is_read_though_the_client_still_sends() -> None:
+async def test_client_that_still_sends_reads_the_refusal() -> None:
     async with proxied(lambda: LoggingObserver(refusal="ambiguous")) as scene:
         client = await scene.client(REQUEST)
         sending = asyncio.create_task(
@@ -134,7 +134,7 @@ async def test_the_answer_to_a_refused_request_is_read_though_the_client_still_s
 
 
 @on_loop()
-async def test_no_server_is_answered_with_502_and_seen_as_such(
+async def test_unreachable_server_gives_502_that_the_observer_sees(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with proxied() as scene:
@@ -154,7 +154,7 @@ async def test_no_server_is_answered_with_502_and_seen_as_such(
 
 
 @on_loop()
-async def test_a_client_that_still_sends_is_told_that_there_is_no_server() -> None:
+async def test_client_that_still_sends_reads_the_502() -> None:
     async with proxied() as scene:
         scene.server.close()
         client = await scene.client(REQUEST)
@@ -163,7 +163,7 @@ async def test_a_client_that_still_sends_is_told_that_there_is_no_server() -> No
 
 
 @on_loop()
-async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
+async def test_connect_timeout_is_an_unreachable_server() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -180,7 +180,7 @@ async def test_a_server_that_takes_too_long_to_connect_is_not_there() -> None:
 
 
 @on_loop()
-async def test_nothing_is_answered_to_who_has_left() -> None:
+async def test_disconnected_client_gets_no_response() -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         client.close()
@@ -193,7 +193,7 @@ async def test_nothing_is_answered_to_who_has_left() -> None:
 
 
 @on_loop()
-async def test_nothing_is_answered_into_an_answer() -> None:
+async def test_active_response_is_reset_instead_of_answered() -> None:
     """Also where nobody can tell whether the first one is over."""
     async with proxied(lambda: LoggingObserver(inactive=True)) as scene:
         client, server = await scene.pair()
@@ -207,7 +207,7 @@ async def test_nothing_is_answered_into_an_answer() -> None:
 
 
 @on_loop("uvloop")
-async def test_grpc_clients_are_told_that_the_server_is_unavailable() -> None:
+async def test_unreachable_server_gives_grpc_unavailable() -> None:
     async with proxied() as scene:
         scene.server.close()
         status = await asyncio.to_thread(_call, scene.tap.port)
@@ -271,7 +271,7 @@ def test_every_grpc_request_gets_a_response_without_indexed_headers() -> None:
 
 
 @given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=8).map(sorted))
-def test_grpc_requests_are_found_in_any_pieces(cuts: list[int]) -> None:
+def test_grpc_requests_are_found_in_any_segmentation(cuts: list[int]) -> None:
     server = UnavailableGrpcServer()
     answer = b""
     for start, end in zip([0, *cuts], [*cuts, len(ASKED)], strict=True):
@@ -293,7 +293,7 @@ def test_no_bytes_break_the_unavailable_grpc_server(data: bytes) -> None:
 
 
 @on_loop()
-async def test_more_connections_than_the_limit_are_told_to_come_back() -> None:
+async def test_connections_above_the_limit_get_503_with_retry_after() -> None:
     async with proxied(limits=ProxyLimits(connections=2)) as scene:
         pairs = [await scene.pair() for _ in range(2)]
         third = await scene.client(REQUEST)
@@ -315,7 +315,7 @@ async def test_more_connections_than_the_limit_are_told_to_come_back() -> None:
 
 
 @on_loop()
-async def test_a_head_may_come_in_pieces_and_costs_the_server_nothing_until_it_is_whole() -> None:
+async def test_segmented_head_reaches_the_server_once_complete() -> None:
     async with proxied() as scene:
         client = await scene.client()
         loop = asyncio.get_running_loop()
@@ -336,7 +336,7 @@ async def test_a_head_may_come_in_pieces_and_costs_the_server_nothing_until_it_i
 
 
 @on_loop()
-async def test_a_head_that_does_not_end_is_too_large() -> None:
+async def test_endless_head_gets_431() -> None:
     async with proxied(limits=ProxyLimits(head_bytes=1000)) as scene:
         client = await scene.client(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200)
         data, how = await receive_all(client)
@@ -346,7 +346,7 @@ async def test_a_head_that_does_not_end_is_too_large() -> None:
 
 
 @on_loop()
-async def test_a_head_that_does_not_come_is_too_slow() -> None:
+async def test_slow_head_gets_408() -> None:
     async with proxied(limits=ProxyLimits(head_seconds=0.2)) as scene:
         client = await scene.client(b"GET / HTTP/1.1\r\n")
         silent = await scene.client()
@@ -407,7 +407,7 @@ uvloop.run(main())
 
 @pytest.mark.parametrize("kind", ["limited", "greedy"])
 @on_loop("uvloop")
-async def test_it_survives_having_no_descriptors_left(kind: str) -> None:
+async def test_proxy_recovers_after_running_out_of_descriptors(kind: str) -> None:
     async with proxied() as scene:
         port = scene.server.getsockname()[1]
         process = await asyncio.create_subprocess_exec(
@@ -471,7 +471,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 @on_loop()
-async def test_without_a_host_it_listens_on_all_of_them() -> None:
+async def test_proxy_without_a_host_listens_on_all_addresses() -> None:
     async with proxied(host="") as scene:
         for host in ("127.0.0.1", "127.0.0.2", "::1"):
             with await connect(scene.tap.port, host) as client:
@@ -493,7 +493,7 @@ async def test_a_port_in_use_is_a_problem_with_the_setting() -> None:
 
 
 @on_loop()
-async def test_draining_lets_answers_end_and_closes_idle_connections_at_once() -> None:
+async def test_draining_finishes_responses_and_closes_idle_connections() -> None:
     async with proxied() as scene:
         loop = asyncio.get_running_loop()
         busy, busy_server = await scene.pair()
@@ -518,7 +518,7 @@ async def test_draining_lets_answers_end_and_closes_idle_connections_at_once() -
 
 
 @on_loop()
-async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> None:
+async def test_draining_ends_at_its_timeout_and_closing_resets_the_rest() -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         client, server = await scene.pair()
         began = monotonic()
@@ -532,7 +532,7 @@ async def test_draining_ends_when_time_is_up_and_closing_cuts_what_is_left() -> 
 
 
 @on_loop()
-async def test_doing_nothing_costs_nothing() -> None:
+async def test_idle_connections_use_no_cpu() -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         clients = [await scene.pair() for _ in range(20)]
         for client, _ in clients[:10]:

@@ -119,7 +119,7 @@ async def test_a_handshake_that_fails_is_counted(certificate: Certificate) -> No
 
 
 @on_loop()
-async def test_one_that_ends_during_handshakes_leaves_none(certificate: Certificate) -> None:
+async def test_closing_cancels_handshakes(certificate: Certificate) -> None:
     async with proxied(certificate=certificate) as scene:
         silent = await scene.client()
         await shown(scene.tap.port)  # accepted later, so the silent client is in its handshake
@@ -128,7 +128,7 @@ async def test_one_that_ends_during_handshakes_leaves_none(certificate: Certific
 
 
 @on_loop()
-async def test_renewed_certificates_are_taken_and_broken_ones_are_not(
+async def test_renewed_certificates_are_loaded_and_broken_ones_are_not(
     certificate: Certificate, pairs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "tokenslo")
@@ -158,7 +158,7 @@ async def test_renewed_certificates_are_taken_and_broken_ones_are_not(
 
 
 @on_loop()
-async def test_connections_under_way_outlive_a_renewal(
+async def test_open_connections_survive_a_renewal(
     certificate: Certificate, pairs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "tokenslo")
@@ -179,7 +179,7 @@ async def test_connections_under_way_outlive_a_renewal(
 
 
 @on_loop()
-async def test_a_renewed_ca_is_taken(
+async def test_renewed_ca_is_loaded(
     certificate: Certificate, pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "tokenslo")

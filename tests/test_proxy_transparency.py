@@ -35,7 +35,7 @@ def _observer() -> Observer:
 @pytest.mark.parametrize("before", [b"", ANSWER], ids=["first", "kept alive"])
 @pytest.mark.parametrize("end", [socket.socket.close, reset])
 @on_loop()
-async def test_a_server_that_ends_without_an_answer_looks_as_it_is(
+async def test_server_end_without_a_response_is_forwarded(
     end: Callable[[socket.socket], None], before: bytes
 ) -> None:
     async with proxied(_observer) as scene:  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ async def test_a_server_that_ends_without_an_answer_looks_as_it_is(
 
 
 @on_loop()
-async def test_an_http2_server_that_ends_at_once_looks_as_it_is() -> None:
+async def test_http2_server_end_at_once_is_forwarded() -> None:
     async with proxied() as scene:
         request = (
             PREFACE + bytes(3) + b"\x04" + bytes(5) + b"\x00\x00\x01\x01\x05\x00\x00\x00\x01\x82"

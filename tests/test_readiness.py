@@ -24,7 +24,7 @@ def layers(found: Readiness) -> dict[str, bool | None]:
     return {f"{layer.layer} {layer.name}".strip(): layer.ready for layer in found.layers}
 
 
-def test_all_is_well() -> None:
+def test_all_layers_are_ready() -> None:
     found = judged(busy(), decoding={LLAMA: WELL}, probes={"llama": ProbeState(True, "")})
     assert found.ready
     assert found.reasons == ()
@@ -39,26 +39,26 @@ def test_all_is_well() -> None:
     }
 
 
-def test_nothing_is_ready_before_anything_is_read() -> None:
+def test_nothing_is_ready_before_the_first_scrape() -> None:
     found = judged(NOBODY, ExpectedModel("llama"))
     assert layers(found) == {"process tokenslo": True, "source": False, "model llama": None}
     assert found.reasons == ("no source has been scraped yet",)
 
 
-def test_one_failed_reading_is_not_yet_a_reason() -> None:
+def test_one_failed_scrape_stays_ready() -> None:
     failing = replace(UP, up=False, age=4.9, error="no answer")
     assert judged(view(sources=(failing,))).ready
     stale = judged(view(sources=(replace(failing, age=5.1),)))
     assert stale.reasons == ("source triton was last scraped 5.1 s ago: no answer",)
 
 
-def test_a_source_that_never_answered_is_not_ready() -> None:
+def test_source_without_a_successful_scrape_is_not_ready() -> None:
     never = SourceState("triton", False, None, 0.1, "refused", {"refused": 1}, None)
     found = judged(view(sources=(never,), models=()))
     assert found.reasons == ("source triton has not been scraped yet: refused",)
 
 
-def test_server_and_models_speak_for_themselves() -> None:
+def test_server_and_models_report_their_readiness() -> None:
     models = (
         ModelInfo("llama", "1", ready=False, reason="UNAVAILABLE: out of memory"),
         ModelInfo("tokenizer", "1", ready=False, excluded="not decoupled"),
@@ -70,7 +70,7 @@ def test_server_and_models_speak_for_themselves() -> None:
     )
 
 
-def test_an_expected_model_must_be_there_in_its_version() -> None:
+def test_expected_model_requires_its_version() -> None:
     assert judged(busy(), ExpectedModel("llama", "1"), ExpectedModel("tokenizer")).ready
     found = judged(busy(), ExpectedModel("llama", "2"), ExpectedModel("mistral"))
     assert found.reasons == (
@@ -79,7 +79,7 @@ def test_an_expected_model_must_be_there_in_its_version() -> None:
     )
 
 
-def test_any_loaded_version_of_an_expected_model_will_do() -> None:
+def test_expected_model_accepts_any_loaded_version() -> None:
     models = tuple(
         ModelInfo("tokenizer", version, ready=version == "2", excluded="not decoupled")
         for version in ("1", "2", "3")
@@ -89,7 +89,7 @@ def test_any_loaded_version_of_an_expected_model_will_do() -> None:
     assert not judged(view(models=models), ExpectedModel("tokenizer", "3")).ready
 
 
-def test_what_nobody_knows_takes_no_server_away() -> None:
+def test_unknown_readiness_keeps_the_server_ready() -> None:
     unknown = Decoding(None, "nobody tells", None)
     found = judged(busy(), decoding={LLAMA: unknown}, probes={"llama": ProbeState(None, "not yet")})
     assert found.ready
@@ -100,7 +100,7 @@ def test_what_nobody_knows_takes_no_server_away() -> None:
     ]
 
 
-def test_a_stuck_engine_and_a_model_that_does_not_answer_are_not_ready() -> None:
+def test_stuck_engine_and_failing_probe_are_not_ready() -> None:
     stuck = Decoding(False, "decoding is stuck", True)
     found = judged(
         busy(), decoding={LLAMA: stuck}, probes={"llama": ProbeState(False, "timed out")}
@@ -108,7 +108,7 @@ def test_a_stuck_engine_and_a_model_that_does_not_answer_are_not_ready() -> None
     assert found.reasons == ("llama: decoding is stuck", "timed out")
 
 
-def test_every_layer_of_which_something_is_known_is_a_metric() -> None:
+def test_every_layer_with_known_readiness_is_a_metric() -> None:
     decoding = {LLAMA: Decoding(None, "nobody tells", True)}
     found = judged(busy(), decoding=decoding, probes={"llama": ProbeState(False, "timed out")})
     text = expose(NOBODY, "1.2.3", more=[family(found)]).body.decode()

@@ -71,7 +71,7 @@ class Wire:
 # --- in order ----------------------------------------------------------------------------------
 
 
-def test_a_conversation() -> None:
+def test_request_and_response_are_reassembled() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
     wire.answer(0, b"data: 1")
@@ -89,7 +89,7 @@ def test_a_conversation() -> None:
     assert wire.connection.closed
 
 
-def test_nothing_is_told_after_the_end() -> None:
+def test_nothing_is_reported_after_the_end() -> None:
     wire = Wire()
     wire.ask(0, flags=ACK | FIN)
     wire.answer(0, flags=ACK | FIN)
@@ -126,7 +126,7 @@ def test_a_reset_after_the_client_closed_its_half() -> None:
     ]
 
 
-def test_data_after_a_fin_is_none() -> None:
+def test_data_after_a_fin_is_ignored() -> None:
     wire = Wire()
     wire.ask(0, flags=ACK | FIN)
     wire.ask(1, b"more")
@@ -196,7 +196,7 @@ def test_a_reset_after_dropped_packets_loses_what_is_under_way() -> None:
     assert wire.connection.closed
 
 
-def test_a_reset_from_the_past_is_none() -> None:
+def test_reset_from_the_past_is_ignored() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
     wire.ask(2, flags=RST)
@@ -207,7 +207,7 @@ def test_a_reset_from_the_past_is_none() -> None:
 # --- out of order ------------------------------------------------------------------------------
 
 
-def test_what_waits_for_a_hole_to_be_filled_takes_the_time_of_that() -> None:
+def test_bytes_behind_a_hole_have_the_time_when_it_is_filled() -> None:
     wire = Wire()
     wire.ask(2, b"ST", time=1.0)
     wire.ask(4, b" /", time=2.0)
@@ -219,7 +219,7 @@ def test_what_waits_for_a_hole_to_be_filled_takes_the_time_of_that() -> None:
     ]
 
 
-def test_a_fin_waits_too() -> None:
+def test_fin_waits_for_holes() -> None:
     wire = Wire()
     wire.ask(4, flags=ACK | FIN)
     assert wire.watcher.events == []
@@ -227,7 +227,7 @@ def test_a_fin_waits_too() -> None:
     assert wire.watcher.events == [("data", CLIENT, b"POST", 2.0), ("closed", CLIENT, 2.0)]
 
 
-def test_a_repeated_segment_is_told_once() -> None:
+def test_repeated_segment_is_reported_once() -> None:
     wire = Wire()
     for _ in range(3):
         wire.ask(0, b"POST")
@@ -249,7 +249,7 @@ def test_a_fin_may_come_with_data_new_and_old() -> None:
     ]
 
 
-def test_a_repetition_may_bring_the_fin() -> None:
+def test_retransmission_may_add_the_fin() -> None:
     wire = Wire()
     wire.ask(4, b" /")
     wire.ask(4, b" /", flags=ACK | FIN)
@@ -259,14 +259,14 @@ def test_a_repetition_may_bring_the_fin() -> None:
     assert wire.watcher.events[-1] == ("closed", CLIENT, 4.0)
 
 
-def test_of_an_overlap_the_new_part_is_told() -> None:
+def test_new_part_of_an_overlap_is_reported() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
     wire.ask(2, b"ST / ")
     assert wire.watcher.carried(CLIENT) == [b"POST / "]
 
 
-def test_a_keepalive_is_nothing() -> None:
+def test_keepalive_is_ignored() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
     wire.ask(3, b"\x00")
@@ -274,7 +274,7 @@ def test_a_keepalive_is_nothing() -> None:
     assert wire.watcher.carried(CLIENT) == [b"POST /"]
 
 
-def test_what_no_window_reaches_is_of_another_connection() -> None:
+def test_segment_outside_any_window_belongs_to_another_connection() -> None:
     wire = Wire()
     wire.ask(0, b"POST")
     wire.ask(1 << 30 | 5, b"nonsense")
@@ -340,7 +340,7 @@ def test_each_hole_is_one_gap_and_no_byte_is_wrong(seen: list[bool], start: int)
     assert wire.capture_state.held == 0
 
 
-def test_a_hole_is_given_up_in_time_and_what_is_behind_it_keeps_its_times() -> None:
+def test_hole_expires_and_later_bytes_keep_their_times() -> None:
     wire = Wire()
     wire.answer(0, b"one", time=1.0)
     wire.answer(6, b"three", time=2.0)
@@ -358,7 +358,7 @@ def test_a_hole_is_given_up_in_time_and_what_is_behind_it_keeps_its_times() -> N
     assert wire.watcher.events[4:] == [("data", SERVER, b"five", 5.0)]
 
 
-def test_what_the_kernel_dropped_is_not_waited_for() -> None:
+def test_segments_dropped_by_the_kernel_are_not_awaited() -> None:
     wire = Wire()
     wire.answer(0, b"one", time=1.0)
     wire.capture_state.dropped_at = 2.0
@@ -367,7 +367,7 @@ def test_what_the_kernel_dropped_is_not_waited_for() -> None:
     assert wire.watcher.events[1:] == [("gap", SERVER, 2.0), ("data", SERVER, b"three", 2.0)]
 
 
-def test_an_acknowledgement_of_what_was_not_seen_tells_of_the_loss_at_once() -> None:
+def test_acknowledgement_of_unseen_bytes_reports_the_loss() -> None:
     wire = Wire()
     wire.ask(0, b"ask")
     wire.answer(0, b"one")
@@ -380,7 +380,7 @@ def test_an_acknowledgement_of_what_was_not_seen_tells_of_the_loss_at_once() -> 
     ]
 
 
-def test_an_acknowledgement_gives_up_the_holes_it_passes() -> None:
+def test_acknowledgement_drops_the_holes_before_it() -> None:
     wire = Wire()
     wire.answer(0, b"one", time=1.0)
     wire.answer(6, b"three", time=2.0)
@@ -397,7 +397,7 @@ def test_an_acknowledgement_gives_up_the_holes_it_passes() -> None:
     ]
 
 
-def test_a_reset_gives_up_every_hole() -> None:
+def test_reset_drops_every_hole() -> None:
     wire = Wire()
     wire.answer(2, b"b")
     wire.answer(4, b"d")
@@ -419,7 +419,7 @@ def test_times_never_go_back() -> None:
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MAX_HELD_SEGMENTS", 3), ("MAX_HELD_BYTES", 1000)])
-def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
     monkeypatch.setattr(reassembly, bound, value)
     wire = Wire()
     for place in (2, 4, 6):
@@ -463,7 +463,7 @@ def test_forgetting_a_connection_is_a_gap_only_with_requests_in_flight(live: int
     assert wire.connection.closed
 
 
-def test_what_is_dissolved_goes_without_being_looked_for() -> None:
+def test_closed_connections_are_removed_directly() -> None:
     wire = Wire()
     there = weakref.ref(wire.watcher)
     gc.disable()
@@ -478,7 +478,7 @@ def test_what_is_dissolved_goes_without_being_looked_for() -> None:
 # --- clients that do not read --------------------------------------------------------------------
 
 
-def test_a_client_is_blocked_until_the_server_can_go_on() -> None:
+def test_client_is_blocked_until_its_window_opens() -> None:
     wire = Wire()
     wire.answer(0, b"one", time=1.0)
     wire.ask(0, window=0, ack=3, time=2.0)
@@ -493,7 +493,7 @@ def test_a_client_is_blocked_until_the_server_can_go_on() -> None:
 
 
 @pytest.mark.parametrize("flags", [ACK, RST])
-def test_a_client_is_blocked_until_it_says_otherwise_or_is_gone(flags: int) -> None:
+def test_client_is_blocked_until_a_window_update_or_its_end(flags: int) -> None:
     wire = Wire()
     wire.ask(0, window=0, time=1.0)
     wire.answer(-3 & MASK, b"old", time=2.0)
@@ -525,7 +525,7 @@ def test_a_server_without_room_is_not_a_slow_client() -> None:
         max_size=40,
     )
 )
-def test_no_segments_break_it(
+def test_no_segments_break_reassembly(
     segments: list[tuple[Direction, int, int, int, int, bytes]],
 ) -> None:
     wire = Wire()

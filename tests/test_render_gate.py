@@ -36,7 +36,7 @@ def test_gate_opens_during_a_long_rendering(time: list[float]) -> None:
         assert list(gate.paced("ab")) == ["a", "b"]
 
 
-def test_scrapes_without_end_leave_most_of_the_time_to_readings(time: list[float]) -> None:
+def test_back_to_back_scrapes_yield_most_of_the_time(time: list[float]) -> None:
     gate = RenderGate(lambda: time[0])
     closed = 0
     for _ in range(1000):
@@ -62,7 +62,7 @@ def test_gate_opens_after_a_rendering_that_fails(time: list[float]) -> None:
     assert gate.closed_for() == 0
 
 
-def test_thread_that_reads_goes_on_when_the_rendering_ends(
+def test_paused_thread_resumes_when_the_rendering_ends(
     time: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(render_gate, "CLOSED_SECONDS", 60.0)

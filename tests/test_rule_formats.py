@@ -67,7 +67,7 @@ def test_every_format_has_the_same_rules() -> None:
         assert effective(mimir["groups"]) == effective(groups)
 
 
-def test_the_operator_s_resource_is_what_its_definition_allows() -> None:
+def test_operator_resource_matches_its_definition() -> None:
     resource = made(ALL)["chat.prometheusrule.yaml"]
     assert set(resource) == RESOURCE
     assert resource["apiVersion"] == "monitoring.coreos.com/v1"
@@ -123,7 +123,7 @@ def large_rules() -> dict[str, str]:
     return {path: text for path, text in large().items() if "causes" not in path}
 
 
-def test_a_large_service_is_several_resources_that_kubectl_takes() -> None:
+def test_large_service_is_split_into_resources_for_kubectl() -> None:
     resources = {path: parsed(text) for path, text in large_rules().items()}
     assert list(resources) == [
         "alerts/chat.prometheusrule.yaml",
@@ -142,20 +142,20 @@ def test_a_large_service_is_several_resources_that_kubectl_takes() -> None:
         assert len(re.sub("[<>&]", "uXXXX ", kept).encode()) < MOST_BYTES
 
 
-def test_a_cause_names_only_some_of_very_many_objectives() -> None:
+def test_cause_names_at_most_some_objectives() -> None:
     last = large()["alerts/chat.causes.prometheusrule.yaml"]
     told = re.findall("explains: (.*)", last)
     assert told
     assert all(text.endswith(", o19 and 5 more") for text in told)
 
 
-def test_no_group_has_more_rules_than_mimir_takes() -> None:
+def test_no_group_exceeds_mimirs_rule_limit() -> None:
     steps = tuple(PolicyStep(Decimal(step) / 10, "slow down") for step in range(1, 11))
     groups = made(ALL, policy=steps, window=Decimal(90 * 86_400))["chat.mimir.yaml"]["groups"]
     assert 15 < max(len(group["rules"]) for group in groups) <= 20
 
 
-def test_no_label_is_one_that_high_availability_takes_away() -> None:
+def test_no_label_is_dropped_by_deduplication() -> None:
     """By these Thanos and Mimir tell replicas and tenants apart, and drop them."""
     taken = {"cluster", "prometheus", "receive", "replica", "tenant_id", "__replica__"}
     labels = {
@@ -167,7 +167,7 @@ def test_no_label_is_one_that_high_availability_takes_away() -> None:
     assert not {name for name in labels if name in taken or name.endswith("_replica")}
 
 
-def test_tests_come_with_the_format_that_promtool_reads() -> None:
+def test_tests_are_generated_with_the_prometheus_format() -> None:
     files = alerts.files(example(), source="s", version="0", options=Options(("operator",)))
     for name in ("chat.test.yaml", "chat.windows.test.yaml"):
         for rule_file in parsed(files[f"alerts/{name}"])["rule_files"]:
@@ -177,7 +177,7 @@ def test_tests_come_with_the_format_that_promtool_reads() -> None:
     assert not [name for name in made(Options()) if "tested" in name]
 
 
-def test_routes_tell_pages_and_tickets_apart_by_the_labels_of_the_file() -> None:
+def test_routes_match_the_page_and_ticket_labels_of_the_file() -> None:
     alerting = Alerting(page=Tier({"severity": "p1", "team": "x"}), ticket=Tier({}))
     route, causes = made(Options(), alerting=alerting)["chat.route.yaml"]["routes"]
     assert (causes["receiver"], causes["matchers"]) == (
@@ -238,7 +238,7 @@ def slo(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_command_writes_the_formats_it_is_asked_for(slo: str, tmp_path: Path) -> None:
+def test_command_writes_the_requested_formats(slo: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     formats = (
         *("--format", "operator, mimir", "--namespace", "m"),
@@ -275,7 +275,7 @@ def test_the_command_writes_the_formats_it_is_asked_for(slo: str, tmp_path: Path
         (("--mixin", "--only", "runbooks"), "add alerts or dashboards to --only"),
     ],
 )
-def test_what_it_does_not_know_is_refused(
+def test_invalid_format_options_are_refused(
     slo: str, tmp_path: Path, flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(slo, "-o", str(tmp_path / "out"), *flags) == 2
@@ -283,7 +283,7 @@ def test_what_it_does_not_know_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_native_histograms_are_refused_where_they_cannot_be_relied_on(
+def test_native_histograms_are_refused_before_prometheus_2_53(
     slo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = "{histogram: x_seconds, threshold: 1s}"
@@ -303,7 +303,7 @@ def test_native_histograms_are_refused_where_they_cannot_be_relied_on(
 
 
 @pytest.mark.parametrize("how", ["histograms: native", "histograms: classic"])
-def test_only_what_has_a_histogram_says_how_it_is_stored(
+def test_histogram_type_requires_a_histogram(
     slo: str, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(slo).write_text(SLO.replace("target: 99.9%", f"target: 99.9%, {how}"))
@@ -325,7 +325,7 @@ EVERY_FORMAT = ("--format", ",".join(FORMATS))
         ("--only", "alerts", *EVERY_FORMAT, "--mixin", "--min-prometheus", "3"),
     ],
 )
-def test_check_tells_of_every_file_and_leaves_nothing_behind(
+def test_check_reports_every_file_and_writes_nothing(
     slo: str, tmp_path: Path, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     other, out = tmp_path / "other.yaml", tmp_path / "out"

@@ -71,7 +71,7 @@ def test_pages_have_the_customary_sections_in_order():
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_every_query_can_run_and_asks_only_for_what_is_served(query):
+def test_every_query_parses_and_selects_served_metrics(query):
     assert selectors(query)
     assert unknown(query) == []
 
@@ -110,7 +110,7 @@ def test_without_a_dashboard_address_pages_link_to_the_file():
     assert "[Dashboard of chat](../../dashboards/chat-error-budget.json)" in text
 
 
-def test_a_burn_page_says_how_long_failures_take_to_fire():
+def test_burn_page_has_the_detection_times():
     plan = example(objective("ttft", "0.95"))
     rows = re.findall(
         r"^\| (page|ticket) \|(.*)\|$", page(plan, "ChatTtftErrorBudgetBurn"), re.MULTILINE
@@ -124,7 +124,7 @@ def test_a_burn_page_says_how_long_failures_take_to_fire():
     assert told[1] == ["6h and 30m", "28%", "5.6", "5%", "1h41m", "3h22m", "never"]
 
 
-def test_a_failure_of_a_part_is_as_bad_as_an_outage_for_time_slices():
+def test_partial_failure_makes_time_slices_bad():
     slices = TimeSlices(Decimal(60), Decimal("0.9"))
     plan = example(replace(objective("availability", "0.99"), slices=slices))
     text = page(plan, "ChatAvailabilityErrorBudgetBurn")
@@ -134,14 +134,14 @@ def test_a_failure_of_a_part_is_as_bad_as_an_outage_for_time_slices():
     assert "above 10%, the whole slice is bad." in text
 
 
-def test_the_page_of_absent_metrics_asks_who_judges_against_the_threshold():
+def test_absent_metrics_page_checks_the_threshold():
     assert CHECKS["threshold"].question in page(PLAN, "ChatTtftMetricAbsent")
     native = page(example(objective("ttft"), histograms="native"), "ChatTtftMetricAbsent")
     assert CHECKS["threshold"].question in native
     assert "count by (model, version) (llm_time_to_first_token_seconds)" in native
 
 
-def test_what_an_objective_says_of_its_histogram_goes_before_the_service():
+def test_histogram_type_of_an_objective_overrides_the_service():
     one = replace(objective("ttft"), histograms="native")
     other = replace(objective("itl"), histograms="classic")
     for plan in (
@@ -221,7 +221,7 @@ def test_causes_and_what_they_explain_link_to_each_other():
             assert f"[{burn}]({burn}.md)" in page(PLAN, name)
 
 
-def test_the_steps_of_a_budget_policy_are_told():
+def test_pages_have_the_steps_of_the_budget_policy():
     steps = (PolicyStep(Decimal("0.5"), "no risky | rollouts"), PolicyStep(Decimal(1), "freeze"))
     text = page(example(objective("ttft"), policy=steps), "ChatTtftErrorBudgetPolicy")
     assert "\n| 50% | no risky \\| rollouts |\n| 100% | freeze |\n" in text
@@ -241,13 +241,13 @@ def test_the_page_on_low_traffic_gives_the_condition():
     ) in text
 
 
-def test_what_can_be_taken_back_at_once_comes_before_what_cannot():
+def test_reversible_mitigations_come_first():
     for cause in CAUSES.values():
         at_once = [action.effort == "Reversible at once" for action in cause.actions]
         assert at_once == sorted(at_once, reverse=True), cause.key
 
 
-def test_what_a_restart_of_the_sidecar_costs_depends_on_its_tap():
+def test_restart_costs_depend_on_the_tap():
     text = page(PLAN, "ChatTtftMetricAbsent")
     restart = "*Needs a restart of the sidecar. Risk: see [Restarting the sidecar]"
     assert f"- Restart the sidecar's container.\n  {restart}(#restarting-the-sidecar).*" in text
@@ -381,6 +381,6 @@ def test_pages_use_standard_terms():
         assert not re.search(banned, text), (path, re.search(banned, text))
 
 
-def test_a_page_says_where_it_comes_from():
+def test_page_names_its_source():
     for text in PAGES.values():
         assert text.startswith("<!-- Made by tokenslo 0.1.0 from slo.yaml. Do not edit. -->\n\n# ")

@@ -39,7 +39,7 @@ def loads(value: object, folder: Path) -> bool:
     return True
 
 
-def test_it_is_a_schema_and_the_published_one_is_current() -> None:
+def test_published_schema_is_valid_and_current() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     published = (ROOT / "docs/reference/slo.schema.json").read_text(encoding="utf-8")
     assert published == PRINTED, "write it again: make examples"
@@ -70,7 +70,7 @@ def test_the_examples_are_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [FULL, LEVELS], ids=["one service", "several"])
-def test_a_file_that_says_everything_is_valid(text: str) -> None:
+def test_file_with_every_key_is_valid(text: str) -> None:
     assert list(VALIDATOR.iter_errors(yaml.safe_load(text))) == []
 
 
@@ -100,7 +100,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("service", "objective"), BAD.values(), ids=BAD)
-def test_editors_show_what_is_wrong(
+def test_schema_errors_have_their_place(
     service: dict[str, object], objective: dict[str, object], tmp_path: Path
 ) -> None:
     fast = {"name": "fast", "indicator": "ttft", "threshold": "1s", "target": "95%"}
@@ -158,5 +158,5 @@ def mutations(draw: st.DrawFn) -> object:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(mutations())
-def test_what_the_schema_refuses_the_loader_refuses(tmp_path: Path, value: object) -> None:
+def test_loader_refuses_what_the_schema_refuses(tmp_path: Path, value: object) -> None:
     assert accepts(value) or not loads(value, tmp_path)

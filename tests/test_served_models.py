@@ -37,7 +37,7 @@ async def test_names_are_those_of_v1_models() -> None:
     assert models.names() == {"chat", "adapter"}, "a server that is down keeps its names"
 
 
-async def test_a_port_that_does_not_speak_http_is_asked_once() -> None:
+async def test_port_without_http_is_queried_once() -> None:
     asked = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,13 +59,13 @@ async def test_names_are_those_of_the_repository_index() -> None:
     assert models.generative() == frozenset()
 
 
-async def test_nothing_is_learnt_from_what_is_no_server() -> None:
+async def test_unrelated_response_lists_no_models() -> None:
     async with fake_server({"/v1/models": b"[[["}) as server:
         models = await served(urlsplit(server.url).port or 0)
     assert models.names() == frozenset()
 
 
-async def test_invented_names_are_other_where_the_server_echoes_them(tmp_path: Path) -> None:
+async def test_invented_names_are_other_if_the_server_echoes_them(tmp_path: Path) -> None:
     with trtllm_server.start(tmp_path / "server") as server:
         tap = f"proxy={HOST}:0={HOST}:{server.ports[0]}"
         models = ServedModels([parse(tap)], FetchLimits(2.0))

@@ -46,7 +46,7 @@ async def served(shown: Callable[[], View] = busy) -> AsyncIterator[aiohttp.Clie
         await close()
 
 
-async def test_metrics_in_the_format_asked_for() -> None:
+async def test_metrics_have_the_requested_format() -> None:
     async with served() as session:
         async with session.get("/metrics") as plain:
             assert plain.status == 200
@@ -62,7 +62,7 @@ async def test_metrics_in_the_format_asked_for() -> None:
     assert text.startswith(b"# HELP llm_time_to_first_token_seconds ")
 
 
-async def test_health_does_not_depend_on_what_is_watched() -> None:
+async def test_health_does_not_depend_on_sources() -> None:
     async with served(lambda: view(sources=(), models=())) as session:
         async with session.get("/healthz") as health:
             assert (health.status, await health.text()) == (200, "ok\n")
@@ -89,7 +89,7 @@ async def test_status_is_a_page_or_json() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz"])
-async def test_every_answer_is_guarded_and_says_nothing_about_the_machinery(path: str) -> None:
+async def test_responses_have_security_headers_and_no_server_version(path: str) -> None:
     async with served() as session:
         for method in ("GET", "HEAD", "POST"):
             async with session.request(method, path) as answer:
@@ -99,7 +99,7 @@ async def test_every_answer_is_guarded_and_says_nothing_about_the_machinery(path
                 assert answer.headers["Server"] == "tokenslo"
 
 
-async def test_only_reading_is_allowed() -> None:
+async def test_only_get_and_head_are_allowed() -> None:
     async with served() as session:
         async with session.post("/metrics", data=b"x") as refused:
             assert refused.status == 405
@@ -154,7 +154,7 @@ async def received(client: socket.socket, until: bytes = b"") -> bytes:
 Opened = Callable[..., list[socket.socket]]
 
 
-async def test_half_requests_shut_nobody_out(
+async def test_incomplete_requests_do_not_block_others(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", 4)
@@ -185,7 +185,7 @@ async def test_a_connection_that_scrapes_outlives_idle_ones(
 
 
 @pytest.mark.parametrize(("sent", "answers"), [(b"", 0), (HALF, 0), (WHOLE + HALF, 1)])
-async def test_a_head_that_does_not_come_ends_the_connection(
+async def test_slow_head_closes_the_connection(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, sent: bytes, answers: int
 ) -> None:
     monkeypatch.setattr(http_server, "KEEPALIVE_SECONDS", 0.3)
@@ -205,7 +205,7 @@ async def test_a_head_that_does_not_come_ends_the_connection(
         b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
     ],
 )
-async def test_answers_to_what_is_not_http_name_no_versions(opened: Opened, sent: bytes) -> None:
+async def test_error_responses_name_no_versions(opened: Opened, sent: bytes) -> None:
     url, stop = await start(application(facts()), LOOPBACK)
     [client] = opened(url, 1, sent)
     answer = await received(client)
@@ -223,7 +223,7 @@ async def test_ipv6() -> None:
     await close()
 
 
-async def test_a_port_in_use_is_said_in_one_line() -> None:
+async def test_port_in_use_is_one_error_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = Listen("127.0.0.1", other.getsockname()[1])
         with pytest.raises(InvalidFile) as failed:
@@ -234,12 +234,12 @@ async def test_a_port_in_use_is_said_in_one_line() -> None:
     )
 
 
-async def test_an_address_of_another_machine_is_said_in_one_line() -> None:
+async def test_foreign_address_is_one_error_line() -> None:
     with pytest.raises(InvalidFile, match=r"192\.0\.2\.1:0 is no address of this machine"):
         await start(application(facts()), Listen("192.0.2.1", 0))
 
 
-async def test_those_who_ask_while_it_renders_share_the_result() -> None:
+async def test_concurrent_scrapes_share_a_rendering() -> None:
     renderer, go, calls, prepared = Renderer(), threading.Event(), [], []
 
     def make() -> int:
@@ -264,7 +264,7 @@ async def test_those_who_ask_while_it_renders_share_the_result() -> None:
     renderer.close()
 
 
-async def test_a_failed_rendering_is_not_remembered() -> None:
+async def test_failed_rendering_is_not_cached() -> None:
     renderer = Renderer()
     with pytest.raises(ZeroDivisionError):
         await renderer.render("a", lambda: lambda: 1 // 0)

@@ -41,7 +41,7 @@ def ttft(threshold: str) -> Objective:
     return replace(objective("ttft"), threshold=Decimal(threshold), line=7)
 
 
-def test_thresholds_become_edges() -> None:
+def test_thresholds_become_bucket_boundaries() -> None:
     chat = service(objective("availability"), ttft("0.8"), ttft("0.3"), ttft("1"))
     assert server_config([chat], "1.2.3") == CHAT
 
@@ -62,7 +62,7 @@ def for_model(model: str, *thresholds: str) -> Service:
     return service(*map(ttft, thresholds), selector=selector)
 
 
-def test_each_model_gets_its_own_and_what_is_meant_for_all() -> None:
+def test_each_model_gets_its_own_and_common_thresholds() -> None:
     files = [
         for_model("b", "0.2"),
         for_model("a", "0.3"),
@@ -83,7 +83,7 @@ def test_each_model_gets_its_own_and_what_is_meant_for_all() -> None:
     ]
 
 
-def test_without_a_model_in_the_selector_every_model_is_meant() -> None:
+def test_selector_without_a_model_applies_to_every_model() -> None:
     assert edges(server_config([for_model("", "0.5")], "1.2.3")) == {"every model that streams": ""}
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_needed_without_a_first_token_objective() -> None:
     )
 
 
-def test_what_is_finer_than_a_millisecond_cannot_be_measured() -> None:
+def test_thresholds_below_a_millisecond_are_refused() -> None:
     with pytest.raises(InvalidFile) as failed:
         server_config([service(objective("itl"), ttft("0.0125"), ttft("0.0005"))], "1.2.3")
     assert str(failed.value).splitlines() == [

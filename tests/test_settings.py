@@ -185,7 +185,7 @@ def test_empty_variables_and_those_of_kubernetes_are_none() -> None:
     assert load_settings(TRITON, environ) == load_settings(TRITON, {})
 
 
-def test_nothing_to_read_from() -> None:
+def test_missing_source_is_one_error() -> None:
     assert problems({}) == [
         "command line: no source is configured. Fix: give --triton URL, --triton-metrics "
         "URL, --trtllm URL, --trtllm-iterations FILE, --vllm URL, --sglang "
@@ -201,7 +201,7 @@ def test_files_of_requests_need_the_server_that_knows_their_model() -> None:
     ]
 
 
-def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
+def test_each_invalid_value_is_named_with_its_place(write: Write) -> None:
     file = write("# settings\ntriton: 7\nmodel: [a, {b: c}]\nstale_after: 5s\nfoo: 1\ntimeout: 5\n")
     environ = {"TOKENSLO_INTERVAL": "2"}
     unit = "Fix: write a number with its unit, such as 800ms, 2.5s or 1h30m."
@@ -249,16 +249,16 @@ def test_each_wrong_value_is_named_where_it_stands(write: Write) -> None:
         ("log-level", "INFO"),
     ],
 )
-def test_nonsense_is_refused(name: str, text: str) -> None:
+def test_invalid_values_are_refused(name: str, text: str) -> None:
     [problem] = problems(TRITON | {name: [text]})
     assert problem.startswith(f"command line: --{name}: ")
 
 
-def test_a_wrong_address_is_not_repeated_because_it_may_hold_a_password() -> None:
+def test_invalid_url_is_not_printed() -> None:
     assert "secret" not in problems({"triton": ["htp://me:secret@host"]})[0]
 
 
-def test_readings_must_outlive_the_interval(write: Write) -> None:
+def test_stale_after_must_exceed_the_interval(write: Write) -> None:
     end = "before the next scrape (5 s). Fix: make stale-after longer than interval."
     assert problems(TRITON | {"interval": ["5s"]}) == [
         f"command line: --interval: series would be stale (5 s) {end}"
@@ -269,12 +269,12 @@ def test_readings_must_outlive_the_interval(write: Write) -> None:
 
 
 @pytest.mark.parametrize("text", ["- a\n", "just text\n"])
-def test_a_file_that_is_no_mapping(write: Write, text: str) -> None:
+def test_file_without_a_mapping_is_refused(write: Write, text: str) -> None:
     [problem] = problems(TRITON, {}, write(text))
     assert "is not a mapping of settings" in problem
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_missing_file_is_one_error() -> None:
     [problem] = problems(TRITON, {}, Path("nowhere.yaml"))
     assert problem.startswith("nowhere.yaml: cannot be read: No such file")
 
@@ -358,5 +358,5 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
         ),
     ],
 )
-def test_taps_that_cannot_be(flags: dict[str, list[str]], expected: str) -> None:
+def test_invalid_taps_are_refused(flags: dict[str, list[str]], expected: str) -> None:
     assert problems(flags) == [expected]

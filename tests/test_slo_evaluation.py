@@ -77,7 +77,7 @@ def test_evaluation_stops_at_the_time_that_the_tap_has_seen() -> None:
     assert not counts(recorder)
 
 
-def test_a_stream_that_may_have_ended_unseen_is_not_late() -> None:
+def test_stream_that_may_have_ended_is_not_late() -> None:
     recorder = StreamRecorder({"max_gap": (1.0,), "itl": (1.0,)}, expected=["llama"])
     play(recorder, stream(silent_end=True), *chunks(100.25))
     scrape(recorder, 110.0)

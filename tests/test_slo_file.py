@@ -117,7 +117,7 @@ objectives:
 """
 
 
-def test_what_a_file_leaves_out_has_a_default():
+def test_omitted_keys_have_defaults():
     assert read(MINIMAL) == Service(
         file="f.yaml",
         service="chat",
@@ -383,7 +383,7 @@ def test_a_bad_file_is_refused(text, said):
     assert refusals(text) == [f"f.yaml:{line}" for line in said]
 
 
-def test_everything_wrong_is_said_at_once_in_file_order():
+def test_all_errors_are_reported_in_file_order():
     assert refusals("""\
 apiVersion: tokenslo/v1
 objectives:
@@ -421,7 +421,7 @@ local objective(name) = { name: name, indicator: 'availability', target: 99.9 };
     ]  # fmt: skip
 
 
-def test_a_problem_inside_of_an_alias_is_told_once_where_it_is_written():
+def test_error_in_an_alias_is_reported_once_at_its_anchor():
     text = MINIMAL + "labels: &shared\n  team: 7\nselector: *shared\n"
     assert refusals(text) == ["f.yaml:6: labels.team: is a number. Fix: put it in quotes."]
 
@@ -454,7 +454,7 @@ objectives: [{name: a, indicator: kv_headroom, threshold: 90%, target: 100%}]
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_mistakes_of_every_kind_are_told_in_one_run_each_once(newline, mark):
+def test_errors_of_every_kind_are_reported_once_in_one_run(newline, mark):
     """Through anchors, aliases, merge keys, lines of a flow mapping and documents."""
     Path("f.yaml").write_bytes((mark + TEN.replace("\n", newline)).encode())
     with pytest.raises(InvalidFile) as refused:
@@ -582,7 +582,7 @@ def _without_gaps(value):
 
 @one_folder
 @given(services)
-def test_a_service_is_read_back_as_it_was_written(service):
+def test_service_survives_a_round_trip(service):
     found = read(as_file(service), "f.json")
     lineless = tuple(replace(objective, line=0) for objective in found.objectives)
     assert replace(found, objectives=lineless) == service
@@ -590,7 +590,7 @@ def test_a_service_is_read_back_as_it_was_written(service):
         assert list(one.clauses) == list(other.clauses), "clauses stay in the file's order"
 
 
-def test_a_tenants_promises_are_about_what_is_counted_by_tenant():
+def test_tenant_objectives_require_signals_by_tenant():
     text = """\
 apiVersion: tokenslo/v1
 service: chat
@@ -634,7 +634,7 @@ almost = st.fixed_dictionaries(
 
 @one_folder
 @given(trees | almost)
-def test_any_tree_is_read_or_refused_in_single_lines(tree):
+def test_any_document_is_loaded_or_refused_with_one_line_errors(tree):
     try:
         found = read(json.dumps(tree), "f.json")
     except InvalidFile as refused:

@@ -63,7 +63,7 @@ async def test_idle_engines_have_gauges_or_a_reason() -> None:
                 assert all(value >= 0 for value in said.samples.values())  # type: ignore[operator]
 
 
-async def test_traffic_is_told_by_the_method_of_each_model() -> None:
+async def test_traffic_is_reported_by_the_method_of_each_model() -> None:
     snapshot = await stage("traffic")
     methods = {
         model: {
@@ -107,7 +107,7 @@ async def test_traffic_is_told_by_the_method_of_each_model() -> None:
     }
 
 
-async def test_every_engine_gauge_is_told() -> None:
+async def test_every_engine_gauge_is_reported() -> None:
     snapshot = await stage("traffic")
     for model, without in (
         ("tensorrt_llm", {"kv_missed_blocks"}),
@@ -148,7 +148,7 @@ async def test_a_reload_restarts_successes_and_keeps_failures() -> None:
     assert "ok" not in now
 
 
-async def test_an_unloaded_model_is_missing_whole() -> None:
+async def test_unloaded_model_is_unavailable() -> None:
     snapshot = await stage("unloaded", models=["pipeline"])
     (info,) = [info for info in snapshot.models if info.model == "pipeline"]
     assert not info.ready
@@ -156,7 +156,7 @@ async def test_an_unloaded_model_is_missing_whole() -> None:
     assert found(snapshot, "pipeline") == {}
 
 
-async def test_frozen_counters_are_refused_for_the_statistics() -> None:
+async def test_statistics_replace_frozen_counters() -> None:
     snapshot = await stage("frozen_counters", models=["plain"])
     requests = found(snapshot, "plain")["requests"]
     assert isinstance(requests, Measurement)
@@ -169,6 +169,6 @@ async def test_frozen_counters_are_refused_for_the_statistics() -> None:
 
 
 @pytest.mark.parametrize("name", ["summaries", "traffic", "failures", "reloaded", "idle"])
-async def test_moving_counters_are_not_taken_for_frozen(name: str) -> None:
+async def test_moving_counters_are_not_frozen(name: str) -> None:
     snapshot = await stage(name, models=["*"])
     assert not any("counter_latencies" in measurement.note for measurement in snapshot.measurements)

@@ -65,7 +65,7 @@ async def test_a_whole_answer() -> None:
         assert await exchange(url) == HttpResponse(200, b"hi")
 
 
-async def test_a_status_that_was_asked_for() -> None:
+async def test_expected_error_status_is_returned() -> None:
     async with server(says(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")) as url:
         assert await exchange(url, statuses=(200, 400)) == HttpResponse(400, b"")
 
@@ -107,13 +107,13 @@ async def test_a_status_that_was_asked_for() -> None:
         ),
     ],
 )  # fmt: skip
-async def test_what_can_go_wrong(talk: Talk, kind: str, words: str) -> None:
+async def test_failures_have_kind_and_message(talk: Talk, kind: str, words: str) -> None:
     error = await failure(talk, IMPATIENT if kind == "timeout" else LIMITS)
     assert error.kind == kind
     assert words in str(error)
 
 
-async def test_nobody_listens() -> None:
+async def test_refused_connection_is_unreachable() -> None:
     async with server(says()) as url:
         pass
     with pytest.raises(SourceError, match="refused the connection: nothing listens") as raised:
@@ -164,7 +164,7 @@ def test_what_is_not_json(body: bytes) -> None:
         (says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 5000), "too_large", b"x" * 1000),
     ],
 )
-async def test_what_comes_before_a_failure_is_taken(talk: Talk, kind: str, taken: bytes) -> None:
+async def test_body_before_a_failure_is_delivered(talk: Talk, kind: str, taken: bytes) -> None:
     received = bytearray()
     async with server(talk) as url, new_session() as session:
         with pytest.raises(SourceError) as raised:

@@ -38,7 +38,7 @@ class TestFileTailer:
         assert list(files.read()) == []
         assert files.malformed == 0
 
-    def test_a_line_that_was_half_there_at_first_is_new(self, tmp_path: Path) -> None:
+    def test_line_completed_after_the_start_is_new(self, tmp_path: Path) -> None:
         path = tmp_path / "perf_metrics-a.jsonl"
         path.write_text(lines({"n": 1}) + '{"n": ')
         files = tailer(tmp_path)
@@ -47,7 +47,7 @@ class TestFileTailer:
             out.write("2}\n")
         assert list(files.read()) == [{"n": 2}]
 
-    def test_a_new_file_is_read_whole(self, tmp_path: Path) -> None:
+    def test_new_file_is_read_from_its_start(self, tmp_path: Path) -> None:
         files = tailer(tmp_path)
         assert list(files.read()) == []
         (tmp_path / "perf_metrics-b.jsonl").write_text(lines({"n": 1}))
@@ -77,7 +77,7 @@ class TestFileTailer:
         (tmp_path / "perf_metrics-latest.jsonl").symlink_to(tmp_path / "perf_metrics-a.jsonl")
         assert list(files.read()) == [{"n": 1}]
 
-    def test_garbage_is_counted_and_passed_over(self, tmp_path: Path) -> None:
+    def test_malformed_lines_are_counted_and_skipped(self, tmp_path: Path) -> None:
         files = tailer(tmp_path)
         list(files.read())
         bad = ['{"n": ', "[1]", "\x00\xff", "9" * 5000, "[" * 100_000, ""]
@@ -86,7 +86,7 @@ class TestFileTailer:
         assert list(files.read()) == [{"n": 1}, {"n": 2}]
         assert files.malformed == 6
 
-    def test_a_flood_is_read_bit_by_bit(self, tmp_path: Path) -> None:
+    def test_large_backlog_is_read_in_steps(self, tmp_path: Path) -> None:
         files = tailer(tmp_path, most=100)
         list(files.read())
         (tmp_path / "perf_metrics-a.jsonl").write_text(lines(*({"n": n} for n in range(100))))
@@ -97,7 +97,7 @@ class TestFileTailer:
             got += piece
         assert got == [{"n": n} for n in range(100)]
 
-    def test_a_pipe_does_not_hang_it_and_a_locked_file_is_told(self, tmp_path: Path) -> None:
+    def test_pipes_and_dangling_links_are_skipped(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "perf_metrics-pipe.jsonl")
         files = tailer(tmp_path)
         assert list(files.read()) == []
@@ -109,7 +109,7 @@ class TestFileTailer:
 
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
-    def test_each_line_once_however_it_is_written(
+    def test_each_line_is_read_once_in_any_segmentation(
         self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         folder = tmp_path_factory.mktemp("followed")
@@ -138,7 +138,7 @@ class TestFileTailer:
         assert numbers(files) == [5]
         assert files.lossy == 0
 
-    def test_a_folder_that_is_away_for_a_while_is_not_read_again(self, tmp_path: Path) -> None:
+    def test_folder_that_returns_is_not_read_again(self, tmp_path: Path) -> None:
         folder = tmp_path / "in"
         folder.mkdir()
         path = folder / "perf_metrics-a.jsonl"

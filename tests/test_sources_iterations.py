@@ -148,17 +148,17 @@ class TestDialects:
                          id="the documentation's example shows neither"),
         ],
     )  # fmt: skip
-    def test_a_record_shows_who_wrote_it(self, record: Json, dialect: str | None) -> None:
+    def test_record_identifies_its_executor(self, record: Json, dialect: str | None) -> None:
         assert dialect_of(record) == dialect
 
-    def test_without_evidence_gauges_are_told_and_gaps_are_not(self) -> None:
+    def test_unidentified_executor_has_gauges_and_no_gaps(self) -> None:
         plain = {"iter": 154, "iterLatencyMS": 7.0, "numActiveRequests": 1, "kvCacheStats": BLOCKS}
         told = said(fed(plain))
         assert told["sequences_active"] == 1
         assert told["kv_utilization"] == 0.1
         assert str(told["itl"]).startswith("nothing in the records shows whether the C++")
 
-    def test_another_executor_behind_the_same_address_starts_anew(self) -> None:
+    def test_another_executor_at_the_same_address_starts_over(self) -> None:
         engine = fed(cpp(5), cpp(6), pytorch(7), pytorch(8), pytorch(9))
         assert engine.dialect == "pytorch"
         assert (engine.starts, engine.lost) == (1, 0)
@@ -196,7 +196,7 @@ class TestIterationGauges:
         assert told["sequences_waiting"] == 1
         assert one(fed(pytorch(7)), "sequences_waiting").method == "trtllm_waiting"  # type: ignore[union-attr]
 
-    def test_an_engine_that_ran_empty_is_shown_as_empty(self) -> None:
+    def test_engine_without_requests_has_zero_gauges(self) -> None:
         # PyTorch writes no record when it is done: the last one still has what it completes.
         last = pytorch(8, numActiveRequests=2, numCompletedRequests=2)
         told = said(fed(pytorch(7), last), age=900.0)
@@ -212,7 +212,7 @@ class TestIterationGauges:
         )
         assert said(engine)["sequences_active"] == 0
 
-    def test_an_engine_that_falls_silent_while_active_is_not_believed(self) -> None:
+    def test_active_engine_without_new_records_has_no_gauges(self) -> None:
         engine = fed(cpp(7))
         assert said(engine, age=5.0)["sequences_active"] == 3
         told = said(engine, age=6.0)
@@ -245,7 +245,7 @@ class TestBlocks:
         told = said(fed(cpp(7, kvCacheStats=BLOCKS | change)))
         assert str(told["kv_utilization"]).startswith("KV-cache values contradict each other")
 
-    def test_blocks_that_were_never_handed_out_are_the_hosts(self) -> None:
+    def test_unused_blocks_belong_to_the_host(self) -> None:
         # 7240 blocks of which 5245 are the host's: a running engine with 250 in use.
         host = {"maxNumBlocks": 7240, "freeNumBlocks": 1745, "usedNumBlocks": 5495,
                 "allocTotalBlocks": 250, "reusedBlocks": 0}  # fmt: skip
@@ -257,7 +257,7 @@ class TestBlocks:
             "5245 blocks are taken off",
         )
 
-    def test_what_stays_used_when_empty_is_the_hosts(self) -> None:
+    def test_blocks_used_when_idle_belong_to_the_host(self) -> None:
         idle = BLOCKS | {"usedNumBlocks": 600, "freeNumBlocks": 400, "allocTotalBlocks": 9000}
         live = BLOCKS | {"usedNumBlocks": 700, "freeNumBlocks": 300, "allocTotalBlocks": 9000}
         engine = fed(
@@ -339,11 +339,11 @@ class TestBlocks:
         assert str(told["kv_blocks_used"]).startswith("the KV cache has several pools")
 
     @pytest.mark.parametrize("bad", [{"primaryUsedNumBlocks": 1001}, {"primaryUsedNumBlocks": "x"}])
-    def test_pools_that_cannot_be_are_not_used(self, bad: Json) -> None:
+    def test_invalid_pools_are_ignored(self, bad: Json) -> None:
         pools = {"1": self.pool(500) | bad}
         assert said(fed(pytorch(7, kvCacheIterationStats=pools)))["kv_utilization"] == 0.1
 
-    def test_a_few_blocks_left_over_are_no_host_pool(self) -> None:
+    def test_few_leftover_blocks_are_no_host_pool(self) -> None:
         idle = BLOCKS | {"usedNumBlocks": 3, "freeNumBlocks": 997}
         engine = fed(cpp(7, 0.0, gen=0, numActiveRequests=0, kvCacheStats=idle), cpp(8))
         assert said(engine)["kv_utilization"] == 0.1
@@ -544,21 +544,19 @@ class TestContinuity:
         assert (engine.lost, told["sequences_active"]) == (0, 3)
 
     @given(st.lists(st.integers(0, 60), max_size=80))
-    def test_whatever_the_numbers_are_loss_is_no_more_than_what_is_missing(
-        self, numbers: list[int]
-    ) -> None:
+    def test_loss_is_at_most_the_missing_numbers(self, numbers: list[int]) -> None:
         missing = sum(max(0, b - a - 1) for a, b in pairwise(numbers))
         assert 0 <= self.follow(numbers).lost <= missing
 
 
 class TestQueueTime:
-    def test_cpp_tells_milliseconds_of_new_requests(self) -> None:
+    def test_cpp_queue_time_is_in_milliseconds(self) -> None:
         records = [
             cpp(n, numNewActiveRequests=2, newActiveRequestsQueueLatencyMS=30) for n in (1, 2)
         ]
         assert said(fed(*records))["queue"] == Distribution((math.inf,), (4,), 0.06)
 
-    def test_pytorch_tells_seconds_since_the_start(self) -> None:
+    def test_pytorch_queue_time_is_a_sum_of_seconds(self) -> None:
         sums = (5.0, 5.5, 5.5, 7.0)
         records = [
             pytorch(n, numNewActiveRequests=1, newActiveRequestsQueueLatencyMS=value)
@@ -587,7 +585,7 @@ class TestQueueTime:
         ]
         assert said(fed(*records))["queue"] == Distribution((math.inf,), (3,), 3.0)
 
-    def test_a_running_sum_that_falls_is_none(self) -> None:
+    def test_falling_sum_is_ignored(self) -> None:
         records = [pytorch(1, newActiveRequestsQueueLatencyMS=5), pytorch(2)]
         assert str(said(fed(*records))["queue"]).startswith("newActiveRequestsQueueLatencyMS falls")
         restarted = [pytorch(9, newActiveRequestsQueueLatencyMS=5), pytorch(1), pytorch(2)]
@@ -627,7 +625,7 @@ def broken(draw: st.DrawFn) -> Json:
 
 
 @given(st.lists(broken() | junk, max_size=25), st.none() | st.floats(0, 100))
-def test_no_record_whatever_it_holds_breaks_anything(values: list[Any], age: float | None) -> None:
+def test_any_record_is_accepted_or_refused(values: list[Any], age: float | None) -> None:
     engine = EngineState({"itl": [0.05]})
     counted: dict[tuple[str, str], float] = {}
     for value in values:
@@ -664,7 +662,7 @@ class TestSplitter:
         st.lists(st.integers(1, 40), max_size=40),
         st.sampled_from([(", ", "[", "]"), ("\n", "", "\n"), (",\n ", "[\n ", "\n]\n")]),
     )
-    def test_however_it_arrives_every_object_comes_out(
+    def test_every_object_is_found_in_any_segmentation(
         self, objects: list[Json], sizes: list[int], form: tuple[str, str, str]
     ) -> None:
         between, begin, end = form
@@ -674,9 +672,7 @@ class TestSplitter:
         assert malformed == 0
 
     @given(st.integers(0, 2000), st.lists(st.integers(1, 500), max_size=8))
-    def test_of_a_body_that_is_cut_all_complete_objects_are_had(
-        self, length: int, sizes: list[int]
-    ) -> None:
+    def test_truncated_body_has_its_complete_objects(self, length: int, sizes: list[int]) -> None:
         objects = [cpp(n) for n in range(3)]
         body = json.dumps(objects).encode()
         ends = [len(json.dumps(objects[: n + 1])) - 1 for n in range(3)]
@@ -684,18 +680,18 @@ class TestSplitter:
         assert found == objects[: sum(end <= length for end in ends)]
 
     @given(st.binary(max_size=300), st.lists(st.integers(1, 40), max_size=10))
-    def test_garbage_is_passed_over(self, garbage: bytes, sizes: list[int]) -> None:
+    def test_malformed_text_is_skipped(self, garbage: bytes, sizes: list[int]) -> None:
         found, _ = self.split(garbage, sizes)
         assert all(isinstance(value, dict) for value in found)
 
-    def test_one_bad_object_does_not_take_the_others(self) -> None:
+    def test_malformed_object_does_not_affect_others(self) -> None:
         body = b'[{"iter": 1}, {"iter": 2,, "x"}, {"iter": 3}, nonsense, {"iter": 4}]'
         for size in (1, 5, 1000):
             found, malformed = self.split(body, [size] * 200)
             assert [value["iter"] for value in found] == [1, 3, 4]
             assert malformed == 2
 
-    def test_an_object_that_never_ends_is_given_up(self) -> None:
+    def test_endless_object_is_dropped(self) -> None:
         splitter = JsonSplitter()
         for _ in range(2 * MAX_OBJECT // 65536 + 2):
             assert list(splitter.feed(b'{"x": "' + b"y" * 65536)) == []
@@ -708,7 +704,7 @@ class TestSplitter:
             assert (found[-1:], malformed > 0) == ([{"iter": 7}], True)
 
 
-def test_timestamps_are_read_as_they_are_written() -> None:
+def test_timestamps_have_the_format_of_the_records() -> None:
     record = read_record(cpp(1, timestamp="04-07-2025 20:33:17.747028"))
     later = read_record(cpp(1, timestamp="04-07-2025 20:33:18.000000"))
     assert record

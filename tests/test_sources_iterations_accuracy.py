@@ -212,7 +212,7 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
     assert wrong == []
 
 
-def test_tokens_are_all_counted(runs: tuple[str, dict[str, EngineRun]]) -> None:
+def test_every_token_is_counted(runs: tuple[str, dict[str, EngineRun]]) -> None:
     for one in runs[1].values():
         _, measurements = told(one.records)
         assert measurements["output_tokens"].samples[()] == pytest.approx(one.tokens, rel=0.02)

@@ -101,7 +101,7 @@ async def test_records_are_read_and_reported_under_the_served_name() -> None:
     assert (snapshot.lost_records, problems(snapshot)) == (0, {})
 
 
-async def test_counts_go_on_from_one_reading_to_the_next() -> None:
+async def test_counts_continue_between_scrapes() -> None:
     async with fake_serve(cpp(1), cpp(2)) as fake, source(fake, model="m", version="3") as reader:
         await reader.snapshot(0.0)
         fake.records += [cpp(3), cpp(4)]
@@ -112,7 +112,7 @@ async def test_counts_go_on_from_one_reading_to_the_next() -> None:
     assert {(one.model, one.version) for one in snapshot.measurements} == {("m", "3")}
 
 
-async def test_thresholds_are_exact_edges() -> None:
+async def test_thresholds_are_bucket_boundaries() -> None:
     async with (
         fake_serve(*(cpp(n, 60.0) for n in range(5))) as fake,
         source(fake, thresholds={"itl": [0.06]}) as reader,
@@ -121,7 +121,7 @@ async def test_thresholds_are_exact_edges() -> None:
     assert itl.counts[itl.boundaries.index(0.06)] == itl.count == 8
 
 
-async def test_an_empty_server_says_how_to_get_records() -> None:
+async def test_server_without_records_has_a_fix() -> None:
     async with fake_serve() as fake, source(fake) as reader:
         snapshot = await reader.snapshot(0.0)
     assert value(snapshot, "itl") == "no iteration record was read yet"
@@ -149,7 +149,7 @@ async def test_another_reader_shows_as_lost_records() -> None:
 
 
 class TestSlowServers:
-    async def test_a_request_that_is_held_open_goes_on_after_the_reading(self) -> None:
+    async def test_held_request_continues_after_the_scrape(self) -> None:
         release = asyncio.Event()
 
         async def held(writer: asyncio.StreamWriter) -> None:
@@ -170,7 +170,7 @@ class TestSlowServers:
 
             await until(is_read)
 
-    async def test_a_long_hold_is_told_and_takes_the_gauges_but_not_the_counts(self) -> None:
+    async def test_long_hold_is_reported_and_withdraws_gauges_only(self) -> None:
         now = 100.0
 
         async def held(writer: asyncio.StreamWriter) -> None:
@@ -194,7 +194,7 @@ class TestSlowServers:
         assert str(value(snapshot, "sequences_active")).startswith(fake.url)
         assert next(gap for gap in snapshot.missing if gap.signal == "sequences_active").unread
 
-    async def test_what_dripped_in_before_the_end_of_patience_is_used(self) -> None:
+    async def test_records_before_a_timeout_are_used(self) -> None:
         body = json.dumps([cpp(n) for n in range(4)]).encode()
 
         async def drip(writer: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ class TestBrokenAnswers:
                 snapshot = await reader.snapshot(1.0)
             return snapshot
 
-    async def test_of_a_body_that_is_cut_complete_records_count(self) -> None:
+    async def test_truncated_body_has_its_complete_records(self) -> None:
         body = json.dumps([cpp(n) for n in range(2, 6)]).encode()
 
         async def cut(writer: asyncio.StreamWriter) -> None:
@@ -232,7 +232,7 @@ class TestBrokenAnswers:
         assert value(snapshot, "output_tokens") == 8
         assert "closed the connection in mid-answer" in problems(snapshot)["metrics"]
 
-    async def test_the_records_that_a_cut_took_are_counted_as_lost(self) -> None:
+    async def test_records_lost_by_truncation_are_counted(self) -> None:
         body = json.dumps([cpp(n) for n in range(2, 6)]).encode()
 
         async def cut(writer: asyncio.StreamWriter) -> None:
@@ -244,7 +244,7 @@ class TestBrokenAnswers:
         snapshot = await self.told(cut, rest)
         assert snapshot.lost_records == 3
 
-    async def test_a_reset_connection_is_one_failed_reading(self) -> None:
+    async def test_reset_connection_fails_one_scrape(self) -> None:
         async def reset(writer: asyncio.StreamWriter) -> None:
             writer.transport.abort()
 
@@ -282,7 +282,7 @@ class TestBrokenAnswers:
             b"[" * 5000,
         ],
     )
-    async def test_what_is_no_record_changes_nothing(self, body: bytes) -> None:
+    async def test_invalid_records_are_skipped(self, body: bytes) -> None:
         async def odd(writer: asyncio.StreamWriter) -> None:
             await reply(writer, body)
 
@@ -303,14 +303,14 @@ class TestBrokenAnswers:
         assert value(snapshot, "itl").count == 0
         assert value(snapshot, "memory_gpu") == "the iteration records do not hold it"
 
-    async def test_a_server_that_starts_again_is_followed(self) -> None:
+    async def test_restarted_server_is_followed(self) -> None:
         async def again(writer: asyncio.StreamWriter) -> None:
             await reply(writer, json.dumps([pytorch(0), pytorch(1), pytorch(2)]).encode())
 
         snapshot = await self.told(again)
         assert (snapshot.lost_records, value(snapshot, "output_tokens")) == (0, 8)
 
-    async def test_nothing_there_at_all(self) -> None:
+    async def test_unreachable_server_is_an_error(self) -> None:
         async with fake_serve() as fake:
             url = fake.url
         async with IterationsSource(url) as reader:
@@ -327,12 +327,12 @@ class TestBrokenAnswers:
         assert (await self.told(broken, rest)).lost_records == 3
 
     @pytest.mark.parametrize("models", ["{}", '{"data": []}', '{"data": [{"id": 7}]}', "no"])
-    async def test_a_server_without_a_name_needs_one(self, models: str) -> None:
+    async def test_server_without_a_model_name_needs_the_setting(self, models: str) -> None:
         async with fake_serve(cpp(1), models=models) as fake, source(fake) as reader:
             with pytest.raises(SourceError, match="/v1/models"):
                 await reader.snapshot(0.0)
 
-    async def test_the_address_is_told_without_credentials(self) -> None:
+    async def test_address_is_reported_without_credentials(self) -> None:
         async with fake_serve() as fake:
             url = fake.url.replace("//", "//user:hunter2@")
         async with IterationsSource(url) as reader:
@@ -351,7 +351,7 @@ class TestReadPause:
     ) -> None:
         assert pause_for(records, seconds) == pause
 
-    async def test_between_surveys_a_fast_engine_is_read_before_its_queue_is_full(self) -> None:
+    async def test_fast_engine_is_read_between_scrapes(self) -> None:
         """Time passes only with records, 1,000 a second: the queue is full after a second."""
         numbers, now, fourth = iter(range(10**9)), 0.0, asyncio.Event()
 
@@ -369,7 +369,7 @@ class TestReadPause:
             snapshot = await reader.snapshot(1.0)
         assert snapshot.lost_records == 0
 
-    async def test_a_closed_source_asks_no_more(self) -> None:
+    async def test_closed_source_sends_no_request(self) -> None:
         async with fake_serve() as fake:
             before = asyncio.all_tasks()
             async with source(fake) as reader:

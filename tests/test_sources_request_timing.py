@@ -97,7 +97,7 @@ class TestItems:
         assert found == {"ttft": 0.25, "queue": 0.0, "prefill": 0.25, "e2e": 0.25}
 
     @pytest.mark.parametrize("never", [0, 0.0, None, "1", True, float("nan"), inf, -5.0, 10**400])
-    def test_a_token_that_never_came(self, never: object) -> None:
+    def test_request_without_tokens_has_no_ttft(self, never: object) -> None:
         found = dict(timing(changed(first_token_time=never, last_token_time=never)))
         assert found == {"queue": 0.5}
 
@@ -110,7 +110,7 @@ class TestItems:
             {"arrival_time": 1e-300, "first_scheduled_time": 1e300},
         ],
     )
-    def test_times_that_contradict_each_other_tell_nothing(self, times: dict[str, float]) -> None:
+    def test_contradicting_times_are_ignored(self, times: dict[str, float]) -> None:
         assert dict(timing(changed(**times))) == {}
 
     @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ class TestItems:
 
 
 class TestTimingHistograms:
-    def test_a_threshold_is_an_edge(self) -> None:
+    def test_threshold_is_a_bucket_boundary(self) -> None:
         timings = RequestTimings("chat", {"ttft": [0.8]})
         timings.measurements()
         timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
@@ -195,7 +195,7 @@ class TestTimingHistograms:
         timings.take([item()])
         assert told(timings)["e2e"].count == 2
 
-    def test_the_past_only_shows_what_there_is(self) -> None:
+    def test_items_of_the_past_only_show_the_signals(self) -> None:
         timings = RequestTimings("chat", {})
         assert timings.take([item(), item()], past=True) == 2
         timings.measurements()
@@ -203,13 +203,13 @@ class TestTimingHistograms:
 
 
 class TestLedger:
-    def test_all_that_is_counted_arrives(self) -> None:
+    def test_complete_items_lose_nothing(self) -> None:
         ledger = LossCounter()
         for counted, arrived in ((100, 1000), (103, 3), (103, 2), (105, 0), (120, 15)):
             ledger.arrive(arrived)
             assert ledger.settle(counted) == 0
 
-    def test_what_is_late_by_one_reading_is_not_lost(self) -> None:
+    def test_item_late_by_one_scrape_is_not_lost(self) -> None:
         ledger = LossCounter()
         for counted, arrived in ((0, 0), (5, 4), (9, 5), (9, 0)):
             ledger.arrive(arrived)
@@ -230,7 +230,7 @@ class TestLedger:
             ledger.settle(counted)
         assert ledger.lost == pytest.approx(50, abs=10)
 
-    def test_what_was_queued_before_hides_no_loss(self) -> None:
+    def test_earlier_items_hide_no_loss(self) -> None:
         ledger = LossCounter()
         ledger.arrive(1000)
         ledger.settle(0)
@@ -249,7 +249,7 @@ class TestLedger:
     @given(
         st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1)), max_size=40), st.integers(0, 900)
     )
-    def test_with_one_reader_nothing_is_ever_lost(
+    def test_single_reader_loses_nothing(
         self, steps: list[tuple[int, float]], history: int
     ) -> None:
         """Requests end all the time, also between the reading of the count and of the items."""
@@ -266,7 +266,7 @@ class TestLedger:
             assert ledger.settle(at_reading) == 0
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40))
-    def test_never_more_is_lost_than_was_counted(self, steps: list[tuple[int, int]]) -> None:
+    def test_loss_is_at_most_the_count(self, steps: list[tuple[int, int]]) -> None:
         ledger, counted = LossCounter(), 0
         ledger.settle(0)
         for ended, arrived in steps:
@@ -295,7 +295,7 @@ class TestFeed:
         assert isinstance(distribution, Distribution)
         return distribution.count
 
-    def test_what_is_there_at_first_belongs_to_the_past(self) -> None:
+    def test_first_items_belong_to_the_past(self) -> None:
         feed = self.feed()
         feed.take([item()] * 7)
         feed.settle(7, 0)
@@ -304,7 +304,7 @@ class TestFeed:
         feed.settle(9, 1)
         assert self.count(feed) == 2
 
-    def test_the_past_ends_with_the_first_reading_that_succeeds(self) -> None:
+    def test_past_ends_with_the_first_successful_scrape(self) -> None:
         feed = self.feed()
         feed.take([item()] * 3)
         feed.settle(7, 0, failed=True)
@@ -363,7 +363,7 @@ values = st.recursive(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=2) | st.just("perf_metrics"), values, max_size=4)))
-def test_whatever_items_are_histograms_stay_whole(items: list[Item]) -> None:
+def test_any_items_give_consistent_histograms(items: list[Item]) -> None:
     timings = RequestTimings("chat", {"ttft": (0.8,)})
     timings.take(items)
     timings.measurements()

@@ -38,7 +38,7 @@ def value(one: Measurement | Missing) -> object:
     return sample
 
 
-async def test_every_signal_has_a_reading_or_a_reason() -> None:
+async def test_every_signal_has_a_measurement_or_a_reason() -> None:
     snapshot = await look(CAPTURE)
     found = said(snapshot)
     assert set(MAIN_SIGNALS) <= found.keys()
@@ -95,7 +95,7 @@ async def test_intervals_are_shared_out_over_their_tokens() -> None:
         assert (value(one), METHODS[one.method].quality) == (intervals, quality)
 
 
-async def test_requests_that_were_aborted_are_no_good_ones() -> None:
+async def test_aborted_requests_are_not_ok() -> None:
     requests = said(await look(CAPTURE))["requests"]
     assert isinstance(requests, Measurement)
     assert requests.samples == {
@@ -121,7 +121,7 @@ async def test_ranks_of_one_replica_count_once_and_replicas_are_added_up() -> No
     assert value(found["kv_utilization"]) == 0.4
 
 
-async def test_single_priorities_are_parts_of_the_total() -> None:
+async def test_priorities_are_not_added_to_the_total() -> None:
     name = "sglang:num_queue_reqs"
     text = f"# TYPE {name} gauge\n" + "".join(
         f'{name}{{model_name="{CHAT}",priority="{priority}",tp_rank="0"}} {number}\n'

@@ -92,7 +92,7 @@ async def serving(
         (gzip.compress(as_protobuf(HTTP)), PROTOBUF | GZIP),
     ],
 )
-async def test_an_export_is_taken_and_answered_in_its_own_encoding(
+async def test_export_is_accepted_and_answered_in_its_encoding(
     body: bytes, headers: Mapping[str, str]
 ) -> None:
     async with TracesSource(ANY) as source:
@@ -117,7 +117,7 @@ async def test_halves_are_joined_across_exports() -> None:
         assert (await counts(source))["streaming", "itl"] == 6
 
 
-async def test_requests_of_our_own_are_in_no_signal() -> None:
+async def test_probes_are_in_no_signal() -> None:
     (probe,) = bodies("http_probe")
     async with TracesSource(ANY) as source:
         await post(source, probe)
@@ -128,7 +128,7 @@ async def test_requests_of_our_own_are_in_no_signal() -> None:
         assert (await counts(source))["streaming", "ttft"] == 1
 
 
-async def test_malformed_spans_are_told_as_partial_success() -> None:
+async def test_malformed_spans_are_a_partial_success() -> None:
     body = changed("http", traceId="ab")
     async with TracesSource(ANY) as source:
         status, answer, _ = await post(source, body)
@@ -156,7 +156,7 @@ async def test_malformed_spans_are_told_as_partial_success() -> None:
         (gzip.compress(b" " * 1_000_000), PROTOBUF | GZIP, 413, "too_large"),
     ],
 )
-async def test_what_is_wrong_is_refused_for_good(
+async def test_invalid_export_is_refused_without_retry(
     body: bytes, headers: Mapping[str, str], status: int, kind: str
 ) -> None:
     async with TracesSource(ANY, limits=FetchLimits(max_bytes=10_000)) as source:
@@ -181,7 +181,7 @@ async def test_what_is_wrong_is_refused_for_good(
         (b"\x0a\x00" * 300_000, PROTOBUF | GZIP),
     ],
 )
-async def test_a_small_compressed_export_of_many_parts_is_refused(
+async def test_compressed_export_with_too_many_elements_is_refused(
     body: bytes, headers: Mapping[str, str]
 ) -> None:
     async with TracesSource(ANY) as source:
@@ -217,7 +217,7 @@ async def test_other_content_other_paths_and_other_methods() -> None:
             assert response.status == 404
 
 
-async def test_a_slow_sender_is_sent_away_and_too_many_are_asked_to_wait(
+async def test_slow_sender_times_out_and_excess_senders_get_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(traces_source, "BODY_SECONDS", 0.3)
@@ -243,7 +243,7 @@ async def test_a_slow_sender_is_sent_away_and_too_many_are_asked_to_wait(
         assert (await post(source, HTTP))[0] == 200
 
 
-async def test_a_sender_that_hangs_up_leaves_nothing_behind(
+async def test_disconnected_sender_holds_no_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -262,7 +262,7 @@ async def test_a_sender_that_hangs_up_leaves_nothing_behind(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_port_that_is_taken_is_said_with_the_name_of_its_setting() -> None:
+async def test_port_in_use_names_its_setting() -> None:
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
         with pytest.raises(InvalidFile, match=r"otlp-traces.*is in use"):
@@ -304,7 +304,7 @@ async def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert snapshot.lost_records == 1
 
 
-async def test_thresholds_are_exact_edges() -> None:
+async def test_thresholds_are_bucket_boundaries() -> None:
     async with TracesSource(ANY, thresholds={"itl": [0.0123]}) as source:
         await post(source, HTTP)
         by_signal = {
@@ -354,7 +354,7 @@ async def test_the_first_observations_are_all_shown() -> None:
         }
 
 
-async def test_alone_it_says_what_is_missing() -> None:
+async def test_single_source_explains_missing_signals() -> None:
     async with TracesSource(ANY) as alone, TracesSource(ANY, alone=False) as beside:
         for one in (alone, beside):
             await post(one, HTTP)
@@ -388,7 +388,7 @@ async def test_alone_it_says_what_is_missing() -> None:
         ),
     ],
 )
-async def test_the_share_of_traced_requests_is_told(rate: str, method: str, note: str) -> None:
+async def test_share_of_traced_requests_is_reported(rate: str, method: str, note: str) -> None:
     async def setting(_: web.Request) -> web.Response:
         return web.json_response(SETTING | {"trace_rate": rate})
 
@@ -402,7 +402,7 @@ async def test_the_share_of_traced_requests_is_told(rate: str, method: str, note
         assert snapshot.parts["setting"] is None
 
 
-async def test_without_a_server_to_ask_the_traces_are_a_sample() -> None:
+async def test_traces_without_a_server_are_a_sample() -> None:
     async with TracesSource(ANY) as source, TracesSource(ANY, triton="http://127.0.0.1:1") as deaf:
         for one in (source, deaf):
             await post(one, HTTP)
@@ -422,7 +422,7 @@ async def test_without_a_server_to_ask_the_traces_are_a_sample() -> None:
         ({}, "setting"),
     ],
 )
-def test_settings_with_which_no_trace_comes_are_a_problem(document: object, kind: str) -> None:
+def test_settings_that_prevent_traces_are_a_problem(document: object, kind: str) -> None:
     with pytest.raises(SourceError) as error:
         read_setting(document)
     assert error.value.kind == kind
@@ -475,7 +475,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.sources.traces.forwarding.SHORTEST_PAUSE", 0.01)
 
 
-async def test_what_comes_is_passed_on_byte_for_byte() -> None:
+async def test_exports_are_forwarded_byte_for_byte() -> None:
     collector = FakeCollector([200])
     packed = gzip.compress(as_protobuf(HTTP))
     async with (
@@ -493,7 +493,7 @@ async def test_what_comes_is_passed_on_byte_for_byte() -> None:
     ]
 
 
-async def test_a_collector_that_is_busy_is_asked_again_and_gets_all_in_order() -> None:
+async def test_busy_collector_is_retried_in_order() -> None:
     collector = FakeCollector([503, 429, 502, 504, 200])
     sent = [bodies(scenario)[0] for scenario in ("http", "called", "ensemble")]
     async with (
@@ -507,7 +507,7 @@ async def test_a_collector_that_is_busy_is_asked_again_and_gets_all_in_order() -
     assert [body for body, _, _ in collector.taken] == sent
 
 
-async def test_what_a_collector_refuses_is_dropped_and_said() -> None:
+async def test_refused_exports_are_dropped_and_logged() -> None:
     collector = FakeCollector([400, 200])
     async with (
         serving("/v1/traces", collector.take) as url,
@@ -524,7 +524,7 @@ async def test_what_a_collector_refuses_is_dropped_and_said() -> None:
     assert len(collector.taken) == 1
 
 
-async def test_a_collector_that_is_down_holds_up_nobody_and_costs_bounded_memory() -> None:
+async def test_unreachable_collector_delays_no_sender_and_bounds_memory() -> None:
     async with TracesSource(
         ANY,
         "http://user:secret@127.0.0.1:1/v1/traces",

@@ -71,7 +71,7 @@ def broken(snapshot: Snapshot) -> dict[str, str]:
 
 
 class TestParts:
-    async def test_all_well(self) -> None:
+    async def test_healthy_server_has_every_part(self) -> None:
         snapshot = await scrape(metrics=core(ok=3) + GAUGES, configs=CHAT)
         assert snapshot.ready is True
         assert snapshot.parts == dict.fromkeys(
@@ -95,7 +95,7 @@ class TestParts:
         assert outcomes(said["requests"])["ok"] == 3
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
-    async def test_metrics_down_leaves_the_statistics_and_asks_for_patience(self) -> None:
+    async def test_metrics_outage_keeps_the_statistics(self) -> None:
         snapshot = await scrape(
             metrics=core(),
             configs=CHAT,
@@ -115,7 +115,7 @@ class TestParts:
         assert isinstance(never, Missing)
         assert not never.unread
 
-    async def test_without_the_configuration_counts_have_no_meaning_yet(self) -> None:
+    async def test_counts_wait_for_the_configuration(self) -> None:
         snapshot = await scrape(
             metrics=core(ok=3) + GAUGES,
             configs=CHAT,
@@ -129,7 +129,7 @@ class TestParts:
         assert "answered 500" in requests.reason
         assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
-    async def test_a_known_configuration_outlives_an_outage_of_the_api(self) -> None:
+    async def test_configuration_survives_an_api_outage(self) -> None:
         async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
             await source.snapshot(0)
             for path in ("/v2/repository/index", "/v2/models/chat/config", "/v2/models/stats"):
@@ -158,7 +158,7 @@ class TestParts:
                 f"{fake.url}/metrics"
             )
 
-    async def test_nothing_at_the_right_path_sends_nobody_to_the_same_path(self) -> None:
+    async def test_empty_metrics_at_the_right_path_suggest_no_other_path(self) -> None:
         async with (
             fake_triton(instead={"/metrics": answers(200)}) as fake,
             TritonSource(None, f"{fake.url}/metrics") as source,
@@ -198,10 +198,10 @@ class TestAddresses:
             ("http://[::1]:8000", "http://[::1]:8002/metrics"),
         ],
     )
-    def test_metrics_are_looked_for_on_tritons_default_port(self, url: str, metrics: str) -> None:
+    def test_metrics_default_to_tritons_port(self, url: str, metrics: str) -> None:
         assert default_metrics_url(url) == metrics
 
-    async def test_without_the_api_only_engine_metrics_are_believed(self) -> None:
+    async def test_without_the_api_only_engine_metrics_are_used(self) -> None:
         async with fake_triton(metrics=core(ok=3) + core("plain", ok=5) + GAUGES) as fake:
             async with TritonSource(None, f"{fake.url}/metrics") as source:
                 snapshot = await source.snapshot(0)
@@ -255,7 +255,7 @@ class TestModels:
         assert isinstance(found(before, "chat")["requests"], Measurement)
         assert isinstance(found(after, "chat", "2")["requests"], Missing)
 
-    async def test_an_unloaded_model_says_so_although_its_failures_stay_behind(self) -> None:
+    async def test_unloaded_model_is_unavailable_although_its_failures_remain(self) -> None:
         store = Store(10)
         configs, before = dict(CHAT), core(ok=30, backend=2)
         async with fake_triton(metrics=before, configs=configs) as fake, fake.source() as source:
@@ -321,7 +321,7 @@ class TestModels:
         assert all(gap.unread for gap in snapshot.missing)
         assert {gap.reason for gap in snapshot.missing} == {"the model is not loaded (UNLOADING)"}
 
-    async def test_a_model_on_its_way_out_is_read_to_its_last_series(self) -> None:
+    async def test_unloading_model_is_reported_to_its_last_series(self) -> None:
         index = [{"name": "chat", "version": "1", "state": "UNLOADING"}]
         snapshot = await scrape(metrics=core(ok=3) + GAUGES, index=index, configs=CHAT)
         assert found(snapshot, "chat")["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
@@ -373,7 +373,7 @@ def many(
 
 
 class TestManyModels:
-    def test_what_is_too_much_is_excluded_and_says_so(self) -> None:
+    def test_models_above_the_limit_are_excluded_with_a_reason(self) -> None:
         infos = many(300).models()
         assert len(infos) == 300
         assert {info.excluded for info in infos[:256]} == {""}
@@ -381,7 +381,7 @@ class TestManyModels:
             "more than 256 models of this server are reported on already"
         }
 
-    def test_those_that_are_reported_on_stay(self) -> None:
+    def test_reported_models_stay_within_the_limit(self) -> None:
         last = ("blue/m00299", "1")
         infos = {info.model: info for info in many(300, reported={last}).models()}
         assert infos[last[0]].excluded == ""
@@ -403,7 +403,7 @@ class TestManyModels:
         assert time.process_time() - began < 1, "quadratic, it takes many seconds"
         assert infos[1].excluded.startswith("a step of the ensemble m00002, not decoupled")
 
-    def test_so_it_is_for_counts_under_names_of_the_api(self) -> None:
+    def test_time_for_counts_by_api_name_does_not_grow_with_the_models(self) -> None:
         names = {f"blue/m{index}": f"m{index}" for index in range(20_000)}
         document = {"model_stats": [stats("m7", ok=1)]}
         began = time.process_time()
@@ -483,7 +483,7 @@ def families(draw: st.DrawFn) -> dict[str, ParsedFamily]:
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(families(), min_size=1, max_size=3), JSON, JSON, JSON)
-def test_nonsense_never_crashes_nor_leaks(
+def test_invalid_responses_give_consistent_snapshots(
     scrapes: list[dict[str, ParsedFamily]], index: object, configuration: object, statistics: object
 ) -> None:
     """Whatever a server says: every signal once, sane values, and a store that takes it."""
@@ -585,7 +585,7 @@ async def test_a_lone_surrogate_in_a_name_fails_one_configuration_at_most() -> N
     assert all(one.model.isascii() for one in snapshot.models)
 
 
-async def test_of_too_many_models_some_are_shown() -> None:
+async def test_models_above_the_limit_are_left_out() -> None:
     lines = core(ok=1).splitlines(keepends=True)
     many = "".join(
         line if line.startswith("#") else line.replace('"chat"', f'"m{number:05}"')

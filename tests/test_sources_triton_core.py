@@ -56,7 +56,7 @@ async def test_decoupled_models_are_counted_before_their_first_token(backend: st
     assert isinstance(said["queue"], Measurement)
 
 
-async def test_an_engine_that_counts_finished_requests_makes_up_for_it() -> None:
+async def test_engine_counters_of_finished_requests_are_preferred() -> None:
     metrics = core(ok=70, backend=2, rejected=1) + OUTPUT_LENGTH
     said = found(await scrape(metrics=metrics, configs={"chat": config("python")}), "chat")
     assert outcomes(said["requests"]) == {"ok": 9, "error": 2, "rejected": 1}
@@ -64,7 +64,7 @@ async def test_an_engine_that_counts_finished_requests_makes_up_for_it() -> None
     assert isinstance(said["e2e"], Missing)
 
 
-async def test_a_model_that_answers_once_is_counted_but_only_if_asked_for() -> None:
+async def test_unary_model_is_counted_only_when_configured() -> None:
     answers = {
         "metrics": core(ok=7, backend=2),
         "configs": {"chat": config("onnx", decoupled=False)},
@@ -87,7 +87,7 @@ class TestEnsembles:
         "llm": config("python"),
     }
 
-    async def test_failures_are_halved_and_steps_pointed_at(self) -> None:
+    async def test_ensemble_failures_are_halved_with_a_note(self) -> None:
         metrics = core(ok=6, other=4, seconds=12.0) + core("pre", ok=8) + core("llm", ok=8)
         snapshot = await scrape(metrics=metrics, configs=self.CONFIGS)
         said = found(snapshot, "chat")
@@ -129,7 +129,7 @@ class TestFirstResponse:
         edges = (0.1, 0.5, 2.0, 5.0, inf)
         assert ttft.samples == {(): Distribution(edges, (2, 3, 4, 4, 4), 1.162)}
 
-    async def test_it_is_the_whole_answer_of_a_model_that_is_not_decoupled(self) -> None:
+    async def test_first_response_of_a_unary_model_is_the_whole_response(self) -> None:
         configs = {"chat": config("tensorrtllm", decoupled=False)}
         said = found(
             await scrape(
@@ -156,7 +156,7 @@ class TestFirstResponse:
         ],
         ids=["no +Inf", "falling", "NaN", "no number", "no sum"],
     )
-    async def test_a_broken_histogram_is_not_told(self, there: str, instead: str) -> None:
+    async def test_invalid_histogram_is_not_reported(self, there: str, instead: str) -> None:
         text = FIRST_RESPONSE.replace(there, instead)
         if "_sums" in text:
             text = "\n".join(line for line in text.splitlines() if "_sums" not in line) + "\n"
@@ -212,13 +212,13 @@ class TestLabels:
             "statistics_queue",
         }
 
-    async def test_a_reason_never_heard_of_is_an_error_and_bounded(self) -> None:
+    async def test_unknown_reason_is_an_error_and_bounded(self) -> None:
         metrics = core(ok=1).replace("OTHER", "SOLAR_FLARE")
         metrics = metrics.replace('"SOLAR_FLARE",version="1"} 0', '"SOLAR_FLARE",version="1"} 6')
         said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
         assert outcomes(said["request_failures"])["error unknown"] == 6
 
-    async def test_triton_before_24_07_tells_no_reasons(self) -> None:
+    async def test_triton_before_24_07_has_no_reasons(self) -> None:
         metrics = core(ok=3).replace('reason="BACKEND",', "")
         metrics = "".join(
             line + "\n" for line in metrics.splitlines() if "reason=" not in line
@@ -228,7 +228,7 @@ class TestLabels:
         assert isinstance(said["requests_without_first_token"], Missing)
 
     @pytest.mark.parametrize("value", ["Nan", "-1", "+Inf"])
-    async def test_a_value_that_no_counter_can_have_is_not_told(self, value: str) -> None:
+    async def test_invalid_counter_value_is_not_reported(self, value: str) -> None:
         metrics = core(ok=3, labels='gpu_uuid="GPU-1",') + core(ok=7).replace("} 7", f"}} {value}")
         said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
         assert isinstance(said["requests"], Missing)
@@ -244,7 +244,7 @@ nv_inference_request_summary_us_sum{model="chat",version="1"} 105084
 nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
 """
 
-    async def test_the_statistics_take_over_and_say_why(self) -> None:
+    async def test_statistics_take_over_with_a_note(self) -> None:
         snapshot = await scrape(
             metrics=core() + core("other"),
             configs={"chat": config("tensorrtllm"), "other": config("tensorrtllm")},
@@ -263,7 +263,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         assert isinstance(deaths, Missing)
         assert deaths.fix == "start Triton without counter_latencies=false"
 
-    async def test_a_summary_that_counts_is_proof_enough(self) -> None:
+    async def test_moving_summary_shows_frozen_counters(self) -> None:
         """Without the statistics nothing can stand in, and perhaps they come back."""
 
         async def busy(_: web.Request) -> web.Response:

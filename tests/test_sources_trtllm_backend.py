@@ -92,7 +92,7 @@ async def test_every_gauge_of_the_cpp_backend() -> None:
     assert snapshot.engine_stats_age == {("chat", "1"): 0.0}
 
 
-async def test_paused_are_only_those_of_the_last_iteration() -> None:
+async def test_paused_requests_are_those_of_the_last_iteration() -> None:
     """The engine counts what it pauses, not what is paused (TensorRT-LLM, fillIterationStats)."""
     cache = found(await scrape(metrics=published(), configs=CPP), "chat")["sequences_paused"]
     assert isinstance(cache, Measurement)
@@ -113,7 +113,7 @@ async def test_python_models_and_old_backends_lack_some_series() -> None:
     assert str(cache["kv_reused_blocks"]).startswith("TensorRT-LLM's python model")
 
 
-async def test_before_the_first_iteration_only_what_is_held_is_known() -> None:
+async def test_before_the_first_iteration_only_limits_are_reported() -> None:
     zeros = {family: dict.fromkeys(series, 0.0) for family, series in BUSY.items()}
     snapshot = await scrape(
         metrics=published(
@@ -218,7 +218,7 @@ class TestFreshness:
         assert values(looks[1])["sequences_active"] == 0
         assert looks[1].engine_stats_age == {("chat", "1"): 300.0}
 
-    async def test_without_timestamps_nothing_is_said_about_age(self) -> None:
+    async def test_without_timestamps_the_age_is_unknown(self) -> None:
         text = published(general=None)
         looks = await self.snapshots((100, text), (400, text))
         assert values(looks[1])["sequences_active"] == 14
@@ -240,7 +240,7 @@ class TestHostPool:
         general={"iteration_counter": 48300},
     )
 
-    async def test_what_stays_used_at_rest_is_taken_off(self) -> None:
+    async def test_blocks_used_at_rest_are_subtracted(self) -> None:
         looks = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, self.LIVE))
         utilization = found(looks[2], "chat")["kv_utilization"]
         assert isinstance(utilization, Measurement)
@@ -249,11 +249,11 @@ class TestHostPool:
         assert utilization.note == "5000 blocks are taken off"
         assert values(looks[2])["kv_blocks_max"] == 1239
 
-    async def test_one_look_at_an_iteration_being_written_proves_nothing(self) -> None:
+    async def test_single_inconsistent_scrape_changes_nothing(self) -> None:
         looks = await TestFreshness().snapshots((0, published()), (1, self.ENDING), (3, self.LIVE))
         assert values(looks[2])["kv_utilization"] == 5620 / 6239
 
-    async def test_a_cache_of_another_size_is_learnt_anew(self) -> None:
+    async def test_resized_cache_is_measured_again(self) -> None:
         other = published(kv_cache={"max": 9000, "used": 6000, "free": 3000, "fraction": 0.7},
                           general={"iteration_counter": 5})  # fmt: skip
         looks = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, other))
@@ -333,7 +333,7 @@ nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
             pytest.param({"seconds": -3600.0}, id="the clock was set back"),
         ],
     )
-    async def test_what_cannot_be_known_adds_nothing(self, second: dict[str, Any]) -> None:
+    async def test_undecidable_intervals_add_no_gaps(self, second: dict[str, Any]) -> None:
         first = self.at(0, 1000)
         then = self.at(**{"seconds": 1.0, "iteration": 1050, **second})
         if "inflight" in second and "micro_batch_id" in second["inflight"]:

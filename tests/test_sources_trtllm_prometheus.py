@@ -68,7 +68,7 @@ def finished(count: float) -> str:
 
 class TestGenerations:
     @pytest.mark.parametrize("release", ["1.1", "1.3", "1.4"])
-    def test_what_all_of_them_have(self, release: str) -> None:
+    def test_common_metrics_of_every_release(self, release: str) -> None:
         said = Watcher().look(capture(release))
         assert value(said["ttft"]) == TTFT
         assert value(said["e2e"]) == Distribution((1.0, 2.0, inf), (4.0, 9.0, 10.0), 14.25)
@@ -83,19 +83,19 @@ class TestGenerations:
         for release in ("1.1", "1.3", "1.4"):
             assert "itl" not in Watcher().look(capture(release))
 
-    def test_the_first_one_says_that_waits_of_zero_are_missing(self) -> None:
+    def test_release_1_1_lacks_waits_of_zero(self) -> None:
         notes = {r: Watcher().look(capture(r))["queue"] for r in ("1.1", "1.4")}
         assert [one.note != "" for one in notes.values() if isinstance(one, Measurement)] == [
             True,
             False,
         ]
 
-    def test_the_second_one_has_the_utilization_only(self) -> None:
+    def test_release_1_3_has_the_utilization_only(self) -> None:
         said = Watcher().look(capture("1.3"))
         assert value(said["kv_utilization"]) == 0.4
         assert not said.keys() & {"kv_blocks_used", "sequences_active", "input_tokens"}
 
-    def test_the_third_one(self) -> None:
+    def test_release_1_4_has_every_gauge(self) -> None:
         said = Watcher().look(capture("1.4"))
         numbers = {
             signal: value(one)
@@ -127,13 +127,13 @@ class TestGenerations:
         assert isinstance(said["memory_cpu"], Missing)
         assert isinstance(said["memory_pinned"], Missing)
 
-    def test_names_left_by_an_older_release_in_the_same_folder_are_not_added(self) -> None:
+    def test_series_of_an_older_release_are_not_added(self) -> None:
         said = Watcher().look(
             capture("1.1").replace("undefined", "chat") + capture("1.4"), model="example/chat-8b"
         )
         assert value(said["ttft"]) == TTFT
 
-    def test_requests_that_nobody_made_yet_are_zero(self) -> None:
+    def test_requests_start_at_zero(self) -> None:
         requests = Watcher().look("")["requests"]
         assert isinstance(requests, Measurement)
         assert requests.samples == {(("outcome", outcome),): 0.0 for outcome in ALL_OUTCOMES}
@@ -154,7 +154,7 @@ class TestGenerations:
         failures = {} if outcome == "ok" else {f"{outcome} {reason}": 3.0}
         assert outcomes(said["request_failures"]) == failures
 
-    def test_several_models_belong_to_nobody_unless_one_is_served(self) -> None:
+    def test_several_models_require_the_served_name(self) -> None:
         text = finished(3) + finished(4).replace("chat", "other")
         families = read(text.encode(), prometheus_metrics.FAMILIES)
         assert prometheus_metrics.metrics_model(families, "third") is None
@@ -162,7 +162,7 @@ class TestGenerations:
 
 
 class TestMultiprocessGauges:
-    def test_the_dead_are_not_added_to_the_living(self) -> None:
+    def test_gauges_of_dead_processes_are_not_added(self) -> None:
         watcher = Watcher()
         dead = gauges("7", num_requests_running=5, kv_cache_used_blocks=90, kv_cache_max_blocks=100)
 
@@ -213,7 +213,7 @@ class TestMultiprocessGauges:
             said = watcher.look(both, now)
         assert value(said["sequences_active"]) == 10
 
-    def test_work_that_does_not_move_is_not_believed(self) -> None:
+    def test_active_gauges_without_change_are_withdrawn(self) -> None:
         watcher = Watcher(frozen_after=5)
         text = gauges("7", num_requests_running=4, max_num_active_requests=64)
         assert value(watcher.look(text, 0)["sequences_active"]) == 4
@@ -225,7 +225,7 @@ class TestMultiprocessGauges:
         assert value(said["sequences_max"]) == 64
         assert value(watcher.look(text.replace(" 4", " 3"), 7)["sequences_active"]) == 3
 
-    def test_rest_may_last(self) -> None:
+    def test_idle_gauges_may_stay_unchanged(self) -> None:
         watcher = Watcher()
         text = gauges("7", num_requests_running=0)
         watcher.look(text, 0)
@@ -238,7 +238,7 @@ class TestMultiprocessGauges:
             said = watcher.look(text + finished(count), now)
             assert isinstance(said["sequences_active"], Missing) == (count == 13)
 
-    def test_a_pool_of_the_host_is_taken_off(self) -> None:
+    def test_host_pool_is_subtracted(self) -> None:
         watcher = Watcher()
 
         def look(now: float, running: float, used: float) -> Said:
@@ -264,7 +264,9 @@ class TestMultiprocessGauges:
         ("used", "free", "most", "words"),
         [(0, 0, 0, "KV cache of 0 blocks"), (7, 7, 5, "contradict"), (2, 90, 10, "contradict")],
     )
-    def test_blocks_that_cannot_be(self, used: float, free: float, most: float, words: str) -> None:
+    def test_invalid_blocks_are_refused(
+        self, used: float, free: float, most: float, words: str
+    ) -> None:
         said = Watcher().look(
             gauges(
                 "7",
@@ -279,7 +281,7 @@ class TestMultiprocessGauges:
             assert words in gap.reason
 
     @pytest.mark.parametrize("bad", ["NaN", "-1", "+Inf"])
-    def test_unusable_gauges_are_left_out(self, bad: str) -> None:
+    def test_invalid_gauges_are_left_out(self, bad: str) -> None:
         said = Watcher().look(gauges("7", num_requests_running=1).replace(" 1", f" {bad}"))
         assert "sequences_active" not in said
 
@@ -301,7 +303,7 @@ suffixes = st.sampled_from(["", "_bucket", "_sum", "_count"])
         max_size=4,
     )
 )
-def test_whatever_an_exposition_says_nothing_unusable_comes_out(
+def test_any_exposition_gives_valid_measurements(
     looks: list[list[tuple[str, str, dict[str, str], float]]],
 ) -> None:
     watcher = Watcher()
@@ -325,7 +327,7 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_a_cut_exposition_is_refused_or_says_less(data: st.DataObject) -> None:
+def test_truncated_exposition_is_refused_or_has_less(data: st.DataObject) -> None:
     body = capture("1.4").encode()
     part = body[: data.draw(st.integers(0, len(body)))]
     try:

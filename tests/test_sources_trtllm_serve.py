@@ -80,7 +80,7 @@ def source(fake: FakeServer, **options: object) -> TrtllmServeSource:
 
 
 class TestReleases:
-    async def test_every_signal_is_told_or_explained(self) -> None:
+    async def test_every_signal_is_reported_or_explained(self) -> None:
         for server in (
             answers(capture("1.1")),
             answers(capture("1.4")),
@@ -126,7 +126,7 @@ class TestReleases:
 
 
 class TestTiming:
-    async def test_it_beats_the_histogram_once_requests_come(self) -> None:
+    async def test_request_timing_replaces_the_histogram(self) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
             assert methods(await one.snapshot(0))["ttft"] == "trtllm_serve_histogram"
             fake.answers["/perf_metrics"] = [item(), item()]
@@ -151,7 +151,7 @@ class TestTiming:
         assert distribution.count == 6
         assert distribution.counts[distribution.boundaries.index(0.8)] == 3
 
-    async def test_always_empty_names_the_option(self) -> None:
+    async def test_empty_endpoint_names_the_option(self) -> None:
         async with fake_server(answers()) as fake, source(fake) as one:
             for now in range(3):
                 fake.answers["/prometheus/metrics"] = finished(now)
@@ -162,7 +162,7 @@ class TestTiming:
         assert gap(snapshot, "e2e").reason.endswith("/perf_metrics stays empty")
         assert snapshot.lost_records == 1
 
-    async def test_another_reader_is_noticed_and_the_histogram_told_instead(self) -> None:
+    async def test_competing_reader_falls_back_to_the_histogram(self) -> None:
         text = capture("1.1")
         async with fake_server(answers(text)) as fake, source(fake) as one:
             for now in range(4):
@@ -187,7 +187,7 @@ class TestTiming:
             snapshot = await one.snapshot(3)
         assert counts(snapshot, "ttft", "trtllm_request_timing") == 3
 
-    async def test_what_came_before_a_timeout_is_used(self) -> None:
+    async def test_items_before_a_timeout_are_used(self) -> None:
         async def slow(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -204,7 +204,7 @@ class TestTiming:
             snapshot = await one.snapshot(2)
         assert counts(snapshot, "ttft", "trtllm_request_timing") == 2
 
-    async def test_what_is_there_at_the_first_answer_belongs_to_the_past(self) -> None:
+    async def test_items_of_the_first_response_belong_to_the_past(self) -> None:
         server = answers(finished(3), perf_metrics=status(500))
         async with fake_server(server) as fake, source(fake) as one:
             assert broken(await one.snapshot(0)) == {"requests": "status"}
@@ -213,7 +213,7 @@ class TestTiming:
             snapshot = await one.snapshot(2)
         assert counts(snapshot, "ttft", "trtllm_request_timing") == 0
 
-    async def test_a_body_that_ends_too_soon_is_told(self) -> None:
+    async def test_truncated_body_is_reported(self) -> None:
         snapshot = await look(answers(perf_metrics='[{"perf_metrics": {'))
         assert broken(snapshot) == {"requests": "malformed"}
 
@@ -252,13 +252,13 @@ class TestFaults:
                 await one.snapshot(0)
         assert raised.value.kind == "refused"
 
-    async def test_metrics_down_asks_for_patience(self) -> None:
+    async def test_metrics_outage_is_unread_not_missing(self) -> None:
         snapshot = await look(answers(status(500)))
         assert broken(snapshot) == {"metrics": "status"}
         assert gap(snapshot, "ttft").unread
         assert not gap(snapshot, "itl").unread
 
-    async def test_a_name_outlives_an_outage_of_the_models(self) -> None:
+    async def test_model_name_survives_an_outage(self) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
             await one.snapshot(0)
             fake.answers["/v1/models"] = status(500)
@@ -274,7 +274,7 @@ class TestFaults:
         assert snapshot.measurements == ()
         assert broken(snapshot) == {"models": "malformed"}
 
-    async def test_another_model_begins_anew(self) -> None:
+    async def test_another_model_starts_over(self) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
             fake.answers["/perf_metrics"] = [item()]
             await one.snapshot(0)
@@ -300,7 +300,7 @@ class TestFaults:
         ],
     )
     @pytest.mark.parametrize("path", ["v1/models", "perf_metrics", "version", "prometheus/metrics"])
-    async def test_nonsense_costs_only_its_part(self, path: str, body: str) -> None:
+    async def test_invalid_part_affects_only_itself(self, path: str, body: str) -> None:
         async with fake_server(answers(capture("1.1"))) as fake, source(fake) as one:
             await one.snapshot(0)
             fake.answers[f"/{path}"] = body
@@ -342,7 +342,7 @@ class TestFaults:
         assert sent < 100 * 2**20
 
     @pytest.mark.parametrize("path", ["/health", "/version", "/v1/models", "/prometheus/metrics"])
-    async def test_a_slow_drip_costs_only_its_part(self, path: str) -> None:
+    async def test_slow_part_affects_only_itself(self, path: str) -> None:
         async def drip(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -367,6 +367,6 @@ class TestFaults:
         [requests] = [state for state in store.view(3).signals if state.signal == "requests"]
         assert sum(map(float, requests.samples.values())) == 15
 
-    async def test_gauges_of_the_dead_are_told_as_missing(self) -> None:
+    async def test_gauges_of_dead_processes_are_unavailable(self) -> None:
         text = gauges("1", num_requests_running=1) + gauges("2", num_requests_running=2)
         assert "empty the folder" in gap(await look(answers(text)), "sequences_active").fix

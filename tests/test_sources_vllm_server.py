@@ -70,7 +70,7 @@ def rejections(**counts: int) -> str:
     return "# TYPE vllm:admission_rejections_total counter\n" + "".join(lines)
 
 
-async def test_every_signal_is_told_or_explained() -> None:
+async def test_every_signal_is_reported_or_explained() -> None:
     snapshot = await look(answers())
     found = said(snapshot)
     assert found.keys() - COMPANIONS == set(MAIN_SIGNALS)
@@ -102,7 +102,7 @@ async def test_engines_are_added_but_never_their_utilization() -> None:
     assert value(found["ttft"]) == Distribution((0.5, inf), (3, 10), 3)
 
 
-async def test_the_client_that_left_and_the_full_queue() -> None:
+async def test_disconnects_and_rejections_have_outcomes() -> None:
     metrics = engines("counter", "request_success_total", 2, labels='finished_reason="abort",')
     metrics += rejections(max_num_queued_reqs=3, new_word=4)
     found = said(await look(answers(metrics)), "chat")
@@ -131,7 +131,7 @@ async def test_several_models() -> None:
     assert value(said(snapshot, "other")["sequences_active"]) == 5
 
 
-async def test_an_outage_keeps_the_models_and_asks_for_patience() -> None:
+async def test_outage_keeps_the_models() -> None:
     async with fake_server(answers()) as fake, VllmSource(fake.url) as source:
         await source.snapshot(0)
         fake.answers["/metrics"] = status(500)
@@ -148,7 +148,7 @@ async def test_what_is_not_vllm(body: str) -> None:
     assert snapshot.models == ()
 
 
-async def test_nothing_there() -> None:
+async def test_unreachable_server_is_an_error() -> None:
     async with fake_server({}) as fake:
         url = fake.url
     async with VllmSource(url) as source:
@@ -179,7 +179,7 @@ samples = st.tuples(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(samples, max_size=20))
-def test_whatever_an_exposition_says_nothing_unusable_comes_out(
+def test_any_exposition_gives_valid_measurements(
     found: list[tuple[str, str, dict[str, str], float]],
 ) -> None:
     families: dict[str, ParsedFamily] = {}
@@ -196,7 +196,7 @@ def test_whatever_an_exposition_says_nothing_unusable_comes_out(
             assert all(0 <= n < inf for n in ([sample] if single else [*sample.counts, sample.sum]))
 
 
-async def test_a_histogram_with_a_negative_edge_is_left_out() -> None:
+async def test_histogram_with_a_negative_boundary_is_left_out() -> None:
     name = "time_to_first_token_seconds"
     buckets = "".join(
         f'vllm:{name}_bucket{{engine="0",le="{edge}",model_name="chat"}} 1\n'
@@ -295,7 +295,7 @@ class TestEngines:
         assert tokens == requests == [4300, 4400, 4500, 4570]
         assert seconds == pytest.approx([430, 440, 450, 457])
 
-    async def test_an_engine_that_is_gone_keeps_its_part(self) -> None:
+    async def test_removed_engine_keeps_its_counts(self) -> None:
         server = answers()
         told = []
         async with fake_server(server) as fake, VllmSource(fake.url) as source:
@@ -326,13 +326,13 @@ class TestCache:
         }
 
     @pytest.mark.parametrize("blocks", ["None", "", "-1", "1e9", "9" * 400])
-    async def test_a_number_of_blocks_that_is_none(self, blocks: str) -> None:
+    async def test_invalid_number_of_blocks_is_ignored(self, blocks: str) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 0.5)
         found = said(await look(answers(usage + self.CONFIG.replace("1000", blocks))), "chat")
         assert isinstance(found["kv_blocks_max"], Missing)
         assert value(found["kv_utilization"]) == 0.5
 
-    async def test_of_several_models_nobody_knows_whose_blocks_they_are(self) -> None:
+    async def test_blocks_of_several_models_are_unavailable(self) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 0.5)
         two = usage + usage.replace("chat", "other").partition("\n")[2] + self.CONFIG
         assert isinstance(said(await look(answers(two)), "chat")["kv_blocks_max"], Missing)
@@ -344,7 +344,7 @@ class TestCache:
         assert told.reason == "vLLM reports a KV-cache utilization of 1e+09, more than 1"
 
 
-async def test_a_series_that_stands_there_twice_is_reported_and_counts_once() -> None:
+async def test_duplicate_series_is_reported_and_counted_once() -> None:
     twice = engines("counter", "generation_tokens_total", 5) + series("generation_tokens_total", 7)
     snapshot = await look(answers(twice))
     assert value(said(snapshot, "chat")["output_tokens"]) == 5
@@ -354,7 +354,7 @@ async def test_a_series_that_stands_there_twice_is_reported_and_counts_once() ->
     assert 'vllm:generation_tokens_total{engine="0",model_name="chat"}' in str(problem)
 
 
-async def test_of_too_many_models_the_first_are_looked_at() -> None:
+async def test_models_above_the_limit_are_left_out() -> None:
     many = "# TYPE vllm:num_requests_running gauge\n" + "".join(
         f'vllm:num_requests_running{{model_name="m{number:05}"}} 1\n' for number in range(40_000)
     )
@@ -414,7 +414,7 @@ class TestLoraAdapters:
         assert refused.fix == "set --api-server-count 1"
 
     @pytest.mark.parametrize("updated", ["NaN", "-1", "+Inf"])
-    async def test_a_time_that_is_none_is_left_out(self, updated: str) -> None:
+    async def test_invalid_time_is_left_out(self, updated: str) -> None:
         found = said(await look(answers(lora("sql").replace("1795213791.5", updated))), "chat")
         assert isinstance(found["lora_adapters"], Missing)
 

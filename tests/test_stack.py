@@ -12,7 +12,7 @@ from lab.process import ServerError
 from lab.stack import locked_folder
 
 
-def test_the_folder_is_made_anew_each_time(tmp_path: Path) -> None:
+def test_folder_is_recreated_each_time(tmp_path: Path) -> None:
     folder = tmp_path / "out/run"
     with locked_folder(folder):
         (folder / "prometheus/data").mkdir(parents=True)
@@ -23,14 +23,14 @@ def test_the_folder_is_made_anew_each_time(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
-def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_folder_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     with pytest.raises(ServerError, match="is not from an earlier demo"), locked_folder(tmp_path):
         pass
     assert (tmp_path / "precious").exists()
 
 
-def test_a_second_demo_leaves_the_first_ones_folder_alone(tmp_path: Path) -> None:
+def test_second_demo_does_not_touch_the_folder_of_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     code = (
         "import sys; from pathlib import Path; from lab.stack import locked_folder\n"

@@ -80,7 +80,7 @@ def test_each_signal_is_shown_with_value_method_and_quality() -> None:
     assert shown["Active sequences"][3] == "exact"
 
 
-def test_tenants_are_added_up_for_people_and_told_apart_for_tools() -> None:
+def test_tenants_are_summed_on_the_page_and_separate_in_json() -> None:
     def labels(tenant: str) -> Labels:
         return (("outcome", "ok"), ("phase", "complete"), ("tenant", tenant))
 
@@ -119,7 +119,7 @@ def test_sources_objectives_and_excluded_models_are_shown() -> None:
     )
 
 
-def test_amounts_are_written_for_people() -> None:
+def test_amounts_are_readable() -> None:
     shown = rows(
         status_html(
             status(
@@ -163,7 +163,7 @@ def test_zeros_are_left_out_and_no_outcome_is_written_twice() -> None:
     )
 
 
-def test_what_a_server_says_is_text_and_never_markup() -> None:
+def test_text_of_servers_is_escaped() -> None:
     shown = view(
         measured("requests", {(("outcome", EVIL), ("reason", EVIL)): 1.0}, model=EVIL, recent=EVIL),
         unavailable("itl", EVIL, EVIL, model=EVIL),
@@ -183,7 +183,7 @@ def test_what_a_server_says_is_text_and_never_markup() -> None:
     assert EVIL in "".join(evil.titles)
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_its_policy_lets_only_itself_run() -> None:
+def test_page_loads_nothing_external_and_has_a_content_security_policy() -> None:
     page = StatusPageParser(status_html(status(busy())))
     for kind, parts in (("script", page.scripts), ("style", page.styles)):
         [part] = parts
@@ -195,14 +195,14 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_policy_lets_only_itself_r
     assert all(link and link.startswith("/") for link in links)
 
 
-def test_reasons_stand_at_the_top() -> None:
+def test_reasons_are_at_the_top() -> None:
     down = SourceState("triton", False, None, None, "refused", {}, None)
     html = status_html(status(view(sources=(down,), models=())))
     assert '<strong class="bad">not ready</strong>' in html
     assert "source triton has not been scraped yet: refused" in html
 
 
-def test_json_says_the_same() -> None:
+def test_json_has_the_same_content() -> None:
     document = json.loads(status_json(status(busy())))
     assert {key: document[key] for key in ("tokenslo", "time", "ready")} == {
         "tokenslo": "1.2.3",
@@ -251,7 +251,7 @@ def test_readiness_json_names_every_layer() -> None:
     }
 
 
-def test_a_model_of_which_only_signals_are_left_is_shown() -> None:
+def test_model_with_only_unavailable_signals_is_shown() -> None:
     html = status_html(status(view(unavailable("itl", "gone"), models=())))
     assert "Inter-token latency" in rows(html)
     assert any(title.startswith("llama") for title in StatusPageParser(html).titles)

@@ -154,7 +154,7 @@ llm_tenant_streams_total{model="llama",outcome="ok",phase="complete",tenant="acm
     }
 
 
-def test_thresholds_are_exact_edges() -> None:
+def test_thresholds_are_bucket_boundaries() -> None:
     recorder = StreamRecorder({"itl": (0.0625,)})
     play(recorder, stream(), *chunks(100.0, 100.0625, 100.5), ended(102.0))
     lines = text(recorder, buckets=True).splitlines()
@@ -214,7 +214,7 @@ llm_partial_response_tokens_total{model="llama",version=""} 2.0
     )
 
 
-def test_a_client_that_only_closed_its_half_got_everything() -> None:
+def test_half_closed_client_is_no_disconnect() -> None:
     plain, half = StreamRecorder({}), StreamRecorder({})
     events = (*chunks(100.5, 101.0), *chunks(103.0, 103.5, tokens=2))
     for position in range(len(events) + 1):
@@ -265,7 +265,7 @@ def test_outcomes_and_phases(outcome: str) -> None:
     assert spread(recorder, "ttft") == (1, 1.0)
 
 
-def test_counters_of_what_may_go_wrong_are_there_before_it_does() -> None:
+def test_failure_counters_start_at_zero() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(), *chunks(101.0), ended(102.0))
     told = {measurement.signal: measurement.samples for measurement in measurements(recorder)}
@@ -365,7 +365,7 @@ def test_lossy_streams_are_forgotten_and_counted_for_their_tap() -> None:
     assert spread(recorder, "max_gap") == (0, 0)
 
 
-def test_our_own_probe_is_in_nothing() -> None:
+def test_probe_is_in_no_metric() -> None:
     recorder = StreamRecorder({}, probe="tokenslo-probe")
     mine = stream(request_id="tokenslo-probe", prompt=5)
     play(recorder, mine, *chunks(101.0), ("closing", 102.0), ended(103.0, "error", "500"))
@@ -377,7 +377,7 @@ def test_our_own_probe_is_in_nothing() -> None:
 @pytest.mark.parametrize(
     ("expected", "model"), [(["llama"] * 2, "llama"), (["llama", "mistral"], "other")]
 )
-def test_a_request_without_a_model_is_for_the_only_one(expected: list[str], model: str) -> None:
+def test_request_without_a_model_is_for_the_only_model(expected: list[str], model: str) -> None:
     recorder = StreamRecorder({}, expected=expected)
     play(recorder, stream(model="", endpoint="sglang_generate"), *chunks(101.0), ended(102.0))
     requests = [one for one in measurements(recorder) if one.signal == "requests"]
@@ -388,7 +388,7 @@ def test_a_request_without_a_model_is_for_the_only_one(expected: list[str], mode
 # What the server says of tokens
 
 
-def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_them() -> None:
+def test_tokens_are_an_estimate_after_a_request_without_usage() -> None:
     recorder = StreamRecorder({})
     told = {"counted": True, "output_tokens": 12, "input_tokens": 7}
     play(recorder, stream(**told), *chunks(101.0, 102.0, tokens=1), ended(103.0))
@@ -427,7 +427,7 @@ def test_tokens_are_an_estimate_from_the_first_request_on_that_does_not_tell_the
         (100, chunks(*(100 + number * 0.04 for number in range(50))), 1.96 / 99, "wire_chunks"),
     ],
 )
-def test_time_per_token_is_exact_where_the_tokens_of_the_first_chunk_are_known(
+def test_time_per_token_is_exact_with_tokens_per_chunk(
     output: int, events: Iterable[tuple[Any, ...]], tpot: float, method: str
 ) -> None:
     recorder = StreamRecorder({}, [GoodputObjective("chat/good", "", {"tpot": 1.0})])
@@ -502,7 +502,7 @@ def test_with_continuous_usage_a_disconnected_stream_has_its_count() -> None:
     assert methods(recorder, "output_tokens") == methods(recorder, "partial_tokens") == {"wire"}
 
 
-def test_of_several_choices_only_the_sum_of_tokens_is_known() -> None:
+def test_tokens_of_several_choices_are_a_sum() -> None:
     recorder = StreamRecorder({})
     one = stream(choices=2, counted=True, output_tokens=8)
     play(recorder, one, *chunks(101.0, 102.0, tokens=4), ended(103.0))
@@ -552,7 +552,7 @@ def test_a_retry_comes_soon_and_perhaps_before_the_server_has_noticed() -> None:
     assert value(recorder, "suspected_retries") == 1
 
 
-def test_who_only_closed_its_half_has_not_failed_and_no_prompt_is_no_prompt() -> None:
+def test_half_closed_clients_and_empty_prompts_are_no_retries() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     play(recorder, stream(prompt=9), ("closing", 101.0), ended(102.0))
     play(recorder, stream(prompt=9, arrived=103.0))
@@ -672,7 +672,7 @@ def test_goodput_is_an_estimate_once_tokens_had_to_be() -> None:
         assert methods(recorder, "goodput") == expected
 
 
-def test_goals_are_read_from_slo_files_in_their_order() -> None:
+def test_goodput_objectives_are_in_file_order() -> None:
     clauses = {"tpot": Decimal("0.06"), "ttft": Decimal("0.8")}
     objective = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
     other = Objective("first", "ttft", Decimal("0.95"), Decimal("0.8"))
@@ -719,7 +719,7 @@ def test_events_before_the_confirmation_of_a_model_are_counted() -> None:
     assert value(recorder, "requests", outcome="rejected") == 1
 
 
-def test_many_invented_names_push_out_one_another_only() -> None:
+def test_invented_names_evict_only_each_other() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(model="real"), *chunks(101.0), ended(102.0))
     waiting = play(recorder, stream(model="waiting"))
@@ -747,7 +747,7 @@ def test_models_that_no_one_listed_share_one_budget_of_series() -> None:
     assert unanswered.skips == {"models": 3}
 
 
-def test_models_that_are_expected_have_room_whatever_a_server_lets_pass() -> None:
+def test_expected_models_are_tracked_despite_invented_names() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     for number in range(MAX_MODELS):
         play(recorder, stream(model=f"m{number}"), *chunks(101.0), ended(102.0))
@@ -813,7 +813,7 @@ def series_of(recorder: StreamRecorder) -> int:
     )
 
 
-def test_a_survey_has_only_the_models_that_changed() -> None:
+def test_snapshot_has_only_the_models_that_changed() -> None:
     recorder = StreamRecorder({}, expected=["a", "b"])
 
     def changed() -> list[str]:
@@ -829,7 +829,7 @@ def test_a_survey_has_only_the_models_that_changed() -> None:
     assert changed() == []
 
 
-def test_models_that_are_expected_need_no_proof_but_their_versions_do() -> None:
+def test_expected_models_need_no_confirmation_but_versions_do() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
     play(recorder, stream(), ended(101.0, "rejected", "503"))
     play(recorder, stream(version="77"), ended(101.0, "invalid", "404"))
@@ -896,7 +896,7 @@ def test_what_was_reported_without_a_version_stays_so() -> None:
     assert value(recorder, "requests") == 2
 
 
-def test_reasons_are_few_and_plain() -> None:
+def test_reasons_are_bounded() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(), *chunks(101.0), ended(102.0, "error", "DEADLINE_EXCEEDED"))
     play(recorder, stream(), ended(102.0, "error", 'x"}\n'))
@@ -909,7 +909,7 @@ def test_reasons_are_few_and_plain() -> None:
     assert len(measurement.samples) == MAX_REASONS + 1
 
 
-def test_tenants_are_few_and_an_invalid_request_takes_no_lasting_place() -> None:
+def test_tenants_are_bounded_and_invalid_requests_occupy_none() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(tenant="acme"), *chunks(101.0), ended(102.0))
     play(recorder, stream(tenant="guest"), ended(102.0, "invalid", "401"))
@@ -937,7 +937,7 @@ ENDS = st.lists(
 
 @given(EVENTS, ENDS, st.lists(st.tuples(st.booleans(), st.booleans()), min_size=6, max_size=6))
 @settings(max_examples=120, deadline=None)
-def test_whatever_happens_nothing_is_lost_or_counted_twice(
+def test_any_events_are_counted_exactly_once(
     events: list[tuple[int, str, int]],
     ends: list[tuple[str, str, bool]],
     kinds: list[tuple[bool, bool]],

@@ -208,7 +208,7 @@ async def settled(one: TapSource, tap: str) -> None:
     await until(is_so)
 
 
-async def test_streams_are_told_from_0_on_with_what_is_missing(upstream: Upstream) -> None:
+async def test_streams_are_counted_from_zero_with_unavailable_signals(upstream: Upstream) -> None:
     async with source(upstream, tenant_header="x-tenant") as (one, port):
         born = await one.snapshot(0.0)
         assert {(one.model, one.version) for one in born.measurements} == {("chat", "")}
@@ -277,7 +277,7 @@ async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upst
         assert await is_counted()
 
 
-async def test_beside_other_sources_it_leaves_to_them_what_they_know(upstream: Upstream) -> None:
+async def test_tap_beside_other_sources_leaves_engine_signals_to_them(upstream: Upstream) -> None:
     async with TapSource(
         TapProcess(TapSettings([tap(upstream)], expected=["chat"])), alone=False
     ) as one:
@@ -365,7 +365,7 @@ async def test_a_process_that_is_killed_is_started_again(
     ]
 
 
-async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Upstream) -> None:
+async def test_stopped_process_times_out_and_then_reports_everything(upstream: Upstream) -> None:
     async with TapSource(
         TapProcess(TapSettings([tap(upstream)], expected=["chat"])), timeout=0.2
     ) as one:
@@ -384,7 +384,7 @@ async def test_one_that_is_held_up_is_late_and_then_tells_the_truth(upstream: Up
         )
 
 
-async def test_signals_of_a_terminal_are_for_the_sidecar(upstream: Upstream) -> None:
+async def test_terminal_signals_do_not_end_the_tap_process(upstream: Upstream) -> None:
     async with source(upstream) as (one, port):
         child = await child_of(os.getpid())
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -409,7 +409,7 @@ async def test_signals_of_a_terminal_are_for_the_sidecar(upstream: Upstream) -> 
         ),
     ],
 )
-async def test_taps_that_cannot_be_had(given: TapSettings, expected: str) -> None:
+async def test_taps_that_cannot_start_are_one_problem(given: TapSettings, expected: str) -> None:
     process = TapProcess(given)
     with pytest.raises(InvalidFile) as failed:
         await process.start()
@@ -417,7 +417,7 @@ async def test_taps_that_cannot_be_had(given: TapSettings, expected: str) -> Non
     assert re.fullmatch(expected, str(problem))
 
 
-async def test_no_log_level_shows_what_clients_prove_themselves_by(
+async def test_credentials_are_logged_at_no_level(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     nowhere = TapSettings(["proxy=127.0.0.1:0=127.0.0.1:1"], log_level="debug")
@@ -433,7 +433,7 @@ async def test_no_log_level_shows_what_clients_prove_themselves_by(
     assert "hush" not in log
 
 
-async def test_a_process_that_does_not_start_is_one_problem(
+async def test_process_that_does_not_start_is_one_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(taps_process, "MODULE", "exporter.taps.tap")
@@ -507,7 +507,7 @@ async def get(url: str) -> str:
         return await answer.text()
 
 
-async def test_it_lets_streams_end_and_serves_metrics_meanwhile(upstream: Upstream) -> None:
+async def test_draining_sidecar_finishes_streams_and_serves_metrics(upstream: Upstream) -> None:
     upstream.go.clear()
     async with sidecar(upstream) as (process, url, port):
         child = await child_of(process.pid)
@@ -530,7 +530,7 @@ async def test_it_lets_streams_end_and_serves_metrics_meanwhile(upstream: Upstre
         assert "level=error" not in errors.decode()
 
 
-async def test_who_asks_twice_does_not_wait(upstream: Upstream) -> None:
+async def test_second_signal_ends_the_drain(upstream: Upstream) -> None:
     upstream.go.clear()
     async with sidecar(upstream) as (process, _, port):
         child = await child_of(process.pid)
@@ -561,7 +561,7 @@ async def test_streams_outlive_a_sidecar_that_is_killed(upstream: Upstream) -> N
         await until(lambda: gone(child))
 
 
-async def test_a_port_that_is_taken_is_one_line_and_exit_code_2(upstream: Upstream) -> None:
+async def test_port_in_use_is_one_line_and_exit_code_2(upstream: Upstream) -> None:
     taken = f"proxy=127.0.0.1:{upstream.port}=127.0.0.1:1"
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -660,7 +660,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
             assert told == expected[state.signal], state.signal
 
 
-async def test_what_has_no_version_on_the_wire_is_the_only_one_that_triton_has() -> None:
+async def test_missing_version_is_the_only_one_of_triton() -> None:
     process, store = Recorded(), Store(stale_after=1e9)
     one = TapSource(process, alone=False)  # type: ignore[arg-type]
     seen = Stream("generate_stream", "chat", streaming=True, arrived=1.0)
@@ -714,13 +714,13 @@ READING = st.builds(
 
 
 @given(st.lists(READING, min_size=1))
-def test_readings_arrive_as_they_were_sent(measurements: list[Measurement]) -> None:
+def test_measurements_survive_a_round_trip(measurements: list[Measurement]) -> None:
     line = measurements_line(measurements)
     assert line.index(b"\n") == len(line) - 1
     assert read_measurements(json.loads(line)) == tuple(measurements)
 
 
-def test_settings_arrive_as_they_were_sent() -> None:
+def test_settings_survive_a_round_trip() -> None:
     given = TapSettings(
         ["capture=lo:8000"],
         tenant_header="x-tenant",

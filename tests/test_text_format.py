@@ -67,7 +67,7 @@ class FamilyCollector(Collector):
 
 @settings(max_examples=40)
 @given(st.lists(families(), max_size=3))
-def test_the_text_is_prometheus_clients(shown: list[MetricFamily]) -> None:
+def test_text_equals_that_of_prometheus_client(shown: list[MetricFamily]) -> None:
     writer = TextWriter()
     for _ in range(2):
         assert writer.render(shown, openmetrics=False) == prometheus_text.generate_latest(

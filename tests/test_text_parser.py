@@ -179,7 +179,7 @@ def test_cached_labels_are_bounded() -> None:
         assert once < 9_000 * 1_000
 
 
-def test_lines_of_unwanted_families_are_not_looked_into() -> None:
+def test_lines_of_unwanted_families_are_not_parsed() -> None:
     body = b"# TYPE a gauge\na{broken 1\na what\n# TYPE b gauge\nb 2\n"
     assert read(body, ["b"])["b"].samples == [("b", {}, 2.0)]
     with pytest.raises(ExpositionError):
@@ -275,7 +275,7 @@ def test_garbage_is_refused_though_nothing_in_it_is_wanted(wanted: set[str] | No
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_agreement_on_captures(path: Path) -> None:
+def test_captures_are_read_as_by_prometheus_client(path: Path) -> None:
     body = path.read_bytes()
     families = read(body)
     assert families
@@ -353,7 +353,9 @@ def body_of(lines: list[str], end: str = "\n") -> bytes:
 
 @patient
 @given(families_of_lines(), st.sampled_from(["\n", "\r\n", " \n", "\n\n"]))
-def test_agreement_on_generated_text(families: list[tuple[list[str], list[str]]], end: str) -> None:
+def test_generated_text_is_read_as_by_prometheus_client(
+    families: list[tuple[list[str], list[str]]], end: str
+) -> None:
     body = body_of([line for family in families for part in family for line in part], end)
     assert in_their_terms(read(body)) == theirs(body)
 
@@ -376,7 +378,7 @@ def test_scattering_changes_nothing_but_the_order(
 
 @patient
 @given(families_of_lines(), st.data())
-def test_asking_for_some_is_asking_for_all_and_choosing(
+def test_wanted_families_equal_a_selection_of_all(
     families: list[tuple[list[str], list[str]]], data: st.DataObject
 ) -> None:
     body = body_of([line for family in families for part in family for line in part])
@@ -426,7 +428,7 @@ def registries(draw: st.DrawFn) -> CollectorRegistry:
 
 @patient
 @given(registries())
-def test_agreement_on_what_prometheus_client_writes(registry: CollectorRegistry) -> None:
+def test_output_of_prometheus_client_is_read_back(registry: CollectorRegistry) -> None:
     body = prometheus_client.generate_latest(registry)
     assert in_their_terms(read(body)) == theirs(body)
 
@@ -489,13 +491,13 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 @patient
 @given(mutations())
-def test_mutations_are_refused_or_agreed_on(body: bytes) -> None:
+def test_mutations_are_refused_or_read_as_by_prometheus_client(body: bytes) -> None:
     agrees_or_refuses(body)
 
 
 @patient
 @given(st.binary(max_size=60) | st.text('ab_1 \n\t"{}\\,=#\r', max_size=60).map(str.encode))
-def test_any_bytes_are_refused_or_agreed_on(body: bytes) -> None:
+def test_any_bytes_are_refused_or_read_as_by_prometheus_client(body: bytes) -> None:
     agrees_or_refuses(body)
     with suppress(ExpositionError):
         assert read(body, {"absent"}) == {}

@@ -53,7 +53,7 @@ def judged(
     }
 
 
-def test_slices_begin_at_zero_and_are_judged_when_they_end() -> None:
+def test_slices_start_at_zero_and_are_evaluated_when_they_end() -> None:
     looks = [(30.0, view(requests(0, 0)))]
     assert judged(looks) == {"good": 0, "bad": 0}
     looks += [(60.5, view(requests(90, 9))), (119.0, view(requests(99, 9)))]
@@ -85,18 +85,18 @@ def test_latency_objectives_read_the_events_of_their_threshold() -> None:
         ([0.0, 60.0, 3.0, 61.0], 0),  # the clock was set back
     ],
 )
-def test_slices_not_seen_as_a_whole_are_not_judged(looks: list[float], slices: int) -> None:
+def test_partially_observed_slices_are_not_evaluated(looks: list[float], slices: int) -> None:
     counts = judged([(at, view(requests(0, n))) for n, at in enumerate(looks)])
     assert counts == {"good": 0, "bad": slices}
 
 
-def test_slices_with_unavailable_signals_are_not_judged() -> None:
+def test_slices_with_unavailable_signals_are_not_evaluated() -> None:
     gone = view(unavailable("requests", "no metrics"))
     shown = [view(requests(1, 0)), view(requests(1, 5)), gone, view(requests(1, 9))]
     assert judged((60.0 * n, one) for n, one in enumerate(shown)) == {"good": 0, "bad": 0}
 
 
-def test_other_models_and_groups_are_not_judged() -> None:
+def test_other_models_and_groups_are_not_evaluated() -> None:
     looks = [(60.0 * n, view(requests(0, n))) for n in range(4)]
     for asked in (
         replace(AVAILABILITY, selector={"model": "mistral"}),

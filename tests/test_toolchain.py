@@ -125,7 +125,7 @@ def fails_to_report(text: str) -> None:
     raise AssertionError(text)
 
 
-def test_a_program_on_path_is_taken(cache: Path, tmp_path: Path) -> None:
+def test_program_on_path_is_used(cache: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "promtool", "")
     tool(tmp_path / "bin", "prometheus-alertmanager", "")
     assert toolchain.program("promtool", fails_to_report) == tmp_path / "bin/promtool"
@@ -229,7 +229,7 @@ def test_a_missing_program_is_unpacked_from_debian(apt: Path, cache: Path) -> No
     assert not list(cache.rglob("*.deb"))
 
 
-def test_only_the_machines_own_debian_mirrors_are_asked(apt: Path, cache: Path) -> None:
+def test_only_the_machines_own_debian_mirrors_are_used(apt: Path, cache: Path) -> None:
     toolchain.program("prometheus", silent)
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     signed = f" signed-by={keyring}" if Path(keyring).exists() else ""
@@ -253,7 +253,7 @@ def test_only_the_machines_own_debian_mirrors_are_asked(apt: Path, cache: Path) 
     ]
 
 
-def test_what_is_installed_is_not_touched_again(apt: Path) -> None:
+def test_installed_program_is_not_installed_again(apt: Path) -> None:
     first = toolchain.program("prometheus", silent)
     asked = apt.read_text()
     assert toolchain.program("prometheus", fails_to_report) == first
@@ -272,7 +272,7 @@ def test_promtool_is_found_in_whichever_package_has_it(apt: Path, cache: Path) -
     )
 
 
-def test_what_only_a_newer_release_has_comes_from_that_one(
+def test_program_of_a_newer_release_comes_from_that_release(
     apt: Path, cache: Path, tmp_path: Path
 ) -> None:
     tool(tmp_path / "bin", "victoria-metrics", "")  # the machine's own, too old
@@ -290,7 +290,7 @@ def test_what_only_a_newer_release_has_comes_from_that_one(
     assert not (cache / "apt").exists()
 
 
-def test_a_program_of_a_named_release_is_taken_whatever_the_machine_has(
+def test_program_of_a_named_release_is_installed_beside_another_version(
     apt: Path, cache: Path, tmp_path: Path
 ) -> None:
     tool(tmp_path / "bin", "promtool", "")
@@ -315,7 +315,7 @@ def test_a_release_that_still_changes_may_lack_a_program(cache: Path, tmp_path: 
         toolchain.program("promtool@trixie", silent)
 
 
-def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
+def test_debian_release_is_unavailable_on_ubuntu(
     apt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ubuntu = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
@@ -326,7 +326,7 @@ def test_a_release_of_debian_is_not_to_be_had_on_ubuntu(
         toolchain.program("victoria-metrics", silent)
 
 
-def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
+def test_failing_download_shows_the_tools_output_and_removes_its_files(
     cache: Path, tmp_path: Path
 ) -> None:
     script = "echo 'Err:1 http://mirror.example bookworm'\necho 'E: no route' >&2\nexit 100\n"
@@ -341,13 +341,13 @@ def test_a_failing_download_shows_what_the_tool_said_and_leaves_nothing(
     assert not list(cache.glob("debian-*/prometheus*/**/*"))
 
 
-def test_a_tool_that_is_not_there_is_named(apt: Path, tmp_path: Path) -> None:
+def test_missing_tool_is_named(apt: Path, tmp_path: Path) -> None:
     (tmp_path / "bin/dpkg").unlink()
     with pytest.raises(InstallError, match="dpkg is not on PATH"):
         toolchain.program("prometheus", silent)
 
 
-def test_a_failing_pip_shows_what_it_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_pip_shows_its_output(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     said: list[str] = []
@@ -382,7 +382,7 @@ def test_two_processes_install_once(cache: Path) -> None:
     assert [file.name for file in (cache / "thing").iterdir()] == ["done"]
 
 
-def test_a_killed_installation_is_started_anew(cache: Path) -> None:
+def test_killed_installation_starts_over(cache: Path) -> None:
     script = """
         import time
         from lab import toolchain
@@ -466,7 +466,7 @@ def test_triton_is_refused_for_pythons_it_has_no_numpy_for(
         triton.install(fails_to_report)
 
 
-def test_the_cache_is_in_the_checkout_unless_told_otherwise(
+def test_cache_is_in_the_checkout_by_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TOKENSLO_CACHE", raising=False)
@@ -488,7 +488,7 @@ USERS = """
 """
 
 
-def test_tests_of_parts_that_cannot_be_had_are_named_at_the_end(
+def test_skipped_tests_of_missing_programs_are_listed(
     cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "fedora"})
@@ -498,14 +498,14 @@ def test_tests_of_parts_that_cannot_be_had_are_named_at_the_end(
     result.assert_outcomes(passed=1, skipped=2)
     report = result.stdout.str().partition("tests not run: this platform cannot have")[2]
     why = "cannot run here: fedora is not Debian; install it yourself and put"
-    name = "test_tests_of_parts_that_cannot_be_had_are_named_at_the_end.py"
+    name = "test_skipped_tests_of_missing_programs_are_listed.py"
     assert report.splitlines()[1:3] == [
         f"{name}::test_rules: promtool {why} promtool on PATH",
         f"{name}::test_demo: prometheus {why} prometheus on PATH",
     ]
 
 
-def test_parts_that_can_be_had_and_fail_are_errors(
+def test_failing_installations_are_errors(
     cache: Path, tmp_path: Path, pytester: pytest.Pytester
 ) -> None:
     tool(tmp_path / "bin", "apt-get", "echo 'E: no route'\nexit 100\n")

@@ -154,20 +154,20 @@ def test_a_stream_without_a_word_has_no_first_response() -> None:
 
 
 @pytest.mark.parametrize("scenario", ["http_left", "grpc_left"])
-def test_a_stream_whose_client_left_looks_like_one_that_ended_there(scenario: str) -> None:
+def test_disconnected_stream_has_the_times_of_a_complete_one(scenario: str) -> None:
     (request,) = joined(spans_of(scenario))
     assert 1 <= len(request.timing.gaps) <= 4
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_both_encodings_say_the_same(scenario: str) -> None:
+def test_both_encodings_give_the_same_spans(scenario: str) -> None:
     for body in bodies(scenario):
         assert otlp_protobuf.decode(as_protobuf(body)) == otlp_json.decode(body)
 
 
 @pytest.mark.parametrize("scenario", ["http_probe", "ensemble_probe"])
 @pytest.mark.parametrize("order", [1, -1])
-def test_requests_of_our_own_are_left_out_and_not_missed(scenario: str, order: int) -> None:
+def test_probes_are_left_out_and_not_counted_as_lost(scenario: str, order: int) -> None:
     spans = spans_of(scenario)[::order]
     assert any(span.probe for span in spans)
     joiner = SpanJoiner()
@@ -176,7 +176,7 @@ def test_requests_of_our_own_are_left_out_and_not_missed(scenario: str, order: i
     assert joiner.lost == 0
 
 
-def test_the_same_request_under_another_id_is_given() -> None:
+def test_the_same_request_under_another_id_is_reported() -> None:
     for name in ("http_probe", "ensemble_probe"):
         others = [replace(span, probe=False) for span in spans_of(name)]
         assert len(joined(others)) == 1
@@ -211,7 +211,7 @@ def test_a_stream_of_which_nothing_was_sent_has_no_times() -> None:
 
 
 @pytest.mark.parametrize("received", [-120_000.0, -9e9, 5.0])
-def test_an_arrival_that_cannot_be_is_the_start_of_the_span(received: float) -> None:
+def test_invalid_arrival_falls_back_to_the_start_of_the_span(received: float) -> None:
     found = timing(root(("HTTP_RECV_START", received), *http(50)[1:]))
     assert found is not None
     assert found.first == 0.05
@@ -235,7 +235,7 @@ def test_events_may_come_in_any_order() -> None:
         root(),
     ],
 )
-def test_times_that_contradict_each_other_are_lost(span: Span) -> None:
+def test_contradicting_times_are_counted_as_lost(span: Span) -> None:
     joiner = SpanJoiner()
     assert joined([model(), span], joiner) == []
     assert joiner.lost == 1
@@ -276,7 +276,7 @@ def test_times_add_up(front_end: Any, at: list[float], shuffled: random.Random) 
     st.permutations([0, 1, 2, 3, 4, 5]),
     st.lists(st.integers(0, 5), max_size=6),
 )
-def test_each_request_is_told_once_in_whatever_order_its_spans_come(
+def test_each_request_is_reported_once_in_any_span_order(
     order: Sequence[int], again: Sequence[int]
 ) -> None:
     parts = [
@@ -301,11 +301,11 @@ def test_an_export_that_is_sent_again_is_not_counted_again() -> None:
     assert joiner.lost == 0
 
 
-def test_a_span_under_the_request_of_someone_else_waits_for_its_own() -> None:
+def test_model_span_waits_for_its_own_request() -> None:
     assert joined([model(1), root(*http(10), number=2)]) == []
 
 
-def test_halves_that_never_come_are_given_up_and_counted() -> None:
+def test_missing_halves_expire_and_are_counted() -> None:
     joiner = SpanJoiner(SpanJoinLimits(model_wait=100, root_wait=10))
     joiner.add(model(1), 0.0)
     joiner.add(root(*http(10), number=2), 0.0)
@@ -430,13 +430,13 @@ def test_a_malformed_span_is_rejected_in_protobuf_too(fields: dict[str, object])
         bodies("http")[0][:-1],
     ],
 )
-def test_what_is_no_export_request_is_malformed(body: bytes) -> None:
+def test_invalid_json_export_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedExportError):
         otlp_json.decode(body)
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"hello", as_protobuf(bodies("http")[0])[:-1]])
-def test_what_is_no_protobuf_is_malformed(body: bytes) -> None:
+def test_invalid_protobuf_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedExportError):
         otlp_protobuf.decode(body)
 
@@ -489,7 +489,7 @@ def test_a_small_protobuf_export_of_many_parts_is_too_large(body: bytes) -> None
         otlp_protobuf.decode(body)
 
 
-def test_exports_of_fewer_parts_are_taken() -> None:
+def test_exports_within_the_limit_are_accepted() -> None:
     half = spans.MOST_PARTS // 2
     assert otlp_json.decode(b'{"resourceSpans":[' + b"{}," * half + b"{}]}").rejected == 0
     assert otlp_protobuf.decode(b"\x0a\x00" * half).rejected == 0
@@ -499,7 +499,7 @@ def test_an_empty_export_is_none() -> None:
     assert otlp_json.decode(b"{}") == otlp_protobuf.decode(b"")
 
 
-def test_nothing_is_kept_but_names_and_times() -> None:
+def test_only_names_and_times_are_kept() -> None:
     secret = {"key": "gen_ai.prompt", "value": {"stringValue": "SECRET"}}
     event = {"name": "SECRET", "timeUnixNano": "5", "attributes": [secret]}
     request_id = {"key": "triton.request_id", "value": {"stringValue": "SECRET"}}
@@ -530,7 +530,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 @patient
 @given(st.data())
-def test_any_value_anywhere_is_taken_or_rejected(data: st.DataObject) -> None:
+def test_any_value_is_accepted_or_rejected(data: st.DataObject) -> None:
     document = copy.deepcopy(json.loads(bodies("http")[0]))
     found = places(document)
     for index in data.draw(st.sets(st.integers(0, len(found) - 1), min_size=1, max_size=3)):
@@ -545,7 +545,7 @@ def test_any_value_anywhere_is_taken_or_rejected(data: st.DataObject) -> None:
 
 @patient
 @given(st.data())
-def test_any_damage_to_protobuf_is_taken_or_refused(data: st.DataObject) -> None:
+def test_any_damaged_protobuf_is_accepted_or_refused(data: st.DataObject) -> None:
     body = bytearray(as_protobuf(bodies("http")[0]))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -558,7 +558,7 @@ def test_any_damage_to_protobuf_is_taken_or_refused(data: st.DataObject) -> None
 
 @patient
 @given(st.binary(max_size=200))
-def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused(body: bytes) -> None:
     for decode in (otlp_json.decode, otlp_protobuf.decode):
         try:
             decode(body)

@@ -142,7 +142,7 @@ def test_a_stream_goes_out_as_the_engine_generates(tmp_path: Path) -> None:
     assert start < end < time.monotonic() < start + 60
 
 
-def test_an_answer_in_one_piece_has_its_metrics_in_its_headers(tmp_path: Path) -> None:
+def test_unary_response_has_its_metrics_in_its_headers(tmp_path: Path) -> None:
     output = tmp_path / "perf"
     settings = ServeSettings(perf_metrics_output_dir=str(output))
     with serving(tmp_path / "server", settings) as client:
@@ -178,7 +178,7 @@ def test_an_answer_in_one_piece_has_its_metrics_in_its_headers(tmp_path: Path) -
     assert list(timing.values()) == sorted(timing.values())
 
 
-def test_what_is_refused_and_what_fails(tmp_path: Path) -> None:
+def test_refusals_and_failures_have_their_status(tmp_path: Path) -> None:
     with serving(tmp_path, ServeSettings()) as client:
         refused = client.post("/v1/completions", prompt="a", max_tokens="many")
         too_long = client.post("/v1/completions", prompt="a", max_tokens=1_000_000)
@@ -208,7 +208,7 @@ def test_what_is_refused_and_what_fails(tmp_path: Path) -> None:
     assert not [name for name in samples if name[0] == "trtllm_request_success_total"]
 
 
-def test_a_client_that_leaves_is_noticed_late_and_a_stream_leaves_no_sample(
+def test_disconnect_is_noticed_late_and_a_stream_has_no_sample(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, ServeSettings()) as client:
@@ -496,7 +496,7 @@ def test_truth_is_what_clients_measure(tmp_path: Path, protocol: Any) -> None:
     assert later["gap_quantiles"] == {}
 
 
-def test_a_burst_is_one_gap_of_several_tokens(tmp_path: Path) -> None:
+def test_burst_is_one_gap_of_several_tokens(tmp_path: Path) -> None:
     engine = replace(QUICK, draft_tokens=3, acceptance=1.0)
     with serving(tmp_path, ServeSettings(), engine) as client:
         _, _, text = client.post("/v1/completions", prompt="a", max_tokens=10, stream=True)
@@ -510,7 +510,7 @@ def test_a_burst_is_one_gap_of_several_tokens(tmp_path: Path) -> None:
     assert truth["token_quantiles"]["max"] == pytest.approx(tokens[-1])
 
 
-def test_clients_of_the_load_fail_and_leave_here_too(tmp_path: Path) -> None:
+def test_load_clients_fail_and_disconnect(tmp_path: Path) -> None:
     mixed = replace(
         LOAD, seconds=1.5, failing=0.2, invalid=0.2, disconnect_mid_stream=0.2, max_tokens=(20, 40)
     )
@@ -543,9 +543,7 @@ def test_clients_of_the_load_fail_and_leave_here_too(tmp_path: Path) -> None:
     ),
     st.builds(EngineSettings, jitter=st.floats(0, 1), chunked_context=st.booleans()),
 )
-def test_flags_make_the_settings_they_are_made_of(
-    settings: ServeSettings, engine: EngineSettings
-) -> None:
+def test_flags_survive_a_round_trip(settings: ServeSettings, engine: EngineSettings) -> None:
     arguments = ["--port=81", *write_flags(settings), *write_flags(engine)]
     assert read_flags(arguments) == (81, settings, engine)
 
@@ -558,7 +556,7 @@ def test_flags_make_the_settings_they_are_made_of(
         ("--iteration-interval=0", "must be at least 1"),
     ],
 )
-def test_impossible_flags_are_refused(
+def test_invalid_flags_are_refused(
     argument: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -128,13 +128,13 @@ def test_usage_comes_last_and_without_choices(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("api", "tokens"), [(CHAT, [0, 1, 3, 4]), (COMPLETIONS, [1, 3, 4])])
-def test_continuous_usage_tells_the_tokens_of_every_chunk(api: Api, tokens: list[int]) -> None:
+def test_continuous_usage_has_the_tokens_of_every_chunk(api: Api, tokens: list[int]) -> None:
     found = chunks(stream(api, 1, 2, 1, stream_options={"continuous_usage_stats": True}))
     assert [chunk["usage"]["completion_tokens"] for chunk in found] == tokens
     assert {chunk["usage"]["total_tokens"] for chunk in found} == {3 + n for n in tokens}
 
 
-def test_tokens_that_came_together_leave_together() -> None:
+def test_tokens_of_one_step_share_a_chunk() -> None:
     found = chunks(stream(COMPLETIONS, 1, 3, 2))
     assert texts(found) == ["token0 ", "token1 token2 token3 ", "token4 token5 "]
     pace = [chunk["choices"][0]["avg_decoded_tokens_per_iter"] for chunk in found]
@@ -159,7 +159,7 @@ def test_text_that_is_withheld_at_the_end_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("api", [CHAT, COMPLETIONS])
-def test_a_whole_answer_has_all_the_text(api: Api) -> None:
+def test_unary_response_has_all_the_text(api: Api) -> None:
     answer = CompletionWriter(api, read(api, body(api, stream=False)), ServeSettings(model="m"))
     assert b"".join(map(answer.handle, events(1, 2))) == b""
     whole = answer.whole()
@@ -171,7 +171,7 @@ def test_a_whole_answer_has_all_the_text(api: Api) -> None:
     assert whole["usage"]["completion_tokens"] == 3
 
 
-def test_a_model_that_stops_says_so() -> None:
+def test_model_that_stops_has_finish_reason_stop() -> None:
     ask = read(CHAT, body(CHAT, stop_after=2))
     assert (ask.max_tokens, ask.stops) == (2, True)
     last = chunks(stream(CHAT, 1, 1, stop_after=2))[-1]
@@ -179,7 +179,7 @@ def test_a_model_that_stops_says_so() -> None:
     assert not read(CHAT, body(CHAT, stop_after=10)).stops
 
 
-def test_a_prompt_is_words_or_token_ids() -> None:
+def test_prompt_is_text_or_token_ids() -> None:
     assert read(COMPLETIONS, body(COMPLETIONS)).prompt == ("a", "b", "c")
     assert read(COMPLETIONS, body(COMPLETIONS, prompt=[5, 6])).prompt == (5, 6)
     messages = [{"role": "system", "content": "x y"}, {"role": "user", "content": "z"}]
@@ -201,7 +201,7 @@ def test_a_prompt_is_words_or_token_ids() -> None:
         (COMPLETIONS, body(COMPLETIONS, prompt=["a"]), "prompt: "),
     ],
 )
-def test_what_does_not_fit_the_api_is_refused(api: Api, wrong: bytes, message: str) -> None:
+def test_invalid_requests_are_refused(api: Api, wrong: bytes, message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         read(api, wrong)
 

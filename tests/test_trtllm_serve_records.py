@@ -190,7 +190,7 @@ def test_a_record_of_the_pytorch_executor() -> None:
     }
 
 
-def test_what_later_pytorch_adds() -> None:
+def test_keys_added_by_later_pytorch_releases() -> None:
     found = of_one(NEW)
     assert [set(record) for record in found] == [CPP_KEYS | NEW_KEYS] * 3
     last = found[-1]
@@ -223,7 +223,7 @@ def test_what_later_pytorch_adds() -> None:
 # Latency and time
 
 
-def test_the_cpp_executor_tells_the_latency_of_the_batch_before_and_zero_at_the_end() -> None:
+def test_cpp_latency_is_that_of_the_batch_before_and_zero_at_the_end() -> None:
     found = of_one(CPP)
     assert column(found, "iterLatencyMS") == pytest.approx([0, PREFILL, DECODE, 0])
     assert column(found, "numActiveRequests") == [1, 1, 1, 0]
@@ -231,7 +231,7 @@ def test_the_cpp_executor_tells_the_latency_of_the_batch_before_and_zero_at_the_
     assert column(found, "timestamp") == [local(t) for t in (1.0, 1.022, 1.043, 1.064)]
 
 
-def test_without_overlap_the_latency_is_the_own_one_and_the_wait_for_requests() -> None:
+def test_without_overlap_latency_is_that_of_the_batch_and_the_wait() -> None:
     found = of_one(replace(NEW, overlap=False))
     latencies = [1000 + PREFILL, DECODE, DECODE]
     assert column(found, "iterLatencyMS") == pytest.approx(latencies)
@@ -243,7 +243,7 @@ def test_without_overlap_the_latency_is_the_own_one_and_the_wait_for_requests() 
 
 
 @pytest.mark.parametrize("serve", [OLD, NEW])
-def test_with_overlap_the_latency_is_that_of_two_batches_and_the_time_one_early(
+def test_with_overlap_latency_spans_two_batches_and_time_is_one_early(
     serve: ServeSettings,
 ) -> None:
     found = of_one(serve)
@@ -287,7 +287,7 @@ def durations(serve: ServeSettings, found: list[Json]) -> list[float | None]:
 
 @pytest.mark.parametrize("serve", [CPP, OLD, replace(OLD, overlap=False), NEW])
 @given(undisturbed)
-def test_the_true_gaps_can_be_had_from_the_records(
+def test_true_gaps_can_be_derived_from_the_records(
     serve: ServeSettings, workload: list[Arrival]
 ) -> None:
     """Every decoding request of a batch waited for its token as long as the batch took."""
@@ -311,7 +311,7 @@ def test_the_true_gaps_can_be_had_from_the_records(
 
 
 @given(settings, workloads)
-def test_nothing_is_lost_and_nothing_is_told_twice(
+def test_records_count_everything_exactly_once(
     engine: EngineSettings, workload: list[Arrival]
 ) -> None:
     trace = run(engine, workload)
@@ -340,7 +340,7 @@ def test_nothing_is_lost_and_nothing_is_told_twice(
 
 
 @given(settings, workloads, st.integers(1, 4))
-def test_the_rows_of_the_ranks_are_together_what_one_rank_would_tell(
+def test_rows_of_all_ranks_add_up_to_those_of_one(
     engine: EngineSettings, workload: list[Arrival], ranks: int
 ) -> None:
     trace = run(engine, workload)
@@ -374,7 +374,7 @@ def test_the_rows_of_the_ranks_are_together_what_one_rank_would_tell(
 
 
 @given(settings, workloads, st.integers(2, 4))
-def test_of_every_nth_iteration_only_new_and_completed_requests_are_told_in_full(
+def test_sampled_records_have_all_new_and_completed_requests(
     engine: EngineSettings, workload: list[Arrival], interval: int
 ) -> None:
     trace = run(engine, workload)
@@ -399,7 +399,7 @@ def test_blocks_of_the_host_count_as_used() -> None:
     assert column(found, "kvCacheStats", "freeNumBlocks") == [11, 10, 10, 12]
 
 
-def test_the_second_kv_cache_manager_tells_nothing_of_blocks() -> None:
+def test_second_kv_cache_manager_reports_no_blocks() -> None:
     found = of_one(replace(NEW, kv_manager_v2=True))
     for record in found:
         assert set(record["kvCacheStats"].values()) == {0}
@@ -425,7 +425,7 @@ def test_the_deltas_of_the_kv_cache_add_up_to_its_counters(
             assert deltas[window]["iterGenAllocBlocks"] <= allocated
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match=r"schema 'x' is none of tensorrt, pytorch-1.2, pytorch"):
         ServeSettings(schema="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"attention_dp_ranks needs the schema pytorch-1\.4"):

@@ -67,7 +67,7 @@ def reset(connection: socket.socket) -> None:
         connection.recv(1)
 
 
-def test_an_answer_is_the_same_however_it_is_split() -> None:
+def test_response_is_the_same_in_any_segmentation() -> None:
     whole = HEAD + chunk({"a": 1}) + chunk(b"[DONE]") + END
     for size in range(1, len(whole) + 1):
         answer = Answer()
@@ -91,7 +91,7 @@ def test_an_answer_is_the_same_however_it_is_split() -> None:
         ([b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}"], ("rejected", "503", 0, 0)),
     ],
 )  # fmt: skip
-def test_what_a_client_makes_of_an_answer(
+def test_client_result_of_each_response(
     steps: list[bytes], expected: tuple[str, str, int, int]
 ) -> None:
     with server(*steps) as port:
@@ -109,7 +109,7 @@ def test_what_a_client_makes_of_an_answer(
         ("reset early", reset, 0),
     ],
 )
-def test_how_clients_leave(
+def test_client_disconnects_are_recorded(
     manner: Manner, left: Callable[[socket.socket], None], tokens: int
 ) -> None:
     with server(HEAD + chat("a") * tokens, left) as port:
@@ -121,7 +121,7 @@ def test_how_clients_leave(
     )
 
 
-def test_a_server_may_go_on_after_a_client_has_closed_its_half() -> None:
+def test_server_may_respond_after_a_half_close() -> None:
     with server(HEAD + chat("a"), hung_up, chat("b"), END) as port:
         seen = HttpStreamClient(
             port, HttpClientRequest("chat", "m", 9, "half-close", after=1)
@@ -134,7 +134,7 @@ def test_a_server_may_go_on_after_a_client_has_closed_its_half() -> None:
     assert (seen.outcome, seen.tokens, seen.late) == ("disconnected", 1, 1)
 
 
-def test_what_counters_must_be() -> None:
+def test_expected_counters_of_client_results() -> None:
     every = [
         Seen("m", "end", sent=1.0, arrivals=[1.5, 1.75], tokens=2, outcome="ok", reason="STOP"),
         Seen("m", "close", sent=1.0, arrivals=[2.0], tokens=1, outcome="disconnected"),

@@ -103,7 +103,7 @@ async def test_a_whole_response_by_the_openai_client(port: int) -> None:
 
 
 @on_loop("uvloop")
-async def test_a_client_that_leaves_a_stream_of_responses(port: int) -> None:
+async def test_disconnected_stream_of_responses(port: int) -> None:
     async with tapped(port) as (url, log):
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         async with client:

@@ -30,12 +30,12 @@ def run(*files):
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_example_is_right():
+def test_example_is_valid():
     example = Path(__file__).parent.parent / "examples" / "chat" / "slo.yaml"
     assert run(str(example)) == (0, "ok: chat: 6 objectives\n", "")
 
 
-def test_every_file_is_checked_whatever_is_wrong_with_the_others(folder):
+def test_every_file_is_checked_despite_errors_in_others(folder):
     (folder / "a.yaml").write_text(GOOD.format(service="a"))
     (folder / "b.yaml").write_text(GOOD.format(service="B") + "onwer: me\n")
     (folder / "c.json").write_text('{"apiVersion": "tokenslo/v1", "service": "c"}')
@@ -107,7 +107,7 @@ def test_standard_input_and_folders_are_checked(folder):
     assert run("slos")[:2] == (0, "ok: a: 1 objective\nok: b: 1 objective\n")
 
 
-def test_without_a_file_there_is_nothing_to_say():
+def test_no_file_is_a_usage_error():
     code, out, err = run()
     assert (code, out) == (2, "")
     assert "Missing argument 'FILE...'" in err

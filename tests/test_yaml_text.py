@@ -41,7 +41,7 @@ def test_a_mapping_on_one_line_is_read_back(value):
     assert yaml.safe_load(line) == {"labels": value}
 
 
-def test_a_comment_stands_before_its_item():
+def test_comment_is_before_its_item():
     assert block([Commented("one\ntwo", {"a": "x", "b": [{"c": "y"}]})], "  ") == [
         "  # one two",
         "  - a: x",

@@ -408,7 +408,7 @@ STORIES = (
 )
 
 
-def test_every_cause_has_a_story_and_something_alike() -> None:
+def test_every_cause_has_a_scenario_and_a_similar_one() -> None:
     causes = {alert.name for alert in CAUSE_ALERTS}
     assert causes == {cause for cause, _ in HAPPENS.values()}
     assert causes == {cause for cause, _ in ALIKE.values()}
@@ -430,7 +430,7 @@ def played(story: CauseScenario) -> dict[str, object]:
     }
 
 
-def test_causes_are_named_and_nothing_that_only_looks_alike(promtool: Path, tmp_path: Path) -> None:
+def test_cause_alerts_fire_in_their_scenarios_only(promtool: Path, tmp_path: Path) -> None:
     """All in one run, as most of a story's time is what promtool takes to begin."""
     by_rules: dict[tuple[str, str], list[CauseScenario]] = {}
     for story in stories():
@@ -482,7 +482,7 @@ def routed(amtool: Path, tmp_path: Path) -> Callable[..., str]:
     return receiver
 
 
-def test_causes_go_where_tickets_go(routed: Callable[..., str]) -> None:
+def test_causes_are_routed_like_tickets(routed: Callable[..., str]) -> None:
     here, elsewhere = ({"model": model, "namespace": "prod"} for model in ("llama", "qwen"))
     assert routed(cause="RetryStorm", severity="info", **here) == "chat-ticket"
     assert routed(cause="DecodeStuck", severity="critical", **here) == "chat-page"

@@ -131,7 +131,7 @@ def test_prometheus_evaluates_every_rule_without_error(demo: Stack) -> None:
     assert unhealthy == []
 
 
-def test_the_signals_agree_with_what_the_clients_saw(demo: Stack) -> None:
+def test_signals_agree_with_client_measurements(demo: Stack) -> None:
     """Tokens and first tokens are counted on both sides of the wire."""
     assert demo.prometheus
     before = demo.load.summary()
@@ -144,7 +144,7 @@ def test_the_signals_agree_with_what_the_clients_saw(demo: Stack) -> None:
     assert end.value - start.value == pytest.approx(seen, rel=0.5)
 
 
-def test_every_request_that_ended_is_judged_for_goodput(demo: Stack) -> None:
+def test_every_ended_request_has_a_goodput_result(demo: Stack) -> None:
     assert demo.prometheus
     before = demo.load.summary().outcomes["ok"]
     judged = f"sum({SIGNALS['goodput'].metric})"
@@ -154,7 +154,7 @@ def test_every_request_that_ended_is_judged_for_goodput(demo: Stack) -> None:
     )
 
 
-def test_ctrl_c_stops_everything_and_sums_up(tmp_path: Path) -> None:
+def test_ctrl_c_stops_all_processes_and_prints_a_summary(tmp_path: Path) -> None:
     with started(tmp_path, "--no-prometheus") as process:
         assert process.stdout
         name, url = next(filter(None, map(str.split, process.stdout)))[-2:]
@@ -169,7 +169,7 @@ def test_ctrl_c_stops_everything_and_sums_up(tmp_path: Path) -> None:
     assert children(tmp_path) == []
 
 
-def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
+def test_killed_demo_stops_its_servers(tmp_path: Path) -> None:
     with started(tmp_path, "--no-prometheus") as process:
         wait_for(tmp_path / "run/sidecar.log", "metrics http://")
         process.kill()
@@ -177,7 +177,7 @@ def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
     wait_until(lambda: not children(tmp_path), 30)
 
 
-def test_in_a_pipe_the_addresses_and_the_summary_are_printed(tmp_path: Path) -> None:
+def test_piped_output_has_addresses_and_summary(tmp_path: Path) -> None:
     with started(tmp_path, "--for", "5s", "--no-prometheus") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
@@ -225,7 +225,7 @@ def children(output: Path) -> list[str]:
     return found
 
 
-def test_a_folder_called_run_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_run_folder_is_not_touched(tmp_path: Path) -> None:
     kept = tmp_path / "run/precious.txt"
     kept.parent.mkdir()
     kept.write_text("mine")

@@ -104,7 +104,7 @@ CASES = {
 }
 
 
-def test_the_error_ratios_are_theirs(promtool: Path, tmp_path: Path) -> None:
+def test_error_ratios_equal_those_of_the_tools(promtool: Path, tmp_path: Path) -> None:
     checks = []
     for number, (case, (text, theirs)) in enumerate(CASES.items()):
         called = f"shop{number}"

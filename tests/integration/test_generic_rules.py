@@ -87,7 +87,7 @@ def test_objectives_that_differ_on_one_metric_pass_their_own_tests(run: Run) -> 
         ),
     ],
 )
-def test_what_is_left_of_alerts_passes_its_own_tests(run: Run, disable: list[str]) -> None:
+def test_partial_alerts_pass_their_own_tests(run: Run, disable: list[str]) -> None:
     alerting = Overrides(disable=frozenset(disable))
     plan = generic_plan(generic_objective("bad-counter", alerting=alerting))
     for command in (
@@ -135,7 +135,7 @@ def test_a_known_share_of_errors_is_measured(story: Story, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "seen"), [("bad-counter", 40), ("good-counter", 20),
                                             ("bad-rate", 20)])  # fmt: skip
-def test_only_counters_can_tell_what_a_series_is_born_with(
+def test_only_counters_include_the_first_value_of_a_series(
     story: Story, name: str, seen: int
 ) -> None:
     """It comes with 20 errors and gets 20 more: only a counter of bad ones sees the first ones."""
@@ -169,7 +169,7 @@ def test_without_a_good_one_all_are_bad(story: Story) -> None:
     story("good-rate", {ERROR: "0+30x40"}, ("20m", BAD, [1]), ("20m", RATIO, [1]))
 
 
-def test_moments_without_a_number_are_not_averaged(story: Story) -> None:
+def test_nan_samples_are_not_averaged(story: Story) -> None:
     """Ten minutes at 0.2 bad, then ten that are not a number: those are as if they were not."""
     story(
         "average",
@@ -179,24 +179,24 @@ def test_moments_without_a_number_are_not_averaged(story: Story) -> None:
     )
 
 
-def test_every_series_of_a_ratio_counts_alike(story: Story) -> None:
+def test_every_series_of_a_ratio_has_equal_weight(story: Story) -> None:
     series = {'satisfaction{c="a"}': "1x40", 'satisfaction{c="b"}': "0.5x40"}
     story("average", series, ("20m", RATIO, [0.25]))
 
 
-def test_a_weight_makes_busy_hours_count(story: Story) -> None:
+def test_weight_favours_busy_hours(story: Story) -> None:
     """A tenth of 9 a second, then all of 1 a second: 1.9 of 10."""
     series = {"errors:ratio": "0.1x60 1x59", "requests:rate5m": "9x60 1x59"}
     story("weighted", series, ("1h", RATIO, [0.19]))
 
 
-def test_a_weight_of_nothing_is_no_number_to_worry_about(story: Story) -> None:
+def test_zero_weight_has_no_ratio(story: Story) -> None:
     series = {"errors:ratio": NAN, "requests:rate5m": "0+0x40"}
     story("weighted", series, ("20m", BAD, [0]), ("20m", TOTAL, [0]), ("20m", RATIO, []))
 
 
 @pytest.mark.parametrize("name", ["up", "depth"])
-def test_a_gauge_is_bad_while_it_is_0(story: Story, name: str) -> None:
+def test_gauge_is_bad_while_it_is_0(story: Story, name: str) -> None:
     series = {'up{job="shop"}': "1x60 0+0x19 1x40", "queue_depth": "1x60 9x19 4x40"}
     story(name, series, ("1h", RATIO, [0.16]))
 

@@ -54,7 +54,7 @@ ENDED = 'llm_requests_total{model="llama",namespace="prod",signal="ttft"'
 
 
 @pytest.mark.parametrize("counts_in_flight", [True, False])
-def test_the_generated_test_of_a_hang_notices_rules_without_requests_in_flight(
+def test_generated_hang_test_fails_on_rules_without_active_requests(
     run: Callable[..., subprocess.CompletedProcess[str]], counts_in_flight: bool
 ) -> None:
     plan = example(objective("ttft", "0.99"), objective("availability", "0.99"))

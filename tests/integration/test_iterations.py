@@ -80,7 +80,7 @@ def itl(snapshot: Snapshot) -> Distribution:
 
 
 @pytest.mark.parametrize("release", SERVERS)
-async def test_every_form_of_the_endpoint_gives_the_true_itl(
+async def test_every_release_gives_the_true_itl(
     release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with trtllm_server.start(tmp_path, SERVERS[release], ENGINE) as server:
@@ -109,7 +109,7 @@ async def test_every_form_of_the_endpoint_gives_the_true_itl(
     assert 0.9 * len(truth["gaps"]) <= estimate.count <= len(truth["gaps"])
 
 
-async def test_a_file_of_records_gives_the_same(tmp_path: Path) -> None:
+async def test_file_of_records_gives_the_true_itl(tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     records.touch()
     settings = ServeSettings(iterations_file=str(records))
@@ -129,7 +129,7 @@ async def test_a_file_of_records_gives_the_same(tmp_path: Path) -> None:
     assert snapshot.lost_records == 0
 
 
-async def test_a_second_reader_takes_records_and_both_say_so(tmp_path: Path) -> None:
+async def test_second_reader_causes_loss_that_both_report(tmp_path: Path) -> None:
     with trtllm_server.start(tmp_path, RELEASES["1.4"], ENGINE) as server:
         url = f"http://127.0.0.1:{server.ports[0]}"
         async with (

@@ -120,7 +120,7 @@ def tokens(count: int) -> list[object]:
     return [f"token{index} " for index in range(count)]
 
 
-def test_the_engine_s_times_come_with_the_last_text_if_they_are_asked_for(server: Triton) -> None:
+def test_engine_timing_comes_with_the_last_text_when_requested(server: Triton) -> None:
     with opened(server, return_perf_metrics=True) as response:
         *before, last = events(response)
     names = ["arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns"]
@@ -191,7 +191,7 @@ def test_without_stream_the_whole_text_comes_at_once(server: Triton) -> None:
         assert json.load(response)["text_output"] == "token0 token1 token2 "
 
 
-def test_what_is_published_is_what_the_backends_publish(server: Triton) -> None:
+def test_published_metrics_are_those_of_the_backends(server: Triton) -> None:
     assert published(server, "tensorrt_llm") == CPP
     default = CPP.replace("200.0 400.0 +Inf", "100.0 500.0 2000.0 5000.0 +Inf", 1)
     lines = default.splitlines(keepends=True)
@@ -201,7 +201,7 @@ def test_what_is_published_is_what_the_backends_publish(server: Triton) -> None:
     assert published(server, "silent") == ""
 
 
-def test_gauges_follow_the_engine_and_fall_when_it_runs_empty(server: Triton) -> None:
+def test_gauges_follow_the_engine_and_fall_when_it_is_idle(server: Triton) -> None:
     until(lambda: idle(server))
     with ThreadPoolExecutor() as pool:
         prompts = [f"{name} " * 40 for name in "abc"]
@@ -226,7 +226,7 @@ def test_gauges_follow_the_engine_and_fall_when_it_runs_empty(server: Triton) ->
     assert metrics(server)["nv_trt_llm_general_metrics"] == general
 
 
-def test_the_python_backend_tells_the_time_in_seconds(server: Triton) -> None:
+def test_python_backend_publishes_time_in_seconds(server: Triton) -> None:
     stream(server, "python")
     until(lambda: gauge(server, "general", "timestamp", "python") > 0)
     assert time.time() - 5 < gauge(server, "general", "timestamp", "python") < time.time()
@@ -258,7 +258,7 @@ def test_first_responses_are_timed_in_whole_milliseconds_errors_included(server:
     assert after["bucket 200"] - before["bucket 200"] == 1
 
 
-def test_a_client_that_leaves_frees_its_slot_without_counting_as_an_error(server: Triton) -> None:
+def test_client_disconnect_frees_its_slot_and_is_no_error(server: Triton) -> None:
     until(lambda: idle(server))
     before = metrics(server)
     with opened(server, max_tokens=4000) as response:
@@ -278,7 +278,7 @@ def test_a_client_that_leaves_frees_its_slot_without_counting_as_an_error(server
     assert 2 <= total < 200
 
 
-def test_an_engine_that_ignores_cancels_works_on_for_nobody(server: Triton) -> None:
+def test_engine_that_ignores_cancellation_finishes_the_request(server: Triton) -> None:
     with opened(server, "ignoring", max_tokens=60) as response:
         assert next(events(response))
     time.sleep(5 * REFRESH)
@@ -288,7 +288,7 @@ def test_an_engine_that_ignores_cancels_works_on_for_nobody(server: Triton) -> N
     assert lengths["sum total_output_tokens"] == 60
 
 
-def test_under_memory_pressure_sequences_are_paused_and_finish_all_the_same(
+def test_paused_sequences_finish_after_memory_pressure(
     server: Triton,
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -313,7 +313,7 @@ def test_under_memory_pressure_sequences_are_paused_and_finish_all_the_same(
         ),
     ],
 )
-def test_failures_come_as_error_events_and_are_counted_by_nobody(
+def test_failures_are_error_events_that_no_counter_includes(
     server: Triton, fields: dict[str, object], status: int, seen: list[object]
 ) -> None:
     """The Python backend reports a request when its execute() returns: always a success."""
@@ -338,7 +338,7 @@ def test_frozen_gauges_stay_active_while_tokens_flow_and_after(server: Triton) -
     assert not idle(server, "frozen")
 
 
-def test_the_load_and_the_server_agree(server: Triton) -> None:
+def test_load_and_server_count_the_same(server: Triton) -> None:
     until(lambda: idle(server))
     before = metrics(server)["nv_llm_output_token_len"]
     settings = LoadSettings(

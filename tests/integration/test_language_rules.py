@@ -81,7 +81,7 @@ def requests(outcome: str, each: int, **labels: str) -> dict[str, str]:
     return {f'{metric}{{outcome="{outcome}"{more}}}': f"0+{each}x{STEPS}"}
 
 
-def test_everything_that_the_language_says_passes_its_own_tests(
+def test_every_language_feature_passes_its_own_tests(
     planned: Callable[[str], Plan], run: Run
 ) -> None:
     done = run(planned(FULL))
@@ -152,7 +152,7 @@ RATIO = 'sum(slo:error_ratio:rate30m{slo="up"})'
 HALF = 'sum(slo:error_ratio:rate1h{slo="up"})'
 
 
-def test_slices_judged_by_the_sidecar_count_as_events(
+def test_slices_evaluated_by_the_sidecar_count_as_events(
     planned: Callable[[str], Plan], run: Run
 ) -> None:
     minutes = [step // 2 for step in range(STEPS + 1)]
@@ -185,7 +185,9 @@ def test_slices_without_events_are_good_and_count(planned: Callable[[str], Plan]
     assert done.returncode == 0, done.stdout
 
 
-def test_half_of_the_time_is_half_of_the_slices(planned: Callable[[str], Plan], run: Run) -> None:
+def test_half_of_the_time_bad_is_half_of_the_slices_bad(
+    planned: Callable[[str], Plan], run: Run
+) -> None:
     """Traffic is a hundredth in the bad half, where events would show nearly none bad."""
     series = {
         'llm_requests_total{outcome="ok",version="1"}': "0+1000x60 60000+0x60",
@@ -196,7 +198,9 @@ def test_half_of_the_time_is_half_of_the_slices(planned: Callable[[str], Plan], 
     assert done.returncode == 0, done.stdout
 
 
-def test_the_outage_of_one_tenant_is_that_tenants(planned: Callable[[str], Plan], run: Run) -> None:
+def test_outage_of_one_tenant_affects_only_its_group(
+    planned: Callable[[str], Plan], run: Run
+) -> None:
     objective = "{name: up, indicator: availability, target: 99%, group_by: [tenant]}"
     series = (
         requests("ok", 1000, tenant="large")

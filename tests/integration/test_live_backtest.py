@@ -221,7 +221,7 @@ def _told(label: Matcher) -> bool:
     return label.value != ""
 
 
-def test_what_it_says_fired_is_what_the_rules_fire(
+def test_backtest_fires_the_alerts_that_the_rules_fire(
     url: str,
     slo: str,
     start: int,
@@ -263,9 +263,7 @@ def test_what_it_says_fired_is_what_the_rules_fire(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_groups_that_are_not_told_are_counted(
-    url: str, slo: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_omitted_groups_are_counted(url: str, slo: str, capsys: pytest.CaptureFixture[str]) -> None:
     everything = (slo, "--prometheus", url)
     arguments = (*everything, "--groups", "2")
     every, some = within_a_minute(capsys, everything, arguments)
@@ -336,7 +334,7 @@ def gate(url: str) -> Iterator[tuple[type[Gate], str]]:
         server.shutdown()
 
 
-def test_a_prometheus_behind_a_path_a_password_and_a_header_is_asked_all_the_same(
+def test_prometheus_behind_path_password_and_header_is_queried(
     url: str,
     gate: tuple[type[Gate], str],
     slo: str,
@@ -358,7 +356,7 @@ def test_a_prometheus_behind_a_path_a_password_and_a_header_is_asked_all_the_sam
     assert said.err == f"tokenslo: http://{gate[1]} answered 401 Unauthorized\n"
 
 
-def test_a_question_too_long_for_a_proxy_goes_into_the_body(gate: tuple[type[Gate], str]) -> None:
+def test_long_query_is_sent_in_the_body(gate: tuple[type[Gate], str]) -> None:
     handler, place = gate
     headers = {"X-Scope-OrgID": "team"}
     for terms in (1, 3001):
@@ -367,7 +365,7 @@ def test_a_question_too_long_for_a_proxy_goes_into_the_body(gate: tuple[type[Gat
     assert handler.bodies == 1
 
 
-def test_one_that_fails_half_way_is_one_clear_error(
+def test_failure_during_the_backtest_is_one_error(
     gate: tuple[type[Gate], str], slo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handler, place = gate
@@ -391,7 +389,7 @@ def test_progress_is_shown_on_a_terminal_only(url: str, slo: str) -> None:
     assert len(json.loads(done.stdout)) == 7
 
 
-def test_a_file_of_another_tool_is_tested_as_ours(
+def test_sloth_file_is_backtested_like_ours(
     url: str, slo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sloth.yaml"
@@ -402,7 +400,7 @@ def test_a_file_of_another_tool_is_tested_as_ours(
     assert {firing["tier"] for firing in found["fired"]} == {"page", "ticket"}
 
 
-def test_what_nobody_measured_is_said(
+def test_missing_history_is_reported(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "other.yaml"
@@ -423,7 +421,7 @@ def test_what_nobody_measured_is_said(
         (["--prometheus", "http://x", "--header", "@/nowhere"], "/nowhere cannot be read"),
     ],
 )
-def test_a_prometheus_that_cannot_be_asked_is_one_clear_error(
+def test_unreachable_prometheus_is_one_error(
     slo: str, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(slo, *more) == 2

@@ -79,7 +79,7 @@ async def test_triton_over_grpc(test_triton: Triton) -> None:
     agree(chunk_times(log), [times for stream in seen for times in stream])
 
 
-async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
+async def test_client_disconnect(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[0]) as log:
         await asyncio.to_thread(
             traced_triton.leave_http, test_triton, "streaming", after=0.2, max_tokens=WORDS
@@ -92,7 +92,7 @@ async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
-async def test_the_look_alike_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
+async def test_fake_trtllm_serve_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
     async with capturing(look_alike.ports[0]) as log:
         saw = await Load(look_alike.url, load_of(protocol)).run()
         await ended(log, 40)

@@ -36,7 +36,7 @@ def qualities(text: str, model: str) -> dict[str, tuple[str, str]]:
     return {one["signal"]: (one["quality"], one["method"]) for one in found["signals"]}
 
 
-def test_what_each_kind_of_model_gives(test_triton: Triton) -> None:
+def test_signals_of_each_kind_of_model(test_triton: Triton) -> None:
     code, text, errors = doctor(test_triton.url, test_triton.metrics, "--json")
     assert (code, errors) == (0, "")
     document = json.loads(text)
@@ -77,7 +77,7 @@ def test_the_metrics_port_alone_and_a_port_that_is_not_http(test_triton: Triton)
     assert "answers, but not as a server that is known does over HTTP" in errors
 
 
-def test_records_that_exist_once_are_not_lost_on_the_way(tmp_path: Path) -> None:
+def test_doctor_consumes_no_iteration_records(tmp_path: Path) -> None:
     with trtllm_server.start(tmp_path / "serve", RELEASES["1.0"]) as server:
         request = json.dumps({"model": "tensorrt_llm", "prompt": "a b c", "max_tokens": 9})
         connection = http.client.HTTPConnection("127.0.0.1", server.ports[0], timeout=20)

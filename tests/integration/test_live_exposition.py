@@ -16,7 +16,7 @@ def fetch(url: str, **body: object) -> bytes:
         return bytes(response.read())
 
 
-def test_agreement_on_a_live_server(test_triton: Triton) -> None:
+def test_live_exposition_is_read_as_by_prometheus_client(test_triton: Triton) -> None:
     for model in ("streaming", "vllm_llm", "first_response"):
         url = f"{test_triton.url}/v2/models/{model}/generate_stream"
         fetch(url, text_input="two words", max_tokens=3)

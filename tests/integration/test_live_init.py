@@ -68,7 +68,7 @@ def test_a_triton_with_models_of_every_kind(test_triton: Triton, tmp_path: Path)
     assert (doctor.returncode, doctor.stderr) == (0, ""), doctor.stdout
 
 
-def test_the_look_alike_under_load(tmp_path: Path) -> None:
+def test_fake_trtllm_serve_under_load(tmp_path: Path) -> None:
     with serve.start(tmp_path / "serve", RELEASES["1.4"]) as server:
         complete(server.ports[0], 12)
         text = first_file(tmp_path, server.url)
@@ -102,7 +102,7 @@ def test_a_sidecar_that_watches_the_streams(tmp_path: Path) -> None:
     assert "p95 now about" in text
 
 
-def test_a_file_that_is_there_stays(test_triton: Triton, tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(test_triton: Triton, tmp_path: Path) -> None:
     path = tmp_path / "slo.yaml"
     path.write_text("mine\n")
     done = tokenslo("init", test_triton.url, "-o", str(path))
@@ -113,7 +113,7 @@ def test_a_file_that_is_there_stays(test_triton: Triton, tmp_path: Path) -> None
     assert path.read_text().startswith("# Begun by tokenslo")
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_server_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

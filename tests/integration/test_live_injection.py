@@ -112,7 +112,7 @@ BODY: dict[str, object] = {"text_input": "one two three four", "max_tokens": TOK
 STREAM = "/v2/models/tensorrt_llm/generate_stream"
 
 
-def test_triton_is_asked_and_its_answer_reaches_the_client_as_if_it_were_not(
+def test_triton_reports_timing_and_clients_get_unchanged_responses(
     triton_server: Triton, tmp_path: Path
 ) -> None:
     direct = answer(triton_server.ports[0], STREAM, BODY)[1]
@@ -148,7 +148,7 @@ def test_triton_is_asked_and_its_answer_reaches_the_client_as_if_it_were_not(
         assert method == "wire_stages_sampled"
 
 
-def test_without_it_a_server_is_not_asked(triton_server: Triton, tmp_path: Path) -> None:
+def test_without_injection_requests_are_unchanged(triton_server: Triton, tmp_path: Path) -> None:
     with sidecar(tmp_path, triton_server.ports[0]) as beside:
         for _ in range(3):
             assert "_time_ns" not in answer(beside.proxy, STREAM, BODY)[1]
@@ -160,7 +160,7 @@ def test_without_it_a_server_is_not_asked(triton_server: Triton, tmp_path: Path)
 
 @pytest.mark.parametrize("injecting", [True, False])
 @pytest.mark.parametrize("streaming", [True, False])
-def test_trtllm_serve_tells_its_timing_in_heads_and_events(
+def test_trtllm_serve_reports_timing_in_headers_and_events(
     look_alike: ServerProcess, tmp_path: Path, injecting: bool, streaming: bool
 ) -> None:
     """With the injection for everybody, without it for clients that ask by themselves."""

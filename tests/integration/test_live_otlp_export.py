@@ -136,7 +136,7 @@ def as_pushed(shown: Series, server: Triton) -> Series:
     return pushed
 
 
-def test_the_receiver_has_what_metrics_shows(
+def test_receiver_has_the_series_of_metrics(
     server: Triton, receiver: VictoriaMetrics, tmp_path: Path
 ) -> None:
     with sidecar(server, tmp_path, receiver.otlp, "300ms") as running:
@@ -169,7 +169,7 @@ def test_the_receiver_has_what_metrics_shows(
     } <= names
 
 
-def test_what_came_last_is_sent_when_the_sidecar_stops(
+def test_last_values_are_pushed_at_shutdown(
     server: Triton, receiver: VictoriaMetrics, tmp_path: Path
 ) -> None:
     with sidecar(server, tmp_path, f"{receiver.otlp}/v1/metrics", "1h") as running:
@@ -183,7 +183,7 @@ def test_what_came_last_is_sent_when_the_sidecar_stops(
     _wait(lambda: received(receiver).get(output) == 7)
 
 
-def test_who_sends_is_what_the_standard_variables_say(receiver: VictoriaMetrics) -> None:
+def test_resource_attributes_come_from_standard_variables(receiver: VictoriaMetrics) -> None:
     sent = [one["metric"] for one in receiver.series() if "service_name" in one["metric"]]
     assert sent
     wanted = {key.replace(".", "_"): text for key, text in RESOURCE.items()}

@@ -77,7 +77,7 @@ async def test_triton_over_grpc(test_triton: Triton) -> None:
 
 
 @on_loop("uvloop")
-async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
+async def test_client_disconnect(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
         through = replace(test_triton, ports=ports)
         leave = partial(traced_triton.leave_http, through, "streaming", after=0.2, max_tokens=WORDS)
@@ -87,7 +87,7 @@ async def test_a_client_that_hangs_up(test_triton: Triton) -> None:
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
 @on_loop("uvloop")
-async def test_the_look_alike_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
+async def test_fake_trtllm_serve_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
     async with proxied(look_alike) as (ports, log):
         saw = await Load(f"http://127.0.0.1:{ports[0]}", load_of(protocol)).run()
     agree_with_load(log, saw)
@@ -102,7 +102,7 @@ def _grpc(port: int) -> str:
 
 
 @on_loop("uvloop")
-async def test_requests_to_a_server_that_is_not_there_are_counted() -> None:
+async def test_requests_to_an_unreachable_server_are_counted() -> None:
     log = WireLog()
     tap = ProxyTap(
         ProxySpec("127.0.0.1", 0, "127.0.0.1", 1), partial(observe, log, ObserverSettings()), print

@@ -79,7 +79,7 @@ def ask(server: Triton, tokens: int, model: str = LLM, port: int = 0) -> None:
     connection.close()
 
 
-def test_expected_models_probes_and_the_gateways_gauges(server: Triton, tmp_path: Path) -> None:
+def test_expected_models_probes_and_gateway_gauges(server: Triton, tmp_path: Path) -> None:
     models = ("plain", "pipeline", "vllm_llm", LLM)
     probes = [word for model in models for word in ("--probe", model)]
     tap = f"proxy={HOST}:0={HOST}:{server.ports[0]}"
@@ -109,7 +109,7 @@ def test_expected_models_probes_and_the_gateways_gauges(server: Triton, tmp_path
     assert f'tokenslo_ready{{layer="decode",model="{LLM}",source="",version="1"}} 1.0' in text
 
 
-def test_a_model_that_is_not_there(server: Triton, tmp_path: Path) -> None:
+def test_missing_expected_model_is_not_ready(server: Triton, tmp_path: Path) -> None:
     arguments = ("--expect-model", "mistral", "--expect-model", "plain:2")
     with sidecar(server, tmp_path, *arguments) as running:
         reasons = {
@@ -123,7 +123,7 @@ def test_a_model_that_is_not_there(server: Triton, tmp_path: Path) -> None:
         assert get(running.ports[0], "/healthz")[0] == 200
 
 
-def test_an_engine_that_hangs_is_not_ready_until_it_goes_on(server: Triton, tmp_path: Path) -> None:
+def test_hung_engine_is_not_ready_until_it_resumes(server: Triton, tmp_path: Path) -> None:
     # No request may come while the process of the model is stopped: this Triton would crash.
     with sidecar(server, tmp_path, "--stuck-after", "2s") as running:
         ask(server, 5)
@@ -159,7 +159,7 @@ def test_an_engine_that_hangs_is_not_ready_until_it_goes_on(server: Triton, tmp_
         pytest.param("capture", "streaming", marks=pytest.mark.long),
     ],
 )
-def test_streams_at_a_tap_show_a_hang_whatever_the_engine_reports(
+def test_streams_at_a_tap_reveal_a_hang(
     server: Triton, tmp_path: Path, tap: str, model: str
 ) -> None:
     # The engine is at work before the sidecar starts, so its gauges were never seen idle, and

@@ -90,7 +90,7 @@ def nearly(told: Distribution, seen: list[float], tolerance: float) -> None:
     assert abs(told.sum / told.count - sum(seen) / len(seen)) < tolerance
 
 
-async def test_what_clients_saw_is_what_the_traces_tell(
+async def test_traces_agree_with_client_measurements(
     triton: Callable[..., Triton], tmp_path: Path
 ) -> None:
     passed_on: list[bytes] = []
@@ -156,7 +156,9 @@ async def test_what_clients_saw_is_what_the_traces_tell(
         assert spans == 3 * (STREAMS + 4 + 1 + 3) - 1 + 2 * 2
 
 
-async def test_a_sample_is_told_to_be_one(triton: Callable[..., Triton], tmp_path: Path) -> None:
+async def test_sampled_traces_are_marked_as_a_sample(
+    triton: Callable[..., Triton], tmp_path: Path
+) -> None:
     async with (
         TracesSource(ANY) as placeholder,
         serving(triton, tmp_path, placeholder.url, rate=3) as server,

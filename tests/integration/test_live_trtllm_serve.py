@@ -127,7 +127,7 @@ async def test_finish_reasons_and_engine_histograms(release: str, tmp_path: Path
     assert ttft.sum == pytest.approx(sum(spans(ended, "ttft")), abs=1e-5)
 
 
-async def test_a_stream_left_by_its_client_is_in_no_count_and_others_are_cancelled(
+async def test_disconnected_stream_is_not_counted_and_unary_request_is_cancelled(
     tmp_path: Path,
 ) -> None:
     settings = RELEASES["1.2"]
@@ -150,7 +150,7 @@ async def test_a_stream_left_by_its_client_is_in_no_count_and_others_are_cancell
     assert sum(value for value in samples.values() if isinstance(value, float)) == 1
 
 
-async def test_a_competing_reader_is_noticed(tmp_path: Path) -> None:
+async def test_competing_reader_is_detected(tmp_path: Path) -> None:
     with start(tmp_path / "server", RELEASES["1.2"], ENGINE) as server:
         async with TrtllmServeSource(server.url) as source, TrtllmServeSource(server.url) as other:
             await source.snapshot(0)
@@ -184,7 +184,7 @@ async def test_gauges_of_a_dead_worker_are_left_out(tmp_path: Path) -> None:
     assert most.samples == {(): float(series[0].rpartition(" ")[2])}
 
 
-async def test_the_oldest_release_is_explained(tmp_path: Path) -> None:
+async def test_release_1_0_is_explained(tmp_path: Path) -> None:
     with start(tmp_path / "server", RELEASES["1.0"], ENGINE) as server:
         async with TrtllmServeSource(server.url) as source:
             snapshot = await source.snapshot(0)

@@ -84,7 +84,7 @@ def still(each: str, steps: int = 60) -> str:
 
 
 @pytest.mark.parametrize(("which", "each"), [(OLD, EXPONENTIAL), (NEW, EXPONENTIAL), (NEW, CUSTOM)])
-def test_the_share_of_slow_ones_is_exact(check: Callable[..., None], which: str, each: str) -> None:
+def test_share_of_slow_requests_is_exact(check: Callable[..., None], which: str, each: str) -> None:
     check(
         which,
         NATIVE,
@@ -141,7 +141,7 @@ def test_latencies_of_the_sidecar_are_counted_alike() -> None:
 
 
 @pytest.mark.parametrize("which", [OLD, NEW])
-def test_a_histogram_that_is_not_there_is_missed(check: Callable[..., None], which: str) -> None:
+def test_missing_histogram_fires_metric_absent(check: Callable[..., None], which: str) -> None:
     """As where Prometheus still stores a classic one."""
     classic = LATENCY.replace("{", '_bucket{le="0.4",')
     check(which, NATIVE, {classic: "0+1x100"}, ("20m", RATIO, None), ("30m", ABSENT, 1))
@@ -209,7 +209,7 @@ def test_dashboard_and_runbooks_read_no_classic_buckets() -> None:
 
 
 @pytest.mark.parametrize(("which", "each"), [(OLD, EXPONENTIAL), (NEW, CUSTOM)])
-def test_what_dashboard_and_runbooks_ask_has_answers(
+def test_queries_of_dashboard_and_runbooks_return_data(
     check: Callable[..., None], which: str, each: str
 ) -> None:
     """Every question that is about histograms alone; and what some of them must be."""

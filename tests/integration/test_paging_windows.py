@@ -52,7 +52,7 @@ def conditions(tool: Tool) -> list[tuple[str, BurnRateCondition]]:
 
 
 @pytest.mark.parametrize("story", HARD, ids=lambda story: story.name)
-def test_windows_are_those_that_prometheus_records(
+def test_computed_windows_equal_recorded_ones(
     prometheus: Start, tmp_path: Path, story: TrafficScenario
 ) -> None:
     traffic = play(story, HISTORY, families=[REQUESTS])

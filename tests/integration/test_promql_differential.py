@@ -159,7 +159,7 @@ def is_refused_here(text: str) -> bool:
 
 
 @pytest.mark.needs(NEWEST)
-def test_it_reads_what_prometheus_reads_and_refuses_the_rest(
+def test_parser_accepts_exactly_what_prometheus_accepts(
     part: Callable[[str], Path], tmp_path: Path
 ) -> None:
     texts = queries(seed=20, many=2000)

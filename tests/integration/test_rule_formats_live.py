@@ -68,7 +68,7 @@ def test_rules_pass_their_tests_on_every_release_they_are_for(
     run(promtool, "test", "rules", "chat.test.yaml", cwd=folder)
 
 
-def test_rules_for_release_3_are_no_file_for_those_before(part: Install, tmp_path: Path) -> None:
+def test_rules_for_release_3_are_refused_by_earlier_releases(part: Install, tmp_path: Path) -> None:
     folder = write(tmp_path, Options(min_prometheus="3"))
     command = [part("promtool@trixie"), "check", "rules", "chat.rules.yaml"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ def test_rules_for_release_3_are_no_file_for_those_before(part: Install, tmp_pat
     assert "labels" in done.stderr
 
 
-def test_vmalert_takes_the_rules(part: Install, tmp_path: Path) -> None:
+def test_vmalert_accepts_the_rules(part: Install, tmp_path: Path) -> None:
     vmalert = part("vmalert")
     for folder, options in (("plain", Options()), ("lifted", Options(min_prometheus="3"))):
         (tmp_path / folder).mkdir()
@@ -112,7 +112,7 @@ def alertmanager_yml(tmp_path: Path) -> Path:
     return file
 
 
-def test_alertmanager_takes_routes_and_inhibition(amtool: Path, alertmanager_yml: Path) -> None:
+def test_alertmanager_accepts_routes_and_inhibition(amtool: Path, alertmanager_yml: Path) -> None:
     said = run(amtool, "check-config", alertmanager_yml, cwd=alertmanager_yml.parent)
     inhibitions = yaml.safe_load(alertmanager_yml.read_text())["inhibit_rules"]
     assert f"{len(inhibitions)} inhibit rules" in said
@@ -130,7 +130,7 @@ def alerts_of(folder: Path) -> list[dict[str, str]]:
     ]
 
 
-def test_pages_and_tickets_go_to_different_people(amtool: Path, alertmanager_yml: Path) -> None:
+def test_pages_and_tickets_have_different_receivers(amtool: Path, alertmanager_yml: Path) -> None:
     folder = alertmanager_yml.parent
     told: dict[tuple[str, str], set[str]] = {}
     # Where an alert goes depends on no more than this.
@@ -148,7 +148,7 @@ def test_pages_and_tickets_go_to_different_people(amtool: Path, alertmanager_yml
     }
 
 
-def test_alerts_of_others_go_where_they_went(amtool: Path, alertmanager_yml: Path) -> None:
+def test_other_alerts_keep_their_receivers(amtool: Path, alertmanager_yml: Path) -> None:
     flags = ("config", "routes", "test", f"--config.file={alertmanager_yml}")
     for labels in (("alertname=Other", "severity=critical"), ("service=shop", "slo=x")):
         said = run(amtool, *flags, *labels, cwd=alertmanager_yml.parent)

@@ -137,7 +137,7 @@ def test_shorter_windows_are_within_1_percent_of_what_is_scraped(
 
 
 @pytest.mark.parametrize("story", PEERS)
-def test_the_base_window_is_as_good_as_a_rate_is(results: Results, story: str) -> None:
+def test_base_window_is_as_accurate_as_a_rate(results: Results, story: str) -> None:
     ours, plain = (
         results[story, "availability", "7d", tool].checks["5m"] for tool in ("tokenslo", "Sloth")
     )
@@ -146,7 +146,7 @@ def test_the_base_window_is_as_good_as_a_rate_is(results: Results, story: str) -
 
 
 @pytest.mark.parametrize("story", PEERS)
-def test_the_comparison_tells_tools_apart(results: Results, story: str) -> None:
+def test_comparison_distinguishes_tools(results: Results, story: str) -> None:
     """It finds what is known of them: a mean of ratios is off, an increase is not."""
     sloth, pyrra = (results[story, "availability", "7d", tool] for tool in ("Sloth", "Pyrra"))
     assert sloth.error(BUDGET) > 0.05

@@ -164,7 +164,7 @@ EXACT = 1e-6
 SLO = 'service="chat",slo="availability"'
 
 
-def test_uneven_traffic_is_weighed_by_what_happened(story: Callable[..., None]) -> None:
+def test_uneven_traffic_is_weighted_by_events(story: Callable[..., None]) -> None:
     """Five quiet hours at 1/s without an error, then one at 100/s with 10 % of them."""
     truth = 0.1 * 360_000 / (5 * 3600 + 360_000)
     recorded = f"scalar(sum(count_over_time(slo:target:ratio{{{SLO}}}[28d]))) / {28 * 1440}"
@@ -190,7 +190,7 @@ def test_no_error_spends_no_budget(story: Callable[..., None]) -> None:
     )
 
 
-def test_absent_series_of_errors_are_missed(story: Callable[..., None]) -> None:
+def test_absent_error_series_fire_metric_absent(story: Callable[..., None]) -> None:
     """The sidecar serves them from its first scrape on."""
     story(
         AVAILABILITY,
@@ -278,7 +278,7 @@ def test_first_events_of_series_at_zero_count(story: Callable[..., None], indica
     )
 
 
-def test_goodput_that_nobody_can_judge_is_not_measured(story: Callable[..., None]) -> None:
+def test_goodput_without_results_has_no_ratio(story: Callable[..., None]) -> None:
     story(
         example(objective("goodput")),
         {judged("unknown", "tpot"): "0+10x160"},
@@ -308,7 +308,7 @@ def test_a_server_that_declares_a_signal_unavailable_pages_no_one(
     )
 
 
-def test_requests_that_some_cannot_be_judged_do_not_make_their_server_left_out(
+def test_partially_unjudged_requests_keep_their_server(
     story: Callable[..., None],
 ) -> None:
     story(
@@ -323,7 +323,7 @@ def test_requests_that_some_cannot_be_judged_do_not_make_their_server_left_out(
     )
 
 
-def test_a_server_that_comes_with_a_past_is_not_taken_at_its_word(
+def test_first_scraped_counters_do_not_count_as_events(
     story: Callable[..., None],
 ) -> None:
     """Its counters are as old as it is: what they held when first scraped did not happen now."""
@@ -339,7 +339,7 @@ GAP = "0+30x40 stale _x29"
 """Twenty minutes of scrapes, and then none for a quarter of an hour."""
 
 
-def test_what_happened_while_scrapes_failed_counts_after(story: Callable[..., None]) -> None:
+def test_events_during_failed_scrapes_count_afterwards(story: Callable[..., None]) -> None:
     story(
         AVAILABILITY,
         {OK: f"{GAP} 2130+30x49", ERROR: "0+0x40 stale _x29 40+0x49"},
@@ -349,7 +349,7 @@ def test_what_happened_while_scrapes_failed_counts_after(story: Callable[..., No
     )
 
 
-def test_a_reset_counter_is_no_burst_of_errors(story: Callable[..., None]) -> None:
+def test_counter_reset_is_no_burst_of_errors(story: Callable[..., None]) -> None:
     story(
         AVAILABILITY,
         {OK: "0+300x40 300+300x40", ERROR: "0+1x40 1+1x40"},
@@ -357,7 +357,7 @@ def test_a_reset_counter_is_no_burst_of_errors(story: Callable[..., None]) -> No
     )
 
 
-def test_quiet_after_traffic_is_a_number(story: Callable[..., None]) -> None:
+def test_idle_service_after_traffic_has_a_ratio(story: Callable[..., None]) -> None:
     """With the window behind it there is no ratio; over the longer ones it stays."""
     story(
         AVAILABILITY,
@@ -379,7 +379,7 @@ def test_a_spent_budget_fires_after_enough_bad_events(story: Callable[..., None]
     )
 
 
-def test_a_threshold_that_is_not_served_is_missed(story: Callable[..., None]) -> None:
+def test_missing_threshold_fires_metric_absent(story: Callable[..., None]) -> None:
     others = {compared(result, threshold="0.9"): "0+10x160" for result in ("good", "bad")}
     story(
         example(objective("ttft")),
@@ -392,7 +392,7 @@ def test_a_threshold_that_is_not_served_is_missed(story: Callable[..., None]) ->
 
 
 @pytest.mark.parametrize("edge", ["2", "2.0"])
-def test_both_spellings_of_a_whole_second_are_found(story: Callable[..., None], edge: str) -> None:
+def test_both_spellings_of_a_whole_second_match(story: Callable[..., None], edge: str) -> None:
     own = {"histogram": 'latency_seconds{job="shop"}'}
     story(
         example(Objective("latency", "histogram", Decimal("0.99"), Decimal(2), queries=own)),
@@ -424,7 +424,7 @@ def left_at(ages: Callable[[float], float]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("timeout", "patience"), [(5, 0.5), (15, 1), (30, 0.5), (60, 1), (180, 0.5), (600, 1)]
 )
-def test_a_runbook_finds_the_timeout_that_cuts_streams(
+def test_runbook_query_finds_the_client_timeout(
     story: Callable[..., None], timeout: int, patience: float
 ) -> None:
     """Without it clients would leave at any age; nobody gets older than it."""
@@ -441,7 +441,7 @@ def test_a_runbook_finds_the_timeout_that_cuts_streams(
     story(plan, left_at(free), ("10m", f"({query}) < 0.9", True))
 
 
-def test_a_runbook_names_the_clause_that_fails(story: Callable[..., None]) -> None:
+def test_runbook_query_names_the_failing_clause(story: Callable[..., None]) -> None:
     plan = example(objective("goodput", "0.95"))
     query = step(plan, "Which clause fails")
     story(
@@ -457,7 +457,7 @@ def test_a_runbook_names_the_clause_that_fails(story: Callable[..., None]) -> No
     )
 
 
-def test_a_runbook_finds_the_engine_that_is_stuck(story: Callable[..., None]) -> None:
+def test_runbook_query_finds_the_stuck_engine(story: Callable[..., None]) -> None:
     """The sidecar withdraws the gauges of such an engine, so no query about them can find it."""
     plan = example(objective("ttft"))
     query = step(plan, "Is an engine busy")
@@ -485,7 +485,7 @@ def test_a_runbook_finds_the_engine_that_is_stuck(story: Callable[..., None]) ->
     )
 
 
-def test_headroom_is_asked_of_every_server(story: Callable[..., None]) -> None:
+def test_headroom_is_evaluated_per_server(story: Callable[..., None]) -> None:
     """One of two is full: half of all slices are bad, although the mean would leave room."""
     full, empty = (
         f'llm_kv_cache_utilization_ratio{{model="llama",namespace="prod",pod="{pod}"}}'
@@ -516,7 +516,7 @@ def test_labels_may_change(story: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("ratio", ["1", "0.5", "0.2"])
-def test_a_page_takes_as_long_as_is_said(story: Callable[..., None], ratio: str) -> None:
+def test_page_fires_at_the_documented_time(story: Callable[..., None], ratio: str) -> None:
     """Not earlier and not later than a minute around the time that explain and runbooks print."""
     (page, *_) = pairs(28 * DAY, Decimal("0.99"))
     seconds = page.seconds_to_fire(Decimal(ratio))
@@ -576,7 +576,7 @@ def hurried(rules: str) -> str:
     return yaml.safe_dump(content)
 
 
-def test_a_page_arrives_and_silences_the_tickets(
+def test_page_arrives_and_inhibits_tickets(
     promtool: Path,
     amtool: Path,
     prometheus: Callable[..., Prometheus],

@@ -148,7 +148,7 @@ def test_triton_serves_http_grpc_and_metrics(served: Triton) -> None:
         assert b'nv_inference_request_success{model="probe",version="1"}' in answer.read()
 
 
-def test_triton_loads_and_unloads_models_when_asked(served: Triton) -> None:
+def test_triton_loads_and_unloads_models_on_request(served: Triton) -> None:
     control = f"{served.url}/v2/repository/models/probe"
     ready = "/v2/models/probe/ready"
     fetch(f"{control}/unload", {})
@@ -185,7 +185,7 @@ def test_triton_is_not_ready_before_its_metrics_are(
     assert next(offers, None) is None
 
 
-def test_triton_and_its_models_end_with_their_holder(
+def test_triton_and_its_models_end_with_their_parent(
     triton: Callable[..., Triton], models: Path, tmp_path: Path
 ) -> None:
     script = (
@@ -226,7 +226,9 @@ def test_prometheus_scrapes_evaluates_and_alerts(
     assert "Always" in listed.stdout
 
 
-def test_prometheus_reloads_its_rules_or_says_why_not(monitoring: Prometheus, rules: Path) -> None:
+def test_prometheus_reloads_its_rules_or_reports_the_error(
+    monitoring: Prometheus, rules: Path
+) -> None:
     rules.write_text(RULES.replace("VALUE", "20"))
     monitoring.reload()
     assert eventually(lambda: query(monitoring, "lab:up == 20"))
@@ -249,7 +251,7 @@ def test_prometheus_keeps_its_data_over_a_restart(
         assert query(server, "last_over_time(lab:one[1m])")
 
 
-def test_the_pages_of_prometheus_are_whole(monitoring: Prometheus) -> None:
+def test_prometheus_ui_is_complete(monitoring: Prometheus) -> None:
     """Debian keeps their scripts in other packages."""
     with urlopen(f"{monitoring.url}/graph") as answer:  # noqa: S310
         page = answer.read().decode()

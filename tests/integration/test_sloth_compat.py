@@ -140,7 +140,7 @@ def test_every_query_of_sloths_dashboards_returns_data(compat: Replay) -> None:
     assert empty == {"ticket alerts", "page alerts"}
 
 
-def test_the_month_has_spent_what_the_hours_have(compat: Replay) -> None:
+def test_monthly_budget_is_the_sum_of_the_hours(compat: Replay) -> None:
     expr = sloth_dashboards.month_budget(SERVICE, SLO, MONTH)
     (series,) = query_range(compat.url, expr, EPOCH + END, EPOCH + END, 1)
     first = (EPOCH // HOUR + 1) * HOUR

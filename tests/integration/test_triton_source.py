@@ -149,7 +149,7 @@ async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
     assert sidecar.store.view(time.monotonic()).engine_stats_age["tensorrt_llm", "1"] > 0.5
 
 
-async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: PolledTriton) -> None:
+async def test_client_disconnect_counts_as_a_finished_request(sidecar: PolledTriton) -> None:
     await sidecar.leave("tensorrt_llm", 0.1, max_tokens=200, stream=True)
     await asyncio.sleep(1.0)
     await sidecar.poll()
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_counts_as_a_finished_request(sidecar: Polled
     assert "observe the streams" in disconnects.fix
 
 
-async def test_an_engine_that_stops_reporting_is_not_believed(sidecar: PolledTriton) -> None:
+async def test_stuck_engine_has_no_active_requests_signal(sidecar: PolledTriton) -> None:
     await sidecar.ask("stuck", max_tokens=5, stream=True)
     await asyncio.sleep(0.3)
     await sidecar.poll()
@@ -193,7 +193,7 @@ async def test_vllm(sidecar: PolledTriton) -> None:
 
 
 @pytest.mark.parametrize(("model", "version"), [("pipeline", "1"), ("third", "3")])
-async def test_an_ensembles_failures_are_counted_once(
+async def test_ensemble_failures_are_counted_once(
     sidecar: PolledTriton, model: str, version: str
 ) -> None:
     await sidecar.ask(model)
@@ -212,7 +212,7 @@ async def test_rejected_requests(sidecar: PolledTriton) -> None:
     assert died.quality == "estimate"
 
 
-async def test_a_reload_is_no_jump(sidecar: PolledTriton) -> None:
+async def test_model_reload_keeps_counters_monotonic(sidecar: PolledTriton) -> None:
     for _ in range(3):
         await sidecar.ask("pipeline")
     await sidecar.ask("pipeline", "then raise")
@@ -237,7 +237,7 @@ async def test_a_reload_is_no_jump(sidecar: PolledTriton) -> None:
     assert sidecar.outcomes("pipeline") == {"ok": 4, "error": 1}
 
 
-async def test_a_wrong_path_of_the_metrics_port(server: Triton) -> None:
+async def test_wrong_path_of_the_metrics_port_is_an_error(server: Triton) -> None:
     async with TritonSource(None, server.metrics.removesuffix("s")) as source:
         with pytest.raises(SourceError, match=f"Triton's metrics are at {server.metrics}") as error:
             await source.snapshot(0.0)
@@ -254,7 +254,9 @@ async def test_without_the_api(server: Triton) -> None:
     }
 
 
-async def test_counters_that_stand_still(triton: Callable[..., Triton], tmp_path: Path) -> None:
+async def test_frozen_counters_fall_back_to_statistics(
+    triton: Callable[..., Triton], tmp_path: Path
+) -> None:
     write_models(tmp_path / "models", ["plain"])
     arguments = ("--metrics-config=counter_latencies=false", *ARGUMENTS)
     with triton(tmp_path / "models", tmp_path, arguments=arguments) as server:
