@@ -11,7 +11,7 @@ import json
 
 from grafanalib import core
 
-from dashboards.grafana import Json
+from dashboards.panels import Json
 
 # What Grafana's schema 42 has; the rest of grafanalib's output is older than that.
 _DASHBOARD_KEYS = frozenset({
@@ -20,7 +20,7 @@ _DASHBOARD_KEYS = frozenset({
 })  # fmt: skip
 _PANEL_KEYS = frozenset({
     "collapsed", "datasource", "description", "fieldConfig", "gridPos", "id", "links", "options",
-    "panels", "targets", "title", "transformations", "type",
+    "panels", "targets", "timeFrom", "title", "transformations", "type",
 })  # fmt: skip
 _TARGET_KEYS = frozenset({
     "datasource", "expr", "format", "instant", "legendFormat", "range", "refId",

@@ -1,147 +1,95 @@
-"""The error budget dashboard of one service."""
+"""The error budget of one service: what is left, and what spends it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 
 from grafanalib import core
 
-from dashboards import engine, grafana
-from dashboards.grafana import Column, Level, PanelRow
+from dashboards import panels
+from dashboards.budget_panels import RecordedSeries, budget_tiles, incidents, objectives_table
+from dashboards.grafana import PanelRow
 from dashboards.objective import objective_row
+from dashboards.panels import PanelQuery, levels
 from dashboards.selected_objective import MOST_ROWS, selected_row, selected_variable
-from promql.expr import Expr, Matcher, aggregate, number, vector
+from promql.expr import Matcher, aggregate, equal, number
 from slos import names
 from slos.durations import format_duration
 from slos.events import MINUTE
-from slos.model import Service
 from slos.plan import Plan
-from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
+from slos.queries import Scope
+from slos.signals import SIGNALS
 
-_VARIABLES = (("version", "Model version"), (INSTANCE, "Instance"))
+
+def variables(plan: Plan) -> list[core.Template]:
+    """Return the variable of a service with many objectives."""
+    return [selected_variable(plan)] if _many(plan) else []
 
 
-def dashboard(plan: Plan, *, source: str, version: str) -> core.Dashboard:
-    """Lay out the dashboard of a service.
+def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
+    """Yield the rows of a service: all objectives, then one row for each.
 
     With more than :data:`MOST_ROWS` objectives, one row shows the one that the reader selects.
-
-    From top to bottom: objectives and their budgets, what users see, what the engine lacks, and
-    the quality of each signal.
     """
-    service = plan.service
-    scope = Scope(
-        service.selector,
-        grafana.RATE_INTERVAL,
-        tuple(Matcher(name, "=~", f"${name}") for name, _ in _VARIABLES),
-        native_signals(service),
-    )
-    everything = Scope(service.selector).series("tokenslo_model_info")
-    about_models = any(planned.indicator.signals for planned in plan.objectives)
-    many = len(plan.objectives) > MOST_ROWS
-    shown = () if many else plan.objectives
-    made = f"Made by tokenslo {version} from {source}."
-    return grafana.dashboard(
-        uid=names.dashboard_uid(service.service, names.ERROR_BUDGET),
-        title=f"{service.service}: Error budget",
-        description=" ".join(filter(None, (service.description, made))),
-        tags=("llm", "slo", "tokenslo"),
-        variables=[
-            grafana.datasource_variable(),
-            *([selected_variable(plan)] if many else ()),
-            *(
-                grafana.variable(name, label, everything)
-                for name, label in (_VARIABLES if about_models else ())
-            ),
-        ],
-        annotations=[_alerts(service.service)],
-        links=_runbooks(service),
-        rows=[
-            PanelRow(
-                "Objectives",
-                [_overview(plan)],
-                height=3 + min(len(plan.objectives), MOST_ROWS),
-            ),
-            *([selected_row(plan)] if many else ()),
-            *(objective_row(planned, plan, scope) for planned in shown),
-            *(engine.rows(plan, scope) if about_models else ()),
-        ],
-    )
+    recorded = RecordedSeries(equal({"service": plan.service.service}), {"slo": "Objective"})
+    height = 3 + min(len(plan.objectives), 9)
+    yield PanelRow("All objectives", [objectives_table(recorded)], height=height)
+    yield PanelRow("", [_burn_down(plan, recorded), incidents(recorded, "slo")], height=8)
+    yield PanelRow("", [*_bad_events(plan, recorded, scope), budget_tiles(recorded)[1]], height=7)
+    if _many(plan):
+        yield selected_row(plan)
+    else:
+        for planned in plan.objectives:
+            yield objective_row(planned, plan, scope)
 
 
-def _runbooks(service: Service) -> list[tuple[str, str]]:
-    """Link to the index of the runbooks, if the URL has no ``{alert}``."""
-    base = service.runbooks
-    if not base or "{alert}" in base:
-        return []
-    return [("Runbooks", names.runbook_url(base, service.service, "README"))]
+def _many(plan: Plan) -> bool:
+    return len(plan.objectives) > MOST_ROWS
 
 
-def _alerts(service: str) -> grafana.Json:
-    return grafana.annotation(
-        "Alerts",
-        _firing(service),
-        title="{{alertname}}",
-        text="{{severity}}, objective {{slo}}",
-        color="red",
-    )
-
-
-def _firing(service: str) -> Expr:
-    return vector("ALERTS", {"service": service, "alertstate": "firing"})
-
-
-def _overview(plan: Plan) -> core.Panel:
-    service = plan.service.service
+def _burn_down(plan: Plan, recorded: RecordedSeries) -> core.Panel:
     window = format_duration(plan.service.window)
-    every = recorded(names.TARGET, service)
-
-    def column(title: str, series: Expr, unit: str, *levels: Level, of: str = "max") -> Column:
-        return Column("", title, aggregate(of, series, ("slo",)), unit, levels)
-
-    return grafana.table(
-        "Objectives, the least budget first",
-        "One row per objective, from the recorded series: they cover the whole service, whatever "
-        "version and instance are chosen above, and show the worst group where an objective is "
-        "kept for several. A burn rate of 1 spends exactly the budget; an empty cell means that "
-        "there was no traffic, or that the signal is missing.",
-        [
-            Column("slo", "Objective"),
-            column("Target", every, grafana.RATIO),
-            column(
-                "Budget left",
-                recorded(names.BUDGET_REMAINING, service),
-                grafana.RATIO,
-                Level(None, "red"),
-                Level(Decimal(0), "orange"),
-                Level(Decimal("0.25"), "green"),
-                of="min",
-            ),
-            column(
-                f"Bad over {window}", recorded(names.PERIOD_ERROR_RATIO, service), grafana.RATIO
-            ),
-            column(
-                "Burn rate, 5m",
-                burn_rate(names.BASE_WINDOW, service),
-                grafana.NUMBER,
-                Level(None, "green"),
-                Level(Decimal(1), "orange"),
-            ),
-            column(
-                "Events per second",
-                recorded(names.TOTAL, service) / number(MINUTE),
-                grafana.PER_SECOND,
-                of="sum",
-            ),
-            Column(
-                "",
-                "Alerts firing",
-                aggregate("count", _firing(service), ("slo",)).or_(
-                    aggregate("max", every, ("slo",)) * number(0)
-                ),
-                grafana.NUMBER,
-                (Level(None, "green"), Level(Decimal(1), "red")),
-            ),
-        ],
-        sort="Budget left",
+    return panels.time_series(
+        f"Burn-down over {window}",
+        f"Budget left of each objective over the last {window}, whatever time range is selected. "
+        "A steep fall is an incident, a steady one a target that is too high.",
+        [PanelQuery(recorded.budget_left, recorded.legend)],
+        unit=panels.RATIO,
+        lines=levels((0, panels.RED)),
+        bottom=None,
+        top=1,
+        period=_period(plan.service.window),
     )
+
+
+def _period(seconds: Decimal) -> str:
+    """Write a duration with one unit, as Grafana's relative time ranges need it."""
+    sizes = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+    unit, size = next(each for each in sizes.items() if seconds % each[1] == 0)
+    return f"{int(seconds) // size}{unit}"
+
+
+def _bad_events(plan: Plan, recorded: RecordedSeries, scope: Scope) -> Iterator[core.Panel]:
+    bad = aggregate("sum", recorded.series(names.BAD), ("slo",)) / number(MINUTE)
+    yield panels.time_series(
+        "Bad events by objective",
+        "Bad events per second that spend the budgets. Objectives that rise together have one "
+        "cause.",
+        [PanelQuery(bad, recorded.legend)],
+        unit=panels.PER_SECOND,
+    )
+    goodput = [each for each in plan.objectives if each.objective.indicator == "goodput"]
+    if goodput:
+        own = names.goodput_objective(plan.service.service, "")
+        of = (Matcher("objective", "=~", f"{own}.+"), Matcher("result", "=", "bad"))
+        clauses = scope.rate(SIGNALS["goodput"].metric, *of, by=("objective", "clause"))
+        legend = "{{objective}}: {{clause}}" if len(goodput) > 1 else "{{clause}}"
+        yield panels.time_series(
+            "Bad events by failing goodput clause",
+            "The first clause that each bad request fails; outcome is a request that the server "
+            "failed. Work on the largest one.",
+            [PanelQuery(clauses, legend)],
+            unit=panels.REQUESTS_PER_SECOND,
+            stacked=True,
+        )

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from grafanalib import core
 
-from dashboards import grafana
-from dashboards.grafana import Level, PanelQuery
+from dashboards import panels, scopes
+from dashboards.panels import Level, PanelQuery
 from promql.expr import call, number
 from slos import names
 from slos.durations import parse_duration
@@ -28,34 +28,33 @@ def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> l
     )
 
     def legend(what: str) -> str:
-        return f"{what} {grafana.legend(objective.group_by)}".strip()
+        return f"{what} {panels.legend(objective.group_by)}".strip()
 
     recorded_panels = [
-        grafana.time_series(
+        panels.time_series(
             "Share good",
-            f"Good ones of all {noun}, over the last {names.BASE_WINDOW}, as recorded; the dashed "
-            "line is the target. Empty while there are none.",
+            f"Share of good {noun} in {names.BASE_WINDOW}, as recorded; the dashed line is the "
+            "target.",
             [PanelQuery(number(1) - bad / total.compare(">", number(0)), legend("good"))],
-            unit=grafana.RATIO,
+            unit=panels.RATIO,
             lines=[Level(objective.target, "red")],
             top=1,
         ),
-        grafana.time_series(
+        panels.time_series(
             "Bad and all",
-            f"How many {noun} there are in a second, as recorded.",
+            f"{noun.capitalize()} per second, as recorded: the size of the sample.",
             [PanelQuery(total, legend("all")), PanelQuery(bad, legend("bad"))],
-            unit=grafana.PER_SECOND,
+            unit=panels.PER_SECOND,
         ),
     ]
     share = bad_share(objective, (INSTANCE,), is_native=is_native)
     if share is None:
         return recorded_panels
-    by_instance = grafana.time_series(
+    by_instance = panels.time_series(
         "Share bad, by instance",
-        "Bad share by instance. One above the others is a broken instance, all of them are the "
-        "service or what it depends on.",
-        [PanelQuery(share, f"{{{{{INSTANCE}}}}}")],
-        unit=grafana.RATIO,
+        "One instance above the others is broken; all of them are the service or a dependency.",
+        [PanelQuery(share, scopes.BY_INSTANCE)],
+        unit=panels.RATIO,
         lines=[Level(1 - objective.target, "red")],
     )
     return [*recorded_panels, by_instance]

@@ -7,8 +7,9 @@ from decimal import Decimal
 
 from grafanalib import core
 
-from dashboards import grafana
-from dashboards.grafana import Level, PanelQuery, PanelRow
+from dashboards import grafana, panels
+from dashboards.grafana import PanelRow
+from dashboards.panels import Level, PanelQuery
 from promql.expr import aggregate
 from slos import names
 from slos.durations import parse_duration
@@ -31,24 +32,25 @@ def selected_row(plan: Plan) -> PanelRow:
     service = plan.service.service
     selected = replace(plan.objectives[0].objective, name=f"${VARIABLE}")
     windows = {window for planned in plan.objectives for window in planned.windows}
-    burning = grafana.time_series(
+    burning = panels.time_series(
         "Burn rate by window",
-        "How many times faster than allowed the error budget of the selected objective burns; of "
-        "groups, the one that burns the fastest. Recorded series: they cover the whole service.",
+        "How many times faster than allowed the budget of the selected objective burns, in its "
+        "worst group. Above 1 it is spent early.",
         [
             PanelQuery(aggregate("max", burn_rate(window, service, selected)), window)
             for window in sorted(windows, key=parse_duration)
         ],
-        unit=grafana.NUMBER,
+        unit=panels.NUMBER,
         lines=[Level(Decimal(1), "orange")],
     )
-    left = grafana.time_series(
+    left = panels.time_series(
         "Budget left",
-        "The share of the error budget that is left; of groups, the least. Below the dashed line "
-        "it is spent.",
+        "Share of the budget that is left, in the worst group. Below the dashed line the objective "
+        "is missed.",
         [PanelQuery(aggregate("min", recorded(names.BUDGET_REMAINING, service, selected)), "left")],
-        unit=grafana.RATIO,
-        lines=[Level(Decimal(0), "red")],
+        unit=panels.RATIO,
+        lines=[Level(Decimal(0), panels.RED)],
+        bottom=None,
         top=1,
     )
     return PanelRow("Objective $slo", [burning, left])

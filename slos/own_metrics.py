@@ -13,6 +13,11 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "How each signal is obtained; always 1.",
         ("signal", *MODEL_LABELS, "method", "quality"),
     ),
+    "tokenslo_signal_unavailable_info": (
+        "gauge",
+        "Why each unavailable signal is not measured; always 1.",
+        ("signal", *MODEL_LABELS, "reason"),
+    ),
     "tokenslo_model_info": (
         "gauge",
         "Models that the server reports, with their backend; always 1.",

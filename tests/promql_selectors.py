@@ -9,7 +9,7 @@ import promql_parser as promql
 
 from slos import names
 from slos.causes import CAUSE_ALERTS
-from slos.queries import SERIES
+from slos.queries import NATIVE_SERIES, SERIES
 
 RECORDED = {
     names.TARGET,
@@ -31,14 +31,23 @@ FOR_CAUSES = {
         for each in alert.reads
     },
 }
-TARGET_LABELS = {"instance", "namespace", "cluster"}
+TARGET_LABELS = {"instance", "namespace", "cluster", "pod", "job"}
 LABELS = {
-    **{name: set(labels) | TARGET_LABELS for name, labels in SERIES.items()},
+    **{
+        name: set(labels) | TARGET_LABELS
+        for series in (SERIES, NATIVE_SERIES)
+        for name, labels in series.items()
+    },
     **{name: {"service", "slo"} for name in RECORDED},
     **FOR_CAUSES,
     # Triton's own, of which the alert on a GPU's memory is made.
     **{f"nv_gpu_memory_{part}_bytes": {"gpu_uuid"} | TARGET_LABELS for part in ("used", "total")},
     "nv_inference_pending_request_count": {"model", "version"} | TARGET_LABELS,
+    **{
+        f"process_{name}": TARGET_LABELS
+        for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds")
+    },
+    "ALERTS_FOR_STATE": {"service", "slo", "alertname"},
     "ALERTS": {"service", "slo", "alertname", "alertstate", "cause", "model"} | TARGET_LABELS,
 }
 

@@ -60,6 +60,9 @@ tokenslo_signal_info{method="trtllm_finished",model="llama",quality="estimate",s
 tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="sequences_active",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_waiting",model="llama",quality="estimate",signal="sequences_waiting",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="kv_utilization",version="1"} 1.0
+# HELP tokenslo_signal_unavailable_info Why each unavailable signal is not measured; always 1.
+# TYPE tokenslo_signal_unavailable_info gauge
+tokenslo_signal_unavailable_info{model="llama",reason="Triton does not see token gaps",signal="itl",version="1"} 1.0
 # HELP tokenslo_model_info Models that the server reports, with their backend; always 1.
 # TYPE tokenslo_model_info gauge
 tokenslo_model_info{backend="tensorrtllm",decoupled="true",model="llama",version="1"} 1.0

@@ -1,10 +1,11 @@
-"""The generated dashboard: its queries, panels and compatibility with Grafana."""
+"""The set of dashboards: queries, layout, variables, links and Grafana's own model."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import replace
+from decimal import Decimal
 from itertools import combinations
 
 import pytest
@@ -15,77 +16,330 @@ from promql_selectors import selectors, unknown
 from service_example import example, objective
 
 import dashboards
+from promql.parse import parse
 from slos import names
 from slos.indicators import INDICATORS
-from slos.queries import SERIES
-from slos.signals import SIGNALS
+from slos.model import Objective
+from slos.own_metrics import OWN_METRICS
+from slos.queries import NATIVE_SERIES, SERIES
+from slos.signals import SIGNALS, Signal
 
-COUNTERS = {s.metric for s in SIGNALS.values() if s.kind == "counter"} | {
-    name for name in SERIES if name.endswith(("_total", "_bucket", "_count", "_sum"))
-}
-RATE_SECONDS = 420  # an otherwise unused window stands for $__rate_interval
-
-
-def dashboard(plan=None):
-    files = dashboards.files(plan or example(), source="slo.yaml", version="0.1.0")
-    ((path, text),) = files.items()
-    assert path == "dashboards/chat-error-budget.json"
-    return json.loads(text)
+COUNTERS = (
+    {s.metric for s in SIGNALS.values() if s.kind == "counter"}
+    | {name for name in SERIES if name.endswith(("_total", "_bucket", "_count", "_sum"))}
+    | {*NATIVE_SERIES, "process_cpu_seconds_total"}
+)
+RATE_SECONDS, RANGE_SECONDS = 420, 21_660  # otherwise unused windows replace Grafana's variables
+ABOUT = {"source": "slo.yaml", "version": "0.1.0"}
 
 
-BOARD = dashboard()
-PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+def built(plan=None, kinds=dashboards.KINDS):
+    """Return the dashboards of a plan by kind."""
+    return {
+        each.kind: each.content
+        for each in dashboards.build(plan or example(), **ABOUT, kinds=kinds)
+    }
+
+
+def budget(plan=None):
+    return built(plan, (names.ERROR_BUDGET,))[names.ERROR_BUDGET]
+
+
+def panels_of(board):
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def resolved(expr):
+    return expr.replace("$__rate_interval", f"{RATE_SECONDS}s").replace(
+        "$__range", f"{RANGE_SECONDS}s"
+    )
+
+
+BOARDS = built()
+CHAT = {kind: board for kind, board in BOARDS.items() if kind != "overview"}
+EACH_BOARD = pytest.mark.parametrize("kind", BOARDS)
+PANELS = [(kind, panel) for kind, board in BOARDS.items() for panel in panels_of(board)]
+EACH_PANEL = pytest.mark.parametrize(
+    ("kind", "panel"),
+    [pytest.param(*each, id=f"{each[0]}: {each[1]['title']}") for each in PANELS],
+)
 QUERIES = [
-    pytest.param(panel, target["expr"].replace("$__rate_interval", f"{RATE_SECONDS}s"),
-                 id=f"{panel['title']} {target['refId']}")
-    for panel in PANELS
+    pytest.param(kind, panel, resolved(target["expr"]),
+                 id=f"{kind}: {panel['title']} {target['refId']}")
+    for kind, panel in PANELS
     for target in panel["targets"]
 ]  # fmt: skip
+EACH_QUERY = pytest.mark.parametrize(("kind", "panel", "expr"), QUERIES)
 
 
-@pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_every_query_reads_existing_metrics_and_labels(panel, expr):
+@EACH_QUERY
+def test_every_query_parses_and_reads_existing_metrics_and_labels(kind, panel, expr):
+    parse(expr)
     assert selectors(expr)
     assert unknown(expr) == []
 
 
-@pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_counters_are_read_by_rates_and_rates_are_of_counters(panel, expr):
+@EACH_QUERY
+def test_counters_are_read_through_rates_over_grafanas_window(kind, panel, expr):
     for each in selectors(expr):
-        rated = each.functions[-1:] == ["rate"]
-        assert rated == (each.metric in COUNTERS)
-        assert (each.window == RATE_SECONDS) == rated, "the window is Grafana's, never ours"
+        counted = {"rate", "increase"} & {*each.functions}
+        assert bool(counted) == (each.metric in COUNTERS)
+        if "rate" in counted:
+            assert each.window == RATE_SECONDS
+        if "increase" in counted:
+            assert each.window == RANGE_SECONDS
 
 
-@pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_quantiles_are_of_summed_buckets(panel, expr):
+@EACH_QUERY
+def test_quantiles_are_of_summed_buckets(kind, panel, expr):
     for each in selectors(expr):
-        if "histogram_quantile" in each.functions:
+        if "histogram_quantile" in each.functions and each.metric not in NATIVE_SERIES:
             assert each.metric.endswith("_bucket")
-            assert each.aggregations == [("sum", ["le"])]
+            [(op, by)] = each.aggregations
+            assert (op, "le" in by) == ("sum", True)
 
 
-@pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_utilizations_are_neither_added_up_nor_averaged_over_instances(panel, expr):
+@EACH_QUERY
+def test_utilizations_are_neither_added_up_nor_averaged_over_instances(kind, panel, expr):
     for each in selectors(expr):
         if each.metric == SIGNALS["kv_utilization"].metric:
-            assert each.aggregations == [("max", ["instance"])]
+            assert {op for op, _ in each.aggregations} == {"max"}
 
 
-@pytest.mark.parametrize(("panel", "expr"), QUERIES)
-def test_engine_signals_have_the_selector_and_the_variables(panel, expr):
+@EACH_QUERY
+def test_signals_have_the_selector_and_the_variables(kind, panel, expr):
+    labels = {"cluster", "namespace", "pod", "instance"}
     for each in selectors(expr):
         if each.metric.startswith("llm_"):
-            assert {"model", "namespace", "version", "instance"} <= each.labels
-        if each.metric.startswith("slo:"):
-            assert "service" in each.labels
-        if each.metric.startswith("tokenslo_source"):
-            assert each.labels & {"namespace", "model"} == {"namespace"}
+            assert labels | {"model", "version"} <= each.labels
+        if each.metric.startswith(("slo:", "ALERTS")):
+            assert {"service", "model"} & each.labels
+        if each.metric.startswith(("tokenslo_source", "process_", "tokenslo_build")):
+            assert each.labels & {*labels, "model"} == labels
+
+
+@EACH_BOARD
+def test_no_query_occurs_twice(kind):
+    """Within a dashboard; of tables and tiles apart from graphs, which show another period."""
+    for instant in (True, False):
+        queries = [
+            target["expr"]
+            for panel in panels_of(BOARDS[kind])
+            for target in panel["targets"]
+            if target["instant"] == instant and panel["type"] != "table"
+        ]
+        assert len(queries) == len({*queries})
+
+
+UNITS = {"s": {"s"}, "B": {"bytes"}, "ratio": {"percentunit"}, "": {"short", "cps", "reqps"}}
+
+
+def expected_units(each, signal: Signal | None):
+    """Return the units that a panel may have whose only operation on a metric is a rate."""
+    if signal is None:
+        return None
+    if signal.kind == "counter":
+        return {"cps", "reqps"} if signal.unit == "" else {"short"}
+    return UNITS[signal.unit]
+
+
+@EACH_QUERY
+def test_units_are_those_of_the_catalogue(kind, panel, expr):
+    if panel["type"] == "table" or "/" in expr:
+        return
+    by_metric = {signal.metric: signal for signal in SIGNALS.values()}
+    unit = panel["fieldConfig"]["defaults"].get("unit")
+    for each in selectors(expr):
+        base = re.sub(r"_(bucket|sum|count)$", "", each.metric)
+        signal = by_metric.get(base)
+        if panel["type"] == "heatmap":
+            assert panel["options"]["yAxis"]["unit"] == "s" == signal.unit
+        elif signal and signal.kind == "histogram" and "histogram_quantile" in each.functions:
+            assert unit == "s"
+        elif signal and signal.kind == "histogram":
+            assert unit == "cps"
+        elif signal and panel["type"] == "timeseries":
+            assert unit in expected_units(each, signal)
+        elif each.metric.endswith("_seconds") and each.metric in OWN_METRICS:
+            assert unit == "s"
+
+
+@EACH_PANEL
+def test_every_panel_has_title_unit_and_data_source(kind, panel):
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    assert 3 <= len(panel["title"]) <= 50
+    assert panel["datasource"] == chosen
+    assert [target["datasource"] for target in panel["targets"]] == [chosen] * len(panel["targets"])
+    if panel["type"] in ("timeseries", "table", "stat"):
+        assert panel["fieldConfig"]["defaults"]["unit"]
+
+
+@EACH_PANEL
+def test_every_description_is_one_or_two_short_sentences(kind, panel):
+    text = panel["description"]
+    assert text.endswith(".")
+    assert 1 <= len(re.findall(r"[.](?= |$)", text)) <= 2
+    assert len(text) <= 220
+
+
+@EACH_PANEL
+def test_a_panel_without_data_says_why(kind, panel):
+    text = panel["fieldConfig"]["defaults"]["noValue"]
+    signals = any("llm_" in target["expr"] for target in panel["targets"])
+    assert text
+    assert panel["type"] != "timeseries" or ('"Not measured here"' in text) == signals
+
+
+@EACH_BOARD
+def test_the_last_panel_lists_the_unavailable_signals_of_the_dashboard(kind):
+    *others, last = panels_of(BOARDS[kind])
+    shown = {
+        re.sub(r"_(bucket|sum|count)$", "", each.metric)
+        for panel in others
+        for target in panel["targets"]
+        for each in selectors(resolved(target["expr"]))
+        if each.metric.startswith("llm_")
+    }
+    if kind == "sidecar":
+        assert not shown
+        return
+    assert last["title"] == "Not measured here"
+    [target] = last["targets"]
+    [matched] = re.findall(r'signal=~"([^"]*)"', target["expr"])
+    listed = {SIGNALS[key].metric for key in matched.split("|")}
+    companions = {"llm_slo_events_total", "llm_request_failures_total", "llm_tenant_tokens_total"}
+    assert listed == shown - companions
+    assert "reason" in target["expr"]
+
+
+@EACH_BOARD
+def test_panels_neither_overlap_nor_leave_the_grid(kind):
+    def cells(panel):
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        return {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+
+    for one, other in combinations(map(cells, BOARDS[kind]["panels"]), 2):
+        assert not one & other
+
+
+@EACH_BOARD
+def test_the_first_screen_has_at_most_12_panels(kind):
+    """The first 25 rows of the grid: 38 pixels each, on a screen of 1,080."""
+    assert len([p for p in panels_of(BOARDS[kind]) if p["gridPos"]["y"] < 25]) <= 12
+
+
+def test_a_panel_keeps_its_id_when_objectives_are_added():
+    def ids(board):
+        return {panel["id"] for panel in board["panels"]}
+
+    for board in BOARDS.values():
+        assert len(ids(board)) == len(board["panels"])
+    few = built(example(objective("ttft")))
+    for kind, board in few.items():
+        if kind != "token-latency":  # the title of a heatmap has the thresholds
+            assert ids(board) <= ids(BOARDS[kind])
+
+
+def test_uids_and_files_are_unique_for_services_whose_names_are_alike():
+    plans = [
+        replace(example(), service=replace(example().service, service=name))
+        for name in ("chat", "chat-engine", "engine", "overview", "x" * 60 + "a", "x" * 60 + "b")
+    ]
+    every = [each for plan in plans for each in dashboards.build(plan, **ABOUT)]
+    own = [each for each in every if each.kind != "overview"]
+    assert len({each.path for each in own}) == len({each.content["uid"] for each in own})
+    assert len({each.path for each in own}) == len(own)
+    assert all(len(each.content["uid"]) <= 40 for each in every)
+    assert {each.path for each in every} - {each.path for each in own} == {
+        "dashboards/overview.json"
+    }
+
+
+def test_every_slo_file_yields_the_same_overview():
+    one = dashboards.files(example(), source="one.yaml", version="1")
+    other = dashboards.files(
+        example(objective("ttft"), selector={"model": "other"}), source="two.yaml", version="1"
+    )
+    assert one["dashboards/overview.json"] == other["dashboards/overview.json"]
+
+
+@EACH_BOARD
+def test_variables_select_what_the_selector_leaves_open(kind):
+    variables = {v["name"]: v for v in BOARDS[kind]["templating"]["list"]}
+    fixed = set() if kind == "overview" else {"model", "namespace"}
+    own = {"overview": ["service"]}.get(kind, [])
+    more = ["tenant"] if kind == "capacity" else []
+    labels = [
+        name
+        for name in ("cluster", "namespace", "model", "version", "pod", "instance")
+        if name not in fixed
+    ]
+    assert list(variables) == ["datasource", *own, *labels, *more]
+    assert variables["datasource"]["query"] == "prometheus"
+    for name in labels:
+        variable = variables[name]
+        parse(re.fullmatch(r"label_values\((.*), \w+\)", variable["query"])[1])
+        assert variable["query"].startswith("label_values(tokenslo_model_info")
+        assert variable["includeAll"]
+        assert bool(re.fullmatch(variable["allValue"], "")) == (name != "instance"), (
+            "series without the label are shown"
+        )
+    version = variables["version"]["query"]
+    assert ('cluster=~"$cluster"' in version, 'pod=~"$pod"' in version) == (True, False)
+
+
+@EACH_BOARD
+def test_alerts_and_version_changes_are_marked_on_every_graph(kind):
+    marks = {a["name"]: a for a in BOARDS[kind]["annotations"]["list"] if "expr" in a}
+    assert list(marks) == ["Alerts", "Version changes"]
+    for mark in marks.values():
+        assert mark["target"]["expr"] == mark["expr"]
+        assert unknown(mark["expr"]) == []
+    (alerts,) = selectors(marks["Alerts"]["expr"])
+    assert (alerts.metric, alerts.labels) == ("ALERTS", {"service", "alertstate"})
+    assert " unless " in marks["Version changes"]["expr"]
+
+
+@EACH_BOARD
+def test_links_lead_to_dashboards_of_the_set_and_keep_time_and_variables(kind):
+    lists = [link for link in BOARDS[kind]["links"] if link["type"] == "dashboards"]
+    reached = set()
+    for link in lists:
+        assert link["keepTime"]
+        assert link["includeVars"]
+        reached |= {name for name, b in BOARDS.items() if {*link["tags"]} <= {*b["tags"]}}
+    assert reached >= {*BOARDS} - {kind}
+
+
+@pytest.mark.parametrize("kind", CHAT)
+def test_service_dashboards_link_to_the_runbooks(kind):
+    [runbooks] = [link for link in CHAT[kind]["links"] if link["type"] == "link"]
+    assert runbooks["url"] == "https://runbooks.example.com/chat/README.md"
+    [without] = built(example(runbooks="https://r.example/{alert}"), (kind,)).values()
+    assert [link for link in without["links"] if link["type"] == "link"] == []
+
+
+def test_the_overview_links_to_the_error_budget_of_a_service():
+    [table] = [p for p in panels_of(BOARDS["overview"]) if p["title"].startswith("Objectives,")]
+    [link] = [
+        each
+        for override in table["fieldConfig"]["overrides"]
+        for each in override["properties"]
+        if each["id"] == "links"
+    ]
+    [target] = link["value"]
+    tags = re.findall(r"tag=([^&]+)", target["url"].replace("${__data.fields.Service}", "chat"))
+    assert [kind for kind, b in BOARDS.items() if {*tags} <= {*b["tags"]}] == [names.ERROR_BUDGET]
 
 
 def test_every_objective_shows_its_windows_against_the_thresholds_of_its_pairs():
     plan = example(objective("ttft", "0.95"))
-    (burn,) = (p for p in dashboard(plan)["panels"] if p["title"] == "Burn rate by window")
+    (burn,) = (p for p in budget(plan)["panels"] if p["title"] == "Burn rate by window")
     (planned,) = plan.objectives
     shown = [target["legendFormat"].split(":")[0] for target in burn["targets"]]
     steps = burn["fieldConfig"]["defaults"]["thresholds"]["steps"]
@@ -97,26 +351,37 @@ def test_every_objective_shows_its_windows_against_the_thresholds_of_its_pairs()
     assert burn["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] == "dashed"
 
 
-def test_the_overview_has_a_column_for_target_budget_ratio_and_burn():
-    (table,) = (p for p in PANELS if p["title"].startswith("Objectives"))
+@pytest.mark.parametrize("kind", ["overview", names.ERROR_BUDGET])
+def test_the_objectives_have_target_budget_burn_and_since_when_they_fail(kind):
+    (table,) = (p for p in panels_of(BOARDS[kind]) if p["title"].startswith("Objectives,"))
     titles = table["transformations"][1]["options"]["renameByName"]
     shown = {titles[f"Value #{t['refId']}"]: t["expr"] for t in table["targets"]}
     assert list(shown) == [
         "Target",
         "Budget left",
-        "Bad over 28d",
-        "Burn rate, 5m",
-        "Events per second",
+        "Burn rate, 1h",
+        "Spent in",
         "Alerts firing",
+        "Firing since",
     ]
     assert names.BUDGET_REMAINING in shown["Budget left"]
-    assert names.PERIOD_ERROR_RATIO in shown["Bad over 28d"]
+    assert "ALERTS_FOR_STATE" in shown["Firing since"]
+
+
+def test_the_burn_down_shows_the_whole_period():
+    [panel] = [p for p in panels_of(budget()) if p["title"].startswith("Burn-down")]
+    assert panel["timeFrom"] == "28d"
+    assert panel["targets"][0]["expr"].count(names.BUDGET_REMAINING) == 1
+    assert "min" not in panel["fieldConfig"]["defaults"], "a budget falls below zero"
+    hours = budget(example(window=36 * 3600))
+    [panel] = [p for p in panels_of(hours) if p["title"].startswith("Burn-down")]
+    assert panel["timeFrom"] == "36h", "Grafana's relative times have one unit"
 
 
 @pytest.mark.parametrize("indicator", INDICATORS)
 def test_every_indicator_shows_its_own_signal(indicator):
     plan = example(objective(indicator))
-    board = dashboard(plan)["panels"]
+    board = budget(plan)["panels"]
     start = next(i for i, p in enumerate(board) if p["title"].startswith(objective(indicator).name))
     end = next(i for i, p in enumerate(board) if i > start and p["type"] == "row")
     queries = " ".join(t["expr"] for p in board[start + 1 : end] for t in p["targets"])
@@ -126,7 +391,7 @@ def test_every_indicator_shows_its_own_signal(indicator):
 def test_burn_panels_link_to_the_runbooks_of_their_alerts():
     (burn,) = (
         p
-        for p in dashboard(example(objective("ttft")))["panels"]
+        for p in budget(example(objective("ttft")))["panels"]
         if p["title"] == "Burn rate by window"
     )
     assert [link["url"] for link in burn["links"]] == [
@@ -141,93 +406,81 @@ def test_burn_panels_link_to_the_runbooks_of_their_alerts():
 
 
 def test_without_a_runbook_url_panels_have_no_links():
-    board = dashboard(example(objective("ttft"), runbooks=""))
-    assert all(panel.get("links", []) == [] for panel in board["panels"])
+    for board in built(example(objective("ttft"), runbooks="")).values():
+        assert all(panel.get("links", []) == [] for panel in board["panels"])
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_every_panel_has_a_description_a_unit_and_the_chosen_data_source(panel):
-    chosen = {"type": "prometheus", "uid": "${datasource}"}
-    assert panel["title"]
-    assert panel["description"].endswith(".")
-    assert panel["datasource"] == chosen
-    assert [target["datasource"] for target in panel["targets"]] == [chosen] * len(panel["targets"])
-    if panel["type"] in ("timeseries", "table"):
-        assert panel["fieldConfig"]["defaults"]["unit"]
-    if panel["type"] == "heatmap":
-        assert panel["options"]["yAxis"]["unit"] == "s"
+def test_thresholds_of_objectives_and_clauses_are_lines():
+    panels = {p["title"]: p for p in panels_of(BOARDS["token-latency"])}
+
+    def lines(title):
+        steps = panels[title]["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        return [(step["value"], step["color"]) for step in steps[1:]]
+
+    assert lines("TTFT quantiles") == [(0.8, "red")]
+    assert lines("TPOT quantiles") == [(0.06, "orange"), (0.8, "red")]
+    assert "TTFT distribution (threshold 800ms)" in panels
 
 
-def test_panels_neither_overlap_nor_leave_the_grid():
-    def cells(panel):
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24
-        return {
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        }
-
-    for one, other in combinations(map(cells, BOARD["panels"]), 2):
-        assert not one & other
+def test_the_usual_timeouts_of_gateways_are_marked():
+    panels = {p["title"]: p for p in panels_of(BOARDS["streams"])}
+    assert panels["Age at disconnect"]["type"] == "heatmap"
+    marked = panels["Disconnects at usual time-outs"]["targets"]
+    assert [t["legendFormat"] for t in marked] == ["15s", "30s", "1m", "2m", "5m", "10m"]
+    assert 'le=~"31(\\\\.0)?"' in marked[1]["expr"]
+    assert 'le=~"30(\\\\.0)?"' in marked[1]["expr"]
 
 
-def test_a_panel_keeps_its_id_when_objectives_are_added():
-    def ids(board):
-        return {panel["id"] for panel in board["panels"]}
-
-    assert len(ids(BOARD)) == len(BOARD["panels"])
-    assert ids(dashboard(example(objective("ttft")))) < ids(BOARD)
-
-
-def test_the_reader_chooses_data_source_version_and_instance():
-    variables = {v["name"]: v for v in BOARD["templating"]["list"]}
-    assert list(variables) == ["datasource", "version", "instance"]
-    assert variables["datasource"]["query"] == "prometheus"
-    for name in ("version", "instance"):
-        query = variables[name]["query"]
-        assert (
-            query == f'label_values(tokenslo_model_info{{model="llama",namespace="prod"}}, {name})'
-        )
-        assert variables[name]["includeAll"]
-        assert re.fullmatch(variables[name]["allValue"], ""), "series without the label are shown"
+def test_a_rollout_compares_the_versions_of_every_sli_with_sample_sizes():
+    [table] = [p for p in panels_of(BOARDS["rollout"]) if p["type"] == "table"][:1]
+    titles = table["transformations"][1]["options"]["renameByName"]
+    assert list(titles.values()) == ["Objective", "Version", "Good", "Events"]
+    for key in ("ttft", "availability", "goodput", "disconnects"):
+        name = objective(key).name
+        assert all(f'"slo", "{name}"' in target["expr"] for target in table["targets"])
+        titles = [p["title"] for p in panels_of(BOARDS["rollout"])]
+        assert {f"{name}: good by version", f"{name}: events by version"} <= {*titles}
 
 
-def test_firing_alerts_are_marked_on_every_graph():
-    (mark,) = (a for a in BOARD["annotations"]["list"] if "expr" in a)
-    (selector,) = selectors(mark["expr"])
-    assert (selector.metric, selector.labels) == ("ALERTS", {"service", "alertstate"})
-    assert mark["target"]["expr"] == mark["expr"]
+def test_a_service_of_user_defined_queries_has_no_dashboards_of_signals():
+    query = {"bad": "sum(rate(bad_total[{window}]))", "total": "sum(rate(all_total[{window}]))"}
+    own = Objective("own", "bad_events", Decimal("0.99"), queries=query)
+    boards = built(example(own))
+    assert list(boards) == ["overview", names.ERROR_BUDGET]
+    board = boards[names.ERROR_BUDGET]
+    assert [v["name"] for v in board["templating"]["list"]] == ["datasource"]
+    assert "llm_" not in json.dumps(board)
+    assert "tokenslo_" not in json.dumps(board)
 
 
-def test_the_dashboard_names_its_source_and_is_not_editable():
-    assert BOARD["uid"] == "tokenslo-chat-error-budget"
-    assert BOARD["description"] == "Made by tokenslo 0.1.0 from slo.yaml."
-    assert BOARD["editable"] is False
-    assert BOARD["timezone"] == "browser"
+@EACH_BOARD
+def test_dashboards_name_their_source_and_are_not_editable(kind):
+    board = BOARDS[kind]
+    assert board["editable"] is False
+    assert board["timezone"] == "browser"
+    source = "SLO files" if kind == "overview" else "slo.yaml"
+    assert board["description"].endswith(f"Made by tokenslo 0.1.0 from {source}.")
+    assert board["uid"] == ("tokenslo-overview" if kind == "overview" else f"tokenslo-chat-{kind}")
 
 
-def test_the_dashboard_has_the_current_schema():
-    assert BOARD["schemaVersion"] == 42
-    assert BOARD["timepicker"] == {}
-    for panel in PANELS:
+@EACH_BOARD
+def test_dashboards_have_the_current_schema(kind):
+    assert BOARDS[kind]["schemaVersion"] == 42
+    assert BOARDS[kind]["timepicker"] == {}
+    for panel in panels_of(BOARDS[kind]):
         custom = panel["fieldConfig"]["defaults"].get("custom", {})
+        assert panel["type"] in {"timeseries", "stat", "table", "heatmap", "state-timeline"}
         assert "displayMode" not in custom
         assert panel["type"] != "table" or custom["cellOptions"] == {"type": "color-text"}
 
 
-def test_long_service_names_have_distinct_dashboard_uids():
-    first, other = (names.dashboard_uid("a" * 40 + end, "engine") for end in "bc")
-    assert first != other
-    assert len(first) == len(other) == 40
-
-
-def test_grafana_sdk_keeps_every_field():
+@EACH_BOARD
+def test_grafana_sdk_keeps_every_field(kind):
     """Read and write the dashboard with Grafana's own SDK, and compare."""
     register_default_plugins()
-    again = json.loads(JSONEncoder().encode(Dashboard.from_json(BOARD)))
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(BOARDS[kind])))
     # The SDK models dashboards of every data source; these fields belong to Prometheus's plugin.
-    assert set(_lost(BOARD, again)) == {
+    assert set(_lost(BOARDS[kind], again)) == {
         "/annotations/list/target/expr",
         "/annotations/list/target/refId",
         "/annotations/list/textFormat",
@@ -249,39 +502,8 @@ def _lost(before, after, path=""):
         yield f"{path}: {before!r} became {after!r}"
 
 
-NEED_A_TAP = {
-    SIGNALS[key].metric
-    for key in (
-        "streams",
-        "live_streams",
-        "disconnects",
-        "disconnect_age",
-        "disconnect_release",
-        "wasted_tokens",
-        "partial_tokens",
-        "suspected_retries",
-        "client_backpressure",
-    )
-}
-
-
-def test_stream_panels_show_all_tap_signals_and_name_the_flag():
-    shown = set()
-    start = next(i for i, p in enumerate(BOARD["panels"]) if p["title"].startswith("Streams:"))
-    end = next(i for i, p in enumerate(BOARD["panels"]) if p["title"].startswith("Saturation:"))
-    for panel in BOARD["panels"][start:end]:
-        metrics = {
-            each.metric.removesuffix("_bucket")
-            for target in panel.get("targets", [])
-            for each in selectors(target["expr"].replace("$__rate_interval", "420s"))
-        }
-        shown |= metrics
-        assert not metrics or "--tap" in panel["description"]
-    assert shown == NEED_A_TAP | {SIGNALS["goodput"].metric}
-
-
 def test_goodput_panel_shows_the_failing_clauses_of_its_objective():
-    panels = dashboard(example(objective("goodput")))["panels"]
+    panels = budget(example(objective("goodput")))["panels"]
     (clauses,) = (panel for panel in panels if panel["title"] == "Failing clause")
     (target,) = clauses["targets"]
     assert target["expr"].startswith("sum by (result, clause)")
@@ -290,11 +512,11 @@ def test_goodput_panel_shows_the_failing_clauses_of_its_objective():
 
 def test_a_dashboard_with_many_objectives_shows_the_selected_one():
     objectives = [replace(objective("availability"), name=f"o{n}") for n in range(51)]
-    every, many = dashboard(example(*objectives[:50])), dashboard(example(*objectives))
+    every, many = budget(example(*objectives[:50])), budget(example(*objectives))
     rows = [panel["title"] for panel in every["panels"] if panel["type"] == "row"]
     assert sum(title.startswith("o") for title in rows) == 50
     rows = [panel["title"] for panel in many["panels"] if panel["type"] == "row"]
-    assert rows[:2] == ["Objectives", "Objective $slo"]
+    assert rows[:2] == ["All objectives", "Objective $slo"]
     assert not [title for title in rows if title.startswith("o")]
     [chosen] = [each for each in many["templating"]["list"] if each["name"] == "slo"]
     assert (chosen["multi"], chosen["includeAll"]) == (False, False)
@@ -311,3 +533,9 @@ def test_a_dashboard_with_many_objectives_shows_the_selected_one():
         assert all(each.metric.startswith("slo:") for each in selectors(expr))
         assert all("slo" in each.labels for each in selectors(expr))
     assert len(json.dumps(many)) < len(json.dumps(every)) / 2
+
+
+def test_long_service_names_have_distinct_dashboard_uids():
+    first, other = (names.dashboard_uid("a" * 40 + end, "engine") for end in "bc")
+    assert first != other
+    assert len(first) == len(other) == 40

@@ -64,7 +64,14 @@ def test_generate_writes_rules_a_dashboard_and_a_page_for_every_alert(capsys):
         "alerts/chat.rules.yaml",
         "alerts/chat.test.yaml",
         "alerts/chat.windows.test.yaml",
+        "dashboards/chat-capacity.json",
+        "dashboards/chat-engine.json",
         "dashboards/chat-error-budget.json",
+        "dashboards/chat-rollout.json",
+        "dashboards/chat-sidecar.json",
+        "dashboards/chat-streams.json",
+        "dashboards/chat-token-latency.json",
+        "dashboards/overview.json",
     ]
     assert [path.removeprefix("runbooks/chat/") for path in written if "runbooks/" in path] == [
         "BadVersion.md",
@@ -92,14 +99,15 @@ def test_generate_writes_rules_a_dashboard_and_a_page_for_every_alert(capsys):
     out, err = capsys.readouterr()
     *lines, summary = out.splitlines()
     assert sorted(lines) == [f"wrote out/{path}" for path in written]
-    assert summary == "30 files: 30 written"
+    assert summary == "37 files: 37 written"
     assert err == ""
 
 
 def test_every_file_names_its_source_and_the_version_that_made_it():
     run("chat.yaml", "-o", "out")
     for path, text in tree().items():
-        source = "SLO files" if "alertmanager" in path else "chat.yaml"  # which all services share
+        shared = "alertmanager" in path or "overview" in path
+        source = "SLO files" if shared else "chat.yaml"
         assert f"Made by tokenslo {version('tokenslo')} from {source}." in text
 
 
@@ -108,7 +116,8 @@ def test_generated_files_contain_no_path_of_this_machine(folder, monkeypatch):
     monkeypatch.chdir("work")
     assert run(folder / "chat.yaml", "-o", "out") == 0
     for path, text in tree().items():
-        source = "SLO files" if "alertmanager" in path else "chat.yaml"  # which all services share
+        shared = "alertmanager" in path or "overview" in path
+        source = "SLO files" if shared else "chat.yaml"
         assert f"Made by tokenslo {version('tokenslo')} from {source}." in text
         assert str(folder) not in text
 
@@ -219,7 +228,7 @@ def test_a_second_run_writes_nothing(capsys):
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out") == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-    assert capsys.readouterr().out == "30 files: 30 current\n"
+    assert capsys.readouterr().out == "37 files: 37 current\n"
 
 
 def test_only_changed_files_are_written(capsys):
@@ -229,7 +238,7 @@ def test_only_changed_files_are_written(capsys):
     assert run("chat.yaml", "-o", "out") == 0
     assert capsys.readouterr().out.splitlines() == [
         "wrote out/dashboards/chat-error-budget.json",
-        "30 files: 29 current, 1 written",
+        "37 files: 36 current, 1 written",
     ]
 
 
@@ -334,7 +343,7 @@ def test_check_accepts_current_files(capsys):
     run("chat.yaml", "-o", "out")
     capsys.readouterr()
     assert run("chat.yaml", "-o", "out", "--check") == 0
-    assert capsys.readouterr().out == "30 files: 30 current\n"
+    assert capsys.readouterr().out == "37 files: 37 current\n"
 
 
 def test_check_prints_stale_files_and_writes_nothing(capsys):
@@ -346,7 +355,7 @@ def test_check_prints_stale_files_and_writes_nothing(capsys):
     assert run("chat.yaml", "-o", "out", "--check") == 1
     out, err = capsys.readouterr()
     assert tree() == before
-    assert err == "21 files: 3 current, 18 to write, 9 to remove\n"
+    assert err == "28 files: 8 current, 20 to write, 9 to remove\n"
     headers = [line.rstrip() for line in out.splitlines() if line.startswith(("--- ", "+++ "))]
     page = "out/runbooks/chat/ChatFirstTokenErrorBudgetBurn.md"
     assert headers[headers.index(f"--- {page}") + 1] == "+++ /dev/null"

@@ -419,7 +419,7 @@ def test_dashboards_show_the_worst_groups(tmp_path: Path) -> None:
     text = "".join(dashboard_files(of, source="slo.yaml", version="1").values())
     assert "bottomk(20, slo:error_budget_remaining:ratio" in text
     assert '"{{tenant}}"' in text
-    assert "min by (slo) (slo:error_budget_remaining:ratio" in text
+    assert "min by (service, slo) (slo:error_budget_remaining:ratio" in text
 
 
 def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path) -> None:

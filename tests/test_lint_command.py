@@ -383,7 +383,7 @@ def test_every_format_of_generated_rules_is_clean(tmp_path: Path) -> None:
 
 
 def test_a_wrong_name_in_what_is_generated_would_be_found(tmp_path: Path) -> None:
-    text = (ROOT / "examples/chat/dashboards/chat-error-budget.json").read_text()
+    text = (ROOT / "examples/chat/dashboards/chat-sidecar.json").read_text()
     wrong = text.replace("tokenslo_source_up", "tokenslo_source_upp")
     assert ids(tmp_path, wrong) == ["TL002"]
     assert ids(tmp_path, text.replace("version)", "model_name)")) == ["TL003"]

@@ -414,6 +414,10 @@ def test_a_mixin_is_vendored_and_set_like_any_other(slo: str, tmp_path: Path, ol
         if "alert" in rule
     ]
     assert {group["interval"] for group in groups} == {"1m"}
-    dashboard = json.loads((out / "dashboards/chat-error-budget.json").read_text())
-    dashboard["tags"].append("mine")
-    assert evaluated["grafana"] == {"chat-error-budget.json": dashboard}
+    written = {
+        path.name: json.loads(path.read_text()) for path in (out / "dashboards").glob("*.json")
+    }
+    assert len(written) == 8
+    for dashboard in written.values():
+        dashboard["tags"].append("mine")
+    assert evaluated["grafana"] == written

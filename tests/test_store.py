@@ -647,6 +647,7 @@ def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> No
     assert state(5.1).quality == "unavailable"
     assert state(5.1).note.startswith("no successful scrape for 5 s")
     assert state(9.0).note.startswith("no successful scrape for 9 s")
+    assert state(5.1).reason == state(9.0).reason, "a label does not change with every scrape"
     store.update(Snapshot("triton", measurements=(ttft(2, 3, 4),)), 10.0, 0.1)
     assert state(10.0).quality != "unavailable"
     gap = Missing("ttft", "chat", "1", "it is gone", "load it")

@@ -25,7 +25,9 @@ def measured(
 
 
 def unavailable(signal: str, reason: str, fix: str = "", model: str = "llama") -> SignalState:
-    return SignalState(signal, model, "1", "", "unavailable", {}, note=reason, fix=fix)
+    return SignalState(
+        signal, model, "1", "", "unavailable", {}, note=reason, fix=fix, reason=reason
+    )
 
 
 def view(

@@ -46,7 +46,7 @@ def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState,
                 for signal, samples in counters.items()
             ),
             *(
-                SignalState(signal, model, "", "", "unavailable", {}, _UNSEEN, _FIX)
+                SignalState(signal, model, "", "", "unavailable", {}, _UNSEEN, _FIX, _UNSEEN)
                 for signal in sorted(gauges.get(model, ()))
             ),
         )

@@ -313,8 +313,10 @@ class Store:
     ) -> SignalState:
         best = record.best_method(now, self._stale_after)
         if not best:
-            reason, fix = self._why_unavailable(record, now)
-            return SignalState(name, *model, "", "unavailable", {}, note=reason, fix=fix)
+            note, fix, reason = self._why_unavailable(record, now)
+            return SignalState(
+                name, *model, "", "unavailable", {}, note=note, fix=fix, reason=reason
+            )
         last, method, signal = record.methods[best], METHODS[best], SIGNALS[name]
         latest = (record.counted_at, record.served)
         summarize = with_last_minute and signal.kind != "gauge"
@@ -329,8 +331,11 @@ class Store:
             last_minute=last_minute.increase(record.history, latest) if summarize else {},
         )
 
-    def _why_unavailable(self, record: SignalRecord, now: float) -> tuple[str, str]:
-        """Return reason and fix: the source's own, unless its last measurement is stale."""
+    def _why_unavailable(self, record: SignalRecord, now: float) -> tuple[str, str, str]:
+        """Return reason, fix, and the constant part of the reason.
+
+        They are the source's own, unless its last measurement is stale.
+        """
         stale = [last for last in record.methods.values() if last.current]
         if stale:
             last = max(stale, key=lambda one: one.at)
@@ -339,11 +344,15 @@ class Store:
             reason = f"no successful scrape for {now - last.at:.0f} s"
             why = source.error or (missing.reason if missing else "")
             fix = missing.fix if missing and not source.error else f"see the source {last.source}"
-            return (f"{reason}: {why}" if why else reason), fix
+            constant = f"no successful scrape of the source {last.source}"
+            return (f"{reason}: {why}" if why else reason), fix, constant
         by_source = sorted(record.missing.items(), key=lambda item: item[0] == TAPS)
-        for _, missing in reversed(by_source):  # a tap measures most: its reason comes first
-            return missing.reason, with_a_tap(missing.fix) if self._tapped else missing.fix
-        return "the server does not report on this model any more", "load the model"
+        for name, missing in reversed(by_source):  # a tap measures most: its reason comes first
+            constant = f"the source {name} cannot be read" if missing.unread else missing.reason
+            fix = with_a_tap(missing.fix) if self._tapped else missing.fix
+            return missing.reason, fix, constant
+        reason = "the server does not report on this model any more"
+        return reason, "load the model", reason
 
     def _source_states(self, now: float) -> Iterator[SourceState]:
         for name, source in sorted(self._sources.items()):

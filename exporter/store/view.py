@@ -14,7 +14,8 @@ class SignalState:
     """The current state of one signal of one model.
 
     ``samples`` is empty when ``quality`` is ``unavailable``; then ``note`` is the reason and
-    ``fix`` how to get it.  Otherwise ``note`` states a limitation of the method.
+    ``fix`` how to get it; ``reason`` is the reason without what changes from scrape to scrape, for
+    a label.  Otherwise ``note`` states a limitation of the method.
     ``recent`` summarizes the last minute as text ("p50 0.21 s, p95 0.74 s"), and ``last_minute``
     is the increase of counters and histograms in it; only the status page uses both.
     """
@@ -27,6 +28,7 @@ class SignalState:
     samples: Mapping[Labels, Value]
     note: str = ""
     fix: str = ""
+    reason: str = ""
     recent: str = ""
     last_minute: Mapping[Labels, Value] = field(default_factory=dict)
 

@@ -12,7 +12,7 @@ from slos.own_metrics import OWN_METRICS
 from slos.signals import SIGNALS, Signal
 
 MAX_LABEL_SETS = 65_536
-"""Maximum cached label sets of signals; the same number for ``tokenslo_signal_info``."""
+"""Maximum cached label sets of signals; the same number for each info metric."""
 
 _CATALOGUE: dict[str, Signal] = {}
 """Every metric once, in catalogue order; signals that share one agree on kind and help."""
@@ -63,6 +63,11 @@ def _info(
     return LabelSet(labels), 1
 
 
+@lru_cache(maxsize=MAX_LABEL_SETS)
+def _unavailable(signal: str, model: str, version: str, reason: str) -> tuple[LabelSet, float]:
+    return LabelSet({"signal": signal, "model": model, "version": version, "reason": reason}), 1
+
+
 def _by_labels(series: tuple[LabelSet, Value]) -> Labels:
     return series[0].pairs
 
@@ -84,6 +89,11 @@ def _own_series(
         "tokenslo_signal_info": [
             _info(state.signal, state.model, state.version, state.method, state.quality)
             for state in (*view.signals, *view.unseen)
+        ],
+        "tokenslo_signal_unavailable_info": [
+            _unavailable(state.signal, state.model, state.version, state.reason)
+            for state in (*view.signals, *view.unseen)
+            if state.quality == "unavailable"
         ],
         "tokenslo_model_info": [
             (
