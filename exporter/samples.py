@@ -53,8 +53,12 @@ class Measurement:
     """The samples of one signal of one model by one method.
 
     ``method`` is a key of :data:`exporter.methods.METHODS`.  Counters and distributions are
-    totals of the server (since it loaded the model); gauges are current values.  ``note`` adds
-    errors of this measurement to the method's own note.
+    totals; gauges are current values.  ``note`` adds errors of this measurement to the method's own
+    note.
+
+    ``start_time`` (monotonic seconds) is when the totals were zero, the created timestamp of
+    OpenMetrics.  Only totals that the sidecar keeps have one, because a server's may be older than
+    the sidecar.  It changes when totals begin anew, and stays when their ``method`` changes.
     """
 
     signal: str
@@ -63,6 +67,7 @@ class Measurement:
     method: str
     samples: Mapping[Labels, Value]
     note: str = ""
+    start_time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import pytest
 from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.recording.goodput import goodput_objectives
-from exporter.recording.model_metrics import PRECEDING_METHOD
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Labels, Measurement, Missing, Snapshot
 from exporter.settings import load_settings
@@ -76,22 +75,14 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
     kept: dict[tuple[str, str], tuple[Measurement, ...]] = {}
 
     def snapshot() -> Snapshot:
-        # The source of the taps keeps what has not changed, and leaves out methods from which
-        # another one goes on.
+        # The source of the taps keeps what has not changed.
         kept.update(
             {
                 (one[0].model, one[0].version): one
                 for one in recorder.measurements(changed_only=True)
             }
         )
-        found = [one for measurements in kept.values() for one in measurements]
-        older = {
-            (one.signal, one.model, one.version, PRECEDING_METHOD.get(one.method)) for one in found
-        }
-        told = [
-            one for one in found if (one.signal, one.model, one.version, one.method) not in older
-        ]
-        return Snapshot("taps", tuple(told))
+        return Snapshot("taps", tuple(one for found in kept.values() for one in found))
 
     store.update(server, 0, 0)
     store.update(snapshot(), 0, 0)
@@ -107,7 +98,7 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
         store.update(snapshot(), now + 1, 0)
     [state] = [one for one in store.view(6).signals if one.signal == "goodput"]
     assert (state.version, state.method) == ("1", "wire_chunks")
-    assert sum(n for n in state.samples.values() if isinstance(n, float)) == 4
+    assert sum(n for n in state.samples.values() if isinstance(n, float)) == 6
 
 
 def test_first_tokens_are_evaluated_by_every_threshold() -> None:

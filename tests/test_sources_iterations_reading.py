@@ -19,6 +19,7 @@ from exporter.sources.trtllm.iterations_source import (
     pause_for,
     served_model,
 )
+from exporter.store.store import Store
 from promql.http_client import FetchLimits
 from tests.polling import until
 from tests.tcp_server import listening
@@ -110,6 +111,21 @@ async def test_counts_continue_between_scrapes() -> None:
     assert isinstance(itl, Distribution)
     assert (itl.count, round(itl.sum, 6)) == (6, 0.12)
     assert {(one.model, one.version) for one in snapshot.measurements} == {("m", "3")}
+
+
+@pytest.mark.parametrize(("before", "counted"), [(0, 4), (3, 0)])
+async def test_records_after_an_empty_read_are_newer_than_the_sidecar(
+    before: int, counted: float
+) -> None:
+    """Records of the first read may be older: they do not count."""
+    store = Store(stale_after=60.0)
+    async with fake_serve(*map(cpp, range(before))) as fake, source(fake, model="m") as reader:
+        store.update(await reader.snapshot(0.0), 0.0, 0.1)
+        if not before:
+            fake.records += [cpp(1), cpp(2)]
+        store.update(await reader.snapshot(1.0), 1.0, 0.1)
+    [state] = [one for one in store.view(1.0).signals if one.signal == "output_tokens"]
+    assert state.samples == {(): counted}
 
 
 async def test_thresholds_are_bucket_boundaries() -> None:

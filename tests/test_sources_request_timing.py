@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.samples import Distribution, Measurement, Missing
+from exporter.samples import Distribution, Measurement, Missing, Snapshot
 from exporter.sources.loss_counter import LossCounter
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
 from exporter.sources.trtllm.request_feed import LOSSY_FOR, RequestFeed
 from exporter.sources.trtllm.request_timing import SPANS, RequestTimings, timing, token_gaps
+from exporter.store.store import Store
 
 BOOT = 76735.0
 Item = dict[str, object]
@@ -179,18 +180,16 @@ class TestItems:
 class TestTimingHistograms:
     def test_threshold_is_a_bucket_boundary(self) -> None:
         timings = RequestTimings("chat", {"ttft": [0.8]})
-        timings.measurements()
         timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
-        timings.measurements()
         ttft = told(timings)["ttft"]
         assert ttft.counts[ttft.boundaries.index(0.8)] == 2
         assert ttft.count == 3
 
-    def test_a_new_signal_starts_empty_and_then_has_all(self) -> None:
+    def test_the_first_items_of_a_signal_count(self) -> None:
         timings = RequestTimings("chat", {})
         timings.take([item()])
         assert {signal: one.count for signal, one in told(timings).items()} == dict.fromkeys(
-            (*SPANS, "tpot"), 0
+            (*SPANS, "tpot"), 1
         )
         timings.take([item()])
         assert told(timings)["e2e"].count == 2
@@ -335,6 +334,35 @@ class TestFeed:
         assert gap.reason.startswith("there lacks 1 of 5 requests")
         assert gap.fix == "share not"
         assert self.count(feed, 3 + LOSSY_FOR) == 3
+
+    def test_what_was_withheld_is_not_counted_beside_the_histogram(self) -> None:
+        """The histogram of the engine counted the same requests until the feed was used."""
+        feed, store = self.feed(), Store(stale_after=60.0)
+        engine = Distribution((1.0, inf), (4.0, 4.0), 1.0)
+        histogram = Measurement("ttft", "chat", "", "trtllm_serve_histogram", {(): engine})
+        for now, (records, finished) in enumerate([(0, 0), (1, 2), (1, 4), (0, 4), (0, 4)]):
+            feed.take([item()] * records)
+            feed.settle(finished, now)
+            store.update(self.snapshot(feed, now, histogram), now, 0.1)
+        withheld = self.said(feed, now)["ttft"]
+        assert isinstance(withheld, Missing)
+        late = now + LOSSY_FOR
+        store.update(self.snapshot(feed, late, histogram), late, 0.1)
+        assert self.shown(store, late) == ("trtllm_request_timing", 0)
+        feed.take([item()])
+        feed.settle(finished + 1, late + 1)
+        store.update(self.snapshot(feed, late + 1, histogram), late + 1, 0.1)
+        assert self.shown(store, late + 1) == ("trtllm_request_timing", 1)
+
+    def snapshot(self, feed: RequestFeed, now: float, *more: Measurement) -> Snapshot:
+        found = tuple(one for one in feed.report(now) if isinstance(one, Measurement))
+        return Snapshot("trtllm", (*more, *found))
+
+    def shown(self, store: Store, now: float) -> tuple[str, float]:
+        [state] = [one for one in store.view(now).signals if one.signal == "ttft"]
+        [value] = state.samples.values()
+        assert isinstance(value, Distribution)
+        return state.method, value.count
 
     def test_halves_are_named(self) -> None:
         feed = self.feed()

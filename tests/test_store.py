@@ -148,6 +148,116 @@ class TestCounters:
         assert told(store, 100) == 20
 
 
+def own(
+    value: float, method: str = "wire", *, start: float = 0.0, version: str = "1"
+) -> Measurement:
+    """Return a counter that the sidecar keeps itself since ``start``."""
+    return replace(requests(method, ok=value), version=version, start_time=start)
+
+
+def taps(*measurements: Measurement) -> Snapshot:
+    return Snapshot("taps", measurements)
+
+
+class TestOwnCounters:
+    def test_the_first_value_counts_in_full(self) -> None:
+        store = Store(10)
+        store.update(taps(own(3)), 5, 0.01)
+        assert told(store, 5) == 3
+        store.update(taps(own(4)), 6, 0.01)
+        assert told(store, 6) == 4
+
+    def test_the_first_value_counts_beside_the_history_of_a_server(self) -> None:
+        store = Store(10)
+        for now, served in ((0, 1000), (1, 1001)):
+            store.update(snapshot(requests(ok=served)), now, 0.01)
+        store.update(taps(own(2, start=1.0)), 2, 0.01)
+        store.update(snapshot(requests(ok=1003)), 3, 0.01)
+        assert told(store, 3) == 1 + 2
+        assert state(store, "requests", 3).method == "wire"
+
+    def test_a_histogram_counts_in_full(self) -> None:
+        store = Store(10)
+        store.update(taps(replace(ttft(1, 5, 9, total=7.0, method="wire"), start_time=0.0)), 5, 0)
+        assert told(store, 5, "ttft", ()) == Distribution((2.0, 5.0, inf), (1, 5, 9), 7.0)
+
+    def test_a_later_start_time_is_a_restart_although_the_value_grew(self) -> None:
+        store = Store(10)
+        for now, value, start in ((1, 3, 0.0), (2, 5, 1.5), (3, 6, 1.5)):
+            store.update(taps(own(value, start=start)), now, 0.01)
+        assert told(store, 3) == 3 + 5 + 1
+
+    def test_a_restart_of_all_labels_is_one_of_labels_that_come_back_later(self) -> None:
+        store = Store(10)
+        for now, values, start in (
+            (1, {"ok": 3, "error": 2}, 0.0),
+            (2, {"ok": 1}, 1.5),
+            (3, {"ok": 1, "error": 4}, 1.5),
+        ):
+            store.update(taps(replace(requests("wire", **values), start_time=start)), now, 0.01)
+        assert state(store, "requests", 3).samples == {OK: 3 + 1, ERROR: 2 + 4}
+
+    def test_another_method_continues_the_total(self) -> None:
+        store = Store(10)
+        for now, value, method in (
+            (1, 3, "wire"),
+            (2, 5, "wire_chunks"),
+            (3, 5, "wire_chunks"),
+            (4, 8, "wire"),
+        ):
+            store.update(taps(own(value, method)), now, 0.01)
+            assert told(store, now) == value
+            assert state(store, "requests", now).method == method
+
+    def test_another_method_after_a_restart_counts_once(self) -> None:
+        """The method that continues was also the one before the restart."""
+        store = Store(10)
+        for now, value, method, start in (
+            (1, 2, "wire_chunks", 0.0),
+            (2, 5, "wire", 1.5),
+            (3, 7, "wire_chunks", 1.5),
+        ):
+            store.update(taps(own(value, method, start=start)), now, 0.01)
+        assert told(store, 3) == 2 + 7
+
+    def test_a_fallback_and_its_end_count_nothing_twice(self) -> None:
+        store = Store(stale_after=2)
+        store.update(snapshot(requests(ok=100)), 0, 0.01)
+        store.update(taps(own(1)), 0, 0.01)
+        store.update(snapshot(requests(ok=102)), 1, 0.01)
+        store.update(taps(own(3)), 1, 0.01)
+        store.update(snapshot(requests(ok=105)), 4, 0.01)  # the tap is stale: 1 → 4 counts
+        assert told(store, 4) == 3 + 3
+        store.update(taps(own(7)), 5, 0.01)  # a part of 3 → 7 is counted already
+        store.update(taps(own(8)), 6, 0.01)
+        assert told(store, 6) == 6 + 1
+
+    def test_a_model_with_and_without_version_is_one_total(self) -> None:
+        store = Store(10)
+        store.update(of("chat"), 0, 0)
+        store.update(taps(own(3, version="")), 1, 0)
+        assert told(store, 1) == 3
+        store.update(taps(own(3, version=""), own(2, start=1.5)), 2, 0)
+        assert told(store, 2) == 3 + 2
+
+    def test_a_second_version_counts_nothing_again(self) -> None:
+        store = Store(10)
+
+        def counts() -> dict[str, Value]:
+            states = store.view(0).signals
+            return {one.version: one.samples[OK] for one in states if one.signal == "requests"}
+
+        store.update(of("chat"), 0, 0)
+        store.update(taps(own(100, version=""), own(5, start=0.5)), 1, 0)
+        assert counts() == {"1": 105}
+        second = replace(gauge(1), version="2")
+        store.update(snapshot(gauge(1), second), 2, 0)
+        store.update(taps(own(101, version=""), own(6, start=0.5)), 3, 0)
+        assert counts() == {"1": 105, "": 0}
+        store.update(taps(own(103, version=""), own(7, start=0.5)), 4, 0)
+        assert counts() == {"1": 106, "": 2}
+
+
 class TestMethods:
     def test_the_best_one_wins_and_names_its_quality(self) -> None:
         store = Store(10)

@@ -1,7 +1,7 @@
 """Record single events in cumulative counters and histograms.
 
-Sources that see requests or tokens one by one (iteration records, per-request timing, traces) use
-it.  Its measurements are cumulative since its creation, as those of a server.
+Sources that see requests or tokens one by one (taps, iteration records, per-request timing, traces)
+use it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ class MetricRecorder:
     """Count events by signal, model, version and method.
 
     ``thresholds`` are SLO thresholds by signal in seconds: each becomes an exact bucket boundary.
+    ``start_time`` is that of the measurements: None if the first events may be older than the
+    sidecar.
     """
 
     thresholds: Mapping[str, Iterable[float]] = field(default_factory=dict)
+    start_time: float | None = None
     _histograms: dict[Series, Histogram] = field(default_factory=dict)
     _counters: dict[Series, dict[Labels, float]] = field(default_factory=dict)
 
@@ -85,6 +88,14 @@ class MetricRecorder:
         else:
             self._counters.setdefault(series, {})
 
+    def change_method(self, series: Series, method: str) -> None:
+        """Continue the totals of a series under another method."""
+        changed = (*series[:3], method)
+        if series in self._histograms:
+            self._histograms[changed] = self._histograms.pop(series)
+        if series in self._counters:
+            self._counters[changed] = self._counters.pop(series)
+
     def __contains__(self, series: Series) -> bool:
         return series in self._histograms or series in self._counters
 
@@ -96,6 +107,6 @@ class MetricRecorder:
         }
         values.update((series, dict(counter)) for series, counter in self._counters.items())
         return tuple(
-            Measurement(signal, model, version, method, samples)
+            Measurement(signal, model, version, method, samples, start_time=self.start_time)
             for (signal, model, version, method), samples in values.items()
         )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
+from time import monotonic
 
 from exporter.protocol.events import Stages
 from exporter.recording.goodput import GoodputObjective, GoodputVerdict
@@ -42,13 +43,6 @@ FALLBACK_METHODS: Mapping[str, str] = {
     "cached_input_tokens": "wire_usage",
 }
 """The method of a signal after the first request that does not report what it needs."""
-PRECEDING_METHOD: Mapping[str, str] = {
-    "wire_chunks": "wire",
-    "wire_usage": "wire",
-    "wire_stages_sampled": "wire_stages",
-}
-"""The method that ends where this one begins at 0."""
-
 _STAGES = ("queue", "prefill", "decode")
 _FROM_THE_START = (
     *("e2e", "requests", "disconnect_release", "suspected_retries", "client_backpressure"),
@@ -145,7 +139,7 @@ class ModelMetrics:
         clauses = (objective.clauses.get("max_gap") for objective in self.objectives)
         self.gap_limits = sorted({*self.thresholds.get("max_gap", ()), *filter(None, clauses)})
         self.late_gaps = dict.fromkeys(self.thresholds.get("itl", ()), 0)
-        self._recorder = MetricRecorder(self.thresholds)
+        self._recorder = MetricRecorder(self.thresholds, start_time=monotonic())
         self._tenants: set[str] = set()
         self._unused = set(_ZERO_UNTIL_REPORTED)
         for signal in _FROM_THE_START:
@@ -218,8 +212,7 @@ class ModelMetrics:
         """Record the engine's own timing of a request, None if its response has none."""
         if stages is None:
             for signal in _STAGES:
-                if (signal, "", "", self._stages) in self._recorder:
-                    self._begin((signal, "", "", SAMPLED))
+                self._recorder.change_method((signal, "", "", self._stages), SAMPLED)
             self._stages = SAMPLED
             return
         for signal in _STAGES:
@@ -249,11 +242,9 @@ class ModelMetrics:
         for signal in signals:
             for key in (signal, slo_events(signal), TENANT_SIGNALS.get(signal, signal)):
                 if key in SIGNALS:
-                    before = self._series(key)
                     self.changed |= key not in self._estimated
+                    self._recorder.change_method(self._series(key), _fallback_method(key))
                     self._estimated.add(key)
-                    if before in self._recorder:
-                        self._begin(self._series(key))
 
     def reason_label(self, reason_text: str) -> str:
         """Return a reason as a label, with bounded length and cardinality."""

@@ -10,8 +10,7 @@ from typing import Self
 from exporter.background import Supervisor, TaskState
 from exporter.families import MetricFamily, own_family
 from exporter.genai import GenAiSeries
-from exporter.recording.metric_recorder import Series
-from exporter.recording.model_metrics import PRECEDING_METHOD, UNUSED
+from exporter.recording.model_metrics import UNUSED
 from exporter.samples import (
     Labels,
     Measurement,
@@ -19,15 +18,12 @@ from exporter.samples import (
     Model,
     ModelInfo,
     Snapshot,
-    Value,
-    zero_of,
 )
 from exporter.sources import BaseSource
 from exporter.sources.served_models import ServedModels
 from exporter.sources.unavailable import Unavailable, completed
 from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapState
-from slos.signals import SIGNALS
 
 Counted = tuple[str, Labels]
 """Metric and labels."""
@@ -104,8 +100,6 @@ class TapSource(BaseSource):
         self._listed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._limited: Mapping[str, int] = {}
         self._restarts = 0
-        self._started: set[Series] = set()
-        self._samples: dict[Series, Mapping[Labels, Value]] = {}
         self._states: Sequence[TapState] = ()
         self._live = 0
         self._tasks: Sequence[TaskState] = ()
@@ -161,7 +155,7 @@ class TapSource(BaseSource):
         self._limited = answer.limited
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         self._genai = answer.genai
-        measurements, missing = self._completed(self._from_zero(answer.measurements))
+        measurements, missing = self._completed(answer.measurements)
         return Snapshot(
             source=self.name,
             measurements=tuple(
@@ -206,42 +200,10 @@ class TapSource(BaseSource):
             self._lost += state.lossy
         self._lost += self._live
         self._states, self._live = (), 0
-        self._started = set()
-
-    def _from_zero(self, measurements: Sequence[Measurement]) -> Iterator[Measurement]:
-        """Yield measurements; a series appears empty first.
-
-        The store does not count what a method counted before it replaced another one.  So the
-        preceding method is reported in full, then once more together with the new one, which is
-        still empty; from then on only the new one is reported.
-        """
-        before, there = frozenset(self._started), set(map(_series, measurements))
-        ended = set(map(_older, before))
-        for measurement in measurements:
-            series = _series(measurement)
-            older = _older(series)
-            if series in ended or (older in there and older not in before):
-                continue
-            self._started.add(series)
-            if series in before or SIGNALS[measurement.signal].kind == "gauge":
-                had = self._samples.get(series, {})
-                self._samples[series] = {**had, **measurement.samples}
-                samples = {
-                    labels: value if labels in had or not had else zero_of(value)
-                    for labels, value in measurement.samples.items()
-                }
-                yield replace(measurement, samples=samples)
-            else:
-                # Includes the series of a process that ended, which restart too.
-                every = {**self._samples.get(series, {}), **measurement.samples}
-                samples = {labels: zero_of(value) for labels, value in every.items()}
-                yield replace(measurement, samples=samples)
 
     def _completed(
-        self, measurements: Iterator[Measurement]
+        self, found: Sequence[Measurement]
     ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
-        found = tuple(measurements)
-
         def why(model: Model, signal: str) -> Missing | None:
             if not self._alone and signal not in _UNAVAILABLE:
                 return None
@@ -290,14 +252,3 @@ def _models(measurements: Iterable[Measurement]) -> Iterator[ModelInfo]:
         streams[model] = streams.get(model, False) or of_a_stream
     for model, decoupled in streams.items():
         yield ModelInfo(*model, decoupled=decoupled)
-
-
-def _series(measurement: Measurement) -> Series:
-    return measurement.signal, measurement.model, measurement.version, measurement.method
-
-
-def _older(series: Series) -> Series | None:
-    """Return the series of the preceding method, if there is one."""
-    signal, model, version, method = series
-    older = PRECEDING_METHOD.get(method)
-    return (signal, model, version, older) if older else None

@@ -1,9 +1,9 @@
-"""Models without a version, joined with their version where it is unambiguous."""
+"""Group snapshots by model, and join a model without a version with its only version."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,6 +20,20 @@ def model_of(item: Measurement | Missing | ModelInfo) -> Model:
 def reported_models(snapshot: Snapshot) -> dict[Model, None]:
     """Return the models with measurements or missing signals, in the snapshot's order."""
     return dict.fromkeys([*map(model_of, snapshot.measurements), *map(model_of, snapshot.missing)])
+
+
+def items_by_model(
+    snapshot: Snapshot, excluded: Container[Model]
+) -> dict[Model, tuple[list[Measurement], list[Missing]]]:
+    """Return the measurements and missing signals of every model that is not excluded."""
+    found: dict[Model, tuple[list[Measurement], list[Missing]]] = {}
+    for measurement in snapshot.measurements:
+        if (model := model_of(measurement)) not in excluded:
+            found.setdefault(model, ([], []))[0].append(measurement)
+    for missing in snapshot.missing:
+        if (model := model_of(missing)) not in excluded:
+            found.setdefault(model, ([], []))[1].append(missing)
+    return found
 
 
 def only_versions(models: Iterable[Model], known: Iterable[Model]) -> dict[Model, Model]:
@@ -50,4 +64,15 @@ def with_versions(snapshot: Snapshot, joined: Mapping[Model, Model]) -> Snapshot
         missing=tuple(map(versioned, snapshot.missing)),
         models=tuple(map(versioned, snapshot.models)),
         waiting_streams=streams,
+    )
+
+
+def without_start_times(snapshot: Snapshot, models: Container[Model]) -> Snapshot:
+    """Return the snapshot with the totals of ``models`` as if they were a server's."""
+    return replace(
+        snapshot,
+        measurements=tuple(
+            replace(one, start_time=None) if model_of(one) in models else one
+            for one in snapshot.measurements
+        ),
     )

@@ -24,8 +24,8 @@ _ORDER = {signal: position for position, signal in enumerate(SIGNALS)}
 class MethodRecord:
     """The last measurement by one method; ``current`` while its source still reports it.
 
-    ``last`` holds the last value of every series that a counter ever had: a series that is missing
-    from one snapshot must not count as new in the next.
+    ``last`` holds the last value of every series that a counter had since ``start_time``: a series
+    that is missing from one snapshot must not count as new in the next.
     """
 
     source: str
@@ -33,6 +33,7 @@ class MethodRecord:
     samples: Mapping[Labels, Value]
     last: Mapping[Labels, Value]
     note: str
+    start_time: float | None
     current: bool = True
 
 
@@ -81,19 +82,23 @@ class SignalRecord:
         counters then count from 0.
         """
         self.missing.pop(source, None)
-        previous = dict(self.methods)
         is_counter = SIGNALS[signal].kind != "gauge"
+        previous = {method: self._previous(source, method, measurements) for method in measurements}
         for method, record in self.methods.items():
             if record.source == source and method not in measurements:
                 record.current = False
         for method, measurement in measurements.items():
-            before, samples = previous.get(method), measurement.samples
+            before, samples = previous[method], measurement.samples
             last = {**before.last, **samples} if before and is_counter else samples
-            self.methods[method] = MethodRecord(source, now, samples, last, measurement.note)
+            self.methods[method] = MethodRecord(
+                source, now, samples, last, measurement.note, measurement.start_time
+            )
         best = self.best_method(now, stale_after)
         if best in measurements and is_counter:
-            samples = self.methods[best].samples
-            self._count_increase(samples, previous.get(best), now, new_model=new_model)
+            record = self.methods[best]
+            is_new = new_model and self.counted_at == -inf
+            from_zero = is_new or record.start_time is not None
+            self._count_increase(record.samples, previous[best], now, from_zero=from_zero)
 
     def withdraw(self, source: str, missing: Missing | None) -> None:
         """Mark the measurements of a source that no longer reports the signal."""
@@ -104,18 +109,36 @@ class SignalRecord:
             if record.source == source and record.current:
                 record.current, self.state = False, None
 
+    def _previous(
+        self, source: str, method: str, measurements: Mapping[str, Measurement]
+    ) -> MethodRecord | None:
+        """Return the record of the totals that a measurement continues, None if they are new.
+
+        Totals with a start time may have had another method, whose record is removed.
+        """
+        start, before = measurements[method].start_time, self.methods.get(method)
+        if start is None or (before and (before.start_time is None or before.start_time >= start)):
+            return before
+        former = (
+            name
+            for name, record in self.methods.items()
+            if name not in measurements and (record.source, record.start_time) == (source, start)
+        )
+        return self.methods.pop(next(former, ""), None)
+
     def _count_increase(
         self,
         samples: Mapping[Labels, Value],
         before: MethodRecord | None,
         now: float,
         *,
-        new_model: bool,
+        from_zero: bool,
     ) -> None:
-        """Add the increase since the method's previous value to the served counters."""
-        countable = (
-            before.at >= self.counted_at if before else new_model and self.counted_at == -inf
-        )
+        """Add the increase since the previous record to the served counters.
+
+        Without a record, add the value itself if it counts ``from_zero``, otherwise nothing.
+        """
+        countable = before.at >= self.counted_at if before else from_zero
         for labels, value in samples.items():
             previous = before.last.get(labels) if before else None
             added = increase_since(previous, value) if countable else zero_of(value)
@@ -155,7 +178,11 @@ def by_signal(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measur
         methods = found.setdefault(measurement.signal, {})
         twin = methods.get(measurement.method)
         if twin:
-            measurement = replace(measurement, samples=_sums(twin.samples, measurement.samples))
+            measurement = replace(
+                measurement,
+                samples=_sums(twin.samples, measurement.samples),
+                start_time=_earliest(twin.start_time, measurement.start_time),
+            )
         methods[measurement.method] = measurement
     return found
 
@@ -171,6 +198,7 @@ def _method_sum(one: MethodRecord, other: MethodRecord) -> MethodRecord:
         at=min(one.at, other.at),
         samples=_sums(one.samples, other.samples),
         last=_sums(one.last, other.last),
+        start_time=_earliest(one.start_time, other.start_time),
         current=one.current or other.current,
     )
 
@@ -180,6 +208,10 @@ def _sums(one: Mapping[Labels, Value], other: Mapping[Labels, Value]) -> dict[La
     for labels, value in other.items():
         sums[labels] = add_values(sums.get(labels), value)
     return sums
+
+
+def _earliest(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else min(one, other)
 
 
 def _same_boundaries(served: Distribution, value: Value) -> bool:

@@ -4,11 +4,15 @@ Servers restart their counters when they reload a model, and the preferred metho
 change between two snapshots.  Passed through, such values would show ``rate()`` a false reset or a
 false increase.  Every counter and histogram in a view is therefore the sidecar's own:
 
-* It starts at 0 with the first successful snapshot: earlier counts belong to whoever scraped the
-  server before.  A restarted sidecar is an ordinary counter reset for Prometheus.
+* It starts at 0.  The first snapshot of a server's counter adds nothing: those events are older
+  than the sidecar.  Totals with a start time are the sidecar's own and add their first value in
+  full.  A restarted sidecar is an ordinary counter reset for Prometheus.
 * Only the increase since the previous snapshot *by the same method* is added.  A value lower than
-  the previous one is a reset and counts in full; a series new since then counts from 0.  A reload
-  of the model alone is no reset: Triton restarts its success counters, but not its failures.
+  the previous one, or a later start time, is a reset and counts in full; a series new since then
+  counts from 0.  A reload of the model alone is no reset: Triton restarts its success counters, but
+  not its failures.
+* Totals that keep their start time and change their method continue: the increase since their value
+  under the former method is added.
 * The last value of every method is kept, so that a fallback continues where the preferred method
   stopped.  Its first increase is left out where it would cover time already counted: an undercount
   is a gap in the data, a double count is an error.
@@ -31,7 +35,14 @@ from exporter.methods import METHODS
 from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot, SourceError
 from exporter.sources.unavailable import with_a_tap
 from exporter.store import last_minute
-from exporter.store.model_versions import model_of, only_versions, reported_models, with_versions
+from exporter.store.model_versions import (
+    items_by_model,
+    model_of,
+    only_versions,
+    reported_models,
+    with_versions,
+    without_start_times,
+)
 from exporter.store.signal_record import SignalRecord, by_signal, in_catalogue_order, merged_record
 from exporter.store.source_health import SourceHealth
 from exporter.store.view import SignalState, SourceState, View, WaitingStreams
@@ -103,7 +114,7 @@ class Store:
         excluded = self._admit(snapshot, now)
         yield
 
-        items = _by_model(snapshot, excluded)
+        items = items_by_model(snapshot, excluded)
         done = 0
         for model in [*items, *(self._records.keys() - items)]:
             measurements, missing = items.get(model, ((), ()))
@@ -248,24 +259,26 @@ class Store:
                 record.state = None
             self._records[versioned] = in_catalogue_order(records)
         joined = only_versions((*reported, *snapshot.waiting_streams), known)
-        self._split_versions(snapshot.source, self._joined.get(snapshot.source, {}), joined)
+        previous = self._joined.get(snapshot.source, {})
         self._joined[snapshot.source] = joined
-        return with_versions(snapshot, joined)
+        snapshot = with_versions(snapshot, joined)
+        split = {bare: versioned for bare, versioned in previous.items() if bare not in joined}
+        return self._split_versions(snapshot, split) if split else snapshot
 
-    def _split_versions(
-        self, source: str, before: Mapping[Model, Model], joined: Mapping[Model, Model]
-    ) -> None:
-        """Skip the next increase of models that were joined and now have several versions.
+    def _split_versions(self, snapshot: Snapshot, split: Mapping[Model, Model]) -> Snapshot:
+        """Return the snapshot so that models that were joined count no increase in it.
 
-        Their sum falls, which is no counter reset.
+        Their sum falls, which is no counter reset, and includes both parts.
         """
-        split = {versioned for bare, versioned in before.items() if bare not in joined}
-        for model in split:
+        for model in split.values():
             for record in self._records.get(model, {}).values():
                 record.methods = {
-                    method: last for method, last in record.methods.items() if last.source != source
+                    method: last
+                    for method, last in record.methods.items()
+                    if last.source != snapshot.source
                 }
                 record.state = None
+        return without_start_times(snapshot, {*split, *split.values()})
 
     def _snapshot_models(self, snapshot: Snapshot) -> frozenset[Model]:
         """Return the snapshot's models, loaded or not; any other is new in the next snapshot."""
@@ -390,16 +403,3 @@ def _name_error(model: Model) -> str:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[:SHOWN_NAME]}…"
-
-
-def _by_model(
-    snapshot: Snapshot, excluded: Container[Model]
-) -> dict[Model, tuple[list[Measurement], list[Missing]]]:
-    found: dict[Model, tuple[list[Measurement], list[Missing]]] = {}
-    for measurement in snapshot.measurements:
-        if (model := model_of(measurement)) not in excluded:
-            found.setdefault(model, ([], []))[0].append(measurement)
-    for missing in snapshot.missing:
-        if (model := model_of(missing)) not in excluded:
-            found.setdefault(model, ([], []))[1].append(missing)
-    return found

@@ -29,7 +29,6 @@ from exporter.samples import (
     ModelInfo,
     Snapshot,
     SourceError,
-    zero_of,
 )
 from exporter.sockets import Listen
 from exporter.sources import BaseSource
@@ -133,10 +132,9 @@ class TracesSource(BaseSource):
         self._setting = TraceSetting()
         self._setting_problem: SourceError | None = None
         self._setting_due = 0.0
-        self._recorder = MetricRecorder(thresholds or {})
+        self._recorder = MetricRecorder(thresholds or {}, start_time=monotonic())
         self._joiner = SpanJoiner()
         self._reported: dict[Model, None] = {}
-        self._started: set[Model] = set()
         self._lost = 0
         self._at_once = 0
         self._problem: SourceError | None = None
@@ -327,14 +325,8 @@ class TracesSource(BaseSource):
     def _so_far(self) -> tuple[tuple[Measurement, ...], tuple[Model, ...], int]:
         """Return measurements, models and the number of lost requests."""
         self._joiner.expire(monotonic())
-        measurements = tuple(
-            measurement
-            if (measurement.model, measurement.version) in self._started
-            else _empty(measurement)
-            for measurement in self._recorder.measurements()
-        )
-        self._started.update(self._reported)
-        return measurements, tuple(self._reported), self._joiner.lost + self._lost
+        lost = self._joiner.lost + self._lost
+        return self._recorder.measurements(), tuple(self._reported), lost
 
     def _inflated(self, body: bytes) -> bytes:
         inflater = zlib.decompressobj(wbits=31)
@@ -354,17 +346,6 @@ class TracesSource(BaseSource):
             most, fix = f"{self._limits.max_bytes} bytes", f"{fix}, or raise max-bytes"
         what = f"an export of more than {most}; {fix}"
         return _Refusal(413, RESOURCE_EXHAUSTED, "too_large", what)
-
-
-def _empty(measurement: Measurement) -> Measurement:
-    """Return a measurement without its observations, for the first snapshot of its model.
-
-    The store does not count what a method counted before it replaced another one.
-    """
-    return replace(
-        measurement,
-        samples={labels: zero_of(value) for labels, value in measurement.samples.items()},
-    )
 
 
 def _missing(model: Model, signal: str) -> Missing:

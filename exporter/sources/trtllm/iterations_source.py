@@ -64,6 +64,12 @@ class RecordIntake:
         """Seconds since the last record came, None before the first."""
         return None if self._last is None else self._clock() - self._last
 
+    def end_history(self) -> None:
+        """Mark later records as newer than the sidecar, unless earlier ones are counted already."""
+        recorder = self.engine.recorder
+        if recorder.start_time is None and not self.engine.records:
+            recorder.start_time = self._clock()
+
     def take(self, value: object) -> None:
         """Add a record; anything else is malformed."""
         record = read_record(value)
@@ -219,6 +225,8 @@ class IterationsSource(HttpSource):
         for value in splitter.end():
             self._intake.take(value)
         self._intake.malformed += splitter.malformed
+        if self._error is None:
+            self._intake.end_history()
         previous, self._drained_at = self._drained_at, self._clock()
         seconds = LONGEST_PAUSE if previous == -inf else self._drained_at - previous
         self.pause = pause_for(self._intake.engine.records - before, seconds)
@@ -277,6 +285,7 @@ class IterationsFileSource(BaseSource):
         before = self._files.malformed
         for value in await asyncio.to_thread(lambda: list(self._files.read())):
             self._intake.take(value)
+        self._intake.end_history()
         if self._files.error or not self._files.files:
             raise SourceError("unreadable", self._files.error or f"{self.where}: there is no file")
         self._intake.malformed += self._files.malformed - before

@@ -7,6 +7,7 @@ the feed is refused: the engine's own histograms have all requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import inf
 
 from exporter.samples import Measurement, Missing
@@ -44,6 +45,7 @@ class RequestFeed:
         self._read = 0
         self._received = 0
         self._lost_at = -inf
+        self._withheld = False
 
     @property
     def lost(self) -> float:
@@ -66,8 +68,12 @@ class RequestFeed:
         """Yield every signal of single requests, or why it is unavailable."""
         measurements = self._timings.measurements()
         if now - self._lost_at >= LOSSY_FOR and measurements:
+            if self._withheld:
+                # Meanwhile the engine's histograms counted the same requests.
+                measurements = tuple(replace(one, start_time=None) for one in measurements)
             yield from measurements
         elif why := self._problem():
+            self._withheld |= bool(measurements)
             yield from refuse(METHODS, (self._model, ""), *why)
 
     def _problem(self) -> tuple[str, str] | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from time import monotonic
 
 from exporter.recording.metric_recorder import LONGEST_REQUEST, MetricRecorder, Series
 from exporter.samples import Measurement
@@ -73,10 +74,7 @@ class RequestTimings:
     def __init__(self, model: str, thresholds: Mapping[str, Iterable[float]]) -> None:
         self.refused: Counter[str] = Counter()
         self._model = model
-        self._thresholds = thresholds
-        self._recorder = MetricRecorder(thresholds)
-        self._new: set[str] = set()
-        self._known: set[str] = set()
+        self._recorder = MetricRecorder(thresholds, start_time=monotonic())
 
     def take(self, items: Iterable[Mapping[str, object]], *, past: bool = False) -> int:
         """Add items and return their number.
@@ -93,8 +91,6 @@ class RequestTimings:
             gaps = token_gaps(item)
             if gaps:
                 found["max_gap"] = max(gaps)
-                self._new |= {"itl"} - self._known
-            self._new |= found.keys() - self._known
             if not found:
                 self.refused[HALF if _is_half(item) else NO_TIMES] += 1
             for signal, seconds in found.items():
@@ -104,21 +100,8 @@ class RequestTimings:
         return count
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return the measurements so far.
-
-        A new signal starts empty: its first requests are in the next snapshot, where they are an
-        increase.
-        """
-        empty = MetricRecorder(self._thresholds)
-        for signal in self._new:
-            empty.observe(self._series(signal), 0.0, weight=0.0)
-        by_signal = {
-            measurement.signal: measurement for measurement in self._recorder.measurements()
-        }
-        by_signal |= {measurement.signal: measurement for measurement in empty.measurements()}
-        self._known |= self._new
-        self._new = set()
-        return tuple(by_signal.values())
+        """Return the measurements so far."""
+        return self._recorder.measurements()
 
     def _series(self, signal: str) -> Series:
         return (signal, self._model, "", METHODS[signal])

@@ -91,6 +91,7 @@ def measurements_line(measurements: Sequence[Measurement]) -> bytes:
                     measurement.signal,
                     measurement.method,
                     [[labels, _packed(value)] for labels, value in measurement.samples.items()],
+                    measurement.start_time,
                 ]
                 for measurement in measurements
             ],
@@ -110,8 +111,9 @@ def read_measurements(message: Mapping[str, Any]) -> tuple[Measurement, ...]:
                 tuple((name, text) for name, text in labels): _unpacked(value)
                 for labels, value in samples
             },
+            start_time=start_time,
         )
-        for signal, method, samples in message["readings"]
+        for signal, method, samples, start_time in message["readings"]
     )
 
 
