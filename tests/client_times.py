@@ -14,7 +14,7 @@ TOLERANCE = 0.02
 
 
 def load_of(protocol: Protocol) -> LoadSettings:
-    """Return a second's load of streams that come through, are refused, or are left."""
+    """Return a load of one second, with completed, refused and disconnected streams."""
     return LoadSettings(
         rate=30,
         requests=40,
@@ -31,22 +31,22 @@ def outcomes(log: WireLog) -> dict[str, int]:
 
 
 def chunk_times(log: WireLog) -> list[list[float]]:
-    """Return of each stream when its chunks came, in seconds from its arrival."""
+    """Return the times of each stream's chunks, in seconds since its arrival."""
     return [
         [event[1] - stream.arrived for event in log.of(number) if event[0] == "chunk"]
         for number, stream in enumerate(log.streams)
     ]
 
 
-def agree(told: list[list[float]], seen: list[list[float]]) -> None:
-    """Check counts exactly, and times in the middle: whoever has the CPU may hold up a client."""
-    assert sorted(map(len, told)) == sorted(map(len, seen))
+def agree(recorded: list[list[float]], seen: list[list[float]]) -> None:
+    """Compare counts exactly, and medians of times: a busy CPU delays single clients."""
+    assert sorted(map(len, recorded)) == sorted(map(len, seen))
     for pick in (firsts, gaps):
-        assert abs(median_low(pick(told)) - median_low(pick(seen))) < TOLERANCE
+        assert abs(median_low(pick(recorded)) - median_low(pick(seen))) < TOLERANCE
 
 
 def agree_with_load(log: WireLog, saw: LoadSummary) -> None:
-    """Check the same of a load that went there and nothing else."""
+    """Compare the log with the results of a load that was the only traffic."""
     expected = {
         "ok": saw.outcomes["ok"],
         "invalid": saw.outcomes["rejected"],

@@ -1,8 +1,8 @@
-"""The real servers and tools for every test, and what happens on a platform without them.
+"""Fixtures of the real servers and tools.
 
-A test gets them by fixture, or names them in `@pytest.mark.needs("triton", …)` where it starts a
-command that uses them. A part that the platform cannot have leaves the test out, and the end of
-the run names it; a part that it can have and that is not to be had is an error.
+A test gets a tool by fixture, or names it in `@pytest.mark.needs("triton", …)` if it starts a
+command that uses the tool. Tests of a tool that the platform does not support are left out, and the
+end of the run lists them; a tool that cannot be installed on a supported platform is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from lab import alertmanager as alertmanager_server
 from lab import prometheus as prometheus_server
@@ -33,13 +33,13 @@ LEFT_OUT = "left out"
 
 @pytest.fixture(scope="session")
 def part(pytestconfig: pytest.Config) -> Callable[[str], Path]:
-    """Install a part by its name, unless it is there."""
+    """Return a function that installs a tool by name, unless it is installed."""
     return partial(_install, pytestconfig)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Return a folder for files of other tools, and what commands progress about them."""
+    """Return a folder for files of other tools and commands on them."""
     return Folder(tmp_path)
 
 
@@ -84,10 +84,12 @@ def alertmanager(part: Callable[[str], Path]) -> Callable[..., Alertmanager]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(part, …): uses real servers or tools of the lab")
-    config.addinivalue_line("markers", "alone: measures times, with nothing else running beside it")
+    config.addinivalue_line("markers", "alone: measures times, so no other test may run meanwhile")
     config.addinivalue_line("markers", "long: runs for long by nature; see `make test-long`")
-    # How long an example takes depends on what else the machine does; speed is for bench/.
-    settings.register_profile("on a busy machine", deadline=None)
+    # Times of examples depend on the load of the machine; bench/ measures speed.
+    settings.register_profile(
+        "on a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("on a busy machine")
     # A run in a shell's background (`make test &`) ignores Ctrl-C, and so would what tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -139,7 +141,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _install(config: pytest.Config, name: str) -> Path:
-    """Install a part, telling of a download past pytest's capture, also from a worker of xdist."""
+    """Install a tool; report a download past pytest's capture, also from a worker of xdist."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
     def progress(text: str) -> None:

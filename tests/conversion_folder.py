@@ -1,4 +1,4 @@
-"""Run commands on a file of another tool, and read what they print."""
+"""A folder for files of other tools, and commands on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Folder:
         return self.relative(self.convert(text).stderr)
 
     def refusal(self, text: str) -> list[str]:
-        """Return what is said about a file that no rules can be made from."""
+        """Return the problems of a file from which rules cannot be generated."""
         with pytest.raises(InvalidFile) as refused:
             load_file(self.write(text))
         return self.relative(str(refused.value))

@@ -1,4 +1,4 @@
-"""A listener that keeps the events of observers as tuples, and recorded connections to replay.
+"""A listener that records the events of observers, and recorded connections to replay.
 
 tests/captures/record_wire.py records them.
 """
@@ -23,7 +23,7 @@ RECORDED = sorted(path.stem.removeprefix("wire_") for path in CAPTURES.glob("wir
 
 
 def recorded(name: str) -> list[Line]:
-    """Return what passed on a recorded connection."""
+    """Return the traffic of a recorded connection."""
     lines = map(json.loads, (CAPTURES / f"wire_{name}.jsonl").read_text().splitlines())
     return [
         (direction, time, what.encode("latin-1") if isinstance(what, str) else what)
@@ -32,7 +32,7 @@ def recorded(name: str) -> list[Line]:
 
 
 def show(observer: Observer, lines: Iterable[Line]) -> None:
-    """Show an observer what passed."""
+    """Feed an observer with recorded traffic."""
     for direction, time, what in lines:
         if isinstance(what, bytes):
             observer.feed(direction, what, time)
@@ -45,7 +45,7 @@ def show(observer: Observer, lines: Iterable[Line]) -> None:
 
 
 def cut(lines: Iterable[Line], sizes: Callable[[], int]) -> list[Line]:
-    """Return the same lines with the bytes that follow each other in one direction cut anew."""
+    """Return the same bytes in segments of other sizes."""
     found: list[Line] = []
     for direction, time, what in lines:
         last = found[-1] if found else None
@@ -53,26 +53,26 @@ def cut(lines: Iterable[Line], sizes: Callable[[], int]) -> list[Line]:
             found[-1] = (direction, time, last[2] + what)
         else:
             found.append((direction, time, what))
-    pieces: list[Line] = []
+    segments: list[Line] = []
     for direction, time, what in found:
         if not isinstance(what, bytes):
-            pieces.append((direction, time, what))
+            segments.append((direction, time, what))
             continue
         at = 0
         while at < len(what):
             size = sizes()
-            pieces.append((direction, time, what[at : at + size]))
+            segments.append((direction, time, what[at : at + size]))
             at += size
-    return pieces
+    return segments
 
 
 @dataclass(slots=True)
 class WireLog:
-    """Keeps every event in order; streams are numbered from 0 as they start.
+    """Records every event in order; streams are numbered from 0 as they start.
 
     ``events`` hold ``(kind, stream number, time, ...)``; ``skipped`` has neither number nor
-    time.  ``streams`` are the observer's own objects, so they show what it knew in the end.
-    ``at_start`` are copies of what it knew when they started.  A stream that is lost before its
+    time.  ``streams`` are the observer's own objects, with their last attributes.
+    ``at_start`` are copies from when they started.  A stream that is lost before its
     start has the number -1.
     """
 
@@ -118,7 +118,7 @@ class WireLog:
         ]
 
     def timeless(self) -> list[Event]:
-        """Return all events without times: what every split of the same bytes must give."""
+        """Return all events without times, which are the same for every split of the bytes."""
         return [_TIMELESS.get(event[0], _as_is)(event) for event in self.events]
 
     def final_streams(self) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""A stand-in for any HTTP server that says exactly what a test wants."""
+"""A fake HTTP server with the responses that a test sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FakeAnswer = str | list[object] | dict[str, object] | Handler
 
 @dataclass
 class FakeServer:
-    """What it answers by path: a text, something as JSON, or what a handler does; else 404.
+    """A server with ``answers`` by path: text, a JSON value or a handler; other paths are 404.
 
     A list is given once: it is empty after that.
     """
@@ -23,17 +23,17 @@ class FakeServer:
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        said = self.answers.get(request.path)
-        match said:
+        answer = self.answers.get(request.path)
+        match answer:
             case None:
                 return web.json_response({"detail": "Not Found"}, status=404)
             case str():
-                return web.Response(text=said)
+                return web.Response(text=answer)
             case list() | dict():
-                if isinstance(said, list):
+                if isinstance(answer, list):
                     self.answers[request.path] = []
-                return web.json_response(said)
-        return await said(request)
+                return web.json_response(answer)
+        return await answer(request)
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ def status(code: int) -> Handler:
 
 
 def cut(body: bytes) -> Handler:
-    """Promise more than ``body`` and close the connection behind it."""
+    """Return a handler that announces more than ``body`` and closes the connection after it."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": str(len(body) + 100)})

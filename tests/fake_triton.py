@@ -1,4 +1,4 @@
-"""A stand-in for Triton's HTTP API and metrics port that says exactly what a test wants."""
+"""A fake of Triton's HTTP API and metrics port with the responses that a test sets."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def stats(name: str, *, ok: int, fail: int = 0, seconds: float = 0.0, queue: flo
 
 @dataclass
 class FakeTriton:
-    """What it answers; ``instead`` replaces the answer to a path.
+    """Responses of a fake Triton; ``instead`` replaces the response to a path.
 
-    A model with a configuration is ready in version 1 unless ``index`` says otherwise.
+    A model with a configuration is ready in version 1 unless ``index`` differs.
     """
 
     metrics: str = NO_MODELS
@@ -106,18 +106,18 @@ def found(snapshot: Snapshot, model: str, version: str = "1") -> dict[str, Measu
     """Return a model's signals in a snapshot: the sample of the best rank or the gap."""
     from exporter.methods import METHODS
 
-    said: dict[str, Measurement | Missing] = {}
+    by_signal: dict[str, Measurement | Missing] = {}
     for gap in snapshot.missing:
         if (gap.model, gap.version) == (model, version):
-            said[gap.signal] = gap
+            by_signal[gap.signal] = gap
     for measurement in sorted(snapshot.measurements, key=lambda one: -METHODS[one.method].rank):
         if (measurement.model, measurement.version) == (model, version):
-            said[measurement.signal] = measurement
-    return said
+            by_signal[measurement.signal] = measurement
+    return by_signal
 
 
 def outcomes(measurement: Measurement | Missing) -> dict[str, object]:
-    """Return the samples as "outcome reason" to value; requests without outcomes at zero."""
+    """Return values by "outcome reason", without outcomes at zero."""
     assert isinstance(measurement, Measurement), measurement
     return {
         " ".join(word for _, word in key).strip(): n
@@ -129,7 +129,7 @@ def outcomes(measurement: Measurement | Missing) -> dict[str, object]:
 def core(model: str = "chat", version: str = "1", *, ok: float = 0, backend: float = 0,
          rejected: float = 0, canceled: float = 0, other: float = 0, seconds: float = 0.0,
          queue: float = 0.0, labels: str = "") -> str:  # fmt: skip
-    """Return Triton's own families of one model, as Triton writes them."""
+    """Return Triton's own metrics of a model, as Triton writes them."""
     inner = f'model="{model}",{labels}version="{version}"'
     failures = {"OTHER": other, "CANCELED": canceled, "BACKEND": backend, "REJECTED": rejected}
     lines = [

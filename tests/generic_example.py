@@ -1,4 +1,4 @@
-"""A service measured by queries of its own: one objective for every kind and form of them."""
+"""A service with queries of its own: an objective for every kind and form of them."""
 
 from __future__ import annotations
 

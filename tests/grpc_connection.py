@@ -93,7 +93,7 @@ class GrpcConnection:
     def call(
         self, *messages: bytes, stream: int = 1, path: str = STREAM_INFER, **more: str
     ) -> None:
-        """Call, and ask this."""
+        """Send the headers of a call and its request messages."""
         fields = {":method": "POST", ":path": path, "content-type": "application/grpc"}
         self.headers(CLIENT, stream, fields | {k.replace("_", "-"): v for k, v in more.items()})
         for message in messages:

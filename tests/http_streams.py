@@ -28,7 +28,7 @@ def event(data: object, name: str = "") -> bytes:
 
 
 def typed(kind: str, **members: object) -> bytes:
-    """Return an event whose type is its name, too."""
+    """Return a server-sent event with ``kind`` as name and as type in its data."""
     return event({"type": kind, **members}, kind)
 
 
@@ -40,7 +40,7 @@ def chunk(data: bytes) -> bytes:
 def streamed(
     path: str, events: Iterable[bytes], body: object = None, *, end: bool = True
 ) -> WireLog:
-    """Show a stream, an event every second; return what the observer reports."""
+    """Feed an observer with a stream, an event per second; return its events."""
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(path, body or {"model": "m", "stream": True}), 0.0)
@@ -57,7 +57,7 @@ def streamed(
 def answered(
     path: str, answer: object, body: object = None, status: int = 200, *fields: str
 ) -> WireLog:
-    """Show an answer in one piece; return what the observer reports."""
+    """Feed an observer with a response in one chunk; return its events."""
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(path, body or {"model": "m"}), 1.0)
@@ -68,10 +68,10 @@ def answered(
 
 
 def chunks(log: WireLog) -> list[tuple[float, int]]:
-    """Return when text came, and how many tokens."""
+    """Return times and tokens of chunks."""
     return [event[2:] for event in log.events if event[0] == "chunk"]
 
 
 def skipped(log: WireLog) -> list[str]:
-    """Return the reasons of what was left out."""
+    """Return the reasons of skipped streams and chunks."""
     return [event[1] for event in log.events if event[0] == "skipped"]

@@ -1,4 +1,4 @@
-"""An SLO file that says everything there is to say, and how to read one of one service."""
+"""An SLO file with every key, and a loader for files of one service."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ services:
     alerting: {min_bad_events: 3}
     objectives: [{name: up, indicator: availability, target: 99%}]
 """
-"""Services of one file that have something in common."""
+"""A file of services with shared keys."""

@@ -19,7 +19,7 @@ def number(value: float) -> float | str:
 
 
 def in_their_terms(families: Mapping[str, ParsedFamily]) -> Plain:
-    """Name families as prometheus_client does: a counter's samples end in _total, it does not."""
+    """Name families as prometheus_client does: counters without _total, their samples with it."""
     plain: Plain = {}
     for family in families.values():
         counter = family.type == "counter"
@@ -47,7 +47,7 @@ Samples = Counter[tuple[str, tuple[tuple[str, str], ...], float | str]]
 
 
 def our_samples(families: Mapping[str, ParsedFamily]) -> Samples:
-    """Return all samples, whatever family they are in and whatever order."""
+    """Return all samples, independent of families and order."""
     return Counter(
         (name.removesuffix("_total"), tuple(sorted(labels.items())), number(value))
         for family in families.values()

@@ -1,4 +1,4 @@
-"""What generated PromQL really says, as a parser reads it that is not ours (promql-parser)."""
+"""Selectors of generated PromQL, read by an independent parser (promql-parser)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LABELS = {
     },
     **{name: {"service", "slo"} for name in RECORDED},
     **FOR_CAUSES,
-    # Triton's own, of which the alert on a GPU's memory is made.
+    # Triton's own metrics, for the alert on GPU memory.
     **{f"nv_gpu_memory_{part}_bytes": {"gpu_uuid"} | TARGET_LABELS for part in ("used", "total")},
     "nv_inference_pending_request_count": {"model", "version"} | TARGET_LABELS,
     **{
@@ -54,7 +54,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class EnclosedSelector:
-    """A selector with everything around it, outermost first."""
+    """A selector and the nodes around it, outermost first."""
 
     metric: str
     labels: set[str]
@@ -97,7 +97,7 @@ def _walk(node: object, around: tuple[object, ...]) -> Iterator[EnclosedSelector
                 yield from _walk(arg, inside)
         case promql.BinaryExpr():
             yield from _walk(node.lhs, inside)
-            # Labels of what is only matched do not reach the aggregations around it.
+            # Labels of a side that is only matched do not reach the aggregations around it.
             filters = str(node.op) in ("and", "unless")
             outer = [each for each in inside if not isinstance(each, promql.AggregateExpr)]
             yield from _walk(node.rhs, tuple(outer) if filters else inside)
@@ -106,13 +106,13 @@ def _walk(node: object, around: tuple[object, ...]) -> Iterator[EnclosedSelector
 
 
 def unknown(text: str) -> list[str]:
-    """Return what an expression asks for that nobody serves: metrics, or labels of a metric."""
+    """Return the metrics and labels of an expression that no server has."""
     found = []
     for each in selectors(text):
-        known = LABELS.get(each.metric)
-        if known is None:
+        served = LABELS.get(each.metric)
+        if served is None:
             found.append(each.metric)
             continue
         grouped = {label for _, by in each.aggregations for label in by}
-        found += [f"{each.metric}{{{label}}}" for label in (each.labels | grouped) - known]
+        found += [f"{each.metric}{{{label}}}" for label in (each.labels | grouped) - served]
     return found

@@ -30,10 +30,7 @@ LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 def on_loop(
     *names: str,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
-    """Run a test on these event loops, all if none is named; fail if anything goes unhandled.
-
-    Or if it takes for ever.
-    """
+    """Run a test on these event loops, or on all; fail on unhandled errors and on a time-out."""
 
     def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @wraps(test)
@@ -132,7 +129,7 @@ class ProxySetup:
         return self.sockets.enter_context(accepted)
 
     async def pair(self, send: bytes = REQUEST) -> tuple[socket.socket, socket.socket]:
-        """Connect a client that has sent something, which the server has read."""
+        """Connect a client that has sent bytes, which the server has read."""
         client = await self.client(send)
         server = await self.accept()
         assert await receive(server, len(send)) == send
@@ -183,7 +180,7 @@ async def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
 
 
 async def receive(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes, or up to the end."""
+    """Read ``size`` bytes, or up to the end."""
     loop = asyncio.get_running_loop()
     data = bytearray()
     async with asyncio.timeout(SOON):
@@ -193,7 +190,7 @@ async def receive(connection: socket.socket, size: int) -> bytes:
 
 
 async def receive_all(connection: socket.socket) -> tuple[bytes, str]:
-    """Read until the connection ends, and say how: with FIN or with RST."""
+    """Read until the connection ends; return the bytes, and ``end`` or ``reset``."""
     loop = asyncio.get_running_loop()
     data = bytearray()
     async with asyncio.timeout(SOON):

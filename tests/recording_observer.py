@@ -47,14 +47,14 @@ class RecordingObserver:
 
     def carried(self, direction: Direction) -> list[bytes]:
         """Return the bytes of a direction, in as many runs as gaps make of them."""
-        told = [
+        recorded = [
             (event[0], event[2])
             for event in self.events
             if event[0] in ("data", "gap") and event[1] == direction
         ]
         return [
             b"".join(data for _, data in run if isinstance(data, bytes))
-            for what, run in groupby(told, key=lambda each: each[0])
+            for what, run in groupby(recorded, key=lambda each: each[0])
             if what == "data"
         ]
 

@@ -1,9 +1,9 @@
-"""A server and clients that misbehave, as processes that can be killed at any time.
+"""A server and misbehaving clients, as processes that can be killed at any time.
 
-``python -m tests.soak_processes serve PORT`` streams what each request asks for, or breaks off.
+``python -m tests.soak_processes serve PORT`` streams the tokens of each request, or aborts.
 ``python -m tests.soak_processes churn PORT LOG SEED`` requests streams, many at a time, and ends
-them in every possible way.  It appends to LOG a ``b`` before each request and an ``a`` after its
-answer began.
+them in every possible way.  It appends to LOG a ``b`` before each request and an ``a`` once its
+response has begun.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def event(number: int) -> bytes:
     return b"%x\r\n%s\r\n" % (len(text), text)
 
 
-# What uvloop raises for a write to a client that has left is a RuntimeError.
+# uvloop raises RuntimeError for a write after a client disconnect.
 GONE = (OSError, RuntimeError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -52,23 +52,23 @@ async def answer(reader: Reader, writer: Writer) -> None:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            asked = json.loads(await reader.readexactly(length))
-            await asyncio.sleep(asked["pace"])
+            fields = json.loads(await reader.readexactly(length))
+            await asyncio.sleep(fields["pace"])
             writer.write(HEAD)
-            for number in range(asked["tokens"]):
+            for number in range(fields["tokens"]):
                 writer.write(event(number))
                 await writer.drain()
-                await asyncio.sleep(asked["pace"])
-            if asked["then"] == "reset":
+                await asyncio.sleep(fields["pace"])
+            if fields["then"] == "reset":
                 reset(writer)
-            if asked["then"] != "end":
+            if fields["then"] != "end":
                 return
             writer.write(END)
 
 
 def reset(writer: Writer) -> None:
     connection = writer.get_extra_info("socket")
-    if connection is None:  # it is lost already
+    if connection is None:  # already closed
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -81,12 +81,14 @@ async def serve(port: int) -> None:
 
 
 class SoakClient:
-    """One connection, on which ``ask`` notes what happens."""
+    """One connection; ``stream`` logs its requests and responses."""
 
     def __init__(self, reader: Reader, writer: Writer, log: int, dice: random.Random) -> None:
         self.reader, self.writer, self._log, self.dice = reader, writer, log, dice
 
-    async def ask(self, tokens: int, pace: float, then: str = "end", *, wait: bool = True) -> None:
+    async def stream(
+        self, tokens: int, pace: float, then: str = "end", *, wait: bool = True
+    ) -> None:
         os.write(self._log, b"b")
         self.writer.write(request(tokens, pace, then, f"prompt {self.dice.randrange(50)}"))
         await self.writer.drain()
@@ -100,70 +102,70 @@ class SoakClient:
 
 async def polite(client: SoakClient) -> None:
     for _ in range(client.dice.randint(1, 3)):
-        await client.ask(client.dice.randint(1, 20), 0.005)
+        await client.stream(client.dice.randint(1, 20), 0.005)
         await client.to_the_end()
 
 
-async def leaving(client: SoakClient) -> None:
-    await client.ask(100, 0.01)
+async def disconnecting(client: SoakClient) -> None:
+    await client.stream(100, 0.01)
     await asyncio.sleep(client.dice.uniform(0, 0.1))
 
 
-async def leaving_at_once(client: SoakClient) -> None:
-    await client.ask(5, 0.05, wait=False)
+async def disconnecting_at_once(client: SoakClient) -> None:
+    await client.stream(5, 0.05, wait=False)
     await asyncio.sleep(client.dice.uniform(0, 0.02))
 
 
 async def resetting(client: SoakClient) -> None:
-    await leaving(client)
+    await disconnecting(client)
     reset(client.writer)
 
 
 async def half_closing(client: SoakClient) -> None:
-    await client.ask(10, 0.005)
+    await client.stream(10, 0.005)
     client.writer.write_eof()
     await client.to_the_end()
 
 
-async def dawdling(client: SoakClient) -> None:
-    await client.ask(5_000, 0.0)
+async def not_reading(client: SoakClient) -> None:
+    await client.stream(5_000, 0.0)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await asyncio.sleep(0.5)
 
 
-async def broken_off(client: SoakClient) -> None:
-    await client.ask(5, 0.005, client.dice.choice(["reset", "close"]))
+async def aborted_by_server(client: SoakClient) -> None:
+    await client.stream(5, 0.005, client.dice.choice(["reset", "close"]))
     await client.reader.read()
 
 
-async def talking_nonsense(client: SoakClient) -> None:
+async def sending_garbage(client: SoakClient) -> None:
     client.writer.write(client.dice.randbytes(200) + b"\r\n\r\n")
     await client.reader.read(1000)
 
 
-async def saying_nothing(client: SoakClient) -> None:
+async def sending_nothing(client: SoakClient) -> None:
     await asyncio.sleep(0.05)
 
 
 HABITS: dict[Callable[[SoakClient], Awaitable[None]], int] = {
     polite: 6,
-    leaving: 2,
-    leaving_at_once: 2,
+    disconnecting: 2,
+    disconnecting_at_once: 2,
     resetting: 2,
     half_closing: 2,
-    dawdling: 1,
-    broken_off: 2,
-    talking_nonsense: 1,
-    saying_nothing: 1,
+    not_reading: 1,
+    aborted_by_server: 2,
+    sending_garbage: 1,
+    sending_nothing: 1,
 }
-"""What clients do, and how often."""
+"""Behaviours of clients and their weights."""
 
 
 async def churn(port: int, path: str, seed: str) -> None:
     dice = random.Random(seed)
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    async def one_after_the_other() -> None:
+    async def run_clients() -> None:
         while True:
             await asyncio.sleep(dice.uniform(0, 0.2))
             (habit,) = dice.choices(list(HABITS), HABITS.values())
@@ -173,7 +175,7 @@ async def churn(port: int, path: str, seed: str) -> None:
                     async with asyncio.timeout(PATIENCE):
                         await habit(SoakClient(reader, writer, log, dice))
 
-    await asyncio.gather(*(one_after_the_other() for _ in range(AT_A_TIME)))
+    await asyncio.gather(*(run_clients() for _ in range(AT_A_TIME)))
 
 
 if __name__ == "__main__":

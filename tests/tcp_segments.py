@@ -1,4 +1,4 @@
-"""TCP segments made by hand, as a packet socket shows them: from the IP header on."""
+"""Hand-made TCP segments, as a packet socket delivers them: from the IP header on."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def ipv6(
     protocol: int = 6,
     length: int | None = None,
 ) -> bytes:
-    """``extensions`` are the types and the contents, without type and length, of headers."""
+    """Return an IPv6 packet; ``extensions`` are the types and contents of extension headers."""
     after = b""
     following = protocol
     for kind, content in reversed(extensions):
         assert (len(content) + 2) % 8 == 0
-        # In a fragment header what is the length of others is reserved.
+        # A fragment header has a reserved byte in place of the length.
         units = 0 if kind == 44 else (len(content) + 2) // 8 - 1
         after = bytes([following, units]) + content + after
         following = kind

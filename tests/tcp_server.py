@@ -1,4 +1,4 @@
-"""A TCP server for a test, which leaves nothing behind."""
+"""A TCP server for a test, which closes all connections."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(handle: Handle) -> AsyncIterator[int]:
-    """Let ``handle`` serve every connection to the port that this yields.
+    """Serve every connection to the yielded port with ``handle``, and await all handlers.
 
-    asyncio does not hold what still waits for a connection that is gone, and garbage which had not
-    ended complains in whichever test comes next.
+    asyncio holds no reference to handlers; one that is collected unfinished would warn in a later
+    test.
     """
     serving: dict[asyncio.Future[None], asyncio.StreamWriter] = {}
 
@@ -31,4 +31,4 @@ async def listening(handle: Handle) -> AsyncIterator[int]:
         await asyncio.gather(*serving, return_exceptions=True)
         for writer in serving.values():
             writer.transport.abort()
-        await asyncio.sleep(0)  # in which sockets are closed
+        await asyncio.sleep(0)  # asyncio closes sockets in the next iteration

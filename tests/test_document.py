@@ -24,7 +24,9 @@ from tests.polling import wait_until
 
 ROOT = Path(__file__).parent.parent
 # Examples of a property share one folder: each overwrites its file.
-one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+one_folder = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What is converted reads as the same again."""
+"""Converted files load as the same services."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ SERVICES = st.builds(
 
 
 def bare(services: tuple[Service, ...]) -> tuple[Service, ...]:
-    """Return services without where they stood."""
+    """Return services without their places in files."""
     return tuple(
         replace(
             service,
@@ -134,9 +134,11 @@ def bare(services: tuple[Service, ...]) -> tuple[Service, ...]:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(st.lists(SERVICES, min_size=1, max_size=2, unique_by=lambda each: each.service).map(tuple))
-def test_what_is_written_is_read_as_the_same(tmp_path: Path, services) -> None:
+def test_written_services_are_read_back_unchanged(tmp_path: Path, services) -> None:
     path = tmp_path / "slo.yaml"
     text = writer.text(services, about="A test.")
     path.write_text(text, encoding="utf-8")
@@ -146,7 +148,7 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path, services) -> None:
     assert writer.text(loaded.services, about="A test.") == text
 
 
-def test_every_example_of_ours_converts_to_itself(folder: Folder) -> None:
+def test_every_example_converts_to_itself(folder: Folder) -> None:
     for example in Path("examples").glob("*/slo.*"):
         done = CliRunner().invoke(convert, [str(example)])
         assert (done.exit_code, done.stderr) == (0, "")
@@ -163,7 +165,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_events_and_gauges_come_back_from_openslo_as_they_were(folder: Folder, name: str) -> None:
+def test_events_and_gauges_round_trip_through_openslo(folder: Folder, name: str) -> None:
     service = generic_service(generic_objective(name, "0.995"), description="A shop")
     text = openslo_export.text([service])
     (back,) = bare(load_file(folder.write(text)).services)
@@ -172,8 +174,8 @@ def test_events_and_gauges_come_back_from_openslo_as_they_were(folder: Folder, n
 
 
 @pytest.mark.parametrize("name", ["average", "weighted"])
-def test_others_come_back_as_what_they_measure(folder: Folder, name: str) -> None:
-    """They have no words of their own in OpenSLO; from then on nothing changes any more."""
+def test_weighted_ratios_round_trip_through_openslo_as_rates(folder: Folder, name: str) -> None:
+    """OpenSLO cannot express them; a second conversion changes nothing."""
     service = generic_service(generic_objective(name, "0.995"))
     once = load_file(folder.write(openslo_export.text([service]))).services
     again = load_file(folder.write(openslo_export.text(once))).services
@@ -181,7 +183,7 @@ def test_others_come_back_as_what_they_measure(folder: Folder, name: str) -> Non
     assert once[0].objectives[0].target == Decimal("0.995")
 
 
-def test_a_counter_beside_a_rate_is_exported_as_a_rate(folder: Folder) -> None:
+def test_a_counter_mixed_with_a_rate_is_exported_as_a_rate(folder: Folder) -> None:
     queries = {"bad": "errors_total", "total": "sum(rate(x[{window}]))"}
     mixed = replace(generic_objective("bad-rate"), queries=queries)
     text = openslo_export.text([generic_service(mixed)])
@@ -192,7 +194,7 @@ def test_a_counter_beside_a_rate_is_exported_as_a_rate(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("key", INDICATORS)
-def test_our_own_indicators_are_exported_with_their_queries(folder: Folder, key: str) -> None:
+def test_built_in_indicators_are_exported_with_their_queries(folder: Folder, key: str) -> None:
     threshold = {"seconds": Decimal("0.8"), "ratio": Decimal("0.9"), None: None}
     objective = Objective(
         "x",
@@ -209,7 +211,7 @@ def test_our_own_indicators_are_exported_with_their_queries(folder: Folder, key:
     assert f"objectives[0].indicator: {key} is written as its queries" in str(note)
 
 
-def test_slices_of_our_own_indicators_are_exported_as_long_as_they_are(folder: Folder) -> None:
+def test_slices_of_built_in_indicators_keep_their_length(folder: Folder) -> None:
     slices = TimeSlices(Decimal(60), Decimal("0.95"))
     service = generic_service(Objective("x", "availability", Decimal("0.99"), slices=slices))
     (back,) = folder.services(openslo_export.text([service]))
@@ -306,7 +308,7 @@ SHOP = """\
     """
 
 
-def test_openslo_in_whole(folder: Folder) -> None:
+def test_openslo_export_is_as_expected(folder: Folder) -> None:
     done = folder.convert(SHOP, "--to", "openslo")
     assert done.stdout == OPENSLO
     assert done.exit_code == 0
@@ -318,7 +320,7 @@ def test_openslo_in_whole(folder: Folder) -> None:
     ]
 
 
-def test_time_slices_come_back_from_openslo_as_they_were(folder: Folder) -> None:
+def test_time_slices_round_trip_through_openslo(folder: Folder) -> None:
     sliced = generic_objective("bad-rate", slices=TimeSlices(Decimal(300), Decimal("0.9")))
     text = openslo_export.text([generic_service(sliced)])
     (back,) = bare(load_file(folder.write(text)).services)
@@ -337,11 +339,13 @@ def test_names_in_openslo_are_not_given_twice() -> None:
     text = openslo_export.text([one, replace(one, service="other")])
     assert "name: shop-up\n" in text
     assert "name: other-up\n" in text
-    said = [str(note) for note in openslo_export.left_out([one, replace(one, service="other")])]
-    assert ["is written shop-up, as" in said[0], "is written other-up, as" in said[1]] == [True] * 2
+    notes = [str(note) for note in openslo_export.left_out([one, replace(one, service="other")])]
+    assert ["is written shop-up, as" in notes[0], "is written other-up, as" in notes[1]] == [
+        True
+    ] * 2
 
 
-def test_the_result_goes_into_a_file(folder: Folder) -> None:
+def test_the_result_is_written_to_a_file(folder: Folder) -> None:
     target = folder.path / "new" / "ours.yaml"
     done = folder.convert(SHOP, "-o", str(target))
     assert (done.exit_code, done.stdout) == (0, "")
@@ -394,14 +398,14 @@ def test_standard_input_is_converted(folder: Folder) -> None:
     assert bare(folder.services(done.stdout)) == bare(folder.services(given))
 
 
-def test_a_link_stays_a_link_and_a_pipe_a_pipe(folder: Folder) -> None:
+def test_a_symlink_and_a_pipe_are_written_to(folder: Folder) -> None:
     real, link = folder.path / "real.yaml", folder.path / "link.yaml"
     link.symlink_to(real)
     folder.convert(SHOP, "-o", str(link))
     assert link.is_symlink()
     assert real.is_file()
     measurement, writing = os.pipe()
-    with open(measurement) as pipe:  # noqa: PTH123  (it has no path of its own)
+    with open(measurement) as pipe:  # noqa: PTH123  (a file descriptor)
         done = folder.convert(SHOP, "-o", f"/dev/fd/{writing}")
         os.close(writing)
         assert (done.exit_code, pipe.read()) == (0, real.read_text())
@@ -428,7 +432,7 @@ slos:
 """
 
 
-def test_other_commands_take_such_files_too(folder: Folder) -> None:
+def test_other_commands_read_files_of_other_tools(folder: Folder) -> None:
     a = folder.write(SLOTH.format(service="a"), "a.yaml")
     both = "---\n".join(SLOTH.format(service=name) for name in "bc")
     two = folder.write(both, "two.yaml")
@@ -470,7 +474,7 @@ def rules(service: Service) -> dict[str, str]:
     return alerts.files(plan(replace(service, file="")), source="slo.yaml", version="0.1.0")
 
 
-def test_a_service_may_stand_in_a_file_once(folder: Folder) -> None:
+def test_a_service_that_occurs_twice_in_a_file_is_refused(folder: Folder) -> None:
     one = SLOTH.format(service="a")
     path = folder.write(f"{one}---\n{one}")
     done = CliRunner().invoke(generate, [path, "-o", str(folder.path / "out")])

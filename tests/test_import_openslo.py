@@ -1,4 +1,4 @@
-"""OpenSLO's objects are told in our language, and what is not is said."""
+"""Conversion of OpenSLO objects, with warnings for what is lost."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ objectives:
 """
 
 
-def test_a_file_in_whole(folder: Folder) -> None:
+def test_a_whole_file_is_converted(folder: Folder) -> None:
     done = folder.convert(SEARCH)
     assert done.stdout == OURS
     assert done.exit_code == 0
@@ -224,7 +224,7 @@ SLIS = {
 
 
 @pytest.mark.parametrize("sli", SLIS)
-def test_every_kind_of_indicator_is_told(folder: Folder, sli: str) -> None:
+def test_every_kind_of_indicator_is_converted(folder: Folder, sli: str) -> None:
     text, queries = SLIS[sli]
     (service,) = load_file(folder.write(text)).services
     (objective,) = service.objectives
@@ -259,30 +259,30 @@ LOST = {
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_promise_that_cannot_be_told_is_no_file_to_generate_from(
+def test_an_objective_without_an_equivalent_is_refused_by_generate(
     folder: Folder, lost: str
 ) -> None:
-    text, said = LOST[lost]
-    assert said in "\n".join(folder.refusal(text))
+    text, expected = LOST[lost]
+    assert expected in "\n".join(folder.refusal(text))
     assert folder.convert(text).exit_code == 1
 
 
-def test_what_slices_do_not_say_is_said(folder: Folder) -> None:
-    said = folder.warnings(v1(ratio(SUM, ALL), "Timeslices"))
-    assert [line.partition(". Fix")[0].partition("objectives[0]: ")[2] for line in said][:2] == [
+def test_defaults_of_time_slices_are_warned_of(folder: Folder) -> None:
+    warnings = folder.warnings(v1(ratio(SUM, ALL), "Timeslices"))[:2]
+    assert [line.partition(". Fix")[0].partition("objectives[0]: ")[2] for line in warnings] == [
         "does not say timeSliceWindow, so 1m is taken",
         "does not say timeSliceTarget, so 1 is taken",
     ]
 
 
-def test_counts_in_a_window_are_said_to_be(folder: Folder) -> None:
+def test_counts_in_a_window_are_warned_of(folder: Folder) -> None:
     counted = SUM.replace("rate", "increase"), ALL.replace("rate", "increase")
-    (said,) = folder.warnings(v1(ratio(*counted)))
-    assert "counts events in the window instead of in a second" in said
+    (warning,) = folder.warnings(v1(ratio(*counted)))
+    assert "counts events in the window instead of in a second" in warning
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "said"),
+    ("method", "more", "expected"),
     [
         (
             "timeslices",
@@ -308,24 +308,24 @@ def test_counts_in_a_window_are_said_to_be(folder: Folder) -> None:
         ),
     ],
 )
-def test_what_would_be_another_promise_is_refused(
-    folder: Folder, method: str, more: str, said: str
+def test_values_that_would_change_the_objective_are_refused(
+    folder: Folder, method: str, more: str, expected: str
 ) -> None:
     (line,) = folder.refusal(v1(ratio(SUM, ALL), method, more))
-    assert line.partition(": ")[2] == said
+    assert line.partition(": ")[2] == expected
 
 
-def test_a_service_says_what_it_is_and_whose(folder: Folder) -> None:
+def test_a_service_object_gives_description_and_labels(folder: Folder) -> None:
     service = (
         "apiVersion: openslo/v1\nkind: Service\n"
         "metadata: {name: The_Web, displayName: All of it, labels: {team: [web]}}\n---\n"
     )
-    (told,) = folder.services(service + v1(ratio(SUM, ALL)).replace("web", "The_Web"))
-    assert (told.service, told.description) == ("the-web", "All of it")
-    assert told.labels == {"team": "web"}
+    (converted,) = folder.services(service + v1(ratio(SUM, ALL)).replace("web", "The_Web"))
+    assert (converted.service, converted.description) == ("the-web", "All of it")
+    assert converted.labels == {"team": "web"}
 
 
-def test_objectives_are_told_apart_in_any_script(folder: Folder) -> None:
+def test_objectives_have_distinct_names_in_any_script(folder: Folder) -> None:
     text = v1(ratio(SUM, ALL), more=", displayName: 良い}, {target: 0.9, displayName: 悪い")
     (service,) = folder.services(text)
     assert [each.name for each in service.objectives] == ["slo-99", "slo-90"]
@@ -334,7 +334,7 @@ def test_objectives_are_told_apart_in_any_script(folder: Folder) -> None:
 NAMED = "apiVersion: openslo/v1\nkind: {}\nmetadata: {{name: x}}\nspec: {}\n---\n"
 
 
-def test_a_name_stands_for_one_thing(folder: Folder) -> None:
+def test_two_objects_of_one_name_are_refused(folder: Folder) -> None:
     sli = NAMED.format("SLI", f"{{{ratio(SUM, ALL)}}}")
     text = sli * 2 + v1("x").partition("  indicator")[0] + "  indicatorRef: x\n"
     assert folder.refusal(text) == [
@@ -343,22 +343,22 @@ def test_a_name_stands_for_one_thing(folder: Folder) -> None:
     ]
 
 
-def test_an_sli_that_nobody_refers_to_is_left_out(folder: Folder) -> None:
+def test_an_unused_sli_is_left_out_with_a_warning(folder: Folder) -> None:
     text = NAMED.format("SLI", f"{{{ratio(SUM, ALL)}}}") + v1(ratio(SUM, ALL))
-    (said,) = folder.warnings(text)
-    assert said.startswith('slo.yaml:3: warning: metadata.name: the SLI "x" is left out: no SLO')
+    (warning,) = folder.warnings(text)
+    assert warning.startswith('slo.yaml:3: warning: metadata.name: the SLI "x" is left out: no SLO')
 
 
-def test_a_slice_without_a_unit_is_of_minutes(folder: Folder) -> None:
+def test_a_slice_without_a_unit_is_in_minutes(folder: Folder) -> None:
     text, _ = SLIS["mean of slices"]
     (service,) = folder.services(text.replace("timeSliceWindow: 1m", "timeSliceWindow: 5"))
     assert "rate(x[5m])" in service.objectives[0].queries["ratio"]
 
 
-def test_what_is_referred_to_twice_is_warned_of_once(folder: Folder) -> None:
+def test_an_object_with_two_references_is_warned_of_once(folder: Folder) -> None:
     text = SEARCH.replace("spec: {type: Prometheus,", "spec: {kind: Prometheus, type: Prometheus,")
-    said = [line for line in folder.warnings(text) if "spec.kind" in line]
-    assert said == [
+    warnings = [line for line in folder.warnings(text) if "spec.kind" in line]
+    assert warnings == [
         "slo.yaml:9: warning: spec.kind: is not a key of this format. "
         "Fix: known keys are type, description, connectionDetails."
     ]
@@ -375,7 +375,7 @@ def test_slos_of_one_service_with_two_windows_are_two_services(folder: Folder) -
     assert "a service has one window" in str(loaded.notes[0])
 
 
-def test_objects_may_stand_in_a_list(folder: Folder) -> None:
+def test_objects_in_a_list_are_converted(folder: Folder) -> None:
     indented = "\n".join(f"  {line}" for line in v1(ratio("sum(", ALL)).splitlines())
     with pytest.raises(InvalidFile) as refused:
         load_file(folder.write(f"-{indented[1:]}\n"))
@@ -413,7 +413,7 @@ WRONG = """\
     """
 
 
-def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> None:
+def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
     assert folder.refusal(WRONG) == [
         "slo.yaml:3: metadata.name: is missing. Fix: add name.",
         'slo.yaml:6: kind: "SLo" is not a kind of OpenSLO. Fix: write one of SLO, SLI, Service, '

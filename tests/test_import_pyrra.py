@@ -1,4 +1,4 @@
-"""Pyrra's objectives are told in our language, and what is not is said."""
+"""Conversion of Pyrra objectives, with warnings for what is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ change routes and silences, or set alerting.page.labels after converting.
 """
 
 
-def test_a_file_in_whole(folder: Folder) -> None:
+def test_a_whole_file_is_converted(folder: Folder) -> None:
     done = folder.convert(GATEWAY)
     assert done.stdout == OURS
     assert done.exit_code == 0
@@ -127,7 +127,7 @@ INDICATORS = {
 
 
 @pytest.mark.parametrize("indicator", INDICATORS)
-def test_every_indicator_is_told(folder: Folder, indicator: str) -> None:
+def test_every_indicator_is_converted(folder: Folder, indicator: str) -> None:
     text, name, queries, threshold = INDICATORS[indicator]
     (service,) = folder.services(f"{HEAD}    {text.lstrip(' ')}")
     (objective,) = service.objectives
@@ -150,7 +150,7 @@ def test_every_indicator_is_told(folder: Folder, indicator: str) -> None:
         ("{}", set()),
     ],
 )
-def test_alerts_can_be_off(folder: Folder, alerting: str, disable: set[str]) -> None:
+def test_disabled_alerts_stay_disabled(folder: Folder, alerting: str, disable: set[str]) -> None:
     text = f"{HEAD}    bool_gauge: {{metric: up}}\n  alerting: {alerting}\n"
     (service,) = folder.services(text)
     assert service.objectives[0].alerting.disable == disable
@@ -175,29 +175,31 @@ def test_a_budget_for_each_label_is_kept(folder: Folder) -> None:
         ),
     ],
 )
-def test_unless_it_cannot_be_told(folder: Folder, indicator: str, why: str) -> None:
+def test_a_budget_for_each_label_without_an_equivalent_is_refused(
+    folder: Folder, indicator: str, why: str
+) -> None:
     text = f"{HEAD}    {indicator}\n"
-    said = (
+    message = (
         f"spec.indicator.{indicator.partition(':')[0]}.grouping: is left out: {why}. "
         "Fix: write an objective for each of its values, or give the label another name."
     )
-    assert folder.refusal(text) == [f"slo.yaml:9: {said}"]
+    assert folder.refusal(text) == [f"slo.yaml:9: {message}"]
     done = folder.convert(text)
     assert done.exit_code == 1
-    assert f"# LOST, line 9, {said}" in done.stdout
+    assert f"# LOST, line 9, {message}" in done.stdout
 
 
 def test_labels_of_groups_are_text(folder: Folder) -> None:
-    (said,) = folder.refusal(f"{HEAD}    bool_gauge: {{metric: up, grouping: [[job]]}}\n")
-    assert said.startswith("slo.yaml:9: spec.indicator.bool_gauge.grouping[0]: is a list.")
+    (message,) = folder.refusal(f"{HEAD}    bool_gauge: {{metric: up, grouping: [[job]]}}\n")
+    assert message.startswith("slo.yaml:9: spec.indicator.bool_gauge.grouping[0]: is a list.")
 
 
-def test_a_key_without_a_value_is_no_other_indicator(folder: Folder) -> None:
+def test_a_key_without_a_value_is_no_indicator(folder: Folder) -> None:
     (service,) = folder.services(f"{HEAD}    latency: null\n    bool_gauge: {{metric: up}}\n")
     assert service.objectives[0].queries == {"gauge": "up"}
 
 
-def test_several_stand_in_one_file_or_list(folder: Folder) -> None:
+def test_several_objectives_in_a_file_or_list_are_converted(folder: Folder) -> None:
     one = f"{HEAD}    bool_gauge: {{metric: up}}\n"
     names = [each.service for each in folder.services(one + "---\n" + one.replace("gateway", "b"))]
     assert names == ["gateway", "b"]
@@ -209,8 +211,10 @@ def test_several_stand_in_one_file_or_list(folder: Folder) -> None:
     )
     with pytest.raises(InvalidFile) as refused:
         load_file(folder.write(listed))
-    said = folder.relative(str(refused.value))[0]
-    assert said.startswith("slo.yaml:7: items[0].spec.indicator.bool_gauge.metric: is not PromQL: ")
+    message = folder.relative(str(refused.value))[0]
+    assert message.startswith(
+        "slo.yaml:7: items[0].spec.indicator.bool_gauge.metric: is not PromQL: "
+    )
 
 
 WRONG = """\
@@ -228,7 +232,7 @@ WRONG = """\
     """
 
 
-def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> None:
+def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
     assert folder.refusal(WRONG) == [
         "slo.yaml:3: metadata.name: is missing. Fix: add name.",
         "slo.yaml:5: spec.target: is not a number. Fix: write a number such as 99.9.",
@@ -239,7 +243,7 @@ def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("2w", "1h", "spec.window: 1h is not within 1d and 90d."),
         ("2w", "10d12h", "spec.window: 10d12h is not a number of whole days."),
@@ -254,8 +258,6 @@ def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> 
         ("bool_gauge: {metric: up}", "{}", "spec.indicator: holds no indicator, or several."),
     ],
 )
-def test_our_own_checks_speak_of_pyrras_fields(
-    folder: Folder, old: str, new: str, said: str
-) -> None:
+def test_problems_name_pyrras_fields(folder: Folder, old: str, new: str, message: str) -> None:
     text = f"{HEAD}    bool_gauge: {{metric: up}}\n".replace(old, new)
-    assert said in "\n".join(folder.refusal(text))
+    assert message in "\n".join(folder.refusal(text))

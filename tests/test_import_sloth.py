@@ -1,4 +1,4 @@
-"""Sloth's files are told in our language, and what is not is said."""
+"""Conversion of Sloth files, with warnings for what is lost."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ ratio.
 """
 
 
-def test_a_file_in_whole(folder: Folder) -> None:
+def test_a_whole_file_is_converted(folder: Folder) -> None:
     done = folder.convert(CHECKOUT)
     assert done.stdout == OURS
     assert done.exit_code == 0
 
 
-def test_warnings_say_where_and_what_to_do_in_the_order_of_the_file(folder: Folder) -> None:
+def test_warnings_have_line_and_fix_in_the_order_of_the_file(folder: Folder) -> None:
     lines = folder.warnings(CHECKOUT)
     assert [line.partition(": warning: ")[0] for line in lines] == [
         f"slo.yaml:{number}" for number in (2, 3, 10, 17, 19, 26)
@@ -147,7 +147,7 @@ RESOURCE = """\
     """
 
 
-def test_kubernetes_resources_may_stand_together(folder: Folder) -> None:
+def test_several_kubernetes_resources_in_a_file_are_converted(folder: Folder) -> None:
     a, b = folder.services(RESOURCE)
     assert (a.service, b.service) == ("a", "b")
     assert (a.line, a.objectives[0].line) == (9, 11)
@@ -177,7 +177,7 @@ def test_kubernetes_resources_may_stand_together(folder: Folder) -> None:
         ("a:ratio", None),
     ],
 )
-def test_a_quotient_becomes_events_so_that_traffic_weighs(
+def test_an_error_ratio_becomes_events_weighted_by_traffic(
     folder: Folder, ratio: str, queries: dict[str, str] | None
 ) -> None:
     text = CHECKOUT.replace("1 - avg(avg_over_time(satisfaction[{{.window}}]))", repr(ratio)[1:-1])
@@ -190,7 +190,7 @@ def test_a_quotient_becomes_events_so_that_traffic_weighs(
         assert "t" in objective.queries["total"]
 
 
-def test_events_counted_in_a_window_are_said_to_be(folder: Folder) -> None:
+def test_events_counted_in_a_window_are_warned_of(folder: Folder) -> None:
     text = CHECKOUT.replace("sum(rate(", "sum(increase(")
     assert any("instead of in a second" in line for line in folder.warnings(text))
 
@@ -218,11 +218,11 @@ LOST = [
 ]
 
 
-def test_a_promise_that_cannot_be_told_is_no_file_to_generate_from(folder: Folder) -> None:
+def test_an_objective_without_an_equivalent_is_refused_by_generate(folder: Folder) -> None:
     assert folder.refusal(PLUGIN) == LOST
 
 
-def test_but_the_rest_is_converted_with_a_mark_and_exit_code_1(folder: Folder) -> None:
+def test_the_other_objectives_are_converted_with_a_mark_and_exit_code_1(folder: Folder) -> None:
     done = folder.convert(PLUGIN)
     assert done.exit_code == 1
     assert folder.relative(done.stderr) == [
@@ -256,11 +256,11 @@ WRONG = """\
     """
 
 
-def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> None:
+def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
     done = CliRunner().invoke(validate, [folder.write(WRONG)])
     assert done.exit_code == 2
-    said = folder.relative(done.stderr)
-    assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in said] == [
+    message = folder.relative(done.stderr)
+    assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in message] == [
         "slo.yaml:5 slos[0].objective",
         "slo.yaml:6 slos[0].sli.events.error_query",
         "slo.yaml:6 slos[0].sli.events.total_query",
@@ -270,13 +270,13 @@ def test_everything_wrong_is_named_at_once_with_line_and_fix(folder: Folder) -> 
         "slo.yaml:11 slos[2].sli.events",
         "slo.yaml:16 slos[3].alerting",
     ]
-    assert said[0] == (
+    assert message[0] == (
         "slo.yaml:5: slos[0].objective: 101% is above 100%. "
         "Fix: write a percentage below 100%, such as 99.9%."
     )
 
 
-def test_what_cannot_be_read_is_not_missing_as_well(folder: Folder) -> None:
+def test_a_value_of_a_wrong_type_is_not_also_missing(folder: Folder) -> None:
     assert folder.refusal("version: prometheus/v1\nservice: [a]\nslos: []\n") == [
         "slo.yaml:2: service: is a list. Fix: write text."
     ]
@@ -291,8 +291,8 @@ WINDOWS = """\
 
 
 def test_alert_windows_are_left_out_and_are_no_slo(folder: Folder) -> None:
-    said = folder.warnings(dedent(CHECKOUT) + dedent(WINDOWS))[-1]
-    assert said.startswith("slo.yaml:31: warning: AlertWindows are left out: those of alerts")
+    message = folder.warnings(dedent(CHECKOUT) + dedent(WINDOWS))[-1]
+    assert message.startswith("slo.yaml:31: warning: AlertWindows are left out: those of alerts")
     assert "holds no SLO" in folder.refusal(WINDOWS)[0]
 
 
@@ -303,13 +303,13 @@ def test_anchors_end_with_their_document(folder: Folder) -> None:
     ]
 
 
-def test_an_object_about_something_else_is_no_slo_file(folder: Folder) -> None:
-    (said,) = folder.refusal("apiVersion: v1\nkind: ConfigMap\n")
-    assert "is not a version that tokenslo supports" in said
+def test_an_object_of_another_kind_is_no_slo_file(folder: Folder) -> None:
+    (message,) = folder.refusal("apiVersion: v1\nkind: ConfigMap\n")
+    assert "is not a version that tokenslo supports" in message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "version: prometheus/v2",
@@ -326,8 +326,8 @@ def test_an_object_about_something_else_is_no_slo_file(folder: Folder) -> None:
         ("version: prometheus/v1\n    slos: 3", "service: is missing. Fix: add service"),
     ],
 )
-def test_what_is_no_sloth_file_is_refused(folder: Folder, text: str, said: str) -> None:
-    assert said in "\n".join(folder.refusal(f"    {text}\n"))
+def test_an_invalid_sloth_file_is_refused(folder: Folder, text: str, message: str) -> None:
+    assert message in "\n".join(folder.refusal(f"    {text}\n"))
 
 
 def events(error: str, total: str) -> str:
@@ -382,7 +382,7 @@ ALL = f"sum(rate(t_total{W}))"
                 )
             },
         ),
-        # These are something else.
+        # These are other idioms.
         (f"{COUNT} - {WITHIN}", ALL, {"bad": f"{COUNT} - {WITHIN}".replace(W, "[{window}]")}),
         (
             f'{COUNT} - sum(rate(h_seconds_bucket{{le="0.4",a="b"}}{W}))',
@@ -392,13 +392,13 @@ ALL = f"sum(rate(t_total{W}))"
         (f"clamp_min(sum(rate(b_total{W})), 1)", ALL, {"bad": "clamp_min(sum(rate("}),
     ],
 )
-def test_idioms_are_what_they_measure(
+def test_idioms_are_converted_to_the_events_they_measure(
     folder: Folder, error: str, total: str, queries: dict[str, str]
 ) -> None:
     objective = folder.services(events(error, total).replace("'", "`").replace("`", "'"))[0]
-    told = objective.objectives[0].queries
+    queries = objective.objectives[0].queries
     for role, query in queries.items():
-        assert told[role].startswith(query)
+        assert queries[role].startswith(query)
     if "histogram" in queries:
         assert objective.objectives[0].threshold == Decimal("0.4")
 
@@ -424,7 +424,7 @@ def test_idioms_are_what_they_measure(
         ),
     ],
 )
-def test_sums_by_a_label_are_an_objective_for_each(
+def test_sums_by_a_label_become_groups(
     folder: Folder, error: str, total: str, labels: list[str]
 ) -> None:
     (service,) = folder.services(events(error, total))
@@ -442,18 +442,20 @@ def test_sums_by_a_label_are_an_objective_for_each(
         ("sum by (host) (b:rate5m)", "sum by (host) (t:rate5m)"),
     ],
 )
-def test_series_kept_apart_in_another_way_are_lost(folder: Folder, error: str, total: str) -> None:
-    (said,) = folder.refusal(events(error, total))
-    assert said.startswith("slo.yaml:8: slos[0].sli.events.error_query: keeps series apart, each")
+def test_series_grouped_in_another_way_are_refused(folder: Folder, error: str, total: str) -> None:
+    (message,) = folder.refusal(events(error, total))
+    assert message.startswith(
+        "slo.yaml:8: slos[0].sli.events.error_query: keeps series apart, each"
+    )
     ratio = (
         events(error, total).replace("events:", "raw:").replace("error_query", "error_ratio_query")
     )
     ratio = ratio.replace(f"'{error}'", f"'({error}) / ({total})'").split("        total_query")[0]
-    (said,) = folder.refusal(ratio)
-    assert "error_ratio_query: keeps series apart" in said
+    (message,) = folder.refusal(ratio)
+    assert "error_ratio_query: keeps series apart" in message
 
 
-def test_a_ratio_by_label_is_lost(folder: Folder) -> None:
+def test_a_ratio_by_label_is_refused(folder: Folder) -> None:
     text = events("x", "y").replace("events:", "raw:").split("        error_query")[0]
-    (said,) = folder.refusal(f"{text}        error_ratio_query: avg by (host) (errors:ratio)\n")
-    assert "keeps series apart" in said
+    (message,) = folder.refusal(f"{text}        error_ratio_query: avg by (host) (errors:ratio)\n")
+    assert "keeps series apart" in message

@@ -1,4 +1,4 @@
-"""Who may import whom: the packages are floors, and imports go down only."""
+"""Import directions: packages are layers, and imports go down only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAY_IMPORT = {
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}
 
-# The floors of the sidecar, lowest first.
+# The layers of the sidecar, lowest first.
 GROUND = {
     *("background", "connection_limit", "families", "gateway_names", "genai", "http_server"),
     *(
@@ -174,7 +174,7 @@ def test_another_http_client_would_be_found(tmp_path: Path) -> None:
     ]
 
 
-def test_every_package_is_known() -> None:
+def test_every_package_has_a_layer() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {
         "tests",
         "bench",

@@ -1,4 +1,4 @@
-"""Reading one server again and again: the same result as from a single parse, for less."""
+"""Repeated reads of an exposition: same results as a full parse, at less cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outcome(parse: object, body: bytes) -> str:
 
 
 @pytest.mark.parametrize("wanted", [WANTED, ("nv_inference_request_success",)])
-def test_a_real_exposition(wanted: tuple[str, ...]) -> None:
+def test_a_real_exposition_is_read_like_a_full_parse(wanted: tuple[str, ...]) -> None:
     reader = ExpositionReader(wanted)
     for _ in range(3):
         assert samples(reader.read(CAPTURE)) == samples(read(CAPTURE, wanted))
@@ -79,7 +79,7 @@ MORE = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.lists(VALUES, min_size=5, max_size=5), MORE), max_size=6))
-def test_every_body_is_read_as_if_it_were_the_first(
+def test_every_body_is_read_like_the_first(
     bodies: list[tuple[list[str], str]],
 ) -> None:
     reader = ExpositionReader(WANTED)
@@ -90,9 +90,7 @@ def test_every_body_is_read_as_if_it_were_the_first(
 
 @given(st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 3000))
 @example([b"\x80"], 1104)
-def test_damaged_bodies_are_read_as_if_they_were_the_first(
-    damages: list[bytes], place: int
-) -> None:
+def test_damaged_bodies_are_read_like_the_first(damages: list[bytes], place: int) -> None:
     wanted = ("nv_inference_request_success", "nv_inference_first_response_histogram_ms")
     reader = ExpositionReader(wanted)
     for damage in (b"", *damages, b""):
@@ -100,7 +98,7 @@ def test_damaged_bodies_are_read_as_if_they_were_the_first(
         assert outcome(reader.read, body) == outcome(lambda body: read(body, wanted), body)
 
 
-def test_of_a_series_that_stands_there_twice_the_first_value_counts() -> None:
+def test_of_a_duplicate_series_the_first_value_counts() -> None:
     more = 'queued{a="1",b="2"} 1\nqueued{b="2",a="1"} 5\nqueued{a="1"} 9\n'
     reader = ExpositionReader(WANTED)
     caches = []
@@ -113,13 +111,13 @@ def test_of_a_series_that_stands_there_twice_the_first_value_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b"a 1\n" * 2_000_000, "line 200001: expected at most 200,000 lines"),
         (b"".join(b"a%d 1\n" % n for n in range(20_000)), "expected at most 10,000 families"),
         (b"".join(b"# TYPE a%d gauge\n" % n for n in range(20_000)), "at most 10,000 families"),
     ],
 )
-def test_what_no_server_writes_is_refused(body: bytes, words: str) -> None:
-    with pytest.raises(ExpositionError, match=words):
+def test_oversized_bodies_are_refused(body: bytes, message: str) -> None:
+    with pytest.raises(ExpositionError, match=message):
         ExpositionReader(WANTED).read(body)

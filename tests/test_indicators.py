@@ -1,4 +1,4 @@
-"""Indicators: what they select and say.  What their rates come to is tested on Prometheus."""
+"""Selectors and sentences of indicators; their rates are tested on Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def expressions(key: str) -> list[str]:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_selector_is_narrowed_by_the_file(key: str) -> None:
+def test_every_selector_has_the_selector_of_the_file(key: str) -> None:
     for expression in expressions(key):
         for each in selectors(expression):
             has_model = each.metric != "tokenslo_source_up"
@@ -31,7 +31,7 @@ def test_every_selector_is_narrowed_by_the_file(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_only_what_the_sidecar_serves_is_asked_for(key: str) -> None:
+def test_indicators_read_only_served_metrics_and_labels(key: str) -> None:
     assert [unknown(expression) for expression in expressions(key)] == [[]] * len(expressions(key))
 
 
@@ -45,7 +45,7 @@ def test_counters_are_read_by_their_rates_before_they_are_summed(key: str) -> No
                 assert ("sum", []) in each.aggregations
 
 
-def test_clients_who_leave_have_not_been_failed() -> None:
+def test_client_disconnects_are_not_failures() -> None:
     made = events(objective("availability"), SERVICE)
     assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.bad))) == {"error|rejected|timeout"}
     assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.total))) == {
@@ -57,7 +57,7 @@ def values_of(label: str, expression: str) -> set[str]:
     return set(re.findall(rf'{label}=~?"([^"]*)"', expression))
 
 
-def test_a_stream_counts_as_cut_off_only_once_it_had_begun_and_its_client_stayed() -> None:
+def test_stream_completion_counts_started_streams_without_disconnects() -> None:
     made = events(objective("stream_completion"), SERVICE)
     assert values_of("phase", str(made.bad)) == {"mid_stream|complete"}
     assert values_of("phase", str(made.total)) == {"mid_stream|complete"}
@@ -65,13 +65,13 @@ def test_a_stream_counts_as_cut_off_only_once_it_had_begun_and_its_client_stayed
     assert values_of("outcome", str(made.total)) == {"ok|error|rejected|timeout"}
 
 
-def test_only_what_ran_to_its_end_is_held_against_disconnects() -> None:
+def test_disconnects_are_compared_with_successful_requests_only() -> None:
     made = events(objective("disconnects"), SERVICE)
     assert values_of("outcome", str(made.bad)) == {"disconnected"}
     assert values_of("outcome", str(made.total)) == {"ok|disconnected"}
 
 
-def test_goodput_is_that_of_its_own_objective() -> None:
+def test_goodput_selects_its_own_objective() -> None:
     made = events(objective("goodput"), SERVICE)
     for expression in (made.bad, made.total, made.missing):
         selected = [each for each in selectors(str(expression)) if each.metric.startswith("llm_")]
@@ -81,7 +81,7 @@ def test_goodput_is_that_of_its_own_objective() -> None:
     assert values_of("result", str(made.total)) == {"good|bad"}
 
 
-def test_headroom_asks_every_minute() -> None:
+def test_headroom_is_evaluated_every_minute() -> None:
     made = recorded_events(objective("sequence_headroom"), service(selector={"model": "llama"}))
     usage = (
         'llm_sequences{model="llama",state="active"} '
@@ -117,7 +117,7 @@ def test_plain_rules_read_rates() -> None:
         ("0.00005", ["0.00005", "5e-05"], ["5e-05s", "0"]),
     ],
 )
-def test_an_edge_is_found_however_it_is_spelled(
+def test_a_boundary_is_matched_in_every_spelling(
     threshold: str, spellings: list[str], others: list[str]
 ) -> None:
     matcher = boundary_matcher(Decimal(threshold))
@@ -136,7 +136,9 @@ def test_an_edge_is_found_however_it_is_spelled(
         ("disconnects", None, "its client stays to the end"),
     ],
 )
-def test_good_is_said_in_words(key: str, threshold: str | None, sentence: str) -> None:
+def test_good_sentence_describes_good_events(
+    key: str, threshold: str | None, sentence: str
+) -> None:
     value = None if threshold is None else Decimal(threshold)
     assert good_sentence(Objective("x", key, Decimal("0.9"), value)) == sentence
 
@@ -163,7 +165,7 @@ def test_good_is_said_in_words(key: str, threshold: str | None, sentence: str) -
         ),
     ],
 )
-def test_clauses_are_said_in_the_files_order(
+def test_clauses_are_described_in_the_order_of_the_file(
     clauses: dict[str, str], sentence: str, text: str
 ) -> None:
     of = {name: Decimal(most) for name, most in clauses.items()}

@@ -32,7 +32,7 @@ def counter(recorder: StreamRecorder, signal: str) -> dict[frozenset[tuple[str, 
     return {frozenset(key): n for key, n in samples.items() if isinstance(n, float)}
 
 
-def test_a_model_that_is_expected_has_every_known_series_before_its_first_request() -> None:
+def test_an_expected_model_has_all_series_before_its_first_request() -> None:
     goodput = Objective("good", "goodput", Decimal("0.95"), clauses={"ttft": Decimal("0.8")})
     own = tuple(goodput_objectives([service(goodput)]))
     recorder = StreamRecorder(TTFT, own, expected=["llama"])
@@ -65,7 +65,7 @@ def test_a_model_that_is_expected_has_every_known_series_before_its_first_reques
 
 
 def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -> None:
-    """Both are one model to the store: exact zeros of one hid the estimates of the other."""
+    """The store merges both, so exact zeros of one must not hide estimates of the other."""
     clauses = {"ttft": Decimal("0.8"), "tpot": Decimal("0.06")}
     goodput = Objective("good", "goodput", Decimal("0.95"), clauses=clauses)
     recorder = StreamRecorder({}, tuple(goodput_objectives([service(goodput)])), expected=["llama"])
@@ -75,7 +75,7 @@ def test_a_model_is_counted_by_the_same_methods_with_and_without_its_version() -
     kept: dict[tuple[str, str], tuple[Measurement, ...]] = {}
 
     def snapshot() -> Snapshot:
-        # The source of the taps keeps what has not changed.
+        # The tap source keeps unchanged measurements.
         kept.update(
             {
                 (one[0].model, one[0].version): one
@@ -108,11 +108,11 @@ def test_first_tokens_are_evaluated_by_every_threshold() -> None:
     play(recorder, stream(), *chunks(101.0), ended(101.0, "error", "500"))
     play(recorder, stream(), ended(100.1, "error", "500"))
     play(recorder, stream(), ended(100.1, "invalid", "400"))
-    judged = {
+    evaluated = {
         (dict(key)["threshold"], dict(key)["result"]): n
         for key, n in counter(recorder, "ttft_slo_events").items()
     }
-    assert judged == {
+    assert evaluated == {
         ("0.25", "good"): 1,
         ("0.25", "bad"): 3,
         ("0.8", "good"): 2,
@@ -120,11 +120,11 @@ def test_first_tokens_are_evaluated_by_every_threshold() -> None:
     }
 
 
-def test_gaps_are_evaluated_as_the_histogram_counts_them() -> None:
+def test_gaps_are_evaluated_with_the_counts_of_the_histogram() -> None:
     recorder = StreamRecorder({"itl": (0.0625,)})
     play(recorder, stream(), *chunks(100.0, 100.0625, 100.5, 100.51), ended(100.52))
-    judged = counter(recorder, "itl_slo_events")
-    assert {dict(key)["result"]: n for key, n in judged.items()} == {"good": 2, "bad": 1}
+    evaluated = counter(recorder, "itl_slo_events")
+    assert {dict(key)["result"]: n for key, n in evaluated.items()} == {"good": 2, "bad": 1}
 
 
 def test_a_tenant_begins_at_zero_when_its_first_request_starts() -> None:
@@ -132,8 +132,8 @@ def test_a_tenant_begins_at_zero_when_its_first_request_starts() -> None:
     play(recorder, stream(), *chunks(101.0), ended(102.0))
     one = stream(tenant="acme")
     recorder.started(one, 103.0)
-    born = counter(recorder, "tenant_requests")
-    assert born == {
+    initial = counter(recorder, "tenant_requests")
+    assert initial == {
         frozenset({("outcome", outcome), ("tenant", "acme")}): 0.0 for outcome in OUTCOMES
     }
     assert {signal for signal in TENANT_SIGNALS.values() if signal != "tenant_goodput"} <= {
@@ -144,7 +144,7 @@ def test_a_tenant_begins_at_zero_when_its_first_request_starts() -> None:
     assert value(recorder, "requests") == 2
 
 
-def test_a_tenant_that_a_selector_names_begins_at_zero_with_the_model() -> None:
+def test_a_selected_tenant_begins_at_zero_with_the_model() -> None:
     tenants = {"llama": ("acme",), "": ("globex",), "mistral": ("initech",)}
     recorder = StreamRecorder({}, tenants=tenants, expected=["llama"])
     begun = counter(recorder, "tenant_requests")
@@ -155,7 +155,7 @@ def test_a_tenant_that_a_selector_names_begins_at_zero_with_the_model() -> None:
     }
 
 
-def test_a_tenant_that_a_selector_names_is_never_other() -> None:
+def test_a_selected_tenant_is_never_other() -> None:
     recorder = StreamRecorder({}, tenants={"": ("acme",)}, expected=["llama"])
     for number in range(MAX_TENANTS + 1):
         play(recorder, stream(tenant=f"t{number}"), *chunks(101.0), ended(102.0))
@@ -165,7 +165,7 @@ def test_a_tenant_that_a_selector_names_is_never_other() -> None:
 
 
 @pytest.mark.parametrize("header", ["x-tenant", ""])
-def test_the_taps_know_the_tenants_of_selectors_if_they_read_a_header(
+def test_taps_have_the_tenants_of_selectors_if_they_read_a_header(
     header: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[TapSettings] = []
@@ -202,14 +202,16 @@ def test_a_threshold_is_written_as_a_plain_decimal(seconds: float | Decimal, tex
     assert threshold_label(seconds) == text
 
 
-# What engines count
+# Counters of engines
 
 
 def histogram(*counts: float, edges: tuple[float, ...] = (0.25, 0.8, math.inf)) -> Distribution:
     return Distribution(edges, counts, 1.0)
 
 
-def look(events: SloEvents, now: float, ttft: Distribution, died: float | None = None) -> Snapshot:
+def scrape(
+    events: SloEvents, now: float, ttft: Distribution, died: float | None = None
+) -> Snapshot:
     found = [Measurement("ttft", "llama", "1", "vllm_histogram", {(): ttft})]
     if died is not None:
         samples = {(("outcome", "rejected"),): died, (("outcome", "invalid"),): 100.0}
@@ -219,7 +221,7 @@ def look(events: SloEvents, now: float, ttft: Distribution, died: float | None =
     return events.added(Snapshot("vllm", tuple(found)), now)
 
 
-def judged(snapshot: Snapshot) -> Mapping[tuple[str, str], float]:
+def event_counts(snapshot: Snapshot) -> Mapping[tuple[str, str], float]:
     [one] = [each for each in snapshot.measurements if each.signal == "ttft_slo_events"]
     assert one.method == "vllm_histogram"
     return {
@@ -230,8 +232,8 @@ def judged(snapshot: Snapshot) -> Mapping[tuple[str, str], float]:
 
 
 def test_events_of_an_engine_come_from_exact_bucket_boundaries() -> None:
-    snapshot = look(SloEvents(TTFT), 0.0, histogram(1.0, 4.0, 10.0))
-    assert judged(snapshot) == {
+    snapshot = scrape(SloEvents(TTFT), 0.0, histogram(1.0, 4.0, 10.0))
+    assert event_counts(snapshot) == {
         ("0.25", "good"): 1,
         ("0.25", "bad"): 9,
         ("0.8", "good"): 4,
@@ -241,30 +243,30 @@ def test_events_of_an_engine_come_from_exact_bucket_boundaries() -> None:
 
 def test_a_reset_of_one_counter_counts_nothing_twice() -> None:
     events = SloEvents({"ttft": (0.8,)})
-    look(events, 0.0, histogram(1.0, 4.0, 10.0), died=3.0)
-    look(events, 1.0, histogram(1.0, 4.0, 10.0))  # its source did not answer
-    look(events, 2.0, histogram(1.0, 4.0, 10.0), died=4.0)
-    snapshot = look(events, 3.0, histogram(0.0, 1.0, 1.0), died=4.0)
-    assert judged(snapshot) == {("0.8", "good"): 4 + 1, ("0.8", "bad"): 6 + 4}
+    scrape(events, 0.0, histogram(1.0, 4.0, 10.0), died=3.0)
+    scrape(events, 1.0, histogram(1.0, 4.0, 10.0))  # its source did not answer
+    scrape(events, 2.0, histogram(1.0, 4.0, 10.0), died=4.0)
+    snapshot = scrape(events, 3.0, histogram(0.0, 1.0, 1.0), died=4.0)
+    assert event_counts(snapshot) == {("0.8", "good"): 4 + 1, ("0.8", "bad"): 6 + 4}
 
 
-def test_deaths_that_are_first_seen_late_are_not_counted_whole() -> None:
+def test_requests_without_first_token_count_from_their_first_scrape() -> None:
     events = SloEvents({"ttft": (0.8,)})
-    look(events, 0.0, histogram(1.0, 4.0, 10.0))
-    look(events, 1.0, histogram(1.0, 4.0, 10.0), died=1000.0)
-    snapshot = look(events, 2.0, histogram(1.0, 4.0, 10.0), died=1001.0)
-    assert judged(snapshot)["0.8", "bad"] == 6 + 1
+    scrape(events, 0.0, histogram(1.0, 4.0, 10.0))
+    scrape(events, 1.0, histogram(1.0, 4.0, 10.0), died=1000.0)
+    snapshot = scrape(events, 2.0, histogram(1.0, 4.0, 10.0), died=1001.0)
+    assert event_counts(snapshot)["0.8", "bad"] == 6 + 1
 
 
 def test_a_threshold_that_is_no_boundary_is_unavailable_with_a_reason() -> None:
-    snapshot = look(SloEvents({"ttft": (0.5,)}), 0.0, histogram(1.0, 4.0, 10.0))
+    snapshot = scrape(SloEvents({"ttft": (0.5,)}), 0.0, histogram(1.0, 4.0, 10.0))
     [gap] = snapshot.missing
     assert (gap.signal, gap.model) == ("ttft_slo_events", "llama")
     assert gap.reason == "no threshold (500ms) is a bucket boundary of the server's histogram"
     assert not [one for one in snapshot.measurements if one.signal == "ttft_slo_events"]
 
 
-def test_what_a_source_lacks_its_events_lack_for_the_same_reason() -> None:
+def test_events_of_an_unavailable_signal_have_its_reason() -> None:
     gap = Missing("ttft", "llama", "1", "no histogram", "add a tap")
     snapshot = SloEvents(TTFT).added(Snapshot("triton", missing=(gap,)), 0.0)
     assert [(one.signal, one.reason) for one in snapshot.missing] == [
@@ -273,7 +275,7 @@ def test_what_a_source_lacks_its_events_lack_for_the_same_reason() -> None:
     ]
 
 
-# Models that are only selected
+# Models that only a selector names
 
 
 OBJECTIVES = (
@@ -302,7 +304,7 @@ def test_a_selected_model_without_requests_is_at_zero() -> None:
     assert f"llm_goodput_requests_total{{{clause}}}" in series
 
 
-def test_a_model_that_a_source_sees_has_its_own_series_only() -> None:
+def test_a_reported_model_has_its_own_series_only() -> None:
     store = Store(60.0)
     samples: dict[Labels, float] = {(("outcome", "ok"),): 3.0}
     seen = Measurement("requests", "llama", "1", "triton_counters", {**samples})

@@ -1,4 +1,4 @@
-"""Asking for the engine's timing, and taking it out of the answers again."""
+"""Injection: request the engine's timing, and remove it from responses."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def request(path: str, body: bytes, *fields: str) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def asked_body(path: str, body: bytes, *fields: str) -> bytes:
-    """Return the body that the server gets, whose length its head must tell."""
+def injected_body(path: str, body: bytes, *fields: str) -> bytes:
+    """Return the body that the server gets, and check its content length."""
     sent = Injection(input_of).from_client(request(path, body, *fields))
     head, _, rest = sent.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(rest)}".encode() in head.split(b"\r\n")
@@ -52,9 +52,11 @@ def event(**fields: object) -> bytes:
     return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
 
-def answered(ask: bytes, answer: bytes, cut: Callable[[bytes], Sequence[bytes]] = lambda b: [b]):
+def answered(
+    request_: bytes, answer: bytes, cut: Callable[[bytes], Sequence[bytes]] = lambda b: [b]
+):
     injection = Injection(input_of)
-    for part in cut(ask):
+    for part in cut(request_):
         injection.from_client(part)
     return b"".join(map(injection.from_server, cut(answer))) + injection.server_ended()
 
@@ -63,10 +65,10 @@ STREAM = "/v2/models/chat/generate_stream"
 ASK = request(STREAM, b'{"text_input":"Hi","max_tokens":2}')
 
 
-def test_a_model_with_the_input_gets_it() -> None:
-    body = asked_body(STREAM, b' {"text_input": "Hi"}')
+def test_a_model_with_the_input_gets_the_parameter() -> None:
+    body = injected_body(STREAM, b' {"text_input": "Hi"}')
     assert body == b' {"return_perf_metrics":true,"text_input": "Hi"}'
-    body = asked_body("/v2/models/a%20b/versions/2/generate", b'{"text_input":"Hi"}')
+    body = injected_body("/v2/models/a%20b/versions/2/generate", b'{"text_input":"Hi"}')
     assert body == b'{"sampling_param_return_perf_metrics":true,"text_input":"Hi"}'
 
 
@@ -87,29 +89,29 @@ def test_a_model_with_the_input_gets_it() -> None:
 def test_other_requests_and_their_responses_pass_unchanged(
     path: str, body: bytes, fields: tuple[str, ...]
 ) -> None:
-    ask = request(path, body, *fields)
-    assert Injection(input_of).from_client(ask) == ask
+    request_ = request(path, body, *fields)
+    assert Injection(input_of).from_client(request_) == request_
     answer = chunked(event(text_output="a", **TIMES))
-    assert answered(ask, answer) == answer
+    assert answered(request_, answer) == answer
 
 
-def test_a_chunked_request_goes_through_and_so_does_what_follows_it() -> None:
-    ask = (
+def test_a_chunked_request_and_the_next_one_pass_unchanged() -> None:
+    request_ = (
         f"POST {STREAM} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
         '9\r\n{"a":"b"}\r\n0\r\nTrailer: 1\r\n\r\n'
     ).encode()
     injection = Injection(input_of)
-    assert injection.from_client(ask) == ask
+    assert injection.from_client(request_) == request_
     assert b"return_perf_metrics" in injection.from_client(ASK)
 
 
-def test_the_timing_is_taken_out_of_the_events_and_nothing_else() -> None:
+def test_only_the_timing_is_removed_from_events() -> None:
     plain = event(model_name="chat", model_version="1", text_output='say "data: {}" \\ \u00e9')
     last = {"model_name": "chat", "sequence_index": 0, "text_output": "b"}
     assert answered(ASK, chunked(plain, event(**TIMES, **last))) == chunked(plain, event(**last))
 
 
-def test_an_event_that_was_only_timing_is_none() -> None:
+def test_an_event_with_timing_only_is_removed() -> None:
     plain = event(model_name="chat", model_version="1", text_output="a")
     timing = event(model_name="chat", model_version="1", **TIMES)
     assert answered(ASK, chunked(plain, timing)) == chunked(plain)
@@ -134,53 +136,53 @@ def dechunked(body: bytes) -> bytes:
 
 
 def test_a_whole_response_gets_a_new_length() -> None:
-    ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
+    request_ = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
     body = json.dumps({"model_name": "chat", **TIMES, "text_output": "a"}).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-    answer = answered(ask, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    answer = answered(request_, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
     head, _, rest = answer.partition(b"\r\n\r\n")
     assert json.loads(rest) == {"model_name": "chat", "text_output": "a"}
     assert b"Content-Length: %d" % len(rest) in head.split(b"\r\n")
 
 
 def test_a_chunked_response_is_changed_as_a_whole() -> None:
-    ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
+    request_ = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
     body = json.dumps({"model_name": "chat", **TIMES, "text_output": "a"}).encode()
-    answer = answered(ask, chunked(body[:30], body[30:], content_type="application/json"))
+    answer = answered(request_, chunked(body[:30], body[30:], content_type="application/json"))
     head, _, rest = answer.partition(b"\r\n\r\n")
     assert json.loads(dechunked(rest)) == {"model_name": "chat", "text_output": "a"}
     assert b"Transfer-Encoding: chunked" in head
 
 
 def test_a_response_too_large_to_buffer_passes_unchanged() -> None:
-    ask = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
+    request_ = request("/v2/models/chat/generate", b'{"text_input":"Hi"}')
     body = json.dumps({**TIMES, "text_output": "a" * MAX_RESPONSE}).encode()
     answer = chunked(body[: 2**20], body[2**20 :], content_type="application/json")
-    got = answered(ask, answer).partition(b"\r\n\r\n")[2]
+    got = answered(request_, answer).partition(b"\r\n\r\n")[2]
     assert dechunked(got) == body
 
 
 def test_trtllm_serve_gets_the_header_and_its_timing_is_removed() -> None:
-    ask = request("/v1/chat/completions", b'{"model":"m","stream":true}')
-    sent = Injection(input_of).from_client(ask)
-    assert sent == ask.replace(b"\r\n\r\n", b"\r\nX-TRTLLM-return-metrics: 1\r\n\r\n")
+    request_ = request("/v1/chat/completions", b'{"model":"m","stream":true}')
+    sent = Injection(input_of).from_client(request_)
+    assert sent == request_.replace(b"\r\n\r\n", b"\r\nX-TRTLLM-return-metrics: 1\r\n\r\n")
     timing = b'event: trtllm.perf_metrics\ndata: {"Server-Timing":"server_queue;dur=1"}\n\n'
     answer = chunked(b'data: {"choices":[]} \n\n', b"data: [DONE]\n\n", timing)
     kept = chunked(b'data: {"choices":[]} \n\n', b"data: [DONE]\n\n")
-    assert answered(ask, answer) == kept
+    assert answered(request_, answer) == kept
     whole = b"HTTP/1.1 200 OK\r\nserver-timing: server_queue;dur=1\r\nContent-Length: 2\r\n\r\n{}"
-    assert answered(ask, whole) == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    assert answered(request_, whole) == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 def test_a_client_that_requests_timing_keeps_it() -> None:
-    ask = request("/v1/completions", b'{"model":"m"}', "x-trtllm-return-metrics: 1")
+    request_ = request("/v1/completions", b'{"model":"m"}', "x-trtllm-return-metrics: 1")
     whole = b"HTTP/1.1 200 OK\r\nServer-Timing: server_queue;dur=1\r\nContent-Length: 2\r\n\r\n{}"
-    assert Injection(input_of).from_client(ask) == ask
-    assert answered(ask, whole) == whole
+    assert Injection(input_of).from_client(request_) == request_
+    assert answered(request_, whole) == whole
 
 
 def test_responses_belong_to_requests_in_order() -> None:
-    """Pipelined, with an answer of 100 and one without a body between."""
+    """Pipelined requests, with a 100 response and one without a body between."""
     probe = b"HEAD /v2/health/ready HTTP/1.1\r\n\r\n"
     empty = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
     early = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -196,7 +198,7 @@ def test_a_response_until_close_is_changed_too() -> None:
     assert answered(ASK, answer) == head + event(text_output="a") + b": half an"
 
 
-def test_what_is_no_http_goes_through() -> None:
+def test_bytes_that_are_not_http_pass_unchanged() -> None:
     noise = b"x" * (HEAD_BYTES + 1)
     injection = Injection(input_of)
     assert injection.from_client(noise) == noise
@@ -239,9 +241,9 @@ def cut_at(places: Sequence[int]) -> Callable[[bytes], list[bytes]]:
 
 
 @given(st.lists(st.integers(0, 2000), max_size=12))
-def test_any_cut_gives_the_same_bytes(places: list[int]) -> None:
+def test_any_split_gives_the_same_bytes(places: list[int]) -> None:
     other = request("/v2/models/other/generate", b'{"text_input":"Hi"}')
-    asks = ASK + request("/v1/completions", b'{"model":"m"}') + other
+    requests = ASK + request("/v1/completions", b'{"model":"m"}') + other
     answers = (
         chunked(event(text_output="a"), event(text_output="b", **TIMES))
         + chunked(b"data: {}\n\n", b'event: trtllm.perf_metrics\ndata: {"a":1}\n\n')
@@ -249,8 +251,10 @@ def test_any_cut_gives_the_same_bytes(places: list[int]) -> None:
     )
     cut = cut_at(places)
     injection = Injection(input_of)
-    assert b"".join(map(injection.from_client, cut(asks))) == Injection(input_of).from_client(asks)
-    assert answered(asks, answers, cut) == answered(asks, answers)
+    assert b"".join(map(injection.from_client, cut(requests))) == Injection(input_of).from_client(
+        requests
+    )
+    assert answered(requests, answers, cut) == answered(requests, answers)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
@@ -267,10 +271,10 @@ def test_noise_never_raises(parts: list[bytes]) -> None:
      b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"\r\n\r",
      b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"]
 ))  # fmt: skip
-def test_what_is_no_http_comes_out_as_it_went_in(parts: list[bytes], begin: bytes) -> None:
-    for ask in (request("/v2/models/other/generate", b"{}"), ASK):
+def test_invalid_responses_pass_unchanged(parts: list[bytes], begin: bytes) -> None:
+    for request_ in (request("/v2/models/other/generate", b"{}"), ASK):
         injection = Injection(input_of)
-        injection.from_client(ask)
+        injection.from_client(request_)
         sent = b"".join(map(injection.from_server, [begin, *parts])) + injection.server_ended()
         assert sent == begin + b"".join(parts)
         injection = Injection(input_of)
@@ -278,10 +282,10 @@ def test_what_is_no_http_comes_out_as_it_went_in(parts: list[bytes], begin: byte
         assert sent == b"".join(parts)
 
 
-def test_after_an_upgrade_both_directions_go_through() -> None:
-    ask = b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+def test_after_an_upgrade_both_directions_pass_unchanged() -> None:
+    request_ = b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
     injection = Injection(input_of)
-    assert injection.from_client(ask) == ask
+    assert injection.from_client(request_) == request_
     switch = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
     assert injection.from_server(switch) == switch
     for frames in (b"\x81\x05hello", ASK):
@@ -289,13 +293,15 @@ def test_after_an_upgrade_both_directions_go_through() -> None:
         assert injection.from_server(frames) == frames
 
 
-@pytest.mark.parametrize("ask", [ASK, request("/v1/completions", b"{}")], ids=["kserve", "openai"])
-def test_the_cost_of_an_event_grows_with_its_size_alone(ask: bytes) -> None:
+@pytest.mark.parametrize(
+    "request_", [ASK, request("/v1/completions", b"{}")], ids=["kserve", "openai"]
+)
+def test_the_cost_of_an_event_grows_with_its_size_alone(request_: bytes) -> None:
     def cost(size: int) -> float:
         long = event(text_output="x" * size)
         parts = [long[at : at + 4096] for at in range(0, len(long), 4096)]
         injection = Injection(input_of)
-        injection.from_client(ask)
+        injection.from_client(request_)
         begun = time.process_time()
         answer = chunked(*parts)
         sent = [injection.from_server(answer[at : at + 8192]) for at in range(0, len(answer), 8192)]
@@ -307,7 +313,7 @@ def test_the_cost_of_an_event_grows_with_its_size_alone(ask: bytes) -> None:
     assert large < 24 * small  # 8 times the size; its square would be 64 times the cost
 
 
-def test_a_request_cut_off_in_its_body_is_that_and_no_other() -> None:
+def test_a_request_truncated_in_its_body_passes_unchanged() -> None:
     injection = Injection(input_of)
     head, _, _ = request(STREAM, b"x" * 1000).partition(b"\r\n\r\n")
     sent = head + b"\r\n\r\nDELETE / HTTP/1.1\r\nHost: triton\r\n\r\n"
@@ -315,7 +321,7 @@ def test_a_request_cut_off_in_its_body_is_that_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "answer"),
+    ("request_", "answer"),
     [
         (
             request("/v2/models/chat/generate", b'{"text_input":"Hi"}'),
@@ -326,11 +332,11 @@ def test_a_request_cut_off_in_its_body_is_that_and_no_other() -> None:
     ],
     ids=["in a body", "in a chunk", "between chunks"],
 )
-def test_a_truncated_response_is_forwarded_as_received(ask: bytes, answer: bytes) -> None:
-    assert answered(ask, answer) == answer
+def test_a_truncated_response_is_forwarded_as_received(request_: bytes, answer: bytes) -> None:
+    assert answered(request_, answer) == answer
 
 
-def test_empty_lines_before_a_request_are_none() -> None:
+def test_empty_lines_before_a_request_are_ignored() -> None:
     timed = event(text_output="a", **TIMES)
     answer = answered(b"\r\n\r\n" + ASK, chunked(timed))
     assert answer == chunked(event(text_output="a"))

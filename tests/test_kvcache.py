@@ -1,4 +1,4 @@
-"""The KV cache's bookkeeping against a naive one that remembers every block of every sequence."""
+"""The KV cache's block counts, against naive ones that list every sequence's blocks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def open_in(pool: BlockPool, prompt: tuple[Any, ...]) -> tuple[Allocation, int]:
     return pool.open(pool.keys(prompt), len(prompt))
 
 
-# What a sequence does: its prompt starts like others' (few letters, so they often agree), then it
-# is computed, grows, and leaves.
+# Sequences with prompts of few letters, so that prefixes are shared: prompt, growth, steps.
 sequences = st.lists(
     st.tuples(
         st.text("ab", min_size=1, max_size=20).map(tuple),
@@ -36,18 +35,18 @@ sequences = st.lists(
 @given(sequences, st.randoms(use_true_random=False))
 def test_blocks_are_conserved(plans: list[Any], pick: Any) -> None:
     pool = BlockPool(1000, TOKENS_PER_BLOCK)
-    live: dict[int, tuple[Allocation, tuple[str, ...], list[str], int]] = {}
+    open_sequences: dict[int, tuple[Allocation, tuple[str, ...], list[str], int]] = {}
     waiting = list(enumerate(plans))
-    while waiting or live:
-        if waiting and (not live or pick.random() < 0.5):
+    while waiting or open_sequences:
+        if waiting and (not open_sequences or pick.random() < 0.5):
             number, (prompt, more, order) = waiting.pop()
-            allocation, known = open_in(pool, prompt)
-            assert known % TOKENS_PER_BLOCK == 0
-            assert known < len(prompt)
-            live[number] = (allocation, prompt, list(order), more)
+            allocation, reused = open_in(pool, prompt)
+            assert reused % TOKENS_PER_BLOCK == 0
+            assert reused < len(prompt)
+            open_sequences[number] = (allocation, prompt, list(order), more)
         else:
-            number = pick.choice(sorted(live))
-            allocation, prompt, order, more = live[number]
+            number = pick.choice(sorted(open_sequences))
+            allocation, prompt, order, more = open_sequences[number]
             match order.pop(0):
                 case "publish":
                     pool.publish(allocation, pool.keys(prompt))
@@ -55,12 +54,14 @@ def test_blocks_are_conserved(plans: list[Any], pick: Any) -> None:
                     pool.grow(allocation, len(prompt) + more)
                 case "close":
                     pool.close(allocation)
-                    del live[number]
-        shared = Counter(key for allocation, *_ in live.values() for key in allocation.shared)
-        private = sum(allocation.private for allocation, *_ in live.values())
+                    del open_sequences[number]
+        shared = Counter(
+            key for allocation, *_ in open_sequences.values() for key in allocation.shared
+        )
+        private = sum(allocation.private for allocation, *_ in open_sequences.values())
         assert pool.used == len(shared) + private
         assert pool.used + pool.free == pool.blocks
-        for allocation, prompt, order, more in live.values():
+        for allocation, prompt, order, more in open_sequences.values():
             tokens = len(prompt) + (0 if "grow" in order else more)
             assert len(allocation) == -(-tokens // TOKENS_PER_BLOCK)
     assert pool.used == 0
@@ -68,10 +69,10 @@ def test_blocks_are_conserved(plans: list[Any], pick: Any) -> None:
     assert pool.alloc_new <= pool.blocks
 
 
-def test_a_prompt_seen_before_is_reused_except_for_its_last_token() -> None:
+def test_a_computed_prompt_is_reused_except_for_its_last_token() -> None:
     pool = BlockPool(10, TOKENS_PER_BLOCK)
-    first, known = open_in(pool, tuple("abcdefgh"))
-    assert known == 0
+    first, reused = open_in(pool, tuple("abcdefgh"))
+    assert reused == 0
     pool.publish(first, pool.keys("abcdefgh"))
     assert open_in(pool, tuple("abcdefghi"))[1] == 8
     assert open_in(pool, tuple("abcdefgh"))[1] == 4
@@ -80,13 +81,13 @@ def test_a_prompt_seen_before_is_reused_except_for_its_last_token() -> None:
     assert (pool.reused, pool.missed) == (4, 2 + 0 + 1 + 1 + 2)
 
 
-def test_what_is_not_computed_yet_is_not_reused() -> None:
+def test_blocks_that_are_not_computed_are_not_reused() -> None:
     pool = BlockPool(10, TOKENS_PER_BLOCK)
     open_in(pool, tuple("abcdefgh"))
     assert open_in(pool, tuple("abcdefgh"))[1] == 0
 
 
-def test_sharing_costs_no_further_block_while_somebody_holds_it() -> None:
+def test_a_shared_prefix_costs_no_block_while_a_sequence_holds_it() -> None:
     pool = BlockPool(10, TOKENS_PER_BLOCK)
     keys = pool.keys("abcdefghi")
     first, _ = pool.open(keys, 9)
@@ -96,7 +97,7 @@ def test_sharing_costs_no_further_block_while_somebody_holds_it() -> None:
     assert pool.cost(keys, 9) == 3
 
 
-def test_reusable_blocks_count_as_free_and_go_tail_first_when_space_is_needed() -> None:
+def test_reusable_blocks_count_as_free_and_are_evicted_tail_first() -> None:
     pool = BlockPool(4, TOKENS_PER_BLOCK)
     allocation, _ = open_in(pool, tuple("abcdefgh"))
     pool.publish(allocation, pool.keys("abcdefgh"))
@@ -108,7 +109,7 @@ def test_reusable_blocks_count_as_free_and_go_tail_first_when_space_is_needed() 
     assert open_in(pool, tuple("abcdefgh"))[1] == 4
 
 
-def test_more_than_there_is_cannot_be_taken() -> None:
+def test_more_blocks_than_free_are_an_error() -> None:
     pool = BlockPool(2, TOKENS_PER_BLOCK)
     with pytest.raises(RuntimeError, match="3 KV-cache blocks needed, 2 free"):
         open_in(pool, tuple("012345678"))

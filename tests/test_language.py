@@ -1,4 +1,4 @@
-"""Time slices, groups, policies, owners and selectors: what a file says, and what follows."""
+"""The SLO language: time slices, groups, policies, owners, selectors and their outputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def planned(folder: Path, objective: str, more: str = "") -> Plan:
 
 
 def expressions(of: Plan) -> dict[str, str]:
-    """Return what is recorded, on one line each."""
+    """Return recorded expressions by name, each on one line."""
     [rules] = [text for name, text in made(of).items() if name.endswith("chat.rules.yaml")]
     return {
         rule["record"]: " ".join(rule["expr"].split())
@@ -62,7 +62,7 @@ def made(of: Plan) -> dict[str, str]:
     return alerts.files(of, source="slo.yaml", version="1")
 
 
-def test_a_file_that_says_everything(tmp_path: Path) -> None:
+def test_a_file_with_all_keys_is_loaded(tmp_path: Path) -> None:
     service = read(tmp_path, FULL)
     first, up, minutes, *_ = service.objectives
     assert service.policy == (
@@ -80,7 +80,7 @@ def test_a_file_that_says_everything(tmp_path: Path) -> None:
 
 
 def rules_of(folder: Path, text: str) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Generate rules as people do; return them by service, and by what they record or alert."""
+    """Generate rules; return them by service and by recorded series or alert."""
     (folder / "slo.yaml").write_text(text)
     command = ["slo.yaml", "-o", str(folder / "out"), "--only", "alerts"]
     with chdir(folder):
@@ -96,13 +96,13 @@ def rules_of(folder: Path, text: str) -> dict[str, dict[str, list[dict[str, Any]
 
 
 def selected(rules: dict[str, list[dict[str, Any]]], slo: str) -> set[str]:
-    """Return what the selectors of an objective's total begin with, up to its own labels."""
+    """Return the selectors of an objective's total without its own labels."""
     [total] = [rule for rule in rules[TOTAL] if rule["labels"]["slo"] == slo]
     found = re.findall(r"\{(.*?)\}", total["expr"])
     return {re.sub(r",(outcome|le|phase)=.*", "", each) for each in found}
 
 
-def test_selectors_and_labels_stand_on_three_levels_and_the_nearest_one_wins(
+def test_selectors_and_labels_of_the_nearest_level_win(
     tmp_path: Path,
 ) -> None:
     made = rules_of(tmp_path, LEVELS)
@@ -133,8 +133,8 @@ def test_selectors_and_labels_stand_on_three_levels_and_the_nearest_one_wins(
     }
 
 
-def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
-    """Labels, annotations, severities, disabling, steps of the policy and owners."""
+def test_rules_have_the_alerting_keys_of_the_file(tmp_path: Path) -> None:
+    """Check labels, annotations, severities, disabled alerts, policy steps and owners."""
     rules = rules_of(tmp_path, FULL)["chat"]
     first = rules["ChatFirstTokenErrorBudgetBurn"]
     assert {rule["labels"]["severity"] for rule in first} == {"critical"}, "tickets are disabled"
@@ -145,8 +145,8 @@ def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
     for rule in first:
         own = {"team": "inference", "product": "chat", "pager": "chat", "slo": "first-token"}
         assert own.items() <= rule["labels"].items()
-        said = {"chat": "#inference", "note": "{{ $value }}"}
-        assert said.items() <= rule["annotations"].items()
+        annotations = {"chat": "#inference", "note": "{{ $value }}"}
+        assert annotations.items() <= rule["annotations"].items()
         assert rule["expr"].rstrip().endswith(">= 3"), "the objective's own min_bad_events"
     up = rules["ChatUpErrorBudgetBurn"]
     assert [rule["labels"]["severity"] for rule in up] == ["critical"] * 2 + ["warning"] * 2
@@ -156,14 +156,14 @@ def test_what_a_file_says_of_its_alerts_is_in_the_rules(tmp_path: Path) -> None:
         rule["labels"]["step"]: rule["annotations"] for rule in rules["ChatUpErrorBudgetPolicy"]
     }
     assert list(steps) == ["50%", "100%"]
-    for step, words in {"50%": "No risky rollouts", "100%": "Reliability work only"}.items():
-        assert f'Budget policy: "{words}"' in steps[step]["description"]
+    for step, text in {"50%": "No risky rollouts", "100%": "Reliability work only"}.items():
+        assert f'Budget policy: "{text}"' in steps[step]["description"]
     owners = {rule["labels"]["slo"]: rule["labels"]["owner"] for rule in rules["slo:target:ratio"]}
     assert owners.pop("first-token") == "chat-team"
     assert set(owners.values()) == {"inference-platform"}
 
 
-def test_what_a_service_does_not_say_its_file_says_for_it(tmp_path: Path) -> None:
+def test_a_service_inherits_the_keys_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "slo.yaml"
     path.write_text(LEVELS)
     chat, search = load_file(path).services
@@ -172,13 +172,13 @@ def test_what_a_service_does_not_say_its_file_says_for_it(tmp_path: Path) -> Non
     assert (chat.description, search.description) == ("Talks", "")
     assert chat.policy == search.policy == (PolicyStep(Decimal(1), "All hands"),)
     assert (chat.line, search.line) == (12, 24)
-    # One alerting replaces the other, so that nobody has to add them up.
+    # One alerting replaces the other: they are not merged.
     assert (chat.alerting.min_bad_events, search.alerting.min_bad_events) == (10, 3)
     assert search.alerting.page == Alerting().page
     assert {each.runbooks for each in (chat, search)} == {"https://wiki.example.com/{service}"}
 
 
-def test_jsonnet_shares_in_the_same_way(tmp_path: Path) -> None:
+def test_shared_keys_work_in_jsonnet(tmp_path: Path) -> None:
     written, made = tmp_path / "slo.yaml", tmp_path / "slo.jsonnet"
     written.write_text(LEVELS)
     made.write_text(f"local shared = {json.dumps(yaml.safe_load(LEVELS))};\nshared {{ }}")
@@ -217,15 +217,15 @@ OF_FILES = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), OF_FILES.items())
-def test_what_is_wrong_with_shared_keys_is_told_once(
-    tmp_path: Path, text: str, said: list[str]
+@pytest.mark.parametrize(("text", "expected"), OF_FILES.items())
+def test_problems_of_shared_keys_are_reported_once(
+    tmp_path: Path, text: str, expected: list[str]
 ) -> None:
     path = tmp_path / "slo.yaml"
     path.write_text(f"apiVersion: tokenslo/v1\n{text}")
     with pytest.raises(InvalidFile) as error:
         load_file(path)
-    assert str(error.value).replace(f"{path}:", "").splitlines() == said
+    assert str(error.value).replace(f"{path}:", "").splitlines() == expected
 
 
 UP = "name: up, indicator: availability, target: 99%"
@@ -269,10 +269,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("key", "said"), REFUSED.items())
-def test_what_makes_no_sense_is_refused(tmp_path: Path, key: str, said: str) -> None:
+@pytest.mark.parametrize(("key", "problem"), REFUSED.items())
+def test_invalid_keys_of_objectives_are_refused(tmp_path: Path, key: str, problem: str) -> None:
     text = f"{HEAD}objectives:\n  - {{{UP}, {key}}}\n"
-    assert refused(tmp_path, text) == [f"4: objectives[0].{said}"]
+    assert refused(tmp_path, text) == [f"4: objectives[0].{problem}"]
 
 
 OF_INDICATORS = {
@@ -301,10 +301,12 @@ OF_INDICATORS = {
 }
 
 
-@pytest.mark.parametrize(("keys", "said"), OF_INDICATORS.items())
-def test_what_an_indicator_cannot_tell_is_refused(tmp_path: Path, keys: str, said: str) -> None:
+@pytest.mark.parametrize(("keys", "problem"), OF_INDICATORS.items())
+def test_keys_that_an_indicator_does_not_support_are_refused(
+    tmp_path: Path, keys: str, problem: str
+) -> None:
     text = f"{HEAD}objectives:\n  - {{name: a, target: 99%, {keys}}}\n"
-    assert refused(tmp_path, text) == [f"4: objectives[0].{said}"]
+    assert refused(tmp_path, text) == [f"4: objectives[0].{problem}"]
 
 
 def test_every_wrong_step_of_a_policy_is_named_at_once(tmp_path: Path) -> None:
@@ -343,13 +345,13 @@ def test_jsonnet_is_refused_by_file_and_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("days", [1, 2, 6, 7, 90])
-def test_windows_of_a_day_to_ninety(tmp_path: Path, days: int) -> None:
+def test_windows_of_one_to_90_days_never_page_within_budget(tmp_path: Path, days: int) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99.9%", f"window: {days}d\n")
     for pair in of.objectives[0].pairs:
-        assert pair.burn_rate > 1 or pair.tier == "ticket", "nobody is woken within budget"
+        assert pair.burn_rate > 1 or pair.tier == "ticket", "no page within budget"
 
 
-def test_the_slice_before_each_evaluation_is_judged(tmp_path: Path) -> None:
+def test_the_slice_before_each_evaluation_is_recorded(tmp_path: Path) -> None:
     slices = "time_slices: {window: 1m, target: 95%}"
     of = planned(
         tmp_path, f"indicator: {{bad: bad_total, total: all_total}}, target: 99%, {slices}"
@@ -363,12 +365,12 @@ def test_the_slice_before_each_evaluation_is_judged(tmp_path: Path) -> None:
 def test_slices_are_explained(tmp_path: Path) -> None:
     slices = "time_slices: {window: 5m, target: 95%}"
     of = planned(tmp_path, f"indicator: availability, target: 99%, {slices}")
-    said = as_text(of, explain(of))
-    assert "up: 99% of 5m slices are good, that is: at least 95% of the requests in it" in said
-    assert "budget: 1%, 80 of 8,064 5m slices, or 6h43m of total outage" in said
+    text = as_text(of, explain(of))
+    assert "up: 99% of 5m slices are good, that is: at least 95% of the requests in it" in text
+    assert "budget: 1%, 80 of 8,064 5m slices, or 6h43m of total outage" in text
 
 
-def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
+def test_groups_are_recorded_and_named_in_alerts(tmp_path: Path) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant, pod]")
     recorded = expressions(of)
     for rate in (BAD, TOTAL):
@@ -380,7 +382,7 @@ def test_groups_are_recorded_and_told_apart(tmp_path: Path) -> None:
         "$labels.tenant $labels.pod | query"
     ) in " ".join(text.split())
     absent = 'absent(sum(llm_tenant_requests_total{outcome=~"error|rejected|timeout"}))'
-    assert absent in text, "what vanishes altogether has no group"
+    assert absent in text, "a metric that is wholly absent has no group"
 
 
 def test_groups_of_a_sum_of_rates_are_kept(tmp_path: Path) -> None:
@@ -391,14 +393,14 @@ def test_groups_of_a_sum_of_rates_are_kept(tmp_path: Path) -> None:
     )
 
 
-def test_pages_silence_the_tickets_of_the_same_group_only(tmp_path: Path) -> None:
+def test_pages_inhibit_tickets_of_the_same_group_only(tmp_path: Path) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
     [fragment] = [text for name, text in made(of).items() if name.endswith("inhibit.yaml")]
     first, *_ = yaml.safe_load(fragment)["inhibit_rules"]
     assert first["equal"] == ["service", "slo", "tenant"]
 
 
-def test_the_stories_have_a_group_in_which_all_is_well(tmp_path: Path) -> None:
+def test_test_cases_have_a_healthy_group(tmp_path: Path) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
     [objective] = of.objectives
     assert groups(objective, of.service) == ({"tenant": "one"}, {"tenant": "two"})
@@ -422,7 +424,7 @@ def test_dashboards_show_the_worst_groups(tmp_path: Path) -> None:
     assert "min by (service, slo) (slo:error_budget_remaining:ratio" in text
 
 
-def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path) -> None:
+def test_runbooks_and_explanations_name_the_policy_and_the_owner(tmp_path: Path) -> None:
     policy = "budget_policy:\n  - {when: 100%, do: All hands}\n  - {when: 50%, do: No rollouts}\n"
     of = planned(
         tmp_path, "indicator: availability, target: 99%, owner: me, group_by: [pod]", policy
@@ -435,11 +437,11 @@ def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path)
     assert "| 50% | No rollouts |\n| 100% | All hands |" in page
     assert "Notify **me**" in page
     assert "Each pod has an objective of its own; an alert's labels name it." in page
-    said = as_text(of, explain(of))
-    assert said.endswith(
+    text = as_text(of, explain(of))
+    assert text.endswith(
         "budget policy, for each objective:\n  50% spent   No rollouts\n  100% spent  All hands\n"
     )
-    assert "  kept for each pod by itself: budget and alerts\n  owned by me\n" in said
+    assert "  kept for each pod by itself: budget and alerts\n  owned by me\n" in text
     [service] = json.loads(as_json([(of, explain(of))]))
     assert service["budget_policy"][0] == {"spent": 0.5, "do": "No rollouts"}
     assert (service["objectives"][0]["owner"], service["objectives"][0]["group_by"]) == (
@@ -448,5 +450,5 @@ def test_runbooks_and_explanations_tell_the_policy_and_the_owner(tmp_path: Path)
     )
 
 
-def test_a_service_that_says_nothing_of_causes_has_the_usual_label() -> None:
+def test_cause_alerts_have_severity_info_by_default() -> None:
     assert replace(Alerting(), min_bad_events=3).cause.labels == {"severity": "info"}

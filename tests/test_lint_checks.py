@@ -1,4 +1,4 @@
-"""Each check finds what it is for, and leaves alone what only looks like it."""
+"""Every lint check finds its defect, and accepts similar correct queries."""
 
 from __future__ import annotations
 
@@ -235,18 +235,18 @@ RIGHT: list[Case] = [
 @pytest.mark.parametrize(
     ("check", "case"), [(check, case) for check, cases in WRONG.items() for case in cases]
 )
-def test_what_is_wrong_is_found(check: str, case: Case, tmp_path: Path) -> None:
+def test_a_defective_query_is_found(check: str, case: Case, tmp_path: Path) -> None:
     query, options = case
     assert check in ids(tmp_path, dashboard(panel(query)), *options)
 
 
 @pytest.mark.parametrize("case", RIGHT)
-def test_what_is_right_is_left_alone(case: Case, tmp_path: Path) -> None:
+def test_a_correct_query_has_no_finding(case: Case, tmp_path: Path) -> None:
     query, options = case
     assert run(tmp_path, dashboard(panel(query)), *options) == []
 
 
-def test_every_check_of_queries_is_tried_here() -> None:
+def test_every_check_has_test_cases() -> None:
     of_others = {
         "TL017",
         "TL025",
@@ -343,7 +343,7 @@ def test_nan_that_is_recorded_and_summed(
         (alert("absent(x)", annotations={"a": "{{ .Labels.pod }} {{ $labels.alertname }}"}), "pod"),
     ],
 )  # fmt: skip
-def test_labels_of_what_is_absent(rule: dict[str, str], lost: str, tmp_path: Path) -> None:
+def test_labels_that_absent_drops(rule: dict[str, str], lost: str, tmp_path: Path) -> None:
     findings = run(tmp_path, rules(rule), "--disable", "TL008")
     assert [finding["check"] for finding in findings] == (["TL033"] if lost else [])
     assert all(f"so {lost} is lost" in finding["why"] for finding in findings)
@@ -410,7 +410,7 @@ def test_a_mean_per_request_is_no_gap(
     assert ids(tmp_path, dashboard(panel(query, title=title))) == found
 
 
-def test_a_unit_that_some_query_may_change_says_nothing(tmp_path: Path) -> None:
+def test_a_unit_that_an_override_may_change_is_not_checked(tmp_path: Path) -> None:
     shown = panel("vllm:kv_cache_usage_perc", unit="percent")
     override = {"matcher": {"id": "byName"}, "properties": [{"id": "unit", "value": "percentunit"}]}
     shown["fieldConfig"]["overrides"].append(override)
@@ -434,7 +434,9 @@ def test_a_unit_that_some_query_may_change_says_nothing(tmp_path: Path) -> None:
         ("histogram_quantile(0.9, sum by (le) (rate(x_bucket[5m])))", False),
     ],
 )
-def test_scalers_want_one_series(query: str, one: bool, tmp_path: Path) -> None:
+def test_scaler_queries_with_several_series_are_found(
+    query: str, one: bool, tmp_path: Path
+) -> None:
     scaler = f"""
         kind: ScaledObject
         metadata: {{name: s}}
@@ -449,7 +451,7 @@ def test_scalers_want_one_series(query: str, one: bool, tmp_path: Path) -> None:
     assert ids(tmp_path, scaler) == ([] if one else ["TL035"])
 
 
-def test_the_finest_step_of_a_panel_makes_interval_right(tmp_path: Path) -> None:
+def test_interval_is_accepted_with_a_minimum_step_of_the_panel(tmp_path: Path) -> None:
     shown = panel("rate(x_total[$__interval])", interval="1m")
     assert ids(tmp_path, dashboard(shown)) == []
     shown["interval"] = ">1m"
@@ -458,7 +460,7 @@ def test_the_finest_step_of_a_panel_makes_interval_right(tmp_path: Path) -> None
     assert ids(tmp_path, dashboard(shown)) == ["TL016"]
 
 
-def test_a_label_may_be_pinned_where_nothing_chooses_it(tmp_path: Path) -> None:
+def test_a_pinned_label_is_found_only_where_a_variable_selects_it(tmp_path: Path) -> None:
     chosen = panel('up{namespace=~"$namespace",container=~"$container"}')
     for pinned, found in (
         ('up{namespace="a"}', ["TL042"]),
@@ -471,7 +473,7 @@ def test_a_label_may_be_pinned_where_nothing_chooses_it(tmp_path: Path) -> None:
     assert ids(tmp_path, dashboard(panel('up{namespace="a"}'))) == []
 
 
-def test_rules_have_no_variables_and_give_a_vector(tmp_path: Path) -> None:
+def test_rules_with_variables_or_without_a_vector_are_found(tmp_path: Path) -> None:
     for expr, found in (
         ("rate(x_total[$__rate_interval])", ["TL001"]),
         ("x_total[5m]", ["TL001"]),
@@ -482,14 +484,14 @@ def test_rules_have_no_variables_and_give_a_vector(tmp_path: Path) -> None:
         assert ids(tmp_path, rules(record(expr))) == found
 
 
-def test_another_name_for_a_counter_is_no_use_of_it(tmp_path: Path) -> None:
+def test_renaming_a_counter_is_no_defect(tmp_path: Path) -> None:
     assert (
         ids(tmp_path, rules(record("node_reads_total"), record("read_seconds_total * 1000"))) == []
     )
     assert ids(tmp_path, rules(record("sum(node_reads_total)"))) == ["TL012"]
 
 
-def test_what_the_files_record_is_not_looked_up(tmp_path: Path) -> None:
+def test_series_recorded_in_the_files_are_not_unknown(tmp_path: Path) -> None:
     mine = record("sum(rate(vllm:prompt_tokens_total[5m]))", "vllm:mine")
     assert ids(tmp_path, rules(mine, alert("vllm:mine > 1"))) == []
     assert ids(tmp_path, rules(alert("vllm:mine > 1"))) == ["TL002"]
@@ -527,7 +529,7 @@ PART = 'sum by (a) (rate(x_total{code=~"5.."}[5m])) / sum by (a) (rate(x_total[5
         ("sum(x) == 0", []),
     ],
 )
-def test_limits_that_no_value_passes(expr: str, found: list[str], tmp_path: Path) -> None:
+def test_thresholds_that_no_value_reaches(expr: str, found: list[str], tmp_path: Path) -> None:
     text = rules(record(PART, "job:part"), alert(expr))
     findings = [each for each in run(tmp_path, text) if each["check"] == "TL031"]
     assert [each["severity"] for each in findings] == found
@@ -571,11 +573,11 @@ def test_templates_of_labels_that_the_result_lacks(
 ) -> None:
     texts = {"summary": "{{ $labels.job }} on {{ $labels.instance }}: {{ $value }}"}
     findings = run(tmp_path, rules(alert(expr, annotations=texts)))
-    said = [each["why"] for each in findings if each["check"] == "TL036"]
-    assert [why.split()[0] for why in said] == [f"$labels.{label}" for label in found]
+    reasons = [each["why"] for each in findings if each["check"] == "TL036"]
+    assert [why.split()[0] for why in reasons] == [f"$labels.{label}" for label in found]
 
 
-def test_labels_in_a_loop_over_a_query_are_its_own(tmp_path: Path) -> None:
+def test_labels_in_a_loop_over_a_query_are_not_checked(tmp_path: Path) -> None:
     texts = {"summary": '{{ range query "y == 0" }}{{ .Labels.pod }}{{ end }}'}
     assert ids(tmp_path, rules(alert("sum(x) > 1", annotations=texts))) == []
 
@@ -600,7 +602,7 @@ spec: {endpoints: [{port: http, interval: 10s}, {port: other}]}
 
 
 @pytest.mark.parametrize(
-    ("beside", "options", "found"),
+    ("scrape_config", "options", "found"),
     [
         ("", (), ["warning"]),
         ("", ("--scrape-interval", "30s"), ["error"]),
@@ -614,13 +616,13 @@ spec: {endpoints: [{port: http, interval: 10s}, {port: other}]}
     ],
 )
 def test_windows_follow_the_scrape_interval_of_the_files(
-    beside: str, options: tuple[str, ...], found: list[str], tmp_path: Path
+    scrape_config: str, options: tuple[str, ...], found: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "rules.yaml").write_text(rules(alert("rate(http_requests_total[30s]) > 1")))
-    if beside:
-        (tmp_path / "scrape.yml").write_text(beside)
+    if scrape_config:
+        (tmp_path / "scrape.yml").write_text(scrape_config)
     assert severities(tmp_path, *options) == found
-    if "scrape_configs" in beside:
+    if "scrape_configs" in scrape_config:
         (tmp_path / "scrape.yml").rename(tmp_path / "prometheus.yml")
         assert severities(tmp_path / "rules.yaml", *options) == found
 

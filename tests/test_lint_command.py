@@ -1,4 +1,4 @@
-"""`tokenslo lint` as people and machines meet it."""
+"""`tokenslo lint`: its outputs, exit codes and options."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def exit_code(*arguments: str | Path) -> tuple[int, str]:
-    """Run the whole command line: the exit code and what went to standard error."""
+    """Run the whole command line; return the exit code and standard error."""
     from tokenslo.cli import main
 
     result = CliRunner()
-    with result.isolation() as (_, errors, _), pytest.raises(SystemExit) as left:
+    with result.isolation() as (_, errors, _), pytest.raises(SystemExit) as exited:
         main(["lint", *map(str, arguments)])
-    return int(str(left.value)), errors.getvalue().decode()
+    return int(str(exited.value)), errors.getvalue().decode()
 
 
-def test_the_text(board: str) -> None:
+def test_text_output_is_as_expected(board: str) -> None:
     assert (
         invoke(board, "--catalogue", "vllm-0.33").stdout
         == """\
@@ -68,9 +68,9 @@ a rise.
     )
 
 
-def test_the_json(board: str) -> None:
-    said = json.loads(invoke(board, "--format", "json", "--disable", "TL002").stdout)
-    assert said == {
+def test_json_output_is_as_expected(board: str) -> None:
+    output = json.loads(invoke(board, "--format", "json", "--disable", "TL002").stdout)
+    assert output == {
         "tool": f"tokenslo {version('tokenslo')}",
         "queries": 3,
         "findings": [
@@ -93,7 +93,7 @@ def test_the_json(board: str) -> None:
     }
 
 
-def test_the_sarif(board: str) -> None:
+def test_sarif_output_is_valid(board: str) -> None:
     sarif = json.loads(invoke(board, "--format", "sarif").stdout)
     jsonschema.validate(sarif, SARIF)
     assert sarif["version"] == "2.1.0"
@@ -129,7 +129,7 @@ def _only(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
 _TEXT = {"type": "string", "minLength": 1}
 _MESSAGE = _only({"text": _TEXT})
 _LEVEL = {"enum": ["none", "note", "warning", "error"]}
-# The part of SARIF 2.1.0 that is written, strictly: sections 3.13 to 3.49 of the standard.
+# A strict schema of the written part of SARIF 2.1.0, sections 3.13 to 3.49.
 SARIF = _only(
     {
         "$schema": {"const": "https://json.schemastore.org/sarif-2.1.0.json"},
@@ -221,7 +221,7 @@ SARIF = _only(
 )
 
 
-def test_machines_are_told_what_could_not_be_read(board: str, tmp_path: Path) -> None:
+def test_sarif_and_json_report_unreadable_files(board: str, tmp_path: Path) -> None:
     Path("broken.json").write_text('{"panels": [}')
     Path("library.json").write_text(dashboard({"title": "Ä", "libraryPanel": {}}))
     files = (board, "broken.json", "library.json", tmp_path / board)
@@ -245,14 +245,16 @@ def test_machines_are_told_what_could_not_be_read(board: str, tmp_path: Path) ->
     ]
 
 
-def test_standard_input(board: str) -> None:
+def test_standard_input_is_linted(board: str) -> None:
     text = Path(board).read_text()
     result = CliRunner().invoke(lint, ["-"], input=text, standalone_mode=False)
     assert result.return_value == 1
     assert result.stdout.startswith("<stdin>:14: error TL002")
 
 
-def test_a_folder_is_all_that_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_linted_with_all_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in (
         ("a/values.yaml", "replicas: 1\n"),
@@ -275,7 +277,7 @@ def test_a_folder_is_all_that_is_in_it(tmp_path: Path, monkeypatch: pytest.Monke
     assert (code, errors.split(".")[0]) == (2, "none: is a folder without any query")
 
 
-def test_exit_codes(board: str, tmp_path: Path) -> None:
+def test_exit_codes_are_0_1_and_2(board: str, tmp_path: Path) -> None:
     Path("clean.json").write_text(dashboard(panel("sum(x)")))
     assert exit_code("clean.json") == (0, "")
     assert exit_code("clean.json", board) == (1, "")
@@ -284,7 +286,7 @@ def test_exit_codes(board: str, tmp_path: Path) -> None:
     assert errors.startswith("none.json: cannot be read: ")
 
 
-def test_findings_of_all_files_are_told_beside_one_that_cannot_be_read(board: str) -> None:
+def test_findings_are_reported_although_a_file_cannot_be_read(board: str) -> None:
     result = invoke("none.json", board)
     assert result.stderr.count("\n") == 1
     assert "3 queries checked, 2 findings" in result.stdout
@@ -304,13 +306,13 @@ def test_findings_of_all_files_are_told_beside_one_that_cannot_be_read(board: st
         (("--metrics", "http://127.0.0.1:1/metrics"), "127.0.0.1:1"),
     ],
 )
-def test_options_that_are_wrong(board: str, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_options_are_refused(board: str, arguments: tuple[str, ...], message: str) -> None:
     code, errors = exit_code(board, *arguments)
     assert (code, errors.count("\n")) == (2, 1)
     assert message in errors
 
 
-def test_several_catalogues_are_a_union(tmp_path: Path) -> None:
+def test_several_catalogues_are_merged(tmp_path: Path) -> None:
     text = dashboard(panel("vllm:kv_cache_usage_perc"), panel("nv_gpu_utilization"))
     assert ids(tmp_path, text, "--catalogue", "vllm-0.33") == ["TL002"]
     assert ids(tmp_path, text, "--catalogue", "triton-25.04") == ["TL002"]
@@ -318,7 +320,7 @@ def test_several_catalogues_are_a_union(tmp_path: Path) -> None:
     assert ids(tmp_path, text, *both) == []
 
 
-def test_a_scrape_says_what_is_emitted(tmp_path: Path) -> None:
+def test_metrics_of_a_scrape_are_accepted(tmp_path: Path) -> None:
     text = dashboard(panel("rate(nv_inference_count[5m])"), panel("nv_gpu_utilization"))
     scrape = str(CAPTURES / "triton_idle.txt")
     assert ids(tmp_path, text, "--metrics", scrape) == ["TL002"]
@@ -350,7 +352,9 @@ vllm:of_our_own{shade="red"} 1
         ("vllm:num_requests_running", ["TL002"]),
     ],
 )
-def test_what_a_live_server_says(query: str, found: list[str], tmp_path: Path) -> None:
+def test_metrics_of_a_live_server_are_accepted(
+    query: str, found: list[str], tmp_path: Path
+) -> None:
     async def check() -> list[str]:
         async with fake_server({"/metrics": EXPOSITION}) as server:
             options = ("--metrics", f"{server.url}/metrics")
@@ -359,7 +363,7 @@ def test_what_a_live_server_says(query: str, found: list[str], tmp_path: Path) -
     assert asyncio.run(check()) == found
 
 
-def test_everything_generated_here_is_clean() -> None:
+def test_generated_examples_have_no_findings() -> None:
     files = sorted(
         path
         for pattern in ("*.rules.yaml", "dashboards/*.json")
@@ -372,17 +376,17 @@ def test_everything_generated_here_is_clean() -> None:
     assert own.stdout.endswith(" queries checked, no findings\n")
 
 
-def test_every_format_of_generated_rules_is_clean(tmp_path: Path) -> None:
+def test_every_format_of_generated_rules_has_no_findings(tmp_path: Path) -> None:
     every = ("--format", "prometheus,operator,mimir", "--min-prometheus", "3")
     source = str(ROOT / "examples" / "chat" / "slo.yaml")
     done = CliRunner().invoke(generate, [source, "-o", str(tmp_path), *every])
     assert done.exit_code == 0, done.output
-    said = invoke(tmp_path).stdout.splitlines()[-1]
-    assert said.endswith(" queries checked, no findings")
-    assert int(said.split()[0]) > 300  # three times the rules, and the dashboard
+    output = invoke(tmp_path).stdout.splitlines()[-1]
+    assert output.endswith(" queries checked, no findings")
+    assert int(output.split()[0]) > 300  # three times the rules, and the dashboard
 
 
-def test_a_wrong_name_in_what_is_generated_would_be_found(tmp_path: Path) -> None:
+def test_a_wrong_metric_in_generated_rules_is_found(tmp_path: Path) -> None:
     text = (ROOT / "examples/chat/dashboards/chat-sidecar.json").read_text()
     wrong = text.replace("tokenslo_source_up", "tokenslo_source_upp")
     assert ids(tmp_path, wrong) == ["TL002"]

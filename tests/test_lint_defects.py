@@ -1,6 +1,6 @@
-"""Defects that dashboards and rules of LLM servers were shipped with, on files of our own.
+"""Defects of published dashboards and rules for LLM servers, in hand-written files.
 
-Each is found, and the mended file is clean.
+Each is found, and the corrected file has no findings.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ DEFECTS: dict[str, tuple[Callable[[str], str], str, list[str], str, tuple[str, .
         " / sum(rate(vllm:request_queue_time_seconds_count[5m]))",
         VLLM,
     ),
-    "a scaler that asks for a series of every pod": (
+    "a scaler with one series per pod": (
         scaler,
         "vllm:num_requests_waiting",
         ["TL035"],
@@ -166,7 +166,7 @@ DEFECTS: dict[str, tuple[Callable[[str], str], str, list[str], str, tuple[str, .
         "histogram_quantile(0.99, sum by (le) (rate(vllm:e2e_request_latency_seconds_bucket[5m])))",
         VLLM,
     ),
-    "somebody's namespace left in one query": (
+    "a fixed namespace in one query": (
         two_panels,
         'sum(rate(y_total{namespace="robert"}[5m]))',
         ["TL042"],
@@ -201,12 +201,12 @@ QUANTILE = "histogram_quantile(0.9, sum by (le) (rate(vllm:request_queue_time_se
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_it_is_found(defect: str, tmp_path: Path) -> None:
+def test_the_defect_is_found(defect: str, tmp_path: Path) -> None:
     file, broken, checks, _, options = DEFECTS[defect]
     assert ids(tmp_path, file(broken), *options) == checks
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_mended_it_is_clean(defect: str, tmp_path: Path) -> None:
+def test_the_corrected_file_has_no_findings(defect: str, tmp_path: Path) -> None:
     file, _, _, mended, options = DEFECTS[defect]
     assert ids(tmp_path, file(mended), *options) == []

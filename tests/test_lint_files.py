@@ -1,4 +1,4 @@
-"""Where `tokenslo lint` finds queries, where it says they stand, and what it cannot read."""
+"""Files of `tokenslo lint`: queries found, their lines, and unreadable content."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ groups:
     assert [line for line, _, _ in places(tmp_path, text)] == [9, 12, 15]
 
 
-def test_other_data_sources_are_left_alone(tmp_path: Path) -> None:
+def test_queries_of_other_data_sources_are_skipped(tmp_path: Path) -> None:
     logs = '{app="x"} |= "error"'
     loki = {"type": "loki", "uid": "x"}
     text = dashboard(
@@ -154,14 +154,14 @@ def test_other_data_sources_are_left_alone(tmp_path: Path) -> None:
     assert [each["check"] for each in run(tmp_path, text)] == ["TL015"]
 
 
-def test_loki_speaks_another_language(tmp_path: Path) -> None:
+def test_queries_of_loki_are_skipped(tmp_path: Path) -> None:
     logs = 'sum(rate({app="x"} |= "error" | json [5m])) > 1'
     result = lint_text(tmp_path, rules(alert(logs), alert(BAD)))
     assert "1 finding" in result.stdout
     assert "alert Some was not checked: it is LogQL, which Loki reads" in result.stdout
 
 
-def test_what_is_too_large_is_not_called_wrong(tmp_path: Path) -> None:
+def test_queries_that_are_too_large_are_no_findings(tmp_path: Path) -> None:
     for text, why in (
         (" + ".join(["up"] * 300), "has more than 256 parts"),
         (f'up{{a="{"b" * 70_000}"}}', "longer than 64 KiB"),
@@ -193,7 +193,7 @@ def test_rules_of_mimir_and_in_manifests(tmp_path: Path) -> None:
     assert len(places(tmp_path, config)) == 2
 
 
-def test_transformations_and_expressions_are_no_queries(tmp_path: Path) -> None:
+def test_transformations_and_expressions_are_skipped(tmp_path: Path) -> None:
     computed = {"type": "__expr__", "uid": "__expr__"}
     shown = panel(BAD, transformations=[{"id": "calculateField", "options": {"expr": "("}}])
     shown["targets"].append({"datasource": computed, "expression": "$A / (", "refId": "B"})
@@ -209,7 +209,7 @@ def test_a_huge_file_is_refused_at_once(tmp_path: Path) -> None:
     assert result.return_value == 2
 
 
-def test_what_was_not_checked_is_said(tmp_path: Path) -> None:
+def test_unchecked_content_is_noted(tmp_path: Path) -> None:
     library = {"id": 3, "title": "Shared", "libraryPanel": {"uid": "u", "name": "Shared"}}
     result = lint_text(tmp_path, dashboard(library, panel("sum(x) $operator 5")))
     file = tmp_path / "file"
@@ -242,7 +242,9 @@ def test_what_was_not_checked_is_said(tmp_path: Path) -> None:
         ('{"a":' * 5000 + "1" + "}" * 5000, 0, f"is nested deeper than {MAX_DEPTH} levels"),
     ],
 )
-def test_what_cannot_be_read(text: str | bytes, line: int, message: str, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_with_line(
+    text: str | bytes, line: int, message: str, tmp_path: Path
+) -> None:
     result = lint_text(tmp_path, text)
     place = f"{tmp_path / 'file'}:{line}" if line else str(tmp_path / "file")
     assert result.stderr.startswith(f"{place}: ")
@@ -269,7 +271,7 @@ def test_missing_file_is_one_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_", ["text", "json", "sarif"])
-def test_what_a_file_says_cannot_upset_a_terminal(format_: str, tmp_path: Path) -> None:
+def test_control_characters_of_a_file_are_escaped(format_: str, tmp_path: Path) -> None:
     odd = "\x1b[31m\ud800\u202e"
     label = f'rate(sum(x_total{{a="{odd}"}}))'
     text = dashboard(panel(label, "(" + odd, title=odd, refId=odd))
@@ -296,7 +298,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: dict[str, Any]) -> None:
     file = tmp_path / "file"
@@ -306,7 +308,7 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: dict[str, 
         assert all(each.line >= 1 and each.part.isprintable() for each in report.findings)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.text(max_size=60) | st.text("{}[]:,-&*|>'\"!%@# \nab1", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     line = 0
@@ -319,7 +321,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize("operator", ["/", "-", " or ", " unless ", " > "])
 @pytest.mark.parametrize("operand", ["x_total", "rate(x_total[5m])", "vllm:kv_cache_usage_perc"])
-def test_the_longest_queries_take_little_time(operator: str, operand: str, tmp_path: Path) -> None:
+def test_the_longest_queries_are_checked_in_bounded_time(
+    operator: str, operand: str, tmp_path: Path
+) -> None:
     start = time.process_time()
     run(tmp_path, rules(alert(operator.join([operand] * 100))))
     assert time.process_time() - start < 2

@@ -1,4 +1,4 @@
-"""The log is written at a bounded rate, whatever happens."""
+"""The log's rate limit."""
 
 from __future__ import annotations
 

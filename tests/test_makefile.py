@@ -33,7 +33,7 @@ def test_both_parts_of_the_suite_run_and_either_failure_is_reported(
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_alone_tests_can_be_left_out() -> None:
+def test_alone_tests_can_be_excluded() -> None:
     make = ["make", "--dry-run", "test-long", "ALONE=", "READY=Makefile"]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.count("pytest") == 1

@@ -1,4 +1,4 @@
-"""``--metrics``: SLO files against what is really served."""
+"""``--metrics``: SLO files against the metrics that servers expose."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def run(metrics: str | None = None, *places: str) -> tuple[int, str]:
     if metrics is not None:
         Path("metrics.txt").write_text(metrics)
         places = (*places, "metrics.txt")
-    options = [word for place in places for word in ("--metrics", place)]
+    options = [argument for place in places for argument in ("--metrics", place)]
     result = CliRunner().invoke(validate, ["slo.yaml", *options])
     return result.exit_code, result.output
 
 
-def test_what_is_served_as_asked_for_is_right() -> None:
+def test_a_file_whose_metrics_are_served_is_valid() -> None:
     assert run(SERVED) == (0, "ok: chat: 3 objectives\n")
 
 
-def test_both_spellings_of_a_whole_edge_are_edges() -> None:
+def test_both_spellings_of_a_whole_boundary_are_accepted() -> None:
     assert run(SERVED.replace('"1.0"', '"1"'))[0] == 0
 
 
-def test_a_threshold_between_edges_is_told_with_its_neighbours() -> None:
+def test_a_threshold_between_boundaries_is_reported_with_the_nearest() -> None:
     assert run(SERVED.replace('le="1.0"', 'le="1.5"')) == (
         2,
         "slo.yaml:5: objectives[0].threshold: 1s is no bucket boundary of "
@@ -73,20 +73,20 @@ def test_a_threshold_between_edges_is_told_with_its_neighbours() -> None:
     )
 
 
-def test_every_server_must_have_the_edge() -> None:
+def test_every_server_must_have_the_boundary() -> None:
     other = f'{TTFT}_bucket{{model="llama",version="2",le="0.25"}} 1\n'
     code, text = run(SERVED.replace("# TYPE llm_requests", f"{other}# TYPE llm_requests"))
     assert code == 2
     assert "the nearest are 250ms." in text
 
 
-def test_what_is_not_there_is_told() -> None:
+def test_a_missing_metric_is_reported() -> None:
     code, text = run(SERVED.replace("llm_requests_total", "http_requests_total"))
     assert code == 2
     assert text.startswith("slo.yaml:6: objectives[1]: llm_requests_total is not served. Fix: ")
 
 
-def test_what_is_there_under_other_labels_is_told() -> None:
+def test_a_metric_with_other_labels_is_reported() -> None:
     code, text = run(SERVED.replace('ratio{model="llama"', 'ratio{model="qwen"'))
     assert (code, text) == (
         2,
@@ -96,13 +96,13 @@ def test_what_is_there_under_other_labels_is_told() -> None:
     )
 
 
-def test_several_places_are_taken_together() -> None:
+def test_several_expositions_are_merged() -> None:
     first, second = SERVED.split("# TYPE llm_requests_total")
     Path("first.txt").write_text(first)
     assert run(f"# TYPE llm_requests_total{second}", "first.txt")[0] == 0
 
 
-def test_nothing_is_generated_for_a_server_that_lacks_an_edge(folder: Path) -> None:
+def test_nothing_is_generated_for_a_server_without_the_boundary(folder: Path) -> None:
     Path("metrics.txt").write_text(SERVED.replace('le="1.0"', 'le="2"'))
     arguments = ["slo.yaml", "-o", "out", "--metrics", "metrics.txt"]
     result = CliRunner().invoke(generate, arguments)
@@ -111,17 +111,17 @@ def test_nothing_is_generated_for_a_server_that_lacks_an_edge(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("metrics", "said"),
+    ("metrics", "message"),
     [
         ("", "holds no metrics"),
         ("what?\n", "does not hold metrics"),
         ("# TYPE a gauge\n", "there is no series"),
     ],
 )
-def test_what_is_no_exposition_is_refused(metrics: str, said: str) -> None:
+def test_an_invalid_exposition_is_refused(metrics: str, message: str) -> None:
     code, text = run(metrics)
     assert code == 2
-    assert said in text
+    assert message in text
 
 
 @pytest.fixture
@@ -141,11 +141,11 @@ def server() -> Iterator[str]:
         running.shutdown()
 
 
-def test_a_running_server_is_asked(server: str) -> None:
+def test_metrics_of_a_running_server_are_read(server: str) -> None:
     assert run(None, server) == (0, "ok: chat: 3 objectives\n")
 
 
-def test_histograms_and_queries_of_ones_own_are_checked(folder: Path) -> None:
+def test_histograms_and_queries_of_the_file_are_checked(folder: Path) -> None:
     (folder / "slo.yaml").write_text(
         "apiVersion: tokenslo/v1\nservice: web\nobjectives:\n"
         "  - name: fast\n    target: 99%\n"
@@ -165,9 +165,9 @@ def test_histograms_and_queries_of_ones_own_are_checked(folder: Path) -> None:
 
 
 @given(st.decimals("0.001", "100", places=3), st.sampled_from(["{:f}", "{:.1f}", "{:g}"]))
-def test_an_edge_is_known_however_it_is_spelled(edge, form) -> None:
-    asked = objective("ttft")
-    asked = type(asked)(asked.name, "ttft", asked.target, edge.normalize())
+def test_a_boundary_is_accepted_in_every_spelling(edge, form) -> None:
+    wanted = objective("ttft")
+    wanted = type(wanted)(wanted.name, "ttft", wanted.target, edge.normalize())
     text = form.format(float(edge))
-    found = list(unserved(service(asked), {f"{TTFT}_bucket": [{"model": "llama", "le": text}]}))
+    found = list(unserved(service(wanted), {f"{TTFT}_bucket": [{"model": "llama", "le": text}]}))
     assert (found == []) is (float(text) == float(edge))

@@ -1,4 +1,4 @@
-"""What the log says of objectives: at once, again when it changed for good, never a flood."""
+"""Log lines about objectives: at first, after lasting changes, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tokenslo")
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged; of a measured objective without its note."""
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log lines; those of measured objectives without their note."""
     texts = [record.getMessage() for record in caplog.records]
     return [text.partition(": ")[0] if "is measured" in text else text for text in texts]
 
 
 class LoggedStore:
-    """A store and its log of objectives, read every second."""
+    """A store and its log of objectives, with a snapshot every second."""
 
     def __init__(self, *sources: str, **selector: str) -> None:
         chat = service(objective("kv_headroom"), selector=selector)
@@ -61,98 +61,102 @@ def times(outcome: Snapshot | SourceError, count: float) -> Iterable[Snapshot | 
     return [outcome] * int(count)
 
 
-UNTIL_TOLD = CHECK_INTERVAL + SETTLED + 2
+UNTIL_LOGGED = CHECK_INTERVAL + SETTLED + 2
 
 
-def test_it_speaks_at_once_and_not_again_while_nothing_changes(
+def test_an_objective_is_logged_at_once_and_not_again_without_a_change(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sidecar = LoggedStore()
     sidecar.read(measured())
-    assert said(caplog) == [MEASURED]
+    assert logged(caplog) == [MEASURED]
     sidecar.read(*times(measured(), 60))
-    assert said(caplog) == [MEASURED]
+    assert logged(caplog) == [MEASURED]
 
 
-def test_it_speaks_again_when_the_first_request_has_come(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_objective_is_logged_again_after_a_lasting_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     sidecar = LoggedStore()
     sidecar.read(*times(without(), 30))
-    [first] = said(caplog)
+    [first] = logged(caplog)
     assert first == (
         f"objective chat/kv-headroom on llama cannot be measured: KV-cache utilization: {IDLE}. "
         "Fix: send a first request."
     )
     sidecar.read(*times(measured(), SETTLED - 1))
-    assert said(caplog) == [first], "not before it has settled"
-    sidecar.read(*times(measured(), UNTIL_TOLD))
-    assert said(caplog) == [first, MEASURED]
-    sidecar.read(*times(without("another reason"), UNTIL_TOLD))
-    assert "another reason" in said(caplog)[-1]
-    assert len(said(caplog)) == 3
+    assert logged(caplog) == [first], "not before it has settled"
+    sidecar.read(*times(measured(), UNTIL_LOGGED))
+    assert logged(caplog) == [first, MEASURED]
+    sidecar.read(*times(without("another reason"), UNTIL_LOGGED))
+    assert "another reason" in logged(caplog)[-1]
+    assert len(logged(caplog)) == 3
 
 
-def test_another_number_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_with_another_number_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     sidecar = LoggedStore()
     sidecar.read(*(without(f"stopped {age} s ago, 1.{age} active") for age in range(60)))
-    assert len(said(caplog)) == 1
+    assert len(logged(caplog)) == 1
 
 
-def test_what_flaps_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flapping_objective_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     sidecar = LoggedStore()
     for _ in range(20):
         sidecar.read(*times(measured(), 4), *times(without(), 5))
-    assert said(caplog) == [MEASURED]
+    assert logged(caplog) == [MEASURED]
 
 
-def test_a_model_that_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flapping_model_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     sidecar = LoggedStore(model="llama")
-    sidecar.store = Store(5.0, max_models=1)  # so that a model that is gone is gone at once
+    sidecar.store = Store(5.0, max_models=1)  # so that another model replaces it at once
     sidecar.read(*(measured(model) for model in ("llama", "other") * 30))
-    first, then = said(caplog)
+    first, then = logged(caplog)
     assert first == MEASURED
     assert "no reported model matches the selector (model=llama)" in then
 
 
-def test_an_outage_is_told_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_and_its_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     sidecar = LoggedStore()
-    sidecar.read(measured(), *times(REFUSED, 40), *times(measured(), UNTIL_TOLD))
-    first, outage, last = said(caplog)
+    sidecar.read(measured(), *times(REFUSED, 40), *times(measured(), UNTIL_LOGGED))
+    first, outage, last = logged(caplog)
     assert (first, last) == (MEASURED, MEASURED)
     assert "cannot be measured: KV-cache utilization: no successful scrape for" in outage
 
 
-def test_nothing_is_told_before_every_source_was_tried(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_before_every_source_was_scraped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     sidecar = LoggedStore("triton", "traces")
     sidecar.read(REFUSED, Snapshot("traces"))
-    assert said(caplog) == [
+    assert logged(caplog) == [
         "objective chat/kv-headroom cannot be measured: no model is reported. Fix: compare the "
         "selector with the reported models: none."
     ]
     caplog.clear()
     sidecar = LoggedStore("triton", "traces")
     sidecar.read(Snapshot("traces"))
-    assert said(caplog) == []
+    assert logged(caplog) == []
     sidecar.read(measured())
-    assert said(caplog) == [MEASURED]
+    assert logged(caplog) == [MEASURED]
 
 
-def test_nothing_is_told_while_nothing_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_while_no_scrape_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     sidecar = LoggedStore()
     sidecar.read(*times(REFUSED, 30))
-    assert said(caplog) == []
+    assert logged(caplog) == []
     sidecar.read(measured())
-    assert said(caplog) == [MEASURED]
+    assert logged(caplog) == [MEASURED]
 
 
-def test_looking_costs_nothing_while_nothing_is_due() -> None:
+def test_no_view_is_made_while_no_check_is_due() -> None:
     sidecar = LoggedStore()
     sidecar.read(measured())
-    asked = []
+    viewed = []
 
     def view(now: float) -> object:
-        asked.append(now)
+        viewed.append(now)
         return sidecar.store.view(now)
 
     for tenth in range(1, 101):
         sidecar.log.update(measured(), view, tenth / 10)  # type: ignore[arg-type]
-    assert len(asked) == 2
+    assert len(viewed) == 2

@@ -21,7 +21,7 @@ def ttft(threshold: str) -> Objective:
     return replace(objective("ttft"), threshold=Decimal(threshold))
 
 
-def test_a_threshold_that_is_an_edge_is_measured_as_well_as_its_signal() -> None:
+def test_a_threshold_on_a_boundary_has_the_quality_of_its_signal() -> None:
     state = judged(busy(), ttft("0.8"))
     assert (state.model, state.version, state.quality) == ("llama", "1", "estimate")
     assert state.note == (
@@ -31,7 +31,7 @@ def test_a_threshold_that_is_an_edge_is_measured_as_well_as_its_signal() -> None
     assert (state.good, state.target_text) == ("its first token comes within 800ms", "99%")
 
 
-def test_a_threshold_between_edges_cannot_be_measured() -> None:
+def test_a_threshold_between_boundaries_is_unavailable() -> None:
     state = judged(busy(), ttft("0.3"))
     assert state.quality == "unavailable"
     assert state.note == "300ms is not a bucket boundary of the histogram (100ms, 500ms, 800ms, 2s)"
@@ -49,19 +49,19 @@ def test_a_threshold_between_edges_cannot_be_measured() -> None:
         ("3", "use 2s as threshold"),
     ],
 )
-def test_fixed_edges_are_offered_as_thresholds(threshold: str, fix: str) -> None:
+def test_fixed_boundaries_are_offered_as_thresholds(threshold: str, fix: str) -> None:
     first_token = replace(busy().signals[0], method="vllm_histogram")
     assert judged(view(first_token), ttft(threshold)).fix == fix
 
 
-def test_count_and_sum_cannot_answer_a_threshold() -> None:
+def test_a_threshold_on_count_and_sum_is_unavailable() -> None:
     state = judged(busy(), objective("queue"))
     assert state.quality == "unavailable"
     assert state.note.startswith("the source reports only count and sum")
     assert state.fix
 
 
-def test_the_worst_signal_decides() -> None:
+def test_an_objective_has_the_quality_of_its_worst_signal() -> None:
     shown = view(measured("sequences_active", 1.0), unavailable("sequences_max", "why", "how"))
     state = judged(shown, objective("sequence_headroom"))
     assert (state.quality, state.note, state.fix) == (
@@ -76,7 +76,7 @@ def test_exact_signals_make_an_exact_objective() -> None:
     assert (state.quality, state.note) == ("exact", "")
 
 
-def test_a_selector_that_chooses_nothing_is_said() -> None:
+def test_a_selector_without_a_match_is_reported() -> None:
     state = judged(busy(), objective("ttft"), selector={"model": "lama", "cluster": "eu"})
     assert (state.model, state.quality) == ("", "unavailable")
     assert state.note == ("no reported model matches the selector (model=lama, cluster=eu)")
@@ -92,7 +92,7 @@ def test_a_selector_that_chooses_nothing_is_said() -> None:
         ({"bad": 1.0, "unknown": 3.0}, "exact"),
     ],
 )
-def test_goodput_is_not_measured_while_no_request_can_be_judged(
+def test_goodput_is_unavailable_while_no_request_can_be_evaluated(
     results: dict[str, float], quality: str
 ) -> None:
     def labels(of: str, result: str) -> tuple[tuple[str, str], ...]:
@@ -107,7 +107,7 @@ def test_goodput_is_not_measured_while_no_request_can_be_judged(
         assert state.fix.startswith("remove the clause")
 
 
-def test_every_chosen_model_is_judged() -> None:
+def test_every_selected_model_is_evaluated() -> None:
     shown = view(*(measured("kv_utilization", 0.1, model=name) for name in ("a", "b")))
     states = evaluate([service(objective("kv_headroom"), selector={"cluster": "eu"})], shown)
     assert [state.model for state in states] == ["a", "b"]

@@ -1,6 +1,6 @@
-"""A real Triton whose requests are traced: its models, its arguments, and clients that watch.
+"""A real Triton with traced requests: its models, its arguments, and measuring clients.
 
-Beside the model ``streaming`` of tests/triton_models there are ``chained``, an ensemble of it, and
+Besides the model ``streaming`` of tests/triton_models there are ``chained``, an ensemble of it, and
 ``calling``, a model that calls it and hands on its trace.
 """
 
@@ -100,7 +100,7 @@ def by_http(
     headers: Mapping[str, str] | None = None,
     **more: int | str,
 ) -> list[float]:
-    """Ask a model; return when (s, since sending) each event of the stream came, and its end."""
+    """Stream a response; return the seconds since sending of each event and of the end."""
     connection = HTTPConnection("127.0.0.1", triton.ports[0], timeout=60)
     verb = "generate_stream" if more else "generate"
     body = json.dumps({"text_input": text, **more})
@@ -116,7 +116,7 @@ def by_http(
 
 
 def leave_http(triton: Triton, model: str, after: float, **more: int) -> None:
-    """Ask a model and hang up ``after`` seconds."""
+    """Send a request, and disconnect after ``after`` seconds."""
     connection = HTTPConnection("127.0.0.1", triton.ports[0])
     body = json.dumps({"text_input": "some words", **more})
     connection.request("POST", f"/v2/models/{model}/generate_stream", body)
@@ -135,9 +135,9 @@ def by_grpc(
     ask_for_final: bool = False,
     leave_after: float | None = None,
 ) -> list[list[float]]:
-    """Ask a model over one stream, one request after the other, 50 ms apart.
+    """Send requests on one stream, 50 ms apart.
 
-    Returns when (s, since it was asked) each response of each request came.
+    Returns the seconds from each request to each of its responses.
     """
     found: list[list[float]] = []
     with grpc.InferenceServerClient(triton.grpc) as client:
@@ -181,7 +181,7 @@ def _probe(model: str) -> Callable[[Triton], object]:
     return lambda triton: by_http(triton, model, id=RECORDED_PROBE, max_tokens=2)
 
 
-# Name: what is asked, and how many requests that is.
+# Name: the traffic, and its number of requests.
 SCENARIOS: Mapping[str, tuple[Callable[[Triton], object], int]] = {
     "whole": (lambda triton: by_http(triton, "plain"), 1),
     "http": (lambda triton: by_http(triton, "streaming", max_tokens=4), 1),

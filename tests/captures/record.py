@@ -1,7 +1,7 @@
-"""Record what a real Triton says, stage by stage: ``python -m tests.captures.record [FOLDER]``.
+"""Record metrics, statistics and index of a real Triton: ``python -m tests.captures.record``.
 
-Writes beside this file unless told otherwise, and over what is there.  README.md says what each
-capture holds.
+Writes to the folder of this file, or to the folder given as argument, and replaces existing files.
+README.md describes each capture.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SETTLE_SECONDS = 0.6  # the gauges of engine and machine move every 0.1 s
 
 @dataclass(frozen=True)
 class Recorder:
-    """A Triton to ask and a folder to write to."""
+    """A Triton whose responses are recorded, and the folder for them."""
 
     server: triton.Triton
     folder: Path
 
-    def ask(self, method: str, path: str, body: object = None) -> bytes:
+    def request(self, method: str, path: str, body: object = None) -> bytes:
         connection = HTTPConnection("127.0.0.1", self.server.ports[0], timeout=60)
         try:
             connection.request(method, path, json.dumps(body or {}))
@@ -54,12 +54,12 @@ class Recorder:
             connection.close()
 
     def answer(self, name: str, path: str, method: str = "GET") -> None:
-        """Write the JSON at a path, laid out for people."""
-        content = json.loads(self.ask(method, path))
+        """Write the JSON of a path, indented."""
+        content = json.loads(self.request(method, path))
         (self.folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
     def metrics(self, name: str) -> None:
-        """Write the metrics as they are, byte for byte, once the gauges have had time to move."""
+        """Write the metrics byte for byte, after the gauges have been updated."""
         time.sleep(SETTLE_SECONDS)
         connection = HTTPConnection("127.0.0.1", self.server.ports[2], timeout=60)
         connection.request("GET", "/metrics")
@@ -67,18 +67,18 @@ class Recorder:
         connection.close()
 
     def stage(self, name: str) -> None:
-        """Write metrics, statistics and index at a moment without traffic."""
+        """Write metrics, statistics and index while there is no traffic."""
         self.metrics(name)
         self.answer(f"{name}_stats", "/v2/models/stats")
         self.answer(f"{name}_index", "/v2/repository/index", "POST")
 
     def infer(self, model: str, text: str = "some words", **more: int) -> None:
-        """Ask a model and wait for the end of its answer, whatever that is; ``more``: stream."""
+        """Send a request and wait for the end of its response; ``more`` are parameters."""
         verb = "generate_stream" if more else "generate"
-        self.ask("POST", f"/v2/models/{model}/{verb}", {"text_input": text, **more})
+        self.request("POST", f"/v2/models/{model}/{verb}", {"text_input": text, **more})
 
     def leave(self, after: float, model: str, text: str, **more: int) -> None:
-        """Ask a model and hang up after some seconds."""
+        """Send a request and disconnect after some seconds."""
         verb = "generate_stream" if more else "generate"
         body = json.dumps({"text_input": text, **more})
         connection = HTTPConnection("127.0.0.1", self.server.ports[0])
@@ -88,9 +88,9 @@ class Recorder:
         connection.close()
 
     def leave_queue(self, after: float, model: str) -> None:
-        """Ask a model that is busy and give up waiting in its queue after some seconds.
+        """Send a request to a busy model, and cancel it in the queue after some seconds.
 
-        By gRPC: over HTTP Triton sees a client leave only where it is streaming.
+        By gRPC: over HTTP Triton notices a disconnect only while it streams.
         """
         text = grpc.InferInput("text_input", [1, 1], "BYTES")
         text.set_data_from_numpy(np.array([["never seen"]], dtype=np.object_))
@@ -101,10 +101,10 @@ class Recorder:
             client.infer(model, [text], client_timeout=after)
 
     def switch(self, models: Sequence[str], action: str) -> None:
-        """Load or unload models and wait for the end of it."""
+        """Load or unload models, and wait until that is done."""
         for model in models:
-            self.ask("POST", f"/v2/repository/models/{model}/{action}")
-        while b"LOADING" in self.ask("POST", "/v2/repository/index"):
+            self.request("POST", f"/v2/repository/models/{model}/{action}")
+        while b"LOADING" in self.request("POST", "/v2/repository/index"):
             time.sleep(0.1)
 
 

@@ -1,7 +1,7 @@
 """Record what a real Triton exports of each scenario: ``python -m tests.captures.record_traces``.
 
-Writes ``traces_SCENARIO.jsonl`` beside this file, or into the folder given: one export request per
-line, byte for byte, in the order of arrival.
+Writes ``traces_SCENARIO.jsonl`` to the folder of this file, or to the folder given: one export
+request per line, byte for byte, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_SECONDS = 10
 
 
 class _SpanReceiver(BaseHTTPRequestHandler):
-    """Takes every export and says so."""
+    """Accepts every export."""
 
     bodies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""Record what passes between clients and real servers: ``python -m tests.captures.record_wire``.
+"""Record traffic between clients and real servers: ``python -m tests.captures.record_wire``.
 
 Writes ``wire_SCENARIO.jsonl`` beside this file, or into the folder given: one connection each.  A
 line is ``[direction, seconds, bytes]`` for what came in one read, as a relay in between saw it,
@@ -30,7 +30,7 @@ Scenario = Callable[[socket.socket], None]
 
 
 class Relay:
-    """Passes one connection on to a server, and keeps what passes."""
+    """Relays one connection to a server, and records its traffic."""
 
     def __init__(self, port: int) -> None:
         self.lines: list[Line] = []
@@ -81,12 +81,12 @@ class Relay:
     def _keep(self, direction: int, what: str | bool | None) -> None:
         with self._lock:
             if self.lines and self.lines[-1][2] is False:
-                return  # what comes after an RST is of this relay's own making
+                return  # the relay itself causes what follows an RST
             self.lines.append((direction, round(time.monotonic() - self._began, 6), what))
 
 
 def reset(connection: socket.socket) -> None:
-    """Close a connection by RST, also for whoever is reading from it."""
+    """Close a connection by RST, and end a read from it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.shutdown(socket.SHUT_RD)
     connection.close()
@@ -109,14 +109,14 @@ def get(path: str) -> bytes:
 
 
 def receive(connection: socket.socket, mark: bytes) -> None:
-    """Read until something has come, or the end."""
+    """Read until ``mark`` has come, or to the end."""
     got = b""
     while mark not in got and (more := connection.recv(65536)):
         got += more
 
 
 def answered(connection: socket.socket) -> None:
-    """Read one whole answer."""
+    """Read one whole response."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += connection.recv(65536)
@@ -148,11 +148,11 @@ def all_at_once(*requests: bytes, last: bytes) -> Scenario:
     return run
 
 
-def left_after(request: bytes, mark: bytes, leave: Callable[[socket.socket], None]) -> Scenario:
+def closed_after(request: bytes, mark: bytes, close: Callable[[socket.socket], None]) -> Scenario:
     def run(connection: socket.socket) -> None:
         connection.sendall(request)
         receive(connection, mark)
-        leave(connection)
+        close(connection)
 
     return run
 
@@ -192,9 +192,9 @@ BY_TRITON: Mapping[str, Scenario] = {
         kserve("streaming", max_tokens=3),
         get("/v2/models/streaming/generate_stream"),
     ),
-    "triton_left": left_after(stream(words=50), b"word3", socket.socket.close),
-    "triton_reset": left_after(stream(words=50), b"word3", reset),
-    "triton_half_closed": left_after(stream(words=20), b"word3", half_close),
+    "triton_left": closed_after(stream(words=50), b"word3", socket.socket.close),
+    "triton_reset": closed_after(stream(words=50), b"word3", reset),
+    "triton_half_closed": closed_after(stream(words=20), b"word3", half_close),
 }
 
 
@@ -202,12 +202,12 @@ def in_chunks(request: bytes, size: int = 40) -> bytes:
     """Return the same request with its body in chunks, and a trailer."""
     head, _, body = request.partition(b"\r\n\r\n")
     head = head.rpartition(b"\r\n")[0] + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
-    pieces = [body[at : at + size] for at in range(0, len(body), size)]
-    chunks = b"".join(b"%x;no=thing\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    chunks = b"".join(b"%x;no=thing\r\n%s\r\n" % (len(part), part) for part in parts)
     return head + chunks + b"0\r\nTrailer: nothing\r\n\r\n"
 
 
-def when_told_to(request: bytes) -> Scenario:
+def after_100_continue(request: bytes) -> Scenario:
     """Send the body only after 100 Continue."""
 
     def run(connection: socket.socket) -> None:
@@ -224,7 +224,7 @@ def openai(path: str, words: int = 6, *headers: str, version: str = "1.1", **mor
     prompt: dict[str, object] = {"prompt": "one two three four"}
     if path == "chat/completions":
         prompt = {"messages": [{"role": "user", "content": "one two three four"}]}
-    body = {"model": "tensorrt_llm", **prompt, "max_tokens": words, "user": "somebody", **more}
+    body = {"model": "tensorrt_llm", **prompt, "max_tokens": words, "user": "someone", **more}
     return post(f"/v1/{path}", body, *headers, version=version)
 
 
@@ -253,11 +253,11 @@ BY_TRTLLM: Mapping[str, Scenario] = {
     "trtllm_chunked": one_by_one(
         in_chunks(openai(CHAT, stream=True)), in_chunks(openai(TEXT, stream=True))
     ),
-    "trtllm_expect": when_told_to(openai(TEXT, stream=True)),
+    "trtllm_expect": after_100_continue(openai(TEXT, stream=True)),
     "trtllm_until_close": all_at_once(openai(CHAT, stream=True, version="1.0"), last=b"never"),
     "trtllm_refused": one_by_one(openai(TEXT, prompt={}), openai(CHAT, fail_after=2)),
     "trtllm_broken_off": all_at_once(openai(TEXT, stream=True, fail_after=3), last=b"never"),
-    "trtllm_left": left_after(openai(CHAT, 50, stream=True), b"token3", socket.socket.close),
+    "trtllm_left": closed_after(openai(CHAT, 50, stream=True), b"token3", socket.socket.close),
 }
 
 
@@ -272,7 +272,7 @@ def record(port: int, scenarios: Mapping[str, Scenario], folder: Path) -> None:
 
 @contextmanager
 def servers(scratch: Path) -> Iterator[tuple[int, int]]:
-    """Start both servers; their HTTP ports."""
+    """Start both servers; yield their HTTP ports."""
     triton_models.write_models(scratch / "models")
     # Every third text comes late, and two iterations come together.
     settings = ServeSettings(withhold=3, stream_interval=2)

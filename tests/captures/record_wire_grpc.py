@@ -2,7 +2,7 @@
 
 ``python -m tests.captures.record_wire_grpc`` writes ``wire_grpc_SCENARIO.jsonl`` beside this file,
 or into the folder given, in the format of :mod:`tests.captures.record_wire`; and in
-``wire_grpc_saw.json``, by scenario, what the client saw: id, kind and text of every answer.
+``wire_grpc_saw.json``, by scenario, what the client received: id, kind and text of every response.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Saw = tuple[str, str, str]
 
 
 class RecordedClient:
-    """A tritonclient, and what it saw of every answer: its id, whether it has text, and that."""
+    """A tritonclient and the id, kind and text of every response it received."""
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
@@ -42,7 +42,7 @@ class RecordedClient:
         self._came = threading.Semaphore(0)
 
     def infer(self, *requests: tuple[str, str, Mapping[str, Any]]) -> None:
-        """Ask (model, text, options) one after the other."""
+        """Send requests (model, text, options) one after the other."""
         with grpc.InferenceServerClient(self.url) as client:
             for model, text, options in requests:
                 try:
@@ -59,10 +59,10 @@ class RecordedClient:
         wait_for: int = 0,
         each: bool = False,
         ask_for_final: bool = False,
-        leave: bool = False,
+        cancel: bool = False,
         **options: Any,
     ) -> None:
-        """Ask (id, model, text) on one stream, and wait for so many answers, of each or at last."""
+        """Send requests (id, model, text) on one stream, and wait for ``wait_for`` responses."""
         with grpc.InferenceServerClient(self.url) as client:
             client.start_stream(self._take, **options)
             for request_id, model, text in requests:
@@ -77,7 +77,7 @@ class RecordedClient:
                     self._came.acquire(timeout=PATIENCE_SECONDS)
             for _ in range(wait_for * (not each)):
                 self._came.acquire(timeout=PATIENCE_SECONDS)
-            client.stop_stream(cancel_requests=leave)
+            client.stop_stream(cancel_requests=cancel)
 
     def _take(self, result: Any, error: InferenceServerException | None) -> None:
         if error:
@@ -110,10 +110,10 @@ def _tensor(name: str, kind: str, of: Any, value: list[Any]) -> grpc.InferInput:
 
 
 def died(client: RecordedClient) -> None:
-    """Ask from another process and kill it in the middle."""
+    """Send a request from another process, and kill that during the stream."""
     code = (
-        "import sys\nfrom tests.captures.record_wire_grpc import ask_for_long\n"
-        "ask_for_long(sys.argv[1], int(sys.argv[2]))"
+        "import sys\nfrom tests.captures.record_wire_grpc import stream_for_long\n"
+        "stream_for_long(sys.argv[1], int(sys.argv[2]))"
     )
     with subprocess.Popen([sys.executable, "-c", code, *client.url.split(":")]) as process:
         while len(client.relay.lines) < 15:
@@ -121,7 +121,7 @@ def died(client: RecordedClient) -> None:
         process.kill()
 
 
-def ask_for_long(host: str, port: int) -> None:
+def stream_for_long(host: str, port: int) -> None:
     with grpc.InferenceServerClient(f"{host}:{port}") as client:
         client.start_stream(lambda result, error: None)
         client.async_stream_infer("streaming", _inputs("streaming", "one", 99), request_id="a")
@@ -132,7 +132,7 @@ def _streams(*texts: str, ids: str = "abcdefgh") -> list[Saw]:
     return [(ids[i : i + 1], "streaming", text) for i, text in enumerate(texts)]
 
 
-# The last one breaks the server: Triton 2.51 does not survive closing a stream by an error.
+# The last scenario crashes the server: Triton 2.51 does not survive a stream closed by an error.
 SCENARIOS: Mapping[str, Callable[[RecordedClient], None]] = {
     "unary": lambda to: to.infer(
         ("plain", "hello", {"request_id": "one"}),
@@ -166,8 +166,8 @@ SCENARIOS: Mapping[str, Callable[[RecordedClient], None]] = {
         _streams("mid", "one", ids=""), gap=0.01, wait_for=7
     ),
     "half_closed": lambda to: to.stream(_streams("one"), words=8, wait_for=2),
-    "left": lambda to: to.stream(_streams("one", "two"), words=99, wait_for=10, leave=True),
-    "left_at_once": lambda to: to.stream(_streams("one"), words=99, gap=0.01, leave=True),
+    "left": lambda to: to.stream(_streams("one", "two"), words=99, wait_for=10, cancel=True),
+    "left_at_once": lambda to: to.stream(_streams("one"), words=99, gap=0.01, cancel=True),
     "died": died,
     "zipped": lambda to: to.stream(
         _streams("many words " * 50), wait_for=4, compression_algorithm="gzip"

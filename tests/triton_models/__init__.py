@@ -1,4 +1,4 @@
-"""Small models for a real Triton, one for each way of behaving that matters to the sidecar.
+"""Small models for a real Triton, one for each behaviour that the sidecar distinguishes.
 
 ========================  =======================================================================
 plain                     answers at once
@@ -74,7 +74,7 @@ _MODELS = {
 }
 MODELS = tuple(_MODELS)
 ARGUMENTS = ("--cache-config=local,size=1048576", "--metrics-interval-ms=200")
-"""What Triton must be started with for these models to do as they say."""
+"""Triton's arguments that these models require."""
 
 
 def write_models(repository: Path, models: Collection[str] = MODELS) -> None:

@@ -1,4 +1,4 @@
-"""A Triton model that answers each request with its own text, or does as the text says.
+"""A Triton model that answers each request with its text, or follows the order in it.
 
 ``raise``, ``error``: fail by an exception, or by a response that is an error.
 ``sleep SECONDS``: answer late.  ``then TEXT``: answer TEXT, for the next step of an ensemble.
@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """What Triton's Python backend looks for in a model.py."""
+    """The class that Triton's Python backend loads from a model.py."""
 
     def execute(self, requests):
         return [answer(text(request)) for request in requests]

@@ -1,7 +1,7 @@
 """A decoupled Triton model that streams ``max_tokens`` words from a thread, one per 20 ms.
 
-``text_input`` may ask for trouble: ``raise`` fails before the request is taken, ``error`` fails
-instead of the first word, ``mid`` after two.  A stream whose client has left ends early.
+``text_input`` may order a failure: ``raise`` before the request is accepted, ``error`` in place of
+the first word, ``mid`` after two.  A stream ends early after a client disconnect.
 
 The parameter ``publish`` adds metrics: ``vllm`` those of Triton's vLLM backend
 (vllm_backend/src/utils/metrics.py), ``first_response`` the histogram that servers have from 24.11.
@@ -47,13 +47,13 @@ FAMILIES = {
 
 
 class TritonPythonModel:
-    """What Triton's Python backend looks for in a model.py."""
+    """The class that Triton's Python backend loads from a model.py."""
 
     def initialize(self, args):
         config = json.loads(args["model_config"])
         publish = config.get("parameters", {}).get("publish", {"string_value": ""})["string_value"]
         labels = {"model": args["model_name"], "version": args["model_version"]}
-        self.families = []  # a family vanishes when nobody holds it
+        self.families = []  # a family vanishes with its last reference
         self.metrics = {}
         for name, (description, buckets) in FAMILIES[publish].items():
             api = pb_utils.MetricFamily
@@ -88,7 +88,7 @@ class TritonPythonModel:
         sender.send(flags=FINAL)
 
     def publish(self, prompt, times):
-        """Publish a stream: the tokens of its prompt, the times of its arrival and its words."""
+        """Publish metrics of a stream: prompt tokens, arrival time and times of its words."""
         gaps = [after - before for before, after in pairwise(times)]
         first, words = gaps[:1], len(gaps)
         observed = {
