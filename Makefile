@@ -39,12 +39,17 @@ examples: $(READY)
 	$(BIN)/tokenslo schema > docs/reference/slo.schema.json
 	$(BIN)/python -m tools.docs
 
-# Needs npm and Chromium.
-screenshots: $(READY)
+# Needs npm and Chromium (on Debian: apt-get install chromium).
+screenshots: $(READY) tests/render/status_page/node_modules
 	$(BIN)/python -m tests.render.dashboard_screenshots screenshots
+	$(BIN)/python -m tests.render.status_page screenshots/status_page
+
+tests/render/status_page/node_modules: tests/render/status_page/package-lock.json
+	npm ci --prefix tests/render/status_page
+	@touch $@
 
 clean:
-	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist screenshots tests/render/grafana/node_modules tests/render/grafana/dist
+	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache demo-out dist screenshots tests/render/grafana/node_modules tests/render/grafana/dist tests/render/status_page/node_modules
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -34,6 +34,7 @@ from exporter.sources.probe import Probe, of_openai, of_triton, without_probes
 from exporter.sources.probe import families as probe_families
 from exporter.sources.tap_source import TapSource
 from exporter.store.decode_progress import DecodeProgress
+from exporter.store.latency_history import LatencyRecorder
 from exporter.store.store import Store
 from exporter.store.view import View
 from exporter.web.gateway import families as gateway_families
@@ -90,6 +91,7 @@ async def watch(
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = DecodeProgress(config.stuck_after, unwatched_after=config.unready_after)
     slices = SliceEvaluator(services)
+    latencies = LatencyRecorder(config.interval)
     probes = tuple(_probes(config, store, progress))
     taps = [source for source in sources if isinstance(source, TapSource)]
     export = _otlp_export(config, version)
@@ -138,6 +140,7 @@ async def watch(
             readiness=current_readiness(view),
             objectives=evaluate(services, view),
             tasks=tasks(),
+            history=latencies.history,
         )
 
     def current_push(profile: GenAiProfile | None) -> Push:
@@ -182,7 +185,15 @@ async def watch(
         interval_seconds = max(config.interval, CHECK_INTERVAL)
         supervisor.start(
             "progress",
-            partial(_track_progress, progress, slices, store, current_readiness, interval_seconds),
+            partial(
+                _track_progress,
+                progress,
+                slices,
+                latencies,
+                store,
+                current_readiness,
+                interval_seconds,
+            ),
         )
         for probe in probes:
             supervisor.start(f"probe {probe.model}", probe.run)
@@ -247,6 +258,7 @@ async def _push(
 async def _track_progress(
     progress: DecodeProgress,
     slices: SliceEvaluator,
+    latencies: LatencyRecorder,
     store: Store,
     current_readiness: Callable[[View], Readiness],
     interval_seconds: float,
@@ -259,6 +271,7 @@ async def _track_progress(
         progress.update(view, now)
         await RENDER_GATE.opened()
         slices.update(view, time())
+        latencies.update(view, now)
         _log_readiness(current_readiness(view), problem_log, now)
         await asyncio.sleep(interval_seconds)
 

@@ -170,4 +170,4 @@ def test_headroom_is_evaluated_by_the_latest_gauges(
     one = objective(name)
     state, page = _judge(one, gauges, method="trtllm_iteration")
     assert state.met is met
-    assert (">not met<" in page) is not met
+    assert (">not met now<" in page) is not met

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,12 +16,18 @@ from service_example import example, objective
 from alerts.backtest import History, backtest
 from alerts.backtest_report import as_json as backtest_json
 from alerts.backtest_report import as_text as backtest_text
+from exporter.background import TaskState
+from exporter.objectives.objective_status import evaluate
+from exporter.web.readiness import readiness
+from exporter.web.status import Status
+from exporter.web.status_json import status_json
 from slos import names
 from slos.causes import CAUSE_ALERTS
 from slos.explain import as_json as explain_json
 from slos.explain import explain
 from slos.load import load_file
 from slos.model import PolicyStep
+from tests.views import FIRST_TOKEN, UP, measured, view
 from tokenslo.commands.signals import signals
 from tools.docs.pages import ROOT, Fence, every_fence, fences, pages, render
 from tools.docs.sandbox import CommandError
@@ -129,6 +136,14 @@ def test_slo_files_are_valid(page: str, fence: Fence, tmp_path: Path) -> None:
 
 
 PLAN = example(policy=(PolicyStep(Decimal("0.5"), "stop"),))
+SHOWN = view(
+    measured("ttft", FIRST_TOKEN),
+    measured("kv_utilization", 0.5),
+    sources=(replace(UP, errors={}),),
+)
+STATUS = Status(
+    "1", "now", SHOWN, readiness(SHOWN, 5), evaluate([PLAN.service], SHOWN), (TaskState("a"),)
+)
 BURNT = backtest(PLAN, PLAN.objectives[0], History(0.0, 60.0, [1.0] * 60, [1.0] * 60))
 
 
@@ -146,6 +161,7 @@ def keys(value: object) -> Iterator[str]:
     [
         ("Explain", explain_json([(PLAN, explain(PLAN))])),
         ("Backtest", backtest_json([(PLAN, [BURNT])])),
+        ("Status", status_json(STATUS)),
     ],
 )
 def test_every_key_of_json_is_described_and_no_other(section: str, text: str) -> None:

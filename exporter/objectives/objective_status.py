@@ -32,7 +32,7 @@ class ObjectiveState:
     ``good`` describes a good event.  If ``quality`` is ``unavailable``, ``note`` is the reason and
     ``fix`` the remedy; otherwise ``note`` is a limitation.  ``model`` is empty if no model matches
     the file's selector.  Events are those of the last minute, or the one that a gauge is now;
-    ``met`` is None without any.
+    ``met`` is None without any.  ``threshold`` is in seconds or a ratio, None without one.
     """
 
     file: str
@@ -49,6 +49,7 @@ class ObjectiveState:
     met: bool | None = None
     good_events: float | None = None
     bad_events: float | None = None
+    threshold: float | None = None
 
     @property
     def target_text(self) -> str:
@@ -99,6 +100,7 @@ def _state(
         met=events.meets(objective.target) if events else None,
         good_events=events.good if events else None,
         bad_events=events.bad if events else None,
+        threshold=None if objective.threshold is None else float(objective.threshold),
     )
 
 

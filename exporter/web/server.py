@@ -117,14 +117,16 @@ def application(facts: Facts) -> web.Application:
 
     async def status(request: web.Request) -> web.Response:
         as_json = "application/json" in request.headers.get("Accept", "")
-        render = status_json if as_json else status_html
+        query = request.query
+        chosen = (query["model"], query.get("version", "")) if "model" in query else None
+        render = status_json if as_json else partial(status_html, chosen=chosen)
 
         def prepare() -> Callable[[], bytes]:
             view = facts.view_with_last_minute()
             return lambda: render(facts.status(view)).encode(errors="replace")
 
         return web.Response(
-            body=await renderer.render(render, prepare),
+            body=await renderer.render(("status", as_json, chosen), prepare),
             content_type="application/json" if as_json else "text/html",
             charset="utf-8",
             headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Vary": "Accept"},

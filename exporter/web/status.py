@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from exporter.background import TaskState
 from exporter.objectives.objective_status import ObjectiveState
 from exporter.samples import ModelInfo
+from exporter.store.latency_history import LatencyHistory
 from exporter.store.view import SignalState, View
 from exporter.web.readiness import Readiness
 
@@ -21,6 +22,7 @@ class Status:
     readiness: Readiness
     objectives: tuple[ObjectiveState, ...]
     tasks: tuple[TaskState, ...] = ()
+    history: LatencyHistory = field(default_factory=LatencyHistory)
 
 
 def models_with_signals(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:

@@ -34,8 +34,8 @@ def status_json(status: Status) -> str:
         ready, layers[]      layer, name, ready, reason, version
         sources[]            source, up, age_seconds, read_seconds, error, errors{kind: count},
                              server_ready
-        objectives[]         file, service, objective, indicator, good, target, model, version,
-                             quality, note, fix; of the last minute: met, good_events,
+        objectives[]         file, service, objective, indicator, good, target, threshold, model,
+                             version, quality, note, fix; of the last minute: met, good_events,
                              bad_events
         tasks[]              task, restarts, running, error
         models[]             model, version, backend, decoupled, ready, reason, excluded,

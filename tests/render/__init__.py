@@ -1,0 +1,1 @@
+"""Pages rendered in headless Chromium; not part of ``make test``."""

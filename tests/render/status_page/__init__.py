@@ -1,0 +1,1 @@
+"""The status page in headless Chromium: accessibility checks and screenshots."""
