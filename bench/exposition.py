@@ -1,6 +1,6 @@
 """How long reading a Triton exposition takes, beside prometheus_client's parser.
 
-``python -m bench.exposition`` from the checkout; README.md says what the table means.
+``python -m bench.exposition`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READERS: dict[str, tuple[bool, Callable[[bytes], object]]] = {
 
 
 def exposition(lines: int) -> str:
-    """Return what Triton says when it has so many models that it takes about that many lines.
+    """Return an exposition of Triton with about ``lines`` lines, of many models.
 
     The families are those of two captures, one of them with summaries.  Their samples about a
     model are repeated for models of other names, all of which start with ``NEW_``.

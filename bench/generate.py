@@ -1,6 +1,6 @@
 """How long ``tokenslo generate`` takes for many SLOs, and how much it writes, beside Sloth.
 
-``python -m bench.generate [COUNT]`` from the checkout; README.md says what the table means.
+``python -m bench.generate [COUNT]`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measure the cost of ``--tap-inject perf-metrics`` by event size, next to the observer's.
 
-``python -m bench.injection`` from the checkout; README.md says what the table means.
+``python -m bench.injection`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _answer(form: str, size: int) -> tuple[bytes, int]:
     document = {"choices": [delta]} if form == "openai" else {"text_output": text}
     event = b"data: " + json.dumps({"model": "m", **document}).encode() + b"\n\n"
     number = max(1, TOTAL // size)
-    pieces = [event[at : at + CHUNK_BYTES] for at in range(0, len(event), CHUNK_BYTES)]
-    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    chunks = [event[at : at + CHUNK_BYTES] for at in range(0, len(event), CHUNK_BYTES)]
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return HEAD + body * number, number
 
 
@@ -46,24 +46,24 @@ def _cost(prepare: Callable[[], Callable[[bytes], object]], data: bytes) -> tupl
         take = prepare()
         total = longest = 0.0
         for at in range(0, len(data), READ_BYTES):
-            piece = data[at : at + READ_BYTES]
+            chunk = data[at : at + READ_BYTES]
             begun = time.process_time()
-            take(piece)
+            take(chunk)
             spent = time.process_time() - begun
             total, longest = total + spent, max(longest, spent)
         best, worst = min(best, total), min(worst, longest)
     return best, worst
 
 
-def _injecting(ask: bytes) -> Callable[[bytes], object]:
+def _injecting(request_: bytes) -> Callable[[bytes], object]:
     injection = Injection(lambda _: "return_perf_metrics")
-    injection.from_client(ask)
+    injection.from_client(request_)
     return injection.from_server
 
 
-def _observing(ask: bytes) -> Callable[[bytes], object]:
+def _observing(request_: bytes) -> Callable[[bytes], object]:
     observer = observe(StreamRecorder({}), ObserverSettings())
-    observer.feed(CLIENT, ask, 0.0)
+    observer.feed(CLIENT, request_, 0.0)
     return lambda data: observer.feed(SERVER, data, 1.0)
 
 
@@ -74,14 +74,14 @@ def main() -> None:
         "observer of the same bytes.\n"
     )
     print(f"{'form':<7} {'bytes':>9}  {'inject':>9} {'longest':>9}  {'observe':>9}  {'ratio':>6}")
-    for form, ask in ASKS.items():
+    for form, request_ in ASKS.items():
         for size in SIZES:
             data, number = _answer(form, size)
-            ours, longest = _cost(lambda ask=ask: _injecting(ask), data)  # type: ignore[misc]
-            theirs, _ = _cost(lambda ask=ask: _observing(ask), data)  # type: ignore[misc]
+            injecting, longest = _cost(lambda request_=request_: _injecting(request_), data)  # type: ignore[misc]
+            observing, _ = _cost(lambda request_=request_: _observing(request_), data)  # type: ignore[misc]
             print(
-                f"{form:<7} {size:>9,}  {ours / number * 1e3:>9.4f} {longest * 1e3:>9.1f}  "
-                f"{theirs / number * 1e3:>9.4f}  {ours / theirs:>6.2f}"
+                f"{form:<7} {size:>9,}  {injecting / number * 1e3:>9.4f} {longest * 1e3:>9.1f}  "
+                f"{observing / number * 1e3:>9.4f}  {injecting / observing:>6.2f}"
             )
 
 

@@ -156,9 +156,9 @@ def background(per_minute: float, bad: Decimal, seconds: int, seed: int) -> Samp
     """Return what is scraped of one server with Poisson traffic, of which a fixed share is bad."""
     draw = np.random.RandomState(seed)
     times = np.arange(SCRAPE, seconds + 1, SCRAPE)
-    asked = draw.poisson(per_minute * SCRAPE / 60, len(times))
-    failed = draw.binomial(asked, float(bad))
-    return _counters(times, asked - failed, failed)
+    requests = draw.poisson(per_minute * SCRAPE / 60, len(times))
+    failed = draw.binomial(requests, float(bad))
+    return _counters(times, requests - failed, failed)
 
 
 def _counters(times: Counts, good: Counts, failed: Counts) -> Samples:
@@ -190,9 +190,9 @@ def seconds_to_page(rules_: PagingRules, per_minute: int) -> Mapping[Decimal, in
         samples = outage(per_minute, phase)
         for target, evaluations, firing in rules_.firing(samples, HEALTHY + OUTAGE):
             begun = evaluations[begins(reduce(or_, firing))]
-            known = slowest[target]
+            longest = slowest[target]
             found = int(begun[0]) - HEALTHY - phase if len(begun) else None
-            slowest[target] = None if None in (known, found) else max(known or 0, found or 0)
+            slowest[target] = None if None in (longest, found) else max(longest or 0, found or 0)
     return slowest
 
 

@@ -1,6 +1,6 @@
 """How right the recorded rules are and what they cost, beside those of Sloth and Pyrra.
 
-``python -m bench.rules`` from the checkout; README.md says what the tables mean.
+``python -m bench.rules`` from the checkout; README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -52,22 +52,24 @@ def accuracy(start: Start, folder: Path, story: TrafficScenario) -> list[Compare
     """Compare all tools in all periods of one story."""
     history = HISTORY[story.name]
     periods = [period for period in PERIODS if period <= history]
-    asked = [
+    evaluated = [
         tool for name in COMPARED for period in periods for tool in tools(story.name, name, period)
     ]
     checks = range(2 * DAY, history + 1, CHECK_EVERY)
     with replaying(start, folder / story.name) as replay:
         return compare(
-            replay, {story.name: play(story, history)}, {story.name: asked}, history, checks
+            replay, {story.name: play(story, history)}, {story.name: evaluated}, history, checks
         )
 
 
 def others(start: Start, folder: Path, story: TrafficScenario) -> list[Compared]:
     """Look at our other kinds of objectives."""
-    asked = [tokenslo(story.name, name, Decimal(days * DAY)) for name in OTHERS for days in (1, 7)]
+    evaluated = [
+        tokenslo(story.name, name, Decimal(days * DAY)) for name in OTHERS for days in (1, 7)
+    ]
     with replaying(start, folder / f"{story.name} others") as replay:
         played = {story.name: play(story, OTHERS_HISTORY, families=METRICS)}
-        return compare(replay, played, {story.name: asked}, OTHERS_HISTORY, OTHERS_CHECKS)
+        return compare(replay, played, {story.name: evaluated}, OTHERS_HISTORY, OTHERS_CHECKS)
 
 
 def print_errors(results: Iterable[Compared], periods: Sequence[Decimal]) -> None:
@@ -108,9 +110,9 @@ def print_costs(start: Start, folder: Path) -> None:
     for servers in SERVERS:
         with replaying(start, folder / f"cost {servers}") as replay:
             replay.add(play(COSTLY, COSTLY_HISTORY, servers=servers).samples)
-            asked = [tool for name in COMPARED for tool in tools(COSTLY.name, name, USUAL)]
-            record(replay, asked, COSTLY_HISTORY, range(COSTLY_HISTORY, COSTLY_HISTORY + 1, 30))
-            for tool in asked:
+            evaluated = [tool for name in COMPARED for tool in tools(COSTLY.name, name, USUAL)]
+            record(replay, evaluated, COSTLY_HISTORY, range(COSTLY_HISTORY, COSTLY_HISTORY + 1, 30))
+            for tool in evaluated:
                 each = cost(replay, tool, COSTLY_HISTORY)
                 print(
                     f"{servers:>7} {tool.objective:<12} {tool.name:<8} {each['series']:>6,.0f} "

@@ -96,7 +96,7 @@ def served(bodies: list[bytes], documents: dict[str, object]) -> Iterator[str]:
 
 def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None:
     left = iter(bodies)
-    known = {name: json.dumps(document).encode() for name, document in documents.items()}
+    pages = {name: json.dumps(document).encode() for name, document in documents.items()}
 
     class TritonHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -104,7 +104,7 @@ def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             end = self.path.rpartition("/")[2]
-            body = next(left, bodies[-1]) if end == "metrics" else known.get(end, b"{}")
+            body = next(left, bodies[-1]) if end == "metrics" else pages.get(end, b"{}")
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -186,12 +186,12 @@ def measure(server: str, models: int, seconds: float) -> str:
         health: list[float] = []
         stop = threading.Event()
 
-        def ask() -> None:
+        def poll_health() -> None:
             while not stop.wait(0.02):
                 health.append(timed(port, "/healthz")[0])
 
-        asking = threading.Thread(target=ask)
-        asking.start()
+        polling = threading.Thread(target=poll_health)
+        polling.start()
         try:
             wait(port, "/readyz")
             began, before = time.perf_counter(), cpu_seconds(process)
@@ -205,7 +205,7 @@ def measure(server: str, models: int, seconds: float) -> str:
             cpu = cpu_seconds(process) - before
         finally:
             stop.set()
-            asking.join()
+            polling.join()
     text = gzip.decompress(body)
     peer = peer_seconds(text)
     return (

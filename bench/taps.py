@@ -1,6 +1,6 @@
 """What the taps cost: CPU, latency and memory beside nginx and beside nothing at all.
 
-``python -m bench.taps`` from the checkout; README.md says what the tables mean.
+``python -m bench.taps`` from the checkout; README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIVE = (0, 1_000, 5_000)
 
 @dataclass(frozen=True)
 class Case:
-    """So many streams of one form, with so many tokens per second altogether."""
+    """A count of streams of one form, and their tokens per second in total."""
 
     form: str
     streams: int
@@ -50,7 +50,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Peer:
-    """What stands between clients and server, if anything: where to ask, and what it costs."""
+    """A program between clients and server, or none: its port and its CPU time."""
 
     name: str
     port: int
@@ -92,14 +92,14 @@ class Bench:
     @contextmanager
     def streaming(self, case: Case, port: int, warm_up: float, seconds: float) -> Iterator[None]:
         """Stream; ``sent`` then returns twice, when the streams are warm and at their end."""
-        asked = {"form": case.form, "model": MODEL, "streams": case.streams, "warm_up": warm_up}
-        self._server.tell(**asked, rate=case.rate, seconds=seconds)
-        self._clients.tell(**asked, port=port)
+        command = {"form": case.form, "model": MODEL, "streams": case.streams, "warm_up": warm_up}
+        self._server.send(**command, rate=case.rate, seconds=seconds)
+        self._clients.send(**command, port=port)
         yield
         self._ages: Mapping[str, float] = self._clients.answer()
 
     def sent(self) -> int:
-        """Return how many tokens were sent so far, as soon as the server says it."""
+        """Return the number of tokens sent so far, once the server prints it."""
         return int(self._server.line().split()[1])
 
 
@@ -130,7 +130,7 @@ def _costs(bench: Bench, folder: Path) -> None:
         except ServerError as error:
             print(f"Without the capture tap: {error}\n")
         print(
-            "CPU in microseconds per token, of the process that passes it on or looks on, and the "
+            "CPU in microseconds per token, of the process that forwards or captures it, and the "
             f"tokens' age\nin milliseconds when a client has them: medians of {ROUNDS} rounds of "
             f"{SECONDS:g} s, and the least and most.\n"
         )
@@ -154,21 +154,21 @@ def _row(case: Case, name: str, samples: Mapping[str, list[TapCost]]) -> str:
         return [getattr(sample, field) for sample in samples[peer]]
 
     def ratio(field: str) -> str:
-        """Return the median of the rounds' ratios: what else the machine does befalls both."""
+        """Return the median of the rounds' ratios: other load on the machine affects both."""
         rounds = zip(of(field), of(field, "nginx"), strict=True)
         return f"{statistics.median(ours / theirs for ours, theirs in rounds):>6.2f}"
 
-    told = f"{case.form:<7} {case.streams:>7,} {case.rate:>8,}  {name:<8} "
+    row = f"{case.form:<7} {case.streams:>7,} {case.rate:>8,}  {name:<8} "
     if name == "direct":
-        told += " " * 34
+        row += " " * 34
     else:
         clock = statistics.median(of("clock"))
-        told += "".join(f"{each * 1e6:>6.1f} " for each in (*_spread(of("run")), clock))
-        told += ratio("run")
+        row += "".join(f"{each * 1e6:>6.1f} " for each in (*_spread(of("run")), clock))
+        row += ratio("run")
     p50 = statistics.median(of("p50"))
     added = p50 - statistics.median(of("p50", "direct"))
-    told += f"   {p50 * 1e3:>6.3f} {added * 1e3:>6.3f}   "
-    return told + "".join(f"{each * 1e3:>6.2f} " for each in _spread(of("p99"))) + ratio("p99")
+    row += f"   {p50 * 1e3:>6.3f} {added * 1e3:>6.3f}   "
+    return row + "".join(f"{each * 1e3:>6.2f} " for each in _spread(of("p99"))) + ratio("p99")
 
 
 def _spread(values: list[float]) -> tuple[float, float, float]:
@@ -192,7 +192,7 @@ def _scraped(bench: Bench, folder: Path) -> None:
             series = len(re.findall(rb"^[a-z]", get(tap.ports[0], "/metrics")[1].encode(), re.M))
     print(
         f"Tokens' age in milliseconds at {streams} streams with {rate:,} tokens per second, when "
-        f"/metrics with\n{series:,} series is asked for every second and when not: medians of "
+        f"/metrics with\n{series:,} series is scraped every second and when not: medians of "
         f"{ROUNDS + 2} rounds of {SCRAPED_SECONDS:g} s; {answers.count(200)} scrapes.\n"
     )
     print(f"{'':<12} {'p50':>6} {'p99':>6} {'least':>6} {'most':>6}  {'ratio':>6}")

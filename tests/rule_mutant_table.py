@@ -98,7 +98,7 @@ def _counter(model: str = 'model="tensorrt_llm",') -> tuple[Row, ...]:
         ("subtracts the value 5m before", expr("offset 1m", "offset 5m")),
         ("subtracts the same value", expr(" offset 1m", "")),
         ("loses the increase in a gap", expr("[30m]", "[5m]")),
-        ("looks back 1h in place of 30m", expr("[30m]", "[1h]")),
+        ("range of 1h in place of 30m", expr("[30m]", "[1h]")),
         ("is an average", expr("sum(", "avg(")),
         ("has another slo", label("slo", "other")),
         ("has no service", label("service")),

@@ -147,7 +147,7 @@ def alert_kinds(plan: Plan) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("disabled", "gone"),
+    ("disabled", "removed"),
     [
         ("page", set()),
         ("ticket", {"LowTrafficErrors"}),
@@ -157,11 +157,11 @@ def alert_kinds(plan: Plan) -> set[str]:
         ("causes", {planned.alert.name for planned in example(objective("ttft")).causes}),
     ],
 )
-def test_disabled_alerts_are_not_generated(disabled: str, gone: set[str]) -> None:
+def test_disabled_alerts_are_not_generated(disabled: str, removed: set[str]) -> None:
     steps = (PolicyStep(Decimal("0.5"), "slow down"),)
     every = alert_kinds(example(objective("ttft"), policy=steps))
     less = Alerting(disable=frozenset({disabled}))
-    assert every - alert_kinds(example(objective("ttft"), policy=steps, alerting=less)) == gone
+    assert every - alert_kinds(example(objective("ttft"), policy=steps, alerting=less)) == removed
 
 
 def test_causes_are_named_only_where_they_explain_an_objective() -> None:

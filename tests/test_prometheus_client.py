@@ -32,7 +32,7 @@ def ok(body: str = ONE) -> Reply:
 
 
 @dataclass
-class Recorded:
+class ReceivedRequest:
     """A request as the server read it."""
 
     method: str
@@ -51,15 +51,15 @@ class Server:
     """A server and the requests that it received; ``reply`` makes its responses."""
 
     port: int
-    requests: list[Recorded] = field(default_factory=list)
-    reply: Callable[[Recorded], Reply] = lambda _: ok()
+    requests: list[ReceivedRequest] = field(default_factory=list)
+    reply: Callable[[ReceivedRequest], Reply] = lambda _: ok()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def last(self) -> Recorded:
+    def last(self) -> ReceivedRequest:
         return self.requests[-1]
 
 
@@ -68,7 +68,7 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            one = Recorded(self.command, self.path, dict(self.headers), body)
+            one = ReceivedRequest(self.command, self.path, dict(self.headers), body)
             found.requests.append(one)
             status, headers, content = found.reply(one)
             self.send_response(status)
@@ -82,11 +82,11 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
         def log_message(self, *_: object) -> None:
             pass
 
-    class Listener(ThreadingHTTPServer):
+    class QuietServer(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
             """Ignore clients that disconnect."""
 
-    with Listener(("127.0.0.1", 0), Handler) as server:
+    with QuietServer(("127.0.0.1", 0), Handler) as server:
         if tls:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         found = Server(server.server_port)
@@ -165,7 +165,7 @@ def test_credentials_of_netrc_are_not_used(
 def test_a_redirect_keeps_the_query_and_the_credentials(
     server: Server, status: int, expr: str
 ) -> None:
-    def reply(sent: Recorded) -> Reply:
+    def reply(sent: ReceivedRequest) -> Reply:
         target = sent.target.replace("/old/", "/new/")
         return ok() if "/new/" in sent.target else (status, {"Location": target}, b"")
 
@@ -180,7 +180,7 @@ def test_a_redirect_keeps_the_query_and_the_credentials(
 def test_another_host_gets_no_credentials(server: Server) -> None:
     elsewhere = f"http://localhost:{server.port}/api/v1/query"
 
-    def reply(sent: Recorded) -> Reply:
+    def reply(sent: ReceivedRequest) -> Reply:
         return (302, {"Location": elsewhere}, b"") if len(server.requests) == 1 else ok()
 
     server.reply = reply
@@ -300,7 +300,7 @@ def test_response_above_the_limit_suggests_a_smaller_query(
 
 
 def test_slow_response_suggests_a_smaller_query(server: Server) -> None:
-    def slow(_: Recorded) -> Reply:
+    def slow(_: ReceivedRequest) -> Reply:
         time.sleep(1)
         return ok()
 

@@ -174,7 +174,7 @@ def _tensor(name: str, kind: str, value: bytes | int) -> grpc.InferInput:
 TRACE_CONTEXT = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
 RECORDED_PROBE = "tokenslo-probe"
-"""The id of requests in captures that stand for the sidecar's own, whose id is random."""
+"""The id in captures of the sidecar's own requests, whose real ids are random."""
 
 
 def _probe(model: str) -> Callable[[Triton], object]:

@@ -1,7 +1,7 @@
 """Clients that time the tokens they get: ``python -m bench.streams.clients``.
 
 Each line of standard input names a port, a form, a model and a number of streams; standard output
-then says in one line when tokens came, in seconds since they were sent.
+then prints the ages of tokens on one line, in seconds since they were sent.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ class Form:
 
 
 def _form(path: str, body: dict[str, object], event: str, done: str) -> Form:
-    asked = json.dumps(body).encode()
+    content = json.dumps(body).encode()
     before, after = _chunk(event).split(_PLACE.encode())
     return Form(
         request=b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (path.encode(), len(asked), asked),
+        b"Content-Length: %d\r\n\r\n%s" % (path.encode(), len(content), content),
         head=b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n",
         before=before,

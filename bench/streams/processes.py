@@ -129,13 +129,13 @@ class Worker:
         )
         stack.callback(self._process.kill)
 
-    def tell(self, **command: object) -> None:
-        """Give a command."""
+    def send(self, **command: object) -> None:
+        """Send a command."""
         assert self._process.stdin
         print(json.dumps(command), file=self._process.stdin, flush=True)
 
     def line(self) -> str:
-        """Read what it says."""
+        """Read a line of its output."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
@@ -143,5 +143,5 @@ class Worker:
         return line.strip()
 
     def answer(self) -> Any:
-        """Read what it says, as JSON."""
+        """Read a line of its output as JSON."""
         return json.loads(self.line())

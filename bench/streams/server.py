@@ -1,7 +1,7 @@
-"""A server that streams to all who ask, one token after the other, evenly spaced.
+"""A server that streams to every client, one evenly spaced token after the other.
 
-``python -m bench.streams.server PORT,...`` listens on some ports; a line of standard input
-says what to do next, and standard output tells how it goes: see :func:`_stream`.
+``python -m bench.streams.server PORT,...`` listens on some ports; each line of standard
+input is a command, and standard output reports progress: see :func:`_stream`.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def _stream(
     warm_up: float,
     seconds: float,
 ) -> None:
-    """Wait for so many requests, and send ``rate`` tokens per second to all of them together.
+    """Wait for ``streams`` requests, and send ``rate`` tokens per second to all in total.
 
-    Prints ``begin N`` after ``warm_up`` seconds, ``end N`` after ``seconds`` more: N is how many
-    tokens have been sent by then.
+    Prints ``begin N`` after ``warm_up`` seconds, and ``end N`` after ``seconds`` more: N is the
+    number of tokens sent so far.
     """
     connections = _accept(listeners, streams)
     for each in connections:
         each.send(form.head)
     start = time.monotonic()
     sent = 0
-    for said, until in (("begin", warm_up), ("end", warm_up + seconds)):
+    for mark, until in (("begin", warm_up), ("end", warm_up + seconds)):
         sent = _send(connections, form, sent, rate, start, start + until)
-        print(said, sent, flush=True)
+        print(mark, sent, flush=True)
     for each in connections:
         each.send(form.end)
         each.close()

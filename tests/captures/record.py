@@ -77,7 +77,7 @@ class Recorder:
         verb = "generate_stream" if more else "generate"
         self.request("POST", f"/v2/models/{model}/{verb}", {"text_input": text, **more})
 
-    def leave(self, after: float, model: str, text: str, **more: int) -> None:
+    def disconnect(self, after: float, model: str, text: str, **more: int) -> None:
         """Send a request and disconnect after some seconds."""
         verb = "generate_stream" if more else "generate"
         body = json.dumps({"text_input": text, **more})
@@ -87,7 +87,7 @@ class Recorder:
         connection.sock.shutdown(socket.SHUT_RDWR)
         connection.close()
 
-    def leave_queue(self, after: float, model: str) -> None:
+    def cancel_in_queue(self, after: float, model: str) -> None:
         """Send a request to a busy model, and cancel it in the queue after some seconds.
 
         By gRPC: over HTTP Triton notices a disconnect only while it streams.
@@ -150,12 +150,12 @@ def trouble(to: Recorder) -> None:
         to.infer(model, text)
     for text in ("raise", "error", "mid"):
         to.infer("streaming", text, max_tokens=5)
-    to.leave(0.1, "streaming", "a few words", max_tokens=200)
-    to.leave(0.3, "tensorrt_llm", "word " * 30, max_tokens=200, stream=True)
+    to.disconnect(0.1, "streaming", "a few words", max_tokens=200)
+    to.disconnect(0.3, "tensorrt_llm", "word " * 30, max_tokens=200, stream=True)
     for model in ("slow", "bounded"):
         at_once([partial(to.infer, model, "sleep 0.3")] * 4)
     busy = partial(to.infer, "bounded", "sleep 0.3")
-    at_once([busy, partial(to.leave_queue, 0.1, "bounded")])
+    at_once([busy, partial(to.cancel_in_queue, 0.1, "bounded")])
     to.infer("bounded")
 
 

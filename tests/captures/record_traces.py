@@ -53,8 +53,8 @@ def main(folder: Path) -> None:
         with triton.start(
             home, Path(scratch, "models"), Path(scratch), arguments=arguments
         ) as server:
-            for name, (ask, requests) in traced_triton.SCENARIOS.items():
-                ask(server)
+            for name, (send, requests) in traced_triton.SCENARIOS.items():
+                send(server)
                 lines = []
                 while sum(line.count(b'"InferRequest"') for line in lines) < requests:
                     lines.append(_SpanReceiver.bodies.get(timeout=WAIT_SECONDS))
