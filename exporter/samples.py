@@ -48,6 +48,11 @@ def zero_of(value: Value) -> Value:
     return 0.0
 
 
+def count_of(value: Value) -> float:
+    """Return the value of a counter, or the number of observations of a histogram."""
+    return value.count if isinstance(value, Distribution) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """The samples of one signal of one model by one method.

@@ -245,7 +245,7 @@ async def test_a_server_of_another_kind_is_an_error() -> None:
     async with pages() as url:
         code, _, errors = await run(url)
     assert code == 2
-    assert "answers, but not as a server that is known does over HTTP" in errors
+    assert "answers, but is not a supported server" in errors
 
 
 async def test_two_servers_of_a_kind() -> None:

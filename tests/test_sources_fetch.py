@@ -98,7 +98,7 @@ async def test_expected_error_status_is_returned() -> None:
         pytest.param(
             says(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 33\r\n\r\n",
                  gzip.compress(b"x" * 900, mtime=0)),
-            "malformed", "compressed its answer", id="compressed",
+            "malformed", "compressed its response", id="compressed",
         ),
         pytest.param(says(b"", pause=5), "timeout", "within 0.3 s", id="silent"),
         pytest.param(

@@ -357,7 +357,7 @@ async def test_single_source_explains_missing_signals() -> None:
             await post(one, HTTP)
         snapshot = await alone.snapshot(0.0)
         fixes = {gap.signal: gap.fix for gap in snapshot.missing}
-        assert fixes["requests"] == fixes["kv_utilization"] == traces_source.ASK_TRITON
+        assert fixes["requests"] == fixes["kv_utilization"] == traces_source.NEEDS_TRITON
         assert "--tap" in fixes["disconnects"]
         assert [info.model for info in snapshot.models] == ["streaming"]
         snapshot = await beside.snapshot(0.0)

@@ -595,5 +595,5 @@ async def test_models_above_the_limit_are_left_out() -> None:
     snapshot = await scrape(metrics=many)
     assert len(snapshot.models) == 1024
     assert str(snapshot.parts["series"]) == (
-        "the server has 20,000 models, and only 1,024 are looked at"
+        "the server has 20,000 models, and only 1,024 are read"
     )

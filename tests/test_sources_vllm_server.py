@@ -361,9 +361,7 @@ async def test_models_above_the_limit_are_left_out() -> None:
     snapshot = await look(answers(many))
     assert len(snapshot.models) == 256
     assert len({one.model for one in snapshot.measurements}) == 256
-    assert str(snapshot.parts["series"]) == (
-        "the server has 40,000 models, and only 256 are looked at"
-    )
+    assert str(snapshot.parts["series"]) == ("the server has 40,000 models, and only 256 are read")
 
 
 def lora(running: str, waiting: str = "", updated: float = 1795213791.5, more: str = "") -> str:

@@ -794,10 +794,12 @@ class TestSteps:
         store = Store(10)
         for now in (0, 1):
             store.update(self.snapshot(1.0, "sequences_active"), now, 0.01)
-        made: list[object] = []
-        monkeypatch.setattr(Store, "_signal_state", lambda *_, **__: made.append(1))
+        built: list[object] = []
+        monkeypatch.setattr("exporter.store.store.SignalState", lambda *_, **__: built.append(1))
         assert len(store.view(1.5, with_last_minute=False).signals) == len(self.MODELS)
-        assert made == []
+        assert built == []
+        store.view(1.5, with_last_minute=True)
+        assert len(built) == len(self.MODELS)
 
 
 def state_values(store: Store, now: float) -> list[object]:

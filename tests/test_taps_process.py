@@ -583,8 +583,8 @@ async def test_port_in_use_is_one_line_and_exit_code_2(upstream: Upstream) -> No
 # What is lost on the way to the store
 
 
-class Recorded:
-    """What a process would answer that has this recorder."""
+class RecordedProcess:
+    """A tap process whose replies hold the metrics of ``recorder``."""
 
     restarts = 0
     taps = ()
@@ -609,7 +609,7 @@ KINDS = ("told", "untold", "left", "snapshot", "restart")
 def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
     happenings: list[str],
 ) -> None:
-    process, store = Recorded(), Store(stale_after=1e9)
+    process, store = RecordedProcess(), Store(stale_after=1e9)
     one = TapSource(process)  # type: ignore[arg-type]
     sent, now = 0, 0.0
 
@@ -658,7 +658,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
 
 
 async def test_missing_version_is_the_only_one_of_triton() -> None:
-    process, store = Recorded(), Store(stale_after=1e9)
+    process, store = RecordedProcess(), Store(stale_after=1e9)
     one = TapSource(process, alone=False)  # type: ignore[arg-type]
     seen = Stream("generate_stream", "chat", streaming=True, arrived=1.0)
     process.recorder.started(seen, 1.0)

@@ -26,7 +26,7 @@ from exporter.settings import Settings, load_settings
 from exporter.sources import Source
 from exporter.sources.factory import configured
 from exporter.sources.server_detection import TAP, DetectedServer, base, detect_servers
-from exporter.sources.tap_source import ON_THE_WIRE
+from exporter.sources.tap_source import MEASURED_BY_TAPS
 from exporter.store.store import Store
 from exporter.store.view import SignalState, View
 from promql.http_client import FetchLimits, public
@@ -134,7 +134,7 @@ def _upstream(url: str) -> str:
 
 def _tap_quality(signal: str) -> str:
     """Return the quality of a signal at a tap, "" if a tap does not measure it."""
-    if signal not in ON_THE_WIRE:
+    if signal not in MEASURED_BY_TAPS:
         return ""
     return METHODS[TAP_METHODS.get(signal, "wire")].quality
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from exporter.samples import UNLABELLED, Distribution, Labels, Value
-from exporter.store.view import SignalState
+from exporter.samples import UNLABELLED, Distribution, count_of
+from exporter.store.view import SignalState, gauge
 from slos.indicators import INDICATORS, Verdicts
 from slos.model import Objective, Service
 from slos.names import goodput_objective
@@ -70,7 +70,7 @@ def _by_verdict(
             result = given.get(verdicts.label, "")
             kind = "good" if result in verdicts.good else "bad" if result in verdicts.bad else ""
             if kind:
-                counts[kind] += _number(value)
+                counts[kind] += count_of(value)
     return Compliance(counts["good"], counts["bad"])
 
 
@@ -79,7 +79,7 @@ def _by_threshold(signal: str, threshold: Decimal, signals: Signals) -> Complian
     if events is not None and events.samples:
         own = ("threshold", threshold_label(threshold))
         counts = {
-            dict(labels).get("result"): _number(value)
+            dict(labels).get("result"): count_of(value)
             for labels, value in events.last_minute.items()
             if own in labels
         }
@@ -93,19 +93,9 @@ def _by_threshold(signal: str, threshold: Decimal, signals: Signals) -> Complian
 
 
 def _by_gauges(names: tuple[str, ...], threshold: Decimal, signals: Signals) -> Compliance | None:
-    values = [_gauge(signals.get(name)) for name in names]
+    values = [gauge(signals, name) for name in names]
     first, second = values[0], values[1] if len(values) > 1 else 1.0
     if first is None or not second:
         return None
     good = first / second <= float(threshold)
     return Compliance(float(good), float(not good))
-
-
-def _gauge(state: SignalState | None) -> float | None:
-    samples: Mapping[Labels, Value] = state.samples if state else {}
-    value = samples.get(UNLABELLED)
-    return None if value is None or isinstance(value, Distribution) else value
-
-
-def _number(value: Value) -> float:
-    return value.count if isinstance(value, Distribution) else value

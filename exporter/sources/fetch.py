@@ -103,4 +103,6 @@ def _check_head(response: aiohttp.ClientResponse, where: str, statuses: Collecti
         fix = "; give the final address" if response.status in REDIRECTS else ""
         raise SourceError("status", f"{where} answered {response.status}{fix}")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise SourceError("malformed", f"{where} compressed its answer without being asked to")
+        raise SourceError(
+            "malformed", f"{where} compressed its response although the request did not accept it"
+        )

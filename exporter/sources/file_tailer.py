@@ -259,14 +259,14 @@ class FileTailer:
             return
         with open(fd, "rb", CHUNK, closefd=False) as stream:
             stream.seek(file.position)
-            while most > 0 and (piece := stream.readline(MAX_LINE)):
-                ends = piece.endswith(b"\n")
-                if not ends and len(piece) < MAX_LINE:
+            while most > 0 and (line := stream.readline(MAX_LINE)):
+                ends = line.endswith(b"\n")
+                if not ends and len(line) < MAX_LINE:
                     return
-                file.advance(piece)
-                most -= len(piece)
+                file.advance(line)
+                most -= len(line)
                 if ends and not file.skipping:
-                    yield piece
+                    yield line
                 elif not file.skipping:
                     self.malformed += 1
                 file.skipping = not ends

@@ -117,5 +117,5 @@ def too_many(models: Sequence[object], most: int = MAX_MODELS) -> SourceError | 
     if len(models) <= most:
         return None
     return SourceError(
-        "too_many_models", f"the server has {len(models):,} models, and only {most:,} are looked at"
+        "too_many_models", f"the server has {len(models):,} models, and only {most:,} are read"
     )

@@ -64,7 +64,7 @@ COUNTED = frozenset(
 PER_REQUEST_SOURCES = ("taps", "traces")
 """Sources that observe single requests and exclude probes themselves."""
 _WITHHELD = "the server counts the sidecar's own probes among the requests of clients"
-_USE_TAP = "send clients through the tap, or let it see them; or leave out --probe"
+_USE_TAP = "send clients through a proxy tap, or capture their traffic; or omit --probe"
 
 Result = Literal["ok", "busy", "failed"]
 SendProbe = Callable[[aiohttp.ClientSession, str, FetchLimits], Awaitable[None]]

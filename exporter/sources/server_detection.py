@@ -16,8 +16,8 @@ _ENDINGS = ("/prometheus/metrics", "/metrics", "/v1", "/v2")
 TAP = "tap"
 _SILENT = ("refused", "unreachable", "timeout", "tls")
 _READ_ONCE = (
-    "it hands out each iteration record and request timing once: what was read here, a sidecar "
-    "that runs beside it did not get"
+    "it delivers each iteration record and request timing once: a running sidecar misses those "
+    "that were read here"
 )
 
 Get = Callable[[str], Awaitable[HttpResponse | None]]
@@ -72,7 +72,7 @@ async def _recognise(url: str, get: Get) -> DetectedServer:
             return DetectedServer(public(url), TAP, what, f"{why}; a tap measures its streams")
     except SourceError as error:
         return DetectedServer(public(url), "", str(error))
-    what = "answers, but not as a server that is known does over HTTP"
+    what = "answers, but is not a supported server"
     return DetectedServer(public(url), "", f"{public(url)} {what}")
 
 

@@ -29,17 +29,17 @@ Counted = tuple[str, Labels]
 """Metric and labels."""
 
 _READ_MORE = "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglang URL as well"
-_USAGE = "have clients ask for it: stream_options.include_usage, in OpenAI's API"
+_USAGE = "have clients request it: stream_options.include_usage, in OpenAI's API"
 _STAGES = (
-    "have clients ask for it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
+    "have clients request it: return_perf_metrics from Triton's TensorRT-LLM backends, the header "
     "X-TRTLLM-return-metrics: 1 from trtllm-serve; or start vLLM with --enable-per-request-metrics"
 )
-_NO_STAGES = Unavailable("no answer carried the engine's own timing", _STAGES)
+_NO_STAGES = Unavailable("no response had the engine's own timing", _STAGES)
 _NO_USAGE = Unavailable("no response had the number of tokens", _USAGE)
 _UNAVAILABLE: Mapping[str, Unavailable] = {
     "itl_normalized": Unavailable(
         "no stream had the number of tokens of each chunk",
-        "have clients ask for it: stream_options.continuous_usage_stats, from vLLM and "
+        "have clients request it: stream_options.continuous_usage_stats, from vLLM and "
         "trtllm-serve",
     ),
     "queue": _NO_STAGES,
@@ -48,12 +48,12 @@ _UNAVAILABLE: Mapping[str, Unavailable] = {
     "cached_input_tokens": _NO_USAGE,
     "output_tokens": _NO_USAGE,
     "goodput": Unavailable(
-        "no goodput objective is about this model",
-        "write one, with the clauses that a good request meets, and give the sidecar --slo FILE",
+        "no goodput objective selects this model",
+        "write one, with the clauses of a good request, and give the sidecar --slo FILE",
     ),
 }
 """Reasons and fixes for signals that a tap measures only under a condition."""
-ON_THE_WIRE = frozenset(
+MEASURED_BY_TAPS = frozenset(
     (
         *_UNAVAILABLE,
         *("ttft", "itl", "tpot", "e2e", "decode", "max_gap"),
@@ -63,13 +63,13 @@ ON_THE_WIRE = frozenset(
     )
 )
 """Signals that a tap measures."""
-_NOT_ON_THE_WIRE = Unavailable("bytes on the wire do not show it", _READ_MORE)
+_NOT_MEASURED = Unavailable("bytes on the wire do not show it", _READ_MORE)
 
 
 _NOTES: Mapping[str, str] = {
     **dict.fromkeys(("e2e", "decode", "tpot"), "of requests that ended well"),
-    "output_tokens": "what was sent after a client had left is among the wasted tokens instead",
-    "goodput": "a request whose client disconnected counts only if it had broken a clause",
+    "output_tokens": "tokens sent after a client disconnect count as wasted tokens instead",
+    "goodput": "a request whose client disconnected counts only if it violated a clause before",
 }
 """Notes in addition to those of the method."""
 
@@ -207,7 +207,7 @@ class TapSource(BaseSource):
         def why(model: Model, signal: str) -> Missing | None:
             if not self._alone and signal not in _UNAVAILABLE:
                 return None
-            return _UNAVAILABLE.get(signal, _NOT_ON_THE_WIRE).missing(signal, model)
+            return _UNAVAILABLE.get(signal, _NOT_MEASURED).missing(signal, model)
 
         models = dict.fromkeys((one.model, one.version) for one in found)
         return completed(found, models, why)

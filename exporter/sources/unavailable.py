@@ -12,14 +12,14 @@ OBSERVE = (
     "observe the streams: give the sidecar --tap proxy=:9000=127.0.0.1:8000 and send clients to "
     "port 9000, or --tap capture=eth0:8000 where it may have CAP_NET_RAW"
 )
-ASK_THE_ENGINE = (
-    "with TensorRT-LLM's backends let a tap ask the engine for it: --tap "
+REQUEST_TIMING = (
+    "with TensorRT-LLM's backends let a tap request it from the engine: --tap "
     "proxy=:9000=127.0.0.1:8000 --tap-inject perf-metrics, and send clients to port 9000"
 )
 _WITH_A_TAP = {
     OBSERVE: "send the requests of this model through the sidecar's tap",
-    ASK_THE_ENGINE: "with TensorRT-LLM's backends let the tap ask the engine for it: give the "
-    "sidecar --tap-inject perf-metrics",
+    REQUEST_TIMING: "with TensorRT-LLM's backends let the tap request it from the engine: give "
+    "the sidecar --tap-inject perf-metrics",
 }
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from exporter.samples import UNLABELLED, Distribution, Model, ModelInfo, Value
-from exporter.store.view import SignalState, View, WaitingStreams
+from exporter.samples import Model, ModelInfo, count_of
+from exporter.store.view import SignalState, View, WaitingStreams, gauge
 
 Totals = Mapping[str, float]
 """Totals by signal."""
@@ -123,7 +123,7 @@ class DecodeProgress:
     ) -> _TrackedEngine:
         before = self._engines.get(model)
         age = view.engine_stats_age.get(model)
-        totals, active = _totals(states), _gauge(states, "sequences_active")
+        totals, active = _totals(states), gauge(states, "sequences_active")
         grew = before is not None and any(
             total > before.totals.get(signal, 0.0) for signal, total in totals.items()
         )
@@ -237,33 +237,24 @@ def _tracked_models(view: View) -> list[tuple[ModelInfo, Mapping[str, SignalStat
 
 def _totals(states: Mapping[str, SignalState]) -> Totals:
     totals = {
-        signal: sum(map(_count, state.samples.values()))
+        signal: sum(map(count_of, state.samples.values()))
         for signal in _TAP_PROGRESS
         if (state := states.get(signal)) and state.samples
         if signal in _PROGRESS or state.method.startswith("wire")
     }
     requests = states["requests"].samples if "requests" in states else {}
-    ok = [_count(value) for labels, value in requests.items() if ("outcome", "ok") in labels]
+    ok = [count_of(value) for labels, value in requests.items() if ("outcome", "ok") in labels]
     return totals | ({"requests": sum(ok)} if ok else {})
-
-
-def _count(value: Value) -> float:
-    return value.count if isinstance(value, Distribution) else value
-
-
-def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
-    value = states[signal].samples.get(UNLABELLED) if signal in states else None
-    return None if isinstance(value, Distribution) else value
 
 
 def _initialised(states: Mapping[str, SignalState]) -> bool:
     """Whether the engine has published an iteration or produced a token."""
     produced = (
-        sum(map(_count, states["output_tokens"].samples.values()))
+        sum(map(count_of, states["output_tokens"].samples.values()))
         if ("output_tokens" in states)
         else 0.0
     )
     return produced > 0 or any(
-        _gauge(states, signal) is not None and states[signal].method != AT_REST
+        gauge(states, signal) is not None and states[signal].method != AT_REST
         for signal in _ENGINE_GAUGES
     )

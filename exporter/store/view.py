@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from exporter.samples import Labels, Model, ModelInfo, Value
+from exporter.samples import UNLABELLED, Distribution, Labels, Model, ModelInfo, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,12 @@ class SignalState:
     reason: str = ""
     recent: str = ""
     last_minute: Mapping[Labels, Value] = field(default_factory=dict)
+
+
+def gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
+    """Return the value of a gauge without labels, None if it is unavailable."""
+    value = states[signal].samples.get(UNLABELLED) if signal in states else None
+    return None if isinstance(value, Distribution) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from exporter.families import MetricFamily
 from exporter.gateway_names import ROLES, VALUE, GatewayMetric
 from exporter.samples import UNLABELLED, Distribution, Labels
-from exporter.store.view import SignalState, View
+from exporter.store.view import SignalState, View, gauge
 
 Sample = tuple[Labels, float]
 
@@ -76,18 +76,13 @@ def _lora(states: Mapping[str, SignalState]) -> Sample | None:
     return None
 
 
-def _gauge(states: Mapping[str, SignalState], signal: str) -> float | None:
-    value = states[signal].samples.get(UNLABELLED) if signal in states else None
-    return None if isinstance(value, Distribution) else value
-
-
 def _running(states: Mapping[str, SignalState]) -> float | None:
     """Return the scheduled sequences; other servers already report those as running."""
-    active = _gauge(states, "sequences_active")
+    active = gauge(states, "sequences_active")
     methods = tuple(states[signal].method for signal in _SEQUENCE_GAUGES if signal in states)
     if active is None or methods != _UNSCHEDULED_WAIT:
         return active
-    waiting = _gauge(states, "sequences_waiting")
+    waiting = gauge(states, "sequences_waiting")
     return None if waiting is None else max(0.0, active - waiting)
 
 
@@ -109,10 +104,10 @@ def _plain(
 
 
 _SAMPLE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], Sample | None]] = {
-    "queued": _plain(lambda states: _gauge(states, "sequences_waiting")),
+    "queued": _plain(lambda states: gauge(states, "sequences_waiting")),
     "running": _plain(_running),
-    "kv_utilization": _plain(lambda states: _gauge(states, "kv_utilization")),
-    "block_size": _plain(lambda states: _gauge(states, "kv_block_tokens")),
-    "blocks": _plain(lambda states: _gauge(states, "kv_blocks_max")),
+    "kv_utilization": _plain(lambda states: gauge(states, "kv_utilization")),
+    "block_size": _plain(lambda states: gauge(states, "kv_block_tokens")),
+    "blocks": _plain(lambda states: gauge(states, "kv_blocks_max")),
     "lora": _lora,
 }

@@ -45,7 +45,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from exporter.families import MetricFamily, own_family
 from exporter.genai import OPERATIONS, TEXT_COMPLETION, GenAiProfile, GenAiSeries, provider
 from exporter.log import ProblemLog
-from exporter.samples import Distribution, ModelInfo, Value
+from exporter.samples import Distribution, ModelInfo, Value, count_of
 from exporter.store.increase import add_values
 from exporter.web.otlp_session import OtlpSession
 from promql.http_client import public
@@ -231,7 +231,7 @@ def _data(
 ) -> Sum | Gauge | Histogram:
     def start(attributes: Attributes, value: Value) -> int:
         boundaries = value.boundaries if isinstance(value, Distribution) else ()
-        count = value.count if isinstance(value, Distribution) else value
+        count = count_of(value)
         return starts.of((name, tuple(attributes.items()), boundaries), count, now)
 
     if kind == "histogram":

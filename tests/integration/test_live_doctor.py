@@ -74,7 +74,7 @@ def test_the_metrics_port_alone_and_a_port_that_is_not_http(test_triton: Triton)
     code, text, errors = doctor(f"http://{test_triton.grpc}")
     assert (code, text) == (2, "")
     assert errors.count("\n") == 1
-    assert "answers, but not as a server that is known does over HTTP" in errors
+    assert "answers, but is not a supported server" in errors
 
 
 def test_doctor_consumes_no_iteration_records(tmp_path: Path) -> None:

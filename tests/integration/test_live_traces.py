@@ -20,7 +20,7 @@ from exporter.sources.traces.traces_source import TracesSource
 from lab.engine_settings import EngineSettings
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests import traced_triton
+from tests import polling, traced_triton
 
 pytestmark = pytest.mark.alone
 
@@ -146,14 +146,19 @@ async def test_traces_agree_with_client_measurements(
         assert count(snapshot, "plain") == 0
         assert snapshot.lost_records == 0
         assert snapshot.parts == {"exports": None, "forward": None}
-        spans = sum(
-            len(scope["spans"])
-            for body in passed_on
-            for resource in json.loads(body)["resourceSpans"]
-            for scope in resource["scopeSpans"]
-        )
+
+        def spans() -> int:
+            return sum(
+                len(scope["spans"])
+                for body in passed_on
+                for resource in json.loads(body)["resourceSpans"]
+                for scope in resource["scopeSpans"]
+            )
+
         # Root, model and compute of each; an ensemble computes nothing, and two ask a model again.
-        assert spans == 3 * (STREAMS + 4 + 1 + 3) - 1 + 2 * 2
+        expected = 3 * (STREAMS + 4 + 1 + 3) - 1 + 2 * 2
+        await polling.until(lambda: spans() >= expected)
+        assert spans() == expected
 
 
 async def test_sampled_traces_are_marked_as_a_sample(

@@ -124,7 +124,7 @@ def _indices(
 ) -> dict[str, list[int]] | None:
     """Return the indices of every family's values among the last words of all lines.
 
-    None if they cannot be found: a sample has a timestamp, say.
+    None if they are ambiguous, for example if a sample has a timestamp.
     """
     owners = {name: family for family in families.values() for name in family.sample_names()}
     indices: dict[str, list[int]] = {name: [] for name in families}

@@ -55,7 +55,7 @@ _COMMENT = re.compile(rf"{_B}([^ \t]*+){_B}([^ \t]*+){_B}(.*+)")
 _METRIC_NAME = re.compile(_NAME)
 _SAMPLE = re.compile(rf'({_NAME})(?:{_B}\{{((?:[^"}}]++|"{_CHARACTERS}")*+)\}}|(?=[ \t])){_B}(.*+)')
 _VALUE = re.compile(r"([^ \t]++)(?:[ \t]++-?[0-9]++)?+")
-# The last alternative takes all the rest, so that there is no second attempt further right.
+# The last alternative matches the rest, so that no second attempt starts further right.
 _LABEL = re.compile(
     rf'{_B}(?:(?!__)([a-zA-Z_][a-zA-Z0-9_]*+){_B}={_B}"({_CHARACTERS})"{_B}(?:,|$)|(.++))'
 )
@@ -127,14 +127,14 @@ class _Malformed(ValueError):  # noqa: N818
 def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, ParsedFamily]:
     """Return the families of a body by name, in order of appearance.
 
-    ``wanted`` are the names of the families to return, those the body lacks are left out; None
-    means all.  An empty body has no families.  Raises ExpositionError.
+    ``wanted`` are the names of the families to return, those that the body lacks are omitted;
+    None means all.  An empty body has no families.  Raises ExpositionError.
     """
     check_lines(body)
     text = _decode(body)
     families: dict[str, ParsedFamily] = {}
     owners: dict[str, ParsedFamily] = {}  # by sample name
-    asked: Container[str] = families if wanted is None else frozenset(wanted)
+    selected: Container[str] = families if wanted is None else frozenset(wanted)
     number = 0
     try:
         # A group is a comment line and the lines up to the next one; the first has no comment.
@@ -147,7 +147,7 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Parsed
                 done = True
             elif not family:
                 done = False
-            elif family.name in asked:
+            elif family.name in selected:
                 done = _take_all(lines, family)
             else:
                 done = _is_all(group, size, family)
@@ -161,7 +161,7 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Parsed
     if text and not text.endswith("\n"):
         number = text.count("\n") + 1
         raise ExpositionError(number, "expected a line feed at the end: the body was cut off")
-    return {name: family for name, family in families.items() if name in asked}
+    return {name: family for name, family in families.items() if name in selected}
 
 
 def check_lines(body: bytes) -> None:

@@ -51,7 +51,7 @@ UNAVAILABLE: Mapping[str, Unavailable] = {
         ("itl", "itl_normalized", "e2e", "queue", "requests", "input_tokens", "output_tokens"),
         Unavailable("no request has completed yet", "send a request"),
     ),
-    "cached_input_tokens": Unavailable("the prefix cache has had no hit yet", "none needed"),
+    "cached_input_tokens": Unavailable("the prefix cache had no hit yet", "none needed"),
     "preemptions": Unavailable("no request has been retracted yet", "none needed"),
 }
 """Reasons and fixes for signals that SGLang lacks, always or sometimes."""

@@ -6,13 +6,13 @@ Meanings of the events as observed on Triton 2.51:
   that comes apart from the last response; a stream that sent fewer chunks than it completed
   responses had such an empty final.  Times of sending are zero in streams, so they only count.
 - gRPC: ``INFER_RESPONSE_COMPLETE`` comes for the first response only, ``GRPC_SEND_START`` for each.
-  ``GRPC_WAITREAD_START`` is when the previous message had been read.
+  ``GRPC_WAITREAD_START`` is the time at which the previous message was read.
 
 The span itself ends later than its last response: with gRPC when its slot on the stream is used
 again or the stream ends, with a model that blocks when its ``execute`` returns.
 
-A response may hold several tokens, or be an error.  After a client disconnects, a stream looks as
-if it had ended there.
+A response may hold several tokens, or be an error.  After a client disconnect, a stream looks as
+if it ended there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from exporter.sources.traces.spans import (
 
 NANOSECONDS = 1_000_000_000
 LONGEST_RECEIVING = 60 * NANOSECONDS
-"""An arrival further before its span is no time: a zero timestamp reads as the machine's boot."""
+"""An arrival further before its span is invalid: a zero timestamp reads as the machine's boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Timing:
     """The times of one request at its front end, in seconds.
 
     ``first`` is from its arrival to its first response, ``gaps`` lie between responses, and
-    ``whole`` is from its arrival to its end; what cannot be known is None or empty.  ``streams``
-    says that the model was seen to stream.  ``cut`` says that events are missing, and so are gaps.
+    ``whole`` is from its arrival to its end; unknown times are None or empty.  ``streams``: the
+    request was observed to stream.  ``cut``: events are missing, and thus gaps.
     """
 
     first: float | None

@@ -48,7 +48,7 @@ from promql.http_client import CHUNK, FetchLimits
 
 PATH = "/v1/traces"
 ALL, SAMPLED = "triton_trace", "triton_trace_sampled"
-ASK_TRITON = "give the server's --triton URL as well"
+NEEDS_TRITON = "give the server's --triton URL as well"
 GIVEN = ("ttft", "itl", "max_gap", "decode", "e2e")
 
 MAX_MODELS = 256
@@ -101,8 +101,8 @@ class TracesSource(BaseSource):
 
     ``thresholds`` are SLO thresholds in seconds by signal.  ``models`` are glob patterns of models
     to report on although they were not seen to stream.  ``triton`` is the address of the server's
-    HTTP API, which tells how many requests it traces.  ``alone`` says that no other source knows
-    the server, so that this one says what is missing.
+    HTTP API, which has the trace setting.  ``alone``: no other source reads the server, so this
+    one reports all unavailable signals.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class TracesSource(BaseSource):
         self._at_once += 1
         try:
             body = await self._body(request)
-            rejected, answer = await self._in_thread(self._take, body, encoding, kind)
+            rejected, answer = await self._in_thread(self._record_export, body, encoding, kind)
         finally:
             self._at_once -= 1
         if rejected:
@@ -282,7 +282,7 @@ class TracesSource(BaseSource):
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    def _take(self, body: bytes, encoding: str, kind: str) -> tuple[int, bytes]:
+    def _record_export(self, body: bytes, encoding: str, kind: str) -> tuple[int, bytes]:
         """Record an export; return the number of malformed spans, and the response.
 
         Raises _Refusal.
@@ -349,5 +349,5 @@ class TracesSource(BaseSource):
 
 
 def _missing(model: Model, signal: str) -> Missing:
-    fix = OBSERVE if signal in TAP_SIGNALS else ASK_TRITON
+    fix = OBSERVE if signal in TAP_SIGNALS else NEEDS_TRITON
     return Missing(signal, *model, "Triton's traces do not show it", fix)

@@ -118,7 +118,7 @@ def _finished(
 ) -> Iterator[Measurement]:
     """Yield requests by the engines' counts where Triton counts successes too early.
 
-    Failures come from Triton.  Without them all requests would look good, so there is no
+    Failures come from Triton.  Without them all requests would count as good, so there is no
     measurement then.
     """
     for info in models:

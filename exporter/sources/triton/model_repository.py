@@ -37,8 +37,8 @@ def index(document: object) -> list[RepositoryEntry]:
     found = []
     for entry in document if isinstance(document, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-            words = (entry.get(key) for key in ("version", "state", "reason"))
-            version, state, reason = (word if isinstance(word, str) else "" for word in words)
+            fields = (entry.get(key) for key in ("version", "state", "reason"))
+            version, state, reason = (text if isinstance(text, str) else "" for text in fields)
             found.append(RepositoryEntry(entry["name"], version, state or "not loaded", reason))
     return found
 
@@ -52,9 +52,9 @@ def config(document: object) -> ModelConfig | None:
     decoupled = isinstance(policy, dict) and policy.get("decoupled") is True
     if platform == "ensemble":
         return ModelConfig("ensemble", decoupled, tuple(_steps(document)))
-    for word in (backend, platform):
-        if isinstance(word, str) and word:
-            return ModelConfig(word, decoupled)
+    for name in (backend, platform):
+        if isinstance(name, str) and name:
+            return ModelConfig(name, decoupled)
     return None
 
 

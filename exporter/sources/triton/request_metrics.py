@@ -116,7 +116,7 @@ def frozen(metrics: ByModel, statistics: Mapping[Model, Tally]) -> bool:
     """Return whether the counters are frozen: requests succeeded that no counter shows.
 
     The statistics must be read before the metrics; otherwise a first request between the two would
-    look frozen.  Versions are summed because ensembles mix them.
+    appear frozen.  Versions are summed because ensembles mix them.
     """
     counted = _by_name(metrics.total(SUCCESS))
     elsewhere = [

@@ -9,10 +9,10 @@ from exporter.samples import Missing, ModelInfo
 from exporter.sources.model_kind import Kind, kind_of
 from exporter.sources.triton.trtllm_backend import GAUGES
 from exporter.sources.unavailable import (
-    ASK_THE_ENGINE,
     LORA,
     NEEDS_TAP,
     OBSERVE,
+    REQUEST_TIMING,
     TAP_SIGNALS,
     Unavailable,
 )
@@ -44,13 +44,13 @@ _STREAMS = {
     "itl": Unavailable("Triton has no metric of single tokens", OBSERVE_OR_TRACE, never=True),
     "tpot": Unavailable("Triton has no metric of single tokens", OBSERVE, never=True),
     "prefill": Unavailable(
-        "Triton does not know when the engine starts a request", ASK_THE_ENGINE, never=True
+        "Triton does not observe when the engine starts a request", REQUEST_TIMING, never=True
     ),
     "cached_input_tokens": Unavailable(
-        "Triton does not tell how much of a prompt the prefix cache had", OBSERVE, never=True
+        "Triton does not report how much of a prompt was in the prefix cache", OBSERVE, never=True
     ),
     "decode": Unavailable(
-        "no metric of Triton says when the last token was made", OBSERVE_OR_TRACE, never=True
+        "no metric of Triton has the time of the last token", OBSERVE_OR_TRACE, never=True
     ),
     "max_gap": Unavailable(
         "server metrics do not show single streams", OBSERVE_OR_TRACE, never=True
@@ -78,14 +78,14 @@ _COMMON = {
     "lora_adapters": LORA,
 }
 _EARLY = "Triton counts a request of this model when execute() returns, before its first token"
-# A compiled backend is not known to, and one that blocks in execute() does not.
+# Compiled backends may do so; a backend that blocks in execute() does not.
 _PERHAPS_EARLY = _EARLY.replace("counts", "may count")
 _NO_LENGTHS = Unavailable(
     "the model publishes no nv_llm_input_token_len and nv_llm_output_token_len",
     "use the tensorrtllm backend of release 25.02 or newer",
 )
 COUNTED = ("ttft", "e2e", "queue", "requests")
-"""Signals from what Triton counts, which the kind of model gives its meaning."""
+"""Signals from Triton's counters, whose meaning depends on the kind of model."""
 
 TOKENS = ("input_tokens", "output_tokens")
 
@@ -99,7 +99,7 @@ _IN_RECORDS = Unavailable(
 )
 _NO_ENGINE = "the model publishes no nv_trt_llm_* metrics"
 
-# A signal is looked up under the kind of model, which has an entry for every signal.
+# Every kind of model has an entry for every signal.
 UNAVAILABLE: Mapping[Kind, Mapping[str, Unavailable]] = {
     "tensorrtllm": {
         **_COMMON,
@@ -120,7 +120,7 @@ UNAVAILABLE: Mapping[Kind, Mapping[str, Unavailable]] = {
         "itl": Unavailable("the vLLM backend does not publish its metrics", CUSTOM_METRICS),
         "e2e": Unavailable(f"{_EARLY}, and vLLM's metrics are off", CUSTOM_METRICS),
         "requests": Unavailable(
-            f"{_EARLY}; failures alone would read as 100 % bad, so they are left out too",
+            f"{_EARLY}; failures alone would read as 100 % bad, so they are omitted too",
             f"{CUSTOM_METRICS}; or {OBSERVE}",
         ),
         "input_tokens": Unavailable(
@@ -149,7 +149,7 @@ UNAVAILABLE: Mapping[Kind, Mapping[str, Unavailable]] = {
             f"{TRACE}",
         ),
         "requests": Unavailable(
-            f"{_PERHAPS_EARLY}; failures alone would read as 100 % bad, so they are left out too",
+            f"{_PERHAPS_EARLY}; failures alone would read as 100 % bad, so they are omitted too",
             "call it through an ensemble, which Triton counts at the end of the stream, or publish "
             f"nv_llm_output_token_len from model.py; or {OBSERVE}",
         ),
@@ -192,7 +192,7 @@ UNAVAILABLE: Mapping[Kind, Mapping[str, Unavailable]] = {
         **dict.fromkeys(
             COUNTED,
             Unavailable(
-                "what Triton counts means something else for every backend, and this model's "
+                "the meaning of Triton's counters depends on the backend, and this model's "
                 "backend is not known",
                 "give the sidecar --triton URL, the address of Triton's HTTP API",
             ),
@@ -211,7 +211,7 @@ def missing(
     """Return the reason and fix for an unavailable signal of a model.
 
     ``steps`` are the reported models behind an ensemble.  ``unread`` is the reason if a part of the
-    server that could have had the signal was not read this time.
+    server that may have the signal could not be read this time.
     """
     entry = UNAVAILABLE[kind_of(info)][signal]
     if unread and not entry.never:

@@ -112,7 +112,7 @@ class RecordIntake:
                 "from its queue; let only one read them, and raise iter_stats_max_iterations",
             )
         if malformed:
-            return SourceError("malformed", f"{malformed} pieces of text are no iteration records")
+            return SourceError("malformed", f"{malformed} objects are no iteration records")
         return None
 
 

@@ -111,7 +111,7 @@ MEMORY = {
 MOVING = (*SEQUENCES, "sequences_waiting", *KV_GAUGES)
 ALL_GAUGES = (*MOVING, "sequences_max", "kv_block_tokens", *MEMORY)
 
-NO_ZEROS = "a wait of exactly 0 is not in it: this release leaves zeros out"
+NO_ZEROS = "excludes waits of exactly 0: this release omits them"
 ITERATIONS = "set enable_iter_perf_stats: true, so that GET /metrics has iteration statistics"
 CLEAR = "empty the folder PROMETHEUS_MULTIPROC_DIR before the server starts"
 
@@ -303,7 +303,7 @@ def _blocks(gauges: Gauges, idle: float | None, model: str) -> Iterator[Measurem
         return
     free = gauges.get("kv_cache_free_blocks", most - used)
     if not most:
-        reason = "the server reports a KV cache of 0 blocks: its cache manager does not tell them"
+        reason = "the server reports a KV cache of 0 blocks: its cache manager does not report them"
         yield from refuse(KV_GAUGES, (model, ""), reason, "none known with this cache manager")
         return
     if contradict(used, free, most):

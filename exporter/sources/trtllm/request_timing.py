@@ -57,7 +57,7 @@ CLOCK_DIGITS = 9
 """The clock counts nanoseconds."""
 
 PARTS = frozenset({"perf_metrics", "ctx_perf_metrics"})
-"""An item has one of them."""
+"""Keys of which an item has one."""
 
 HALF = "half of a disaggregated request"
 NO_TIMES = "without usable times"
@@ -65,10 +65,10 @@ NO_REQUEST = "not about a request"
 
 
 class RequestTimings:
-    """The timing of all requests of one model, gathered into histograms.
+    """Record the timing of all requests of one model in histograms.
 
     ``thresholds`` are SLO thresholds in seconds by signal: each becomes an exact bucket boundary.
-    ``refused`` counts items that by_signal nothing, by why.
+    ``refused`` counts unusable items by reason.
     """
 
     def __init__(self, model: str, thresholds: Mapping[str, Iterable[float]]) -> None:
@@ -133,7 +133,7 @@ def token_gaps(item: Mapping[str, object]) -> list[float]:
     """Return the gaps between the tokens of a request in seconds; empty for unusable times.
 
     The first token is that of the last chunk of the prefill.  The half of a disaggregated request
-    that decodes does not have it, so its first gap is left out.
+    that decodes does not have it, so its first gap is omitted.
     """
     if _is_half(item):
         return []
@@ -185,7 +185,7 @@ def _moment(times: Mapping[str, object], name: str) -> float | None:
 
 
 def _at(document: Mapping[str, object], *path: str) -> Mapping[str, object]:
-    """Return the object at ``path``, an empty one if there is none."""
+    """Return the object at ``path``, or an empty one."""
     for key in path:
         value = document.get(key)
         document = value if isinstance(value, dict) else {}

@@ -64,7 +64,7 @@ _PER_REQUEST = ("prefill", "decode")
 _COUNTED = ("kv_reused_blocks", "kv_missed_blocks", "draft_tokens", "accepted_draft_tokens")
 _ITERATION = (*prometheus_metrics.ALL_GAUGES, *_COUNTED)
 _NOTHING_COUNTED = Unavailable(
-    "the server publishes no such counter: it is off, or there was nothing to count yet", ITERATIONS
+    "the server publishes no such counter: it is off, or nothing was counted yet", ITERATIONS
 )
 _NO_SINGLE_TOKENS = Unavailable(
     "trtllm-serve has no metric of single tokens, and no timing of requests with their steps came",
@@ -147,7 +147,7 @@ class TrtllmServeSource(HttpSource):
             parts["series"] = duplicates(metrics)
             labelled = prometheus_metrics.metrics_model(families, self._model)
         finished = prometheus_metrics.finished(metrics, labelled) if labelled else None
-        # After the count: what is cache of requests beyond it is not missing, only newer.
+        # Read after the count: records beyond it are newer, not missing.
         await attempt(parts, "requests", self._read_timing(self._feed))
         self._feed.settle(finished, now, failed=parts["requests"] is not None)
         self._report_lost(parts)
@@ -218,7 +218,7 @@ class TrtllmServeSource(HttpSource):
         splitter = JsonSplitter()
         try:
             status = await self.drain(
-                TIMING, lambda piece: feed.take(splitter.feed(piece)), (200, 404)
+                TIMING, lambda chunk: feed.take(splitter.feed(chunk)), (200, 404)
             )
             self._has_timing = status == 200
         finally:

@@ -31,7 +31,7 @@ UNAVAILABLE: Mapping[str, Unavailable] = {
         OBSERVE,
     ),
     "sequences_decoding": Unavailable(
-        "vLLM does not tell prefilling sequences from decoding ones", OBSERVE
+        "vLLM does not distinguish prefilling from decoding sequences", OBSERVE
     ),
     "sequences_paused": Unavailable(
         "vLLM's preempted sequences wait with all others", "see preemptions, which it counts"

@@ -39,7 +39,7 @@ class Continuity:
     def follow(self, iteration: int, *, was_idle: bool) -> int | None:
         """Add the next number; return its distance from the last, None after a restart.
 
-        ``was_idle`` says that the engine ran empty just before.
+        ``was_idle``: the engine was idle just before it.
         """
         last, self.last = self.last, iteration
         if last is None:

@@ -81,10 +81,10 @@ class HostPool:
 class EngineState:
     """The state of one engine; counts run since its creation.
 
-    ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` and ``refused`` count
-    rows that were there before and rows of more ranks or micro-batches than any engine has;
-    ``starts`` how often it started anew.  ``untimed`` says that a PyTorch engine's records have no
-    timestamps, ``burst`` how many tokens a decoding sequence got in the last iteration.
+    ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` counts
+    duplicate rows, ``refused`` rows beyond the limits of ranks and micro-batches, and ``starts``
+    the restarts of the engine.  ``untimed``: the records of a PyTorch engine have no timestamps.
+    ``burst`` is the number of tokens per decoding sequence in the last iteration.
     """
 
     def __init__(self, thresholds: Mapping[str, Iterable[float]] | None = None) -> None:
@@ -140,7 +140,7 @@ class EngineState:
         self._add_to(lane, record, own_numbers=key == min(self.lanes) or record.rank is not None)
 
     def _add_to(self, lane: Lane, record: Record, *, own_numbers: bool) -> None:
-        """Go on with a lane; ``own_numbers`` says that the row's own numbers are not a copy."""
+        """Add a record to a lane; ``own_numbers``: the record does not copy those of rank 0."""
         self.records += 1
         alone = len(self.lanes) == 1
         was_idle = self.dialect == "pytorch" and lane.gaps.was_idle(record, alone=alone)
@@ -209,7 +209,7 @@ class EngineState:
         """Add a record's queue time: C++ reports milliseconds, PyTorch seconds since its start.
 
         ``complete`` is false if records are missing before this one.  Their requests and their
-        queue time are then both remaining out.
+        queue time are then both omitted.
         """
         value, new = record.queue_latency, record.new
         if value is None or new is None or self.dialect is None:
@@ -257,8 +257,9 @@ def _remaining(
 ) -> float | None:
     """Return the number of active sequences after the iteration.
 
-    The C++ executor counts what is active after completions, PyTorch at the top of its loop: what
-    the batch completes is to be taken off, and what the batch before did if that was still out.
+    The C++ executor counts active sequences after completions.  PyTorch counts them at the top of
+    its loop: subtract the completions of the batch, and those of the previous one if its results
+    were still outstanding.
     """
     if record.active is None:
         return None

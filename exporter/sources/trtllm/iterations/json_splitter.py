@@ -17,7 +17,7 @@ MAX_OBJECT = 1024 * 1024
 _START = re.compile(r"[{]")
 _NEXT = re.compile(r"\}\s*,?\s*(?=\{)|\n(?=\{)")
 _NOISE = frozenset("[],\ufeff \t\r\n")
-# A number or a word may go on in what has not arrived yet.
+# A number or a literal may continue in the next chunk.
 _UNDECIDED = 16
 
 

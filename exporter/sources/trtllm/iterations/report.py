@@ -39,8 +39,8 @@ PER_REQUEST = (
 )
 ALL_RANKS = "start trtllm-serve with TLLM_METRICS_ALL_RANKS=1 (1.3 or newer)"
 
-_NO_REQUESTS = Unavailable("iteration records know no single request", PER_REQUEST)
-_NO_STREAMS = Unavailable("iteration records know no stream and no client", OBSERVE)
+_NO_REQUESTS = Unavailable("iteration records do not show single requests", PER_REQUEST)
+_NO_STREAMS = Unavailable("iteration records do not show streams and their clients", OBSERVE)
 _NEVER = {
     **dict.fromkeys(
         ("ttft", "tpot", "e2e", "prefill", "decode", "cached_input_tokens"), _NO_REQUESTS
@@ -61,8 +61,8 @@ def report(
 ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
     """Return measurements, and a reason for every signal of the catalogue without one.
 
-    ``age`` is the time in seconds since the last record; gauges of an engine that has sequences
-    remaining and was not heard of for ``frozen_after`` seconds are refused.
+    ``age`` is the time in seconds since the last record; gauges of an engine with remaining
+    sequences and no record for ``frozen_after`` seconds are refused.
     """
 
     def why(model: Model, signal: str) -> Missing:
@@ -235,8 +235,8 @@ def _totals(engine: EngineState, rank: str) -> Iterator[Measurement | Missing]:
 def _host_pool(engine: EngineState, caches: list[KvCache], most: float) -> tuple[float, str]:
     """Return the host's blocks to take off, and the method that this makes.
 
-    Their number is known from the pools, or from what stays used when the engine is idle.  Before
-    that, whether there are any is unknown.
+    Their number comes from the pools, or from the blocks that stay used while the engine is idle.
+    Before that it is unknown.
     """
     pools = [
         pool for lane in _reporting_lanes(engine) if lane.pooled for pool in lane.pooled.kv_pools
@@ -301,8 +301,8 @@ def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
         yield from refuse(
             (*COUNTED, *DRAFTS),
             NAMELESS,
-            f"only every {engine.interval}th iteration is recorded, and what the others did is not "
-            "known",
+            f"only every {engine.interval}th iteration is recorded, and the counts of the others "
+            "are unknown",
             "set iter_perf_stats_interval: 1, and see that nothing else reads GET /metrics",
         )
         return

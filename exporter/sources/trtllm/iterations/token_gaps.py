@@ -5,14 +5,14 @@ in one chunk).  So in a record with ``numGenRequests`` = g, g gaps end with its 
 duration depends on the executor.
 
 * C++: ``iterLatencyMS`` is the latency of the batch *before* the record's own (executorImpl.cpp,
-  executionLoop), and 0 where there was none.  The gap of batch n stands in record n + 1.  With
+  executionLoop), and 0 where there was none.  The gap of batch n is in record n + 1.  With
   pipeline parallelism a sequence advances once in as many iterations as there are micro-batches:
   its gap lies between the timestamps of its micro-batch.
 * PyTorch: a record is stamped once its loop has fetched requests, and ``iterLatencyMS`` runs from
   the top of that loop until the results are processed, which under the overlap scheduler is a loop
   later (py_executor.py).  Either way timestamp + latency is when the tokens of the batch came out,
-  and the difference between two of these is the gap.  In the first record after a rest the latency
-  holds the wait for requests too, so it says nothing.
+  and the difference between two of these is the gap.  In the first record after an idle time
+  the latency includes the wait for requests, so it is not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from exporter.sources.trtllm.iterations.records import Dialect, Record
 
 SLACK = 0.05
-"""Seconds that an executor's work between two loops may take; more is a rest, or a set clock."""
+"""Seconds of an executor's work between two loops; more is idle time, or the clock was set."""
 
 
 class IterationGap(NamedTuple):
@@ -49,8 +49,8 @@ class TokenGaps:
     ) -> Iterator[IterationGap]:
         """Yield the gaps that the record completes.
 
-        ``unbroken`` says that no iteration is missing before it, ``was_idle`` that the engine had
-        nothing to do just before.
+        ``unbroken``: no iteration is missing before it.  ``was_idle``: the engine was idle just
+        before it.
         """
         if not unbroken:
             self._out.clear()
@@ -111,14 +111,14 @@ class TokenGaps:
             return None
         self._ended = now = record.timestamp + record.latency
         if was_idle:
-            # Nothing goes on from before; or the clock was set, and then ends cannot be compared.
+            # No sequence continues; or the clock was set, and ends are not comparable.
             self._out.clear()
             return None
         self._out[record.micro_batch] = now
         return None if out is None else IterationGap(now - out, record.generating or 0.0)
 
     def _untimed(self, record: Record, before: Record | None) -> IterationGap | None:
-        """Use what is left without timestamps: a loop's time stands in the next loop's record."""
+        """Return the gap without timestamps: a loop's duration is in the next loop's record."""
         if self._pipelined:
             return None
         if record.host_step is not None:
