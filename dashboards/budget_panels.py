@@ -151,8 +151,8 @@ def objectives_table(
             ),
             Column("Firing since", recorded.firing_since, panels.AGO),
         ],
+        hidden={"service", "slo"} - {*recorded.labels},
         sort="Budget left",
-        empty="no SLO rules are evaluated",
     )
 
 

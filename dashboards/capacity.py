@@ -40,7 +40,8 @@ _LEFT = levels((None, panels.RED), ("0.1", panels.ORANGE), ("0.25", panels.GREEN
 
 def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
     """Yield the rows of a service."""
-    yield PanelRow("Headroom", list(_headroom(scope)), height=4)
+    tiles = [*_headroom(scope), _exhaustion(scope)]
+    yield PanelRow("Headroom", tiles, height=4, widths=(5, 5, 5, 4, 5))
     yield PanelRow("", [_limits(plan, scope), _causes(plan)], height=7)
     yield PanelRow("Trend", list(_trend(plan, scope)))
     yield PanelRow("Tokens by tenant", list(_tenants(scope)))
@@ -71,7 +72,7 @@ def _headroom(scope: Scope) -> Iterator[core.Panel]:
         "Token headroom (estimate)",
         "Free share of the highest output rate of the last day. It is a lower bound: the engine "
         "may never have been saturated.",
-        [PanelQuery(number(1) - output / peak)],
+        [PanelQuery(call("clamp_min", number(1) - output / peak, number(0)))],
         unit=panels.RATIO,
     )
     yield panels.tiles(
@@ -80,6 +81,21 @@ def _headroom(scope: Scope) -> Iterator[core.Panel]:
         [PanelQuery(scopes.total(scope, "sequences_waiting"))],
         unit=panels.COUNT,
         steps=levels((None, panels.GREEN), (1, panels.ORANGE)),
+    )
+
+
+def _exhaustion(scope: Scope) -> core.Panel:
+    used = scope.gauge("kv_utilization")
+    slope = call("deriv", Vector(used.metric, used.matchers, _TREND))
+    rising = aggregate("max", slope.compare(">", number(0)))
+    return panels.tiles(
+        "KV cache exhausted in",
+        f"Time until the fullest instance reaches 100% at the trend of the last {_TREND}. Below a "
+        "day: add instances now.",
+        [PanelQuery((number(1) - aggregate("max", used)) / rising)],
+        unit=panels.SECONDS,
+        steps=levels((None, panels.RED), (_HORIZON_SECONDS, panels.ORANGE), (86_400, panels.GREEN)),
+        empty="no upward trend",
     )
 
 
@@ -130,27 +146,18 @@ def _trend(plan: Plan, scope: Scope) -> Iterator[core.Panel]:
     ahead = call(
         "predict_linear", Vector(used.metric, used.matchers, _TREND), number(_HORIZON_SECONDS)
     )
+    bounded = call("clamp", aggregate("max", ahead), number(0), number(1))
     yield panels.time_series(
         f"KV-cache utilization, now and in {_HORIZON}",
         f"The fullest instance, and its linear trend of the last {_TREND} continued for "
-        f"{_HORIZON}. A trend above 100% exhausts the cache in that time.",
+        f"{_HORIZON}. At 100% the cache is exhausted in that time.",
         [
             PanelQuery(aggregate("max", used), "now"),
-            PanelQuery(aggregate("max", ahead), f"in {_HORIZON}"),
+            PanelQuery(bounded, f"in {_HORIZON}"),
         ],
         unit=panels.RATIO,
         lines=headroom_limits(plan, "kv_headroom"),
-    )
-    since = call("deriv", Vector(used.metric, used.matchers, _TREND))
-    rising = aggregate("max", since.compare(">", number(0)))
-    yield panels.tiles(
-        "KV cache exhausted in",
-        f"Time until the fullest instance reaches 100% at the trend of the last {_TREND}; a fall "
-        "is no trend to exhaustion.",
-        [PanelQuery((number(1) - aggregate("max", used)) / rising)],
-        unit=panels.SECONDS,
-        steps=levels((None, panels.RED), (_HORIZON_SECONDS, panels.ORANGE), (86_400, panels.GREEN)),
-        empty="no upward trend",
+        top=1,
     )
     output = scopes.rate(scope, "output_tokens", INSTANCE)
     yield panels.time_series(
@@ -182,4 +189,5 @@ def _tenants(scope: Scope) -> Iterator[core.Panel]:
             [PanelQuery(scopes.tenant_rate(scope, key, TENANT), "{{tenant}}")],
             unit=panels.PER_SECOND,
             stacked=True,
+            empty="no tenants: they are counted with --tap-tenant-header",
         )

@@ -21,7 +21,7 @@ from dashboards import (
 )
 from dashboards.dashboard_json import content, text
 from dashboards.grafana import PanelRow
-from dashboards.not_measured import not_measured_row, signals_of
+from dashboards.not_measured import not_measured_row
 from dashboards.panels import Json
 from promql.expr import Expr, Matcher, aggregate, equal, vector
 from slos import names
@@ -132,7 +132,8 @@ def _overview(version: str) -> core.Dashboard:
         ],
         annotations=[_alerts(overview.SERVICES), _version_changes(scope)],
         links=[
-            grafana.dashboards_link(each.title, (TAG, kind)) for kind, each in _DASHBOARDS.items()
+            grafana.dashboards_link("Error budgets", (TAG, names.ERROR_BUDGET)),
+            grafana.dashboards_link("All dashboards", (TAG,)),
         ],
         rows=[*rows, not_measured_row(rows, scope)],
     )
@@ -167,7 +168,7 @@ def _of_service(plan: Plan, kind: str, source: str, version: str) -> core.Dashbo
             grafana.dashboards_link(service.service, (TAG, service.service)),
             *_runbooks(service),
         ],
-        rows=[*rows, *([not_measured_row(rows, scope)] if signals_of(rows) else ())],
+        rows=[*rows, *([not_measured_row(rows, scope)] if _reads_signals(plan) else ())],
     )
 
 

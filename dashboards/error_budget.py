@@ -35,7 +35,7 @@ def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
     recorded = RecordedSeries(equal({"service": plan.service.service}), {"slo": "Objective"})
     height = 3 + min(len(plan.objectives), 9)
     yield PanelRow("All objectives", [objectives_table(recorded)], height=height)
-    yield PanelRow("", [_burn_down(plan, recorded), incidents(recorded, "slo")], height=8)
+    yield PanelRow("", [_burn_down(plan, recorded), incidents(recorded, "slo")])
     yield PanelRow("", [*_bad_events(plan, recorded, scope), budget_tiles(recorded)[1]], height=7)
     if _many(plan):
         yield selected_row(plan)

@@ -16,22 +16,26 @@ _LABELS = {"signal": "Signal", "reason": "Why", "model": "Model"}
 
 
 def not_measured_row(rows: Iterable[PanelRow], scope: Scope) -> PanelRow:
-    """List the signals in ``rows`` that are unavailable, with the reason that the sidecar gives."""
+    """List the signals in ``rows`` that are unavailable, with the reason that the sidecar gives.
+
+    Rows without signals are about the sidecar itself: every unavailable signal is listed.
+    """
     signals = signals_of(rows)
-    series = scope.series("tokenslo_signal_unavailable_info", one_of("signal", signals))
+    of = (one_of("signal", signals),) if signals else ()
+    series = scope.series("tokenslo_signal_unavailable_info", *of)
     return PanelRow(
-        panels.NOT_MEASURED,
+        "Unavailable signals",
         [
             panels.label_table(
                 panels.NOT_MEASURED,
-                "Signals of this dashboard that the sidecar cannot measure, and why. Its status "
-                "page names the fix.",
+                "Signals that the sidecar cannot measure, and why. Its status page names the fix.",
                 PanelQuery(aggregate("max", series, _LABELS)),
                 _LABELS,
+                widths={"Signal": 220, "Model": 220},
                 empty="every signal of this dashboard is measured",
             )
         ],
-        height=6,
+        height=6 if signals else 10,
     )
 
 

@@ -69,9 +69,8 @@ def _burn(planned: PlannedObjective, plan: Plan) -> core.Panel:
     objective, service = planned.objective, plan.service.service
     needed: dict[str, list[str]] = {window: [] for window in planned.windows}
     for pair in planned.alerting_pairs:
-        text = f"{pair.tier} above {decimal_text(pair.burn_rate)} with {{}}"
-        needed[pair.long].append(text.format(pair.short))
-        needed[pair.short].append(text.format(pair.long))
+        for window in (pair.long, pair.short):
+            needed[window].append(decimal_text(pair.burn_rate))
     links = [(f"Runbook: {a.name}", a.runbook_url) for a in planned.alerts if a.runbook_url]
     by = objective.group_by
     of = f"the budget of the {' and '.join(by)} that burns the fastest" if by else "the budget"
@@ -82,11 +81,11 @@ def _burn(planned: PlannedObjective, plan: Plan) -> core.Panel:
 
     return panels.time_series(
         "Burn rate by window",
-        f"How many times faster than allowed {of} burns. An alert fires when both windows of a "
-        "pair exceed its line: red pages, orange opens a ticket.",
+        f"How many times faster than allowed {of} burns; the legend has the alert thresholds. "
+        "Both windows of a threshold above it fire: red pages, orange opens a ticket.",
         [
-            PanelQuery(burning(window), f"{window}: {'; '.join(texts)}" if texts else window)
-            for window, texts in needed.items()
+            PanelQuery(burning(window), f"{window} ({', '.join(rates)})" if rates else window)
+            for window, rates in needed.items()
         ],
         unit=panels.NUMBER,
         lines=_burn_lines(planned.alerting_pairs),

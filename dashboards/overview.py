@@ -21,7 +21,6 @@ SERVICES = (Matcher("service", "=~", "$service"),)
 _HIGH = Decimal("0.95")
 _BY_MODEL = "{{model}}"
 _FULL = levels(("0.9", panels.RED))
-_ZERO_IS_GOOD = levels((None, panels.GREEN), (1, panels.RED))
 
 
 def service_variable() -> core.Template:
@@ -33,13 +32,9 @@ def rows(scope: Scope) -> Iterator[PanelRow]:
     """Yield the rows for all services."""
     recorded = RecordedSeries(SERVICES, {"service": "Service", "slo": "Objective"})
     yield PanelRow("Objectives of all services", list(_counts(recorded, scope)), height=3)
-    yield PanelRow("", budget_tiles(recorded), height=6)
-    yield PanelRow(
-        "",
-        [objectives_table(recorded, (_BUDGET_LINK,)), incidents(recorded, "service")],
-        height=9,
-        widths=(15, 9),
-    )
+    yield PanelRow("", budget_tiles(recorded), height=5)
+    yield PanelRow("", [objectives_table(recorded, (_BUDGET_LINK,))], height=8)
+    yield PanelRow("", [incidents(recorded, "service")], height=5)
     yield from _token_signals(scope)
 
 
@@ -55,13 +50,13 @@ def _counts(recorded: RecordedSeries, scope: Scope) -> Iterator[core.Panel]:
     def count(matching: Expr) -> PanelQuery:
         return PanelQuery(aggregate("count", matching).or_(every))
 
-    def tile(title: str, description: str, query: PanelQuery) -> core.Panel:
+    def tile(title: str, description: str, query: PanelQuery, color: str) -> core.Panel:
         return panels.tiles(
             title,
             description,
             [query],
             unit=panels.COUNT,
-            steps=_ZERO_IS_GOOD,
+            steps=levels((None, panels.GREEN), (1, color)),
             empty="no SLO rules are evaluated",
             background=True,
         )
@@ -70,16 +65,19 @@ def _counts(recorded: RecordedSeries, scope: Scope) -> Iterator[core.Panel]:
         "Alerts firing",
         "Firing alerts of objectives; the table below names the objectives and since when.",
         count(recorded.alerts()),
+        panels.RED,
     )
     yield tile(
         "Objectives burning",
         "Objectives whose budget burns faster than allowed in the last hour.",
         count(recorded.burn_rate.compare(">", number(1))),
+        panels.ORANGE,
     )
     yield tile(
         "Budgets spent",
         "Objectives that are missed over their period; the budget policy applies to them.",
         count(recorded.budget_left.compare("<=", number(0))),
+        panels.RED,
     )
     sources = scope.series("tokenslo_source_up")
     yield panels.tiles(
@@ -94,7 +92,7 @@ def _counts(recorded: RecordedSeries, scope: Scope) -> Iterator[core.Panel]:
             )
         ],
         unit=panels.COUNT,
-        steps=_ZERO_IS_GOOD,
+        steps=levels((None, panels.GREEN), (1, panels.RED)),
         empty="no sidecar is scraped",
         background=True,
     )

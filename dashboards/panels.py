@@ -86,10 +86,12 @@ def time_series(
     bottom: int | None = 0,
     links: Iterable[tuple[str, str]] = (),
     period: str | None = None,
+    empty: str = "",
 ) -> core.Panel:
     """Draw series over time, with a dashed line at each of ``lines``.
 
-    ``period`` replaces the time range of the dashboard, ending now.
+    ``period`` replaces the time range of the dashboard, ending now; ``empty`` is the text without
+    data.
     """
     steps = tuple(lines)
     every = tuple(queries)
@@ -102,7 +104,7 @@ def time_series(
         valueMin=bottom,
         valueMax=top,
         lineWidth=2,
-        fillOpacity=40 if stacked else 5,
+        fillOpacity=40 if stacked else 0,
         stacking={"group": "A", "mode": "normal" if stacked else "none"},
         showPoints="never",
         tooltipMode="multi",
@@ -112,7 +114,7 @@ def time_series(
         links=_links(links),
         timeFrom=period,
         extraJson={
-            "fieldConfig": {"defaults": {"noValue": _no_value(every)}},
+            "fieldConfig": {"defaults": {"noValue": empty or _no_value(every)}},
             "options": {"legend": {"showLegend": True}},
         },
     )
@@ -169,7 +171,7 @@ def tiles(
             "options": {
                 "percentChangeColorMode": "standard",
                 "showPercentChange": False,
-                "wideLayout": True,
+                "wideLayout": False,
             }
         },
     )
@@ -214,32 +216,27 @@ def table(
     labels: Mapping[str, str],
     columns: Sequence[Column],
     *,
+    hidden: Iterable[str] = (),
     sort: str = "",
-    descending: bool = False,
-    empty: str = "",
 ) -> core.Panel:
     """Show one row per combination of ``labels`` (with their titles), and the columns' values.
 
-    ``sort`` is the title of the column to sort by.
+    There are at least two columns: Grafana names the values of a single query otherwise.
+    ``hidden`` labels have no column; ``sort`` is the title of the column to sort by.
     """
     queries = [PanelQuery(column.query) for column in columns]
-    # Grafana names the values of a single query without its letter.
-    many = len(columns) > 1
-    values = {
-        f"Value #{_letter(i)}" if many else "Value": each.title for i, each in enumerate(columns)
-    }
+    values = {f"Value #{_letter(i)}": each.title for i, each in enumerate(columns)}
     return _table(
         title,
         description,
         queries,
         transformations=[
             {"id": "merge", "options": {}},
-            _organize({**labels, **values}, hide=("Time",)),
+            _organize({**labels, **values}, hide=("Time", *hidden)),
         ],
         overrides=[_column_override(column) for column in columns],
         sort=sort,
-        descending=descending,
-        empty=empty or _no_value(queries),
+        empty="-",  # in every cell without a value
     )
 
 
@@ -250,18 +247,25 @@ def label_table(
     labels: Mapping[str, str],
     *,
     colors: Mapping[str, str] | None = None,
+    widths: Mapping[str, int] | None = None,
     empty: str = "No data",
 ) -> core.Panel:
     """Show the labels of an info series: ``labels`` maps each to its title, in order.
 
-    ``colors`` maps values to colors, in every column.
+    ``colors`` maps values to colors, in every column; ``widths`` (pixels) are by title.
     """
     return _table(
         title,
         description,
         [query],
-        transformations=[_organize(labels, hide=("Time", "Value"))],
-        overrides=[],
+        transformations=[_organize(labels, hide=("Time", "Value", "Value #A"))],
+        overrides=[
+            {
+                "matcher": {"id": "byName", "options": title},
+                "properties": [{"id": "custom.width", "value": width}],
+            }
+            for title, width in (widths or {}).items()
+        ],
         sort=next(iter(labels.values())),
         mappings=[
             {
@@ -285,10 +289,8 @@ def _table(
     overrides: Json,
     sort: str,
     empty: str,
-    descending: bool = False,
     mappings: Json = (),
 ) -> core.Panel:
-    by = [core.TableSortByField(displayName=sort, desc=descending)] if sort else []
     return core.Table(
         title=title,
         description=description,
@@ -297,7 +299,7 @@ def _table(
         transformations=transformations,
         overrides=overrides,
         unit=NUMBER,
-        sortBy=by,
+        sortBy=[core.TableSortByField(displayName=sort)] if sort else [],
         thresholds=_steps(levels((None, NEUTRAL))),
         extraJson={
             "fieldConfig": {

@@ -27,7 +27,11 @@ def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
     """Yield the rows of a service."""
     compared = [each for each in plan.objectives if _by_version(each)][:MOST_OBJECTIVES]
     if compared:
-        yield PanelRow("Version beside version", [_comparison(compared, plan, scope)], height=9)
+        yield PanelRow(
+            "Version beside version",
+            [_comparison(compared, plan, scope)],
+            height=min(4 + len(compared), 12),
+        )
     yield PanelRow("Traffic", list(_traffic(scope)), height=7)
     for each in compared:
         yield PanelRow(objective_title(each), list(_sli(each, plan, scope)), widths=(14, 10))

@@ -13,7 +13,7 @@ from promql.expr import Expr, aggregate, call, on, vector
 from slos.plan import Plan
 from slos.queries import INSTANCE, Scope
 
-_SOURCE = f"{{{{source}}}} {scopes.BY_INSTANCE}"
+_SIDECAR, _TAP = f"sidecar {scopes.BY_INSTANCE}", f"tap {scopes.BY_INSTANCE}"
 _LOSSES = {
     "tokenslo_tap_dropped_packets_total": "dropped packets",
     "tokenslo_tap_lossy_streams_total": "lossy streams",
@@ -26,26 +26,25 @@ _LOSSES = {
 def rows(_: Plan, scope: Scope) -> Iterator[PanelRow]:
     """Yield the rows of a service."""
     yield PanelRow("Sources", list(_sources(scope)))
-    yield PanelRow("Signals and losses", list(_quality(scope)), height=10, widths=(10, 7, 7))
+    yield PanelRow("Signals and losses", list(_quality(scope)), height=10, widths=(12, 6, 6))
     yield PanelRow("Resources", list(_resources(scope)))
 
 
-def _per_source(op: str, scope: Scope, metric: str) -> Expr:
-    return aggregate(op, scope.series(metric), ("source", INSTANCE))
-
-
 def _sources(scope: Scope) -> Iterator[core.Panel]:
+    up = aggregate("min", scope.series("tokenslo_source_up"), ("source",))
     yield panels.states(
         "Sources up",
-        "Whether the last scrape of each source succeeded. The signals of a source that is down "
-        "are withdrawn, not frozen.",
-        [PanelQuery(_per_source("min", scope, "tokenslo_source_up"), _SOURCE)],
+        "Whether the last scrape of each source succeeded on all selected instances. The signals "
+        "of a source that is down are withdrawn, not frozen.",
+        [PanelQuery(up, "{{source}}")],
         {"1": ("up", panels.GREEN), "0": ("down", panels.RED)},
     )
+    age = scopes.each("max", scope.series("tokenslo_source_age_seconds"))
     yield panels.time_series(
-        "Age of the last successful scrape",
-        "Should stay near the scrape interval of the sidecar.",
-        [PanelQuery(_per_source("max", scope, "tokenslo_source_age_seconds"), _SOURCE)],
+        "Age of the oldest scrape",
+        "Time since the last successful scrape, of the oldest source of each instance. Should stay "
+        "near the sidecar's scrape interval.",
+        [PanelQuery(age, scopes.BY_INSTANCE)],
         unit=panels.SECONDS,
     )
     errors = scope.rate("tokenslo_source_errors_total", by=("source", "kind"))
@@ -54,6 +53,7 @@ def _sources(scope: Scope) -> Iterator[core.Panel]:
         "Failed scrapes by source and kind of failure; the sidecar's log has the error.",
         [PanelQuery(errors, "{{source}} {{kind}}")],
         unit=panels.PER_SECOND,
+        empty="no failed scrapes",
     )
 
 
@@ -86,38 +86,42 @@ def _quality(scope: Scope) -> Iterator[core.Panel]:
         "Tap losses",
         "What taps could not measure, by reason. Above zero: streams are missing in the "
         "histograms.",
-        [
-            PanelQuery(scope.rate(metric, by=("tap",)), f"{text} {{{{tap}}}}")
-            for metric, text in _LOSSES.items()
-        ],
+        [PanelQuery(scope.rate(metric), text) for metric, text in _LOSSES.items()],
         unit=panels.PER_SECOND,
     )
 
 
 def _resources(scope: Scope) -> Iterator[core.Panel]:
     cpu = call("rate", _process(scope, "process_cpu_seconds_total", scope.window))
+    tap_cpu = scope.rate("tokenslo_tap_process_cpu_seconds_total", by=(INSTANCE,))
     yield panels.time_series(
-        "CPU by instance",
-        "CPU cores that the sidecar uses. Growth at constant traffic is a bug to report.",
-        [PanelQuery(_ours(cpu, scope), scopes.BY_INSTANCE)],
+        "CPU by process",
+        "CPU cores that the sidecar and its tap process use. Growth at constant traffic is a bug "
+        "to report.",
+        [PanelQuery(_ours(cpu, scope), _SIDECAR), PanelQuery(tap_cpu, _TAP)],
         unit=panels.COUNT,
     )
+    memory = "resident_memory_bytes"
     yield panels.time_series(
-        "Memory by instance",
-        "Resident memory of the sidecar. Steady growth at constant traffic is a leak.",
+        "Memory by process",
+        "Resident memory of the sidecar and its tap process. Steady growth at constant traffic is "
+        "a leak.",
         [
-            PanelQuery(
-                _ours(_process(scope, "process_resident_memory_bytes"), scope), scopes.BY_INSTANCE
-            )
+            PanelQuery(_ours(_process(scope, f"process_{memory}"), scope), _SIDECAR),
+            PanelQuery(scopes.each("max", scope.series(f"tokenslo_tap_process_{memory}")), _TAP),
         ],
         unit=panels.BYTES,
+    )
+    opened, most = (
+        scopes.each("max", scope.series(f"tokenslo_tap_process_{name}_fds"))
+        for name in ("open", "max")
     )
     descriptors = _process(scope, "process_open_fds") / _process(scope, "process_max_fds")
     yield panels.time_series(
         "File descriptors in use",
-        "Open file descriptors of the sidecar, of its limit. At 100% a proxy tap refuses "
-        "connections: raise the limit.",
-        [PanelQuery(_ours(descriptors, scope), scopes.BY_INSTANCE)],
+        "Open file descriptors, of the limit. Near 100% a proxy tap refuses connections: raise the "
+        "limit.",
+        [PanelQuery(_ours(descriptors, scope), _SIDECAR), PanelQuery(opened / most, _TAP)],
         unit=panels.RATIO,
         top=1,
     )

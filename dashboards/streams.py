@@ -10,7 +10,7 @@ from grafanalib import core
 from dashboards import panels, scopes
 from dashboards.grafana import PanelRow
 from dashboards.panels import PanelQuery
-from promql.expr import Expr, call, decimal_text, number
+from promql.expr import Expr, Matcher, call, decimal_text, number
 from slos.durations import format_duration
 from slos.events import boundary_matcher
 from slos.plan import Plan
@@ -29,11 +29,20 @@ def rows(_: Plan, scope: Scope) -> Iterator[PanelRow]:
 
 
 def _outcomes(scope: Scope) -> Iterator[core.Panel]:
+    streams = SIGNALS["streams"].metric
+    middle = Matcher("phase", "=", "mid_stream")
     yield panels.time_series(
-        "Streams by outcome and phase",
-        "Ended streams; a failure mid_stream is a response that broke off. Compare with Failures "
-        "by reason.",
-        [PanelQuery(scopes.rate(scope, "streams", "outcome", "phase"), "{{outcome}} {{phase}}")],
+        "Streams by outcome",
+        "Ended streams. A fall of ok without a rise of another outcome is missing traffic.",
+        [PanelQuery(scope.rate(streams, by=("outcome",)), "{{outcome}}")],
+        unit=panels.REQUESTS_PER_SECOND,
+        stacked=True,
+    )
+    yield panels.time_series(
+        "Partial responses",
+        "Streams that ended after their first token and before their last one, by outcome. Users "
+        "have seen a part of the answer.",
+        [PanelQuery(scope.rate(streams, middle, by=("outcome",)), "{{outcome}}")],
         unit=panels.REQUESTS_PER_SECOND,
         stacked=True,
     )

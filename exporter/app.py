@@ -25,6 +25,7 @@ from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.time_slices import SliceEvaluator
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
+from exporter.process_metrics import tap_families
 from exporter.render_gate import RENDER_GATE
 from exporter.samples import Snapshot, SourceError
 from exporter.settings import Settings
@@ -130,7 +131,13 @@ async def watch(
 
     def metrics_families(view: View) -> tuple[MetricFamily, ...]:
         wanted = chain.from_iterable(config.gateway_metrics)
-        return (*own(view), *gateway_families(view, wanted), *process_families())
+        processes = (tap_families(source.pid) for source in taps if source.pid is not None)
+        return (
+            *own(view),
+            *gateway_families(view, wanted),
+            *process_families(),
+            *chain.from_iterable(processes),
+        )
 
     def status(view: View) -> Status:
         return Status(

@@ -25,7 +25,7 @@ observes. A reload of a model or a change of method never counts anything twice.
 _PROCESS = """\
 The sidecar also serves `process_start_time_seconds`, `process_cpu_seconds_total`,
 `process_resident_memory_bytes`, `process_open_fds` and the other `process_*` metrics of its own
-process. They do not include the tap process.
+process; `tokenslo_tap_process_*` are those of the tap process.
 """
 _ZEROS = """\
 ### Series at zero

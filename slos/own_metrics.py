@@ -127,6 +127,18 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "Restarts of the tap process after an unexpected end.",
         (),
     ),
+    "tokenslo_tap_process_cpu_seconds": ("counter", "CPU time of the tap process.", ()),
+    "tokenslo_tap_process_resident_memory_bytes": (
+        "gauge",
+        "Resident memory of the tap process.",
+        (),
+    ),
+    "tokenslo_tap_process_open_fds": ("gauge", "Open file descriptors of the tap process.", ()),
+    "tokenslo_tap_process_max_fds": (
+        "gauge",
+        "Maximum number of open file descriptors of the tap process.",
+        (),
+    ),
     "tokenslo_task_restarts": (
         "counter",
         "Restarts of failed background tasks; each one is a bug to report.",

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.families import MetricFamily
+from exporter.process_metrics import tap_families
 from exporter.protocol.events import Stream
 from exporter.recording.goodput import GoodputObjective
 from exporter.recording.stream_recorder import StreamRecorder
@@ -41,6 +42,7 @@ from exporter.taps.process.messages import (
     settings_line,
 )
 from slos.errors import InvalidFile
+from slos.queries import OWN_SERIES
 from slos.signals import MAIN_SIGNALS, SIGNALS
 from tests.polling import until
 from tests.tcp_server import listening
@@ -490,6 +492,24 @@ async def sidecar(upstream: Upstream, *more: str) -> AsyncIterator[tuple[Process
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+async def test_metrics_have_cpu_and_memory_of_both_processes(upstream: Upstream) -> None:
+    async with sidecar(upstream) as (process, url, _):
+        text = await get(f"{url}/metrics")
+        values = {
+            name: float(value)
+            for name, value in re.findall(r"^((?:tokenslo_tap_)?process_\w+) (\S+)$", text, re.M)
+        }
+        of_tap = {each.name: each for each in tap_families(await child_of(process.pid))}
+    own = ("cpu_seconds_total", "resident_memory_bytes", "start_time_seconds", "open_fds")
+    assert all(values[f"process_{name}"] > 0 for name in own)
+    taps = {name: value for name, value in values.items() if name.startswith("tokenslo_")}
+    assert {*taps} == {name for name in OWN_SERIES if "_tap_process_" in name}
+    memory = "tokenslo_tap_process_resident_memory_bytes"
+    [(_, resident)] = of_tap[memory].series
+    assert taps[memory] == pytest.approx(resident, rel=0.2)
+    assert taps[memory] != values["process_resident_memory_bytes"]
 
 
 async def is_closed(port: int) -> bool:

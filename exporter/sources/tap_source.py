@@ -171,6 +171,11 @@ class TapSource(BaseSource):
             },
         )
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the tap process, None while it does not run."""
+        return self._process.pid
+
     def families(self) -> tuple[MetricFamily, ...]:
         """Return the metric families of the taps themselves."""
         counted = self._ended_counts.copy()

@@ -184,6 +184,11 @@ class TapProcess:
         """The specs of the taps, with their actual ports."""
         return self._run.taps if self._run else self._settings.taps
 
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while it does not run."""
+        return self._run.process.pid if self._run else None
+
     async def start(self) -> None:
         """Start the process; raises InvalidFile if its taps cannot start."""
         self._run = await _Run.start(self._settings)
