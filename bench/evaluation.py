@@ -1,6 +1,6 @@
-"""What a real Prometheus spends on evaluating rules: ours, Sloth's and Pyrra's.
+"""Measure the CPU time of a real Prometheus for rules of tokenslo, Sloth and Pyrra.
 
-``python -m bench.evaluation [young] [full]`` from the checkout; README.md explains the table.
+Run ``python -m bench.evaluation [young] [full]`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import yaml
 
 from alerts.layout import document
 from bench import peers
+from bench.arguments import check_names
 from bench.peers import COMPARED
 from lab import prometheus, toolchain
 from slos.durations import parse_duration
@@ -45,42 +46,42 @@ from tests.rule_values.traffic import (
 )
 
 COUNT = 50
-"""Objectives that costs are stated for."""
+"""Number of objectives that the costs are scaled to."""
 TARGETS = 20
 AHEAD = 480
-"""Seconds of scrapes after the start, in place of live targets; Prometheus takes 10 minutes."""
+"""Seconds of scrapes written in advance, instead of live targets; Prometheus accepts 10 minutes."""
 DEFAULT_INTERVAL = f"{MINUTE}s"
-"""Prometheus' own evaluation interval, that of groups that name none: all of Sloth's."""
+"""Evaluation interval of groups without one, such as Sloth's."""
 COSTLIEST = 4
 _CPU = "process_cpu_seconds_total"
 _EVALUATION = "prometheus_rule_evaluation_duration_seconds_sum"
 _ITERATIONS = "prometheus_rule_group_iterations_total"
 _GOOD, _FAILED = 30, 0.2
-"""Mean requests between two scrapes of a target, and of each kind of failure."""
+"""Mean numbers of good requests and of each kind of failure per scrape of a target."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleHistory:
-    """How long and for how many objectives there is a history."""
+    """Length in days of the samples in Prometheus, and number of objectives."""
 
     days: int
     objectives: int
 
 
 HISTORIES = {"young": SampleHistory(1, COUNT), "full": SampleHistory(30, 4)}
-"""A full history of 50 objectives is 345 million samples: few objectives stand for all."""
+"""A full history of 50 objectives is 345 million samples, so 4 are measured and scaled up."""
 
 
 class BenchError(Exception):
-    """A measurement that does not hold."""
+    """An invalid measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the rules of :data:`COUNT` objectives cost in a minute.
+    """Cost per minute of the rules of :data:`COUNT` objectives, in seconds.
 
-    ``cpu`` is CPU time of the whole process and ``wall`` the time that Prometheus counts for
-    evaluations, in seconds; ``rules`` is the latter by rule.
+    ``cpu`` is CPU time of the whole process; ``wall`` is the evaluation time that Prometheus
+    reports, and ``rules`` the same by rule.
     """
 
     cpu: float
@@ -89,12 +90,12 @@ class Cost:
 
 
 def models(objectives: int) -> Sequence[str]:
-    """Return the models whose objectives these are, one of each kind for each."""
+    """Return the models of a number of objectives, one of each kind per model."""
     return [f"m{number}" for number in range(objectives // len(COMPARED))]
 
 
 def generated(objectives: int) -> Mapping[str, str]:
-    """Return the rule file of each tool; without Go, ours alone."""
+    """Return the rule file of each tool; without Go, only tokenslo's."""
     names = models(objectives)
     ours = [group for model in names for group in peers.own(model, COMPARED)]
     files = {"tokenslo": document("", {"groups": ours}, source="", version="")}
@@ -113,7 +114,7 @@ def generated(objectives: int) -> Mapping[str, str]:
 
 
 def add_history(replay: Replay, history: SampleHistory, now: int) -> None:
-    """Write what is scraped of all targets, and what rules recorded that others sum over time."""
+    """Write the scrapes of all targets, and the recorded series that rules sum over time."""
     draw = np.random.RandomState(1)
     names = models(history.objectives)
     since = now - history.days * DAY
@@ -157,12 +158,12 @@ def _add(replay: Replay, series: Labels, times: Counts, values: npt.NDArray[Any]
 
 
 def measure(replay: Replay, rules: Path, text: str, objectives: int) -> Cost:
-    """Let the server evaluate rules at their own pace, each a whole number of times."""
-    pace = {
+    """Measure the evaluation of a rule file, for a whole number of its intervals."""
+    intervals = {
         group["name"]: int(parse_duration(group.get("interval", DEFAULT_INTERVAL)))
         for group in yaml.safe_load(text)["groups"]
     }
-    seconds = max(pace.values())
+    seconds = max(intervals.values())
     rules.write_text(text)
     _get(replay, "/-/reload", "POST")
     before = _metrics(replay)
@@ -171,32 +172,32 @@ def measure(replay: Replay, rules: Path, text: str, objectives: int) -> Cost:
     groups = json.loads(_get(replay, "/api/v1/rules"))["data"]["groups"]
     rules.unlink()
     _get(replay, "/-/reload", "POST")
-    _check(groups, pace, seconds, after)
+    _check(groups, intervals, seconds, after)
     share = COUNT / objectives * 60
     of_rules: dict[str, float] = {}
     for group in groups:
         for rule in group["rules"]:
-            spent = rule["evaluationTime"] * share / pace[group["name"]]
-            of_rules[rule["name"]] = of_rules.get(rule["name"], 0.0) + spent
+            seconds_per_minute = rule["evaluationTime"] * share / intervals[group["name"]]
+            of_rules[rule["name"]] = of_rules.get(rule["name"], 0.0) + seconds_per_minute
     cpu, wall = (after[name] - before[name] for name in (_CPU, _EVALUATION))
     return Cost(cpu * share / seconds, wall * share / seconds, of_rules)
 
 
 def _check(
     groups: Sequence[Mapping[str, Any]],
-    pace: Mapping[str, int],
+    intervals: Mapping[str, int],
     seconds: int,
     metrics: Mapping[str, float],
 ) -> None:
-    """Raise BenchError for rules that failed, or were not evaluated at their pace."""
+    """Raise BenchError for rules that failed or missed evaluations."""
     bad = [rule for group in groups for rule in group["rules"] if rule["health"] != "ok"]
     if bad:
         raise BenchError(f"Prometheus did not evaluate {bad[0]['name']}: {bad[0]}")
     for group in groups:
         times = metrics[f'{_ITERATIONS}{{rule_group="{group["file"]};{group["name"]}"}}']
-        if abs(times - seconds / pace[group["name"]]) > 1:
+        if abs(times - seconds / intervals[group["name"]]) > 1:
             raise BenchError(
-                f"{group['name']}: {times:g} evaluations in {seconds} s; give it more cores"
+                f"{group['name']}: {times:g} evaluations in {seconds} s, too few; use more cores"
             )
 
 
@@ -207,8 +208,8 @@ def _metrics(replay: Replay) -> Mapping[str, float]:
 
 
 def _get(replay: Replay, path: str, method: str = "GET") -> str:
-    with urlopen(Request(replay.url + path, method=method)) as answer:  # noqa: S310 (http only)
-        return answer.read().decode()  # type: ignore[no-any-return]
+    with urlopen(Request(replay.url + path, method=method)) as response:  # noqa: S310 (http only)
+        return response.read().decode()  # type: ignore[no-any-return]
 
 
 def costs(start: Start, folder: Path, history: SampleHistory) -> Mapping[str, Cost]:
@@ -229,8 +230,9 @@ def costs(start: Start, folder: Path, history: SampleHistory) -> Mapping[str, Co
 
 def main(*histories: str) -> None:
     """Print the costs on the named histories, on both by default."""
+    check_names(histories, HISTORIES, "history")
     if not shutil.which("go"):
-        print("Go is not installed: Sloth and Pyrra are left out.", end="\n\n")
+        print("Go is not installed: Sloth and Pyrra are omitted.", end="\n\n")
     server = toolchain.program("prometheus", print)
     print(toolchain.run("prometheus", [server, "--version"]).splitlines()[0], end="\n\n")
     print(f"{'history':<7} {'rules':<8} {'CPU s / minute':>14} {'evaluation s / minute':>21}")
@@ -243,6 +245,7 @@ def main(*histories: str) -> None:
 
 
 def print_costliest(found: Mapping[str, Cost]) -> None:
+    """Print the costliest rules of each tool."""
     for tool, cost in found.items():
         costliest = sorted(cost.rules.items(), key=lambda item: item[1])[: -1 - COSTLIEST : -1]
         print(f"{tool}:", *(f"{name} {wall:.2f} s" for name, wall in costliest), sep="  ")

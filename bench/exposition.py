@@ -1,6 +1,6 @@
-"""How long reading a Triton exposition takes, beside prometheus_client's parser.
+"""Measure the CPU time of parsing a Triton exposition, next to prometheus_client's parser.
 
-``python -m bench.exposition`` from the checkout; README.md explains the table.
+Run ``python -m bench.exposition`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CAPTURES = Path(__file__).parents[1] / "tests/captures"
 SIZES = (2_000, 20_000, 100_000)
 ROUNDS = 7
 
-# Who reads, and whether a body with the labels that it has seen before or with others.
+# Parsers, and whether each body repeats the labels of the previous one.
 PEER = "prometheus_client"
-READERS: dict[str, tuple[bool, Callable[[bytes], object]]] = {
+PARSERS: dict[str, tuple[bool, Callable[[bytes], object]]] = {
     PEER: (True, lambda body: list(text_string_to_metric_families(body.decode()))),
     "all, labels new": (False, read),
     "all": (True, read),
@@ -32,10 +32,10 @@ READERS: dict[str, tuple[bool, Callable[[bytes], object]]] = {
 
 
 def exposition(lines: int) -> str:
-    """Return an exposition of Triton with about ``lines`` lines, of many models.
+    """Return a Triton exposition of about a number of lines.
 
-    The families are those of two captures, one of them with summaries.  Their samples about a
-    model are repeated for models of other names, all of which start with ``NEW_``.
+    The families are those of two captures, one of them with summaries.  Their samples of a model
+    are repeated for other models, whose names start with ``NEW_``.
     """
     families: dict[str, str] = {}
     for capture in ("triton_summaries.txt", "triton_traffic.txt"):
@@ -53,21 +53,22 @@ def exposition(lines: int) -> str:
 
 
 def measure(text: str) -> dict[str, list[float]]:
-    """Return the CPU seconds of every round, by reader; the readers take turns in each round."""
+    """Return the CPU seconds of every round, by parser; the parsers alternate in each round."""
     body = text.encode()
-    seconds: dict[str, list[float]] = {name: [] for name in READERS}
-    for turn in range(ROUNDS):
-        for place, (name, (same, reader)) in enumerate(READERS.items()):
-            given = body if same else text.replace("NEW_", f"{turn:02}{place}_").encode()
+    seconds: dict[str, list[float]] = {name: [] for name in PARSERS}
+    for number in range(ROUNDS):
+        for place, (name, (same, parser)) in enumerate(PARSERS.items()):
+            data = body if same else text.replace("NEW_", f"{number:02}{place}_").encode()
             if same:
-                reader(given)
+                parser(data)
             start = time.process_time()
-            reader(given)
+            parser(data)
             seconds[name].append(time.process_time() - start)
     return seconds
 
 
 def main() -> None:
+    """Print the table."""
     print(
         f"CPU seconds, least and median of {ROUNDS} rounds; ratio: {PEER} / reader, of the least.\n"
     )

@@ -1,6 +1,6 @@
-"""How long ``tokenslo generate`` takes for many SLOs, and how much it writes, beside Sloth.
+"""Measure the time and output size of ``tokenslo generate`` for many SLOs, next to Sloth.
 
-``python -m bench.generate [COUNT]`` from the checkout; README.md explains the table.
+Run ``python -m bench.generate [COUNT]`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+
+from bench.arguments import positive_integer
 
 COUNT = 1_000
 ROUNDS = 3
@@ -47,7 +49,7 @@ LLM = (
 
 
 def write_files(folder: Path, count: int) -> None:
-    """Write the same SLOs for both tools, and as many of LLM serving."""
+    """Write the same SLOs for both tools, and the same number of LLM SLOs."""
     head = "apiVersion: tokenslo/v1\nservice: shop\nobjectives:\n"
     (folder / "ours.yaml").write_text(head + "".join(OURS.format(n) for n in range(count)))
     objectives = (f"  - {{name: o{n}, {LLM[n % len(LLM)]}}}\n" for n in range(count))
@@ -57,7 +59,7 @@ def write_files(folder: Path, count: int) -> None:
 
 
 def measure(commands: Sequence[Sequence[str]], folder: Path) -> list[list[tuple[float, float]]]:
-    """Return CPU and wall seconds of every round, by command; they take turns in each round."""
+    """Return CPU and wall seconds of every round, by command; commands alternate in each round."""
     results: list[list[tuple[float, float]]] = [[] for _ in commands]
     for _ in range(ROUNDS):
         for command, seconds in zip(commands, results, strict=True):
@@ -73,7 +75,7 @@ def measure(commands: Sequence[Sequence[str]], folder: Path) -> list[list[tuple[
 
 
 def size(command: Sequence[str], folder: Path) -> int:
-    """Return how many bytes a command writes."""
+    """Return the number of bytes that a command writes."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").mkdir()
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -82,6 +84,7 @@ def size(command: Sequence[str], folder: Path) -> int:
 
 def main(count: str = str(COUNT)) -> None:
     """Print the table for ``count`` SLOs."""
+    slos = positive_integer(count, "COUNT")
     ours = [sys.executable, "-m", "tokenslo", "generate"]
     rows = {
         "tokenslo --only alerts": [*ours, "ours.yaml", "-o", "out", "--only", "alerts"],
@@ -92,7 +95,7 @@ def main(count: str = str(COUNT)) -> None:
     if sloth := shutil.which(os.environ.get("SLOTH", "sloth")):
         rows = {"sloth": [sloth, "generate", "-i", "theirs.yaml", "-o", "out/rules.yaml"], **rows}
     else:
-        print("no sloth on PATH, nor in $SLOTH: without the peer")
+        print("sloth is neither on PATH nor in $SLOTH: the peer is omitted")
     environment = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     os.environ["PYTHONPATH"] = environment
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -100,9 +103,9 @@ def main(count: str = str(COUNT)) -> None:
         folder = Path(name)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # as pip compiles a wheel
         subprocess.run([*ours, "--help"], cwd=folder, check=True, capture_output=True)
-        write_files(folder, int(count))
+        write_files(folder, slos)
         results = measure(list(rows.values()), folder)
-        print(f"{int(count):,} SLOs, {ROUNDS} rounds\n")
+        print(f"{slos:,} SLOs, {ROUNDS} rounds\n")
         print(f"{'':28} {'CPU min':>8} {'median':>8} {'wall min':>9} {'median':>8} {'MB':>6}")
         for (row, command), seconds in zip(rows.items(), results, strict=True):
             cpu, wall = zip(*seconds, strict=True)

@@ -1,6 +1,6 @@
 """Measure the cost of ``--tap-inject perf-metrics`` by event size, next to the observer's.
 
-``python -m bench.injection`` from the checkout; README.md explains the table.
+Run ``python -m bench.injection`` from the checkout; README.md explains the table.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SMALL = 200
 SIZES = (SMALL, 2**16, 2**20, 2**21, 2**22)
 TOTAL = 2**22
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-ASKS = {
+REQUESTS = {
     "kserve": b"POST /v2/models/m/generate_stream HTTP/1.1\r\nContent-Length: 18\r\n\r\n"
     b'{"text_input":"a"}',
     "openai": b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
 }
 
 
-def _answer(form: str, size: int) -> tuple[bytes, int]:
-    """Return an answer of events of about a size, and how many it has."""
+def _response(form: str, size: int) -> tuple[bytes, int]:
+    """Return a response with events of about a size, and their number."""
     text = "x" * size
     delta = {"index": 0, "delta": {"content": text}, "finish_reason": None}
     document = {"choices": [delta]} if form == "openai" else {"text_output": text}
@@ -40,48 +40,49 @@ def _answer(form: str, size: int) -> tuple[bytes, int]:
 
 
 def _cost(prepare: Callable[[], Callable[[bytes], object]], data: bytes) -> tuple[float, float]:
-    """Return the least CPU seconds for all of it, and the most that one read took."""
+    """Return the least CPU seconds for all data, and those of the longest read."""
     best = worst = float("inf")
     for _ in range(ROUNDS):
-        take = prepare()
+        feed = prepare()
         total = longest = 0.0
         for at in range(0, len(data), READ_BYTES):
-            chunk = data[at : at + READ_BYTES]
-            begun = time.process_time()
-            take(chunk)
-            spent = time.process_time() - begun
-            total, longest = total + spent, max(longest, spent)
+            read = data[at : at + READ_BYTES]
+            start = time.process_time()
+            feed(read)
+            taken = time.process_time() - start
+            total, longest = total + taken, max(longest, taken)
         best, worst = min(best, total), min(worst, longest)
     return best, worst
 
 
-def _injecting(request_: bytes) -> Callable[[bytes], object]:
+def _injecting(request: bytes) -> Callable[[bytes], object]:
     injection = Injection(lambda _: "return_perf_metrics")
-    injection.from_client(request_)
+    injection.from_client(request)
     return injection.from_server
 
 
-def _observing(request_: bytes) -> Callable[[bytes], object]:
+def _observing(request: bytes) -> Callable[[bytes], object]:
     observer = observe(StreamRecorder({}), ObserverSettings())
-    observer.feed(CLIENT, request_, 0.0)
+    observer.feed(CLIENT, request, 0.0)
     return lambda data: observer.feed(SERVER, data, 1.0)
 
 
 def main() -> None:
+    """Print the table."""
     print(
         f"CPU in milliseconds per event in reads of {READ_BYTES:,} bytes and chunks of at most "
         f"{CHUNK_BYTES:,}, the least\nof {ROUNDS} rounds; the longest read; and the ratio to the "
         "observer of the same bytes.\n"
     )
     print(f"{'form':<7} {'bytes':>9}  {'inject':>9} {'longest':>9}  {'observe':>9}  {'ratio':>6}")
-    for form, request_ in ASKS.items():
+    for form, request in REQUESTS.items():
         for size in SIZES:
-            data, number = _answer(form, size)
-            injecting, longest = _cost(lambda request_=request_: _injecting(request_), data)  # type: ignore[misc]
-            observing, _ = _cost(lambda request_=request_: _observing(request_), data)  # type: ignore[misc]
+            data, number = _response(form, size)
+            ours, longest = _cost(lambda request=request: _injecting(request), data)  # type: ignore[misc]
+            theirs, _ = _cost(lambda request=request: _observing(request), data)  # type: ignore[misc]
             print(
-                f"{form:<7} {size:>9,}  {injecting / number * 1e3:>9.4f} {longest * 1e3:>9.1f}  "
-                f"{observing / number * 1e3:>9.4f}  {injecting / observing:>6.2f}"
+                f"{form:<7} {size:>9,}  {ours / number * 1e3:>9.4f} {longest * 1e3:>9.1f}  "
+                f"{theirs / number * 1e3:>9.4f}  {ours / theirs:>6.2f}"
             )
 
 

@@ -1,6 +1,6 @@
-"""Simulate when rules page: total outages, incidents and steady errors, beside the peers.
+"""Simulate pages for total outages, incidents and steady errors, next to the peers.
 
-``python -m bench.paging [SEEDS]`` from the checkout; README.md explains the tables.
+Run ``python -m bench.paging [SEEDS]`` from the checkout; README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench import peers
+from bench.arguments import positive_integer
 from promql.expr import decimal_text
 from slos.durations import parse_duration
 from slos.events import MINUTE
@@ -38,8 +39,8 @@ from tests.rule_values.traffic import (
     DAY,
     HOUR,
     REQUESTS,
+    SCENARIOS,
     SCRAPE,
-    STORIES,
     TICK,
     Counts,
     Samples,
@@ -52,15 +53,15 @@ from tests.rule_values.traffic import (
 HISTORY = 90 * DAY
 SEEDS = 4
 TARGETS = tuple(map(Decimal, ("0.9", "0.95", "0.99", "0.999", "0.9999")))
-STORY_TARGETS = TARGETS[:3]
-"""At higher ones the stories' own background of errors is worth a page."""
+SCENARIO_TARGETS = TARGETS[:3]
+"""At higher targets the background errors of the scenarios page."""
 BACKGROUNDS = tuple(map(Decimal, ("0.05", "0.1", "0.2")))
 BACKGROUND_TARGETS = tuple(map(Decimal, ("0.8", "0.9", "0.95")))
 PER_MINUTE = (0.2, 1, 10, 100)
 OUTAGE_PER_MINUTE = (2, 60)
 HEALTHY, OUTAGE = 8 * HOUR, 6 * HOUR
 LATE = 330
-"""Seconds for which an event is still fading into rates: the base window and a scrape."""
+"""Seconds for which an event affects rates: the base window and a scrape."""
 
 
 _Conditions = Mapping[Decimal, Sequence[BurnRateCondition]]
@@ -68,7 +69,7 @@ _Conditions = Mapping[Decimal, Sequence[BurnRateCondition]]
 
 @dataclass(frozen=True, slots=True)
 class PagingRules:
-    """Paging conditions of a tool by target; ``every`` is its evaluation interval in seconds."""
+    """Page conditions of a tool by target; ``every`` is its evaluation interval in seconds."""
 
     conditions: _Conditions
     every: int
@@ -77,7 +78,7 @@ class PagingRules:
     def firing(
         self, samples: Samples, seconds: int
     ) -> Iterator[tuple[Decimal, Counts, Sequence[Flags]]]:
-        """Yield for each target the evaluations, and by condition at which of them it fires."""
+        """Yield for each target the evaluations, and whether each condition fires at them."""
         evaluations = np.arange(0, seconds + 1, self.every)
         count = cache(self.count(samples, evaluations))
         for target, conditions in self.conditions.items():
@@ -85,7 +86,7 @@ class PagingRules:
 
 
 def rules(targets: Sequence[Decimal]) -> Mapping[str, PagingRules]:
-    """Return what each tool pages on; without Go, what ours do."""
+    """Return the page conditions of each tool; without Go, only tokenslo's."""
     found = {
         "tokenslo": PagingRules({each: own_conditions(each) for each in targets}, MINUTE, increases)
     }
@@ -104,7 +105,7 @@ def rules(targets: Sequence[Decimal]) -> Mapping[str, PagingRules]:
 
 
 def own_conditions(target: Decimal) -> Sequence[BurnRateCondition]:
-    """Return what our rules page on, with the usual guard."""
+    """Return tokenslo's page conditions, with the default guard."""
     objective = Objective("availability", "availability", target)
     service = Service("", "chat", window=peers.PERIOD, objectives=(objective,))
     (planned,) = plan(service).objectives
@@ -123,10 +124,10 @@ def own_conditions(target: Decimal) -> Sequence[BurnRateCondition]:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """How many pages began; how many without an incident, and how many the truth has not.
+    """Numbers of pages: all, those without an incident, and those not in the truth.
 
-    A page has no incident if none was in the long window of its condition.  The truth has it if
-    the same condition holds for all requests, scraped or not.
+    A page is without an incident if its long window has none.  It is in the truth if the same
+    condition holds for all requests, scraped or not.
     """
 
     all: int
@@ -135,7 +136,7 @@ class Pages:
 
 
 def pages(rules_: PagingRules, traffic: Traffic, seconds: int) -> Mapping[Decimal, Pages]:
-    """Count the pages of a history, by target."""
+    """Count the pages in simulated traffic, by target."""
     made = dict[Decimal, Pages]()
     late = LATE // rules_.every + 1
     for target, evaluations, firing in rules_.firing(traffic.samples, seconds):
@@ -153,7 +154,7 @@ def pages(rules_: PagingRules, traffic: Traffic, seconds: int) -> Mapping[Decima
 
 
 def background(per_minute: float, bad: Decimal, seconds: int, seed: int) -> Samples:
-    """Return what is scraped of one server with Poisson traffic, of which a fixed share is bad."""
+    """Return the scrapes of one server with Poisson traffic and a constant error ratio."""
     draw = np.random.RandomState(seed)
     times = np.arange(SCRAPE, seconds + 1, SCRAPE)
     requests = draw.poisson(per_minute * SCRAPE / 60, len(times))
@@ -162,15 +163,15 @@ def background(per_minute: float, bad: Decimal, seconds: int, seed: int) -> Samp
 
 
 def _counters(times: Counts, good: Counts, failed: Counts) -> Samples:
-    there = np.full(len(times), True)
+    present = np.full(len(times), True)
     return {
-        labelled(REQUESTS, outcome=outcome): points(times, np.cumsum(counts), there)
+        labelled(REQUESTS, outcome=outcome): points(times, np.cumsum(counts), present)
         for outcome, counts in (("ok", good), ("error", failed))
     }
 
 
 def outage(per_minute: int, phase: int) -> Samples:
-    """Return the scrapes of steady traffic that fails whole after :data:`HEALTHY`.
+    """Return the scrapes of steady traffic with a total outage after :data:`HEALTHY`.
 
     ``phase`` seconds pass from the last evaluation to the outage, and scrapes are 10 s after
     evaluations.
@@ -184,7 +185,7 @@ def outage(per_minute: int, phase: int) -> Samples:
 
 
 def seconds_to_page(rules_: PagingRules, per_minute: int) -> Mapping[Decimal, int | None]:
-    """Return how long after a total outage the page comes, at the worst moment, by target."""
+    """Return the worst-case seconds from a total outage to the page, by target."""
     slowest: dict[Decimal, int | None] = dict.fromkeys(rules_.conditions, 0)
     for phase in range(0, MINUTE, TICK):
         samples = outage(per_minute, phase)
@@ -197,6 +198,7 @@ def seconds_to_page(rules_: PagingRules, per_minute: int) -> Mapping[Decimal, in
 
 
 def print_outages() -> None:
+    """Print the minutes from a total outage to the page."""
     print("Minutes from a total outage to the page, scrape and evaluation included, at worst:")
     print(f"{'rules':<9} {'requests':>9}", *(f"{_percent(target):>7}" for target in TARGETS))
     for tool, each in rules(TARGETS).items():
@@ -206,19 +208,23 @@ def print_outages() -> None:
             print(f"{tool:<9} {f'{per_minute}/min':>9}", *(f"{cell:>7}" for cell in cells))
 
 
-def print_stories() -> None:
-    print("Pages in 90 days of each story, those without an incident, those not in the truth:")
-    print(f"{'story':<8} {'rules':<9}", *(f"{_percent(target):>14}" for target in STORY_TARGETS))
-    of = rules(STORY_TARGETS)
-    for story in STORIES:
-        traffic = play(story, HISTORY, families=[REQUESTS])
+def print_scenarios() -> None:
+    """Print the pages in 90 days of each scenario."""
+    print("Pages in 90 days of each scenario, those without an incident, those not in the truth:")
+    print(
+        f"{'scenario':<8} {'rules':<9}", *(f"{_percent(target):>14}" for target in SCENARIO_TARGETS)
+    )
+    of = rules(SCENARIO_TARGETS)
+    for scenario in SCENARIOS:
+        traffic = play(scenario, HISTORY, families=[REQUESTS])
         for tool, each in of.items():
             found = pages(each, traffic, HISTORY).values()
             cells = (f"{p.all:>4} {p.without_incident:>4} {p.not_in_truth:>4}" for p in found)
-            print(f"{story.name:<8} {tool:<9}", *cells)
+            print(f"{scenario.name:<8} {tool:<9}", *cells)
 
 
 def print_backgrounds(seeds: int) -> None:
+    """Print the pages at steady error ratios."""
     print(f"Pages in {seeds} x 90 days of a steady share of bad requests, by requests a minute:")
     columns = "".join(f"{rate:>8g}" for rate in PER_MINUTE)
     print(f"{'target':>6} {'bad':>5} {'burn':>5} {'rules':<9}{columns}")
@@ -241,13 +247,14 @@ def _percent(share: Decimal) -> str:
 
 def main(seeds: str = str(SEEDS)) -> None:
     """Print the three tables."""
+    histories = positive_integer(seeds, "SEEDS")
     if not shutil.which("go"):
-        print("Go is not installed: Sloth and Pyrra are left out.", end="\n\n")
+        print("Go is not installed: Sloth and Pyrra are omitted.", end="\n\n")
     print_outages()
     print()
-    print_stories()
+    print_scenarios()
     print()
-    print_backgrounds(int(seeds))
+    print_backgrounds(histories)
 
 
 if __name__ == "__main__":

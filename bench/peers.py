@@ -1,7 +1,7 @@
 """Generate rules with the real Sloth and the real Pyrra.
 
-``python -m bench.peers`` from the checkout prints their sizes and when they page.  Both are built
-from their Go modules where Go is installed; nothing else of this project needs Go.
+Run ``python -m bench.peers [TABLE…]`` from the checkout to print their sizes and times to page.
+Both are built from their Go modules if Go is installed; nothing else in this project requires Go.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import yaml
 
 import alerts.rules
 from alerts.layout import document
+from bench.arguments import check_names
 from lab import toolchain
 from promql.expr import decimal_text
 from slos.burn import pairs
@@ -61,7 +62,7 @@ _CONDITION = re.compile(
 
 
 def built(name: str) -> Path:
-    """Return the program of a peer, built once; raises InstallError without Go."""
+    """Build a peer's program, once, and return its path; raises InstallError without Go."""
     module, version, package = MODULES[name]
 
     def build(home: Path) -> None:
@@ -92,7 +93,7 @@ def sloth(
         else f"{total} - sum(rate({selected.good}{window}))"
     )
     slo: dict[str, Any] = {
-        # Names of their own, as both variants are recorded by one server.
+        # Different names, as one server records both variants.
         "name": selected.indicator + ("" if optimized else "-raw"),
         "objective": float(target * 100),
         "sli": {"events": {"error_query": error, "total_query": total}},
@@ -102,16 +103,16 @@ def sloth(
         slo["plugins"] = _NOT_OPTIMIZED
     spec = {"version": "prometheus/v1", "service": selected.model, "slos": [slo]}
     with TemporaryDirectory() as folder:
-        given, made = Path(folder, "slo.yaml"), Path(folder, "rules.yaml")
-        given.write_text(yaml.safe_dump(spec))
-        toolchain.run("sloth", [built("sloth"), "generate", "-i", given, "-o", made])
-        return yaml.safe_load(made.read_text())["groups"]  # type: ignore[no-any-return]
+        slo_file, rule_files = Path(folder, "slo.yaml"), Path(folder, "rules.yaml")
+        slo_file.write_text(yaml.safe_dump(spec))
+        toolchain.run("sloth", [built("sloth"), "generate", "-i", slo_file, "-o", rule_files])
+        return yaml.safe_load(rule_files.read_text())["groups"]  # type: ignore[no-any-return]
 
 
 def pyrra(
     selected: IndicatorSelectors, target: Decimal, *, native: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the rule groups that Pyrra generates, its generic ones too."""
+    """Return the rule groups that Pyrra generates, with its generic rules."""
     if native:
         total = selected.total.replace("_count{", "{")
         indicator: dict[str, Any] = {
@@ -132,14 +133,14 @@ def pyrra(
         "spec": {"target": str(target * 100), "window": DAYS, "indicator": indicator},
     }
     with TemporaryDirectory() as folder:
-        given, made = Path(folder, "slo.yaml"), Path(folder, "rules")
-        made.mkdir()
-        given.write_text(yaml.safe_dump(spec))
+        slo_file, rule_files = Path(folder, "slo.yaml"), Path(folder, "rules")
+        rule_files.mkdir()
+        slo_file.write_text(yaml.safe_dump(spec))
         command = [built("pyrra"), "generate", f"--config-files={folder}/*.yaml"]
-        toolchain.run("pyrra", [*command, f"--prometheus-folder={made}", "--generic-rules"])
+        toolchain.run("pyrra", [*command, f"--prometheus-folder={rule_files}", "--generic-rules"])
         return [
             group
-            for path in sorted(made.iterdir())
+            for path in sorted(rule_files.iterdir())
             for group in yaml.safe_load(path.read_text())["groups"]
         ]
 
@@ -159,9 +160,9 @@ def conditions(groups: Iterable[Mapping[str, Any]]) -> Iterator[BurnRateConditio
 
 
 def tool(name: str, selected: IndicatorSelectors, groups: Iterable[Mapping[str, Any]]) -> Tool:
-    """Return rule groups in the form that is replayed."""
+    """Convert rule groups for the replay."""
     recordings, alerting = list[RecordingRule](), list[tuple[str, int]]()
-    ratios, whole, budget = dict[str, str](), "", ""
+    ratios, period, budget = dict[str, str](), "", ""
     for group in groups:
         every = int(parse_duration(group.get("interval", f"{EVERY}s")))
         for rule in group["rules"]:
@@ -173,15 +174,15 @@ def tool(name: str, selected: IndicatorSelectors, groups: Iterable[Mapping[str, 
             series = f"{rule['record']}{{{_matchers(labels)}}}"
             if found := re.search(r"(?:ratio_rate|burnrate)(\w+)$", rule["record"]):
                 if found[1] == DAYS:
-                    whole = series
+                    period = series
                 else:
                     ratios[found[1]] = series
             elif rule["record"] == "slo:period_error_budget_remaining:ratio":
                 budget = series
             elif rule["record"] == "pyrra_availability":
-                whole = f"1 - {series}"
+                period = f"1 - {series}"
                 budget = f"({_BUDGET} - (1 - {series})) / {_BUDGET}"
-    return Tool(name, selected.indicator, DAYS, recordings, alerting, ratios, whole, budget)
+    return Tool(name, selected.indicator, DAYS, recordings, alerting, ratios, period, budget)
 
 
 def _matchers(labels: Mapping[str, str]) -> str:
@@ -189,7 +190,7 @@ def _matchers(labels: Mapping[str, str]) -> str:
 
 
 def real_tools(model: str, name: str) -> Sequence[Tool]:
-    """Return our rules and those that the real tools generate, for 30 days."""
+    """Return the rules of tokenslo and of the real tools, for 30 days."""
     selected, target = IndicatorSelectors.of(model, name), TARGET
     native = () if selected.failed else (pyrra(selected, target, native=True),)
     return [
@@ -202,25 +203,26 @@ def real_tools(model: str, name: str) -> Sequence[Tool]:
 
 
 def own(model: str, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return our rule groups for objectives of a model."""
+    """Return tokenslo's rule groups for objectives of a model."""
     objectives = tuple(OBJECTIVES[name] for name in names)
     service = Service("", model, window=PERIOD, selector={"model": model}, objectives=objectives)
     return alerts.rules.groups(plan(service))
 
 
 def print_sizes() -> None:
+    """Print numbers of rules, lines and the longest query of each tool."""
     print(f"{'rules':<14} {'objective':<12} {'rules':>5} {'lines':>5} {'longest query':>13}")
     for name in COMPARED:
         selected = IndicatorSelectors.of("chat", name)
-        made = {
+        generated = {
             "tokenslo": own("chat", [name]),
             "Sloth": sloth(selected, TARGET),
             "Sloth -o": sloth(selected, TARGET, optimized=False),
             "Pyrra": pyrra(selected, TARGET),
         }
         if not selected.failed:
-            made["Pyrra -n"] = pyrra(selected, TARGET, native=True)
-        for title, groups in made.items():
+            generated["Pyrra -n"] = pyrra(selected, TARGET, native=True)
+        for title, groups in generated.items():
             rules = [rule for group in groups for rule in group["rules"]]
             text = (
                 document("", {"groups": groups}, source="", version="")
@@ -233,7 +235,7 @@ def print_sizes() -> None:
 
 
 def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
-    """Return after how many seconds of each error ratio each tool pages, at a target."""
+    """Return each tool's seconds to page at each error ratio, for a target."""
     selected = IndicatorSelectors.of("chat", "availability")
     budget = 1 - target
     of_workbook = [
@@ -265,6 +267,7 @@ def _first(times: Iterable[Decimal | None]) -> Decimal | None:
 
 
 def print_page_times() -> None:
+    """Print each tool's minutes to page, by target and error ratio."""
     print(
         f"{'target':>6} {'rules':<9}",
         *(f"{decimal_text(100 * r) + ' % bad':>10}" for r in ERROR_RATIOS),
@@ -279,17 +282,18 @@ def print_page_times() -> None:
 
 
 def main(*tables: str) -> None:
-    """Print the named tables of what each tool generates: sizes, pages; both by default."""
+    """Print the named tables, ``sizes`` and ``pages`` by default."""
+    check_names(tables, TABLES, "table")
     if not shutil.which("go"):
         print("Go is not installed, so Sloth and Pyrra cannot be built.")
-        print("`python -m bench.rules` compares with their rules as written down here.")
+        print("`python -m bench.rules` compares with copies of their rules.")
         return
-    for table in tables or PRINTED:
-        PRINTED[table]()
+    for table in tables or TABLES:
+        TABLES[table]()
         print()
 
 
-PRINTED = {"sizes": print_sizes, "pages": print_page_times}
+TABLES = {"sizes": print_sizes, "pages": print_page_times}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Measure scrapes and health checks while the sidecar reads many models, beside a peer.
+"""Measure scrapes and health checks while the sidecar reads many models, next to a peer.
 
-``python -m bench.scrape`` from the checkout; ``--help`` has the options, README.md the columns.
+Run ``python -m bench.scrape`` from the checkout; README.md explains the columns.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SERVERS = {
     "vllm": ("vllm_standalone_by_hand.txt", "example/chat-8b"),
     "triton": ("triton_traffic.txt", "vllm_llm"),
 }
-"""Capture and the model in it, by server."""
+"""Capture and its model, by server."""
 MODELS = (10, 50, 200, 256)
 GROWING = ("_bucket", "_sum", "_count", "_total", "_success", "_failure", "_us")
-"""Ends of the names of counters."""
+"""Suffixes of counters' names."""
 SECONDS = 45
 PERIODS = (0.6, 1.4)
-"""Least and longest time between two scrapes, in seconds: they fall on readings as often as not."""
+"""Shortest and longest time between two scrapes, in seconds: some coincide with the sidecar's."""
 AS_PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0",
     "Accept-Encoding": "gzip",
@@ -46,7 +46,7 @@ AS_PROMETHEUS = {
 
 
 def expositions(server: str, models: int, measurements: int) -> list[bytes]:
-    """Return the exposition of a server with a number of models at each of its readings."""
+    """Return the consecutive expositions of a server with a number of models."""
     capture, model = SERVERS[server]
     bodies = []
     for scrape in range(1, measurements + 1):
@@ -64,7 +64,7 @@ def expositions(server: str, models: int, measurements: int) -> list[bytes]:
 
 
 def triton_api(models: int) -> dict[str, object]:
-    """Return the documents of Triton's HTTP API, by the end of their path."""
+    """Return the responses of Triton's HTTP API, by the last part of their path."""
     names = [f"{SERVERS['triton'][1]}-{number}" for number in range(models)]
     counts = {"success": {"count": 1, "ns": 1}, "fail": {"count": 0, "ns": 0}}
     return {
@@ -80,7 +80,7 @@ def triton_api(models: int) -> dict[str, object]:
 
 @contextmanager
 def served(bodies: list[bytes], documents: dict[str, object]) -> Iterator[str]:
-    """Serve one exposition after the other, and then the last one, in a process of its own."""
+    """Serve consecutive expositions, then the last one, in a child process."""
     reader, writer = os.pipe()
     process = os.fork()
     if not process:
@@ -95,8 +95,8 @@ def served(bodies: list[bytes], documents: dict[str, object]) -> Iterator[str]:
 
 
 def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None:
-    left = iter(bodies)
-    pages = {name: json.dumps(document).encode() for name, document in documents.items()}
+    remaining = iter(bodies)
+    api = {name: json.dumps(document).encode() for name, document in documents.items()}
 
     class TritonHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -104,7 +104,7 @@ def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             end = self.path.rpartition("/")[2]
-            body = next(left, bodies[-1]) if end == "metrics" else pages.get(end, b"{}")
+            body = next(remaining, bodies[-1]) if end == "metrics" else api.get(end, b"{}")
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -123,6 +123,7 @@ def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None
 
 @contextmanager
 def sidecar(server: str, url: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run the sidecar on a server; yield its port and process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -145,7 +146,7 @@ def sidecar(server: str, url: str) -> Iterator[tuple[int, subprocess.Popen[bytes
 
 
 def timed(port: int, path: str) -> tuple[float, int, bytes]:
-    """Return seconds, status and body of an answer."""
+    """Return seconds, status and body of a response."""
     start = time.perf_counter()
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
@@ -158,12 +159,13 @@ def timed(port: int, path: str) -> tuple[float, int, bytes]:
 
 
 def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peer_seconds(body: bytes) -> float:
-    """Return the CPU seconds that prometheus_client takes to write the same scrape."""
+    """Return the CPU seconds of prometheus_client for rendering the same scrape."""
     metrics = list(text_string_to_metric_families(body.decode()))
 
     class ScrapeCollector(Collector):
@@ -176,7 +178,7 @@ def peer_seconds(body: bytes) -> float:
 
 
 def measure(server: str, models: int, seconds: float) -> str:
-    """Scrape about once a second and read /healthz every 20 ms from the start; return a line."""
+    """Scrape about once a second and request /healthz every 20 ms; return a row of the table."""
     with ExitStack() as stack:
         documents = triton_api(models) if server == "triton" else {}
         bodies = expositions(server, models, round(seconds) + 5)
@@ -190,8 +192,8 @@ def measure(server: str, models: int, seconds: float) -> str:
             while not stop.wait(0.02):
                 health.append(timed(port, "/healthz")[0])
 
-        polling = threading.Thread(target=poll_health)
-        polling.start()
+        poller = threading.Thread(target=poll_health)
+        poller.start()
         try:
             wait(port, "/readyz")
             began, before = time.perf_counter(), cpu_seconds(process)
@@ -205,7 +207,7 @@ def measure(server: str, models: int, seconds: float) -> str:
             cpu = cpu_seconds(process) - before
         finally:
             stop.set()
-            polling.join()
+            poller.join()
     text = gzip.decompress(body)
     peer = peer_seconds(text)
     return (
@@ -217,7 +219,7 @@ def measure(server: str, models: int, seconds: float) -> str:
 
 
 def wait(port: int, path: str) -> None:
-    """Wait until a path answers with 200; raises TimeoutError after 30 s."""
+    """Wait until a path returns 200; raises TimeoutError after 30 s."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         try:
@@ -226,7 +228,7 @@ def wait(port: int, path: str) -> None:
         except OSError:
             pass
         time.sleep(0.01)
-    raise TimeoutError(f"{path} did not answer with 200 in 30 s")
+    raise TimeoutError(f"{path} did not return 200 within 30 s")
 
 
 def _ms(seconds: list[float], share: float) -> str:
@@ -235,6 +237,7 @@ def _ms(seconds: list[float], share: float) -> str:
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.scrape", description=__doc__)
     parser.add_argument("--server", nargs="+", choices=SERVERS, default=[*SERVERS])
     parser.add_argument("--models", nargs="+", type=int, default=MODELS)

@@ -1,6 +1,6 @@
-"""What the taps cost: CPU, latency and memory beside nginx and beside nothing at all.
+"""Measure CPU, latency and memory of the taps, next to nginx and to a direct connection.
 
-``python -m bench.taps`` from the checkout; README.md explains the tables.
+Run ``python -m bench.taps`` from the checkout; README.md explains the tables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 4
 WARM_UP, SECONDS = 0.5, 1.5
 MODEL = "llama"
 LINES = 25_500
-"""Of Triton's metrics, which make the sidecar's 13,000 series."""
+"""Lines of Triton's metrics, for 13,000 series of the sidecar."""
 SCRAPED = (200, 10_000)
 SCRAPED_SECONDS = 3.0
 LIVE = (0, 1_000, 5_000)
@@ -33,7 +33,7 @@ LIVE = (0, 1_000, 5_000)
 
 @dataclass(frozen=True)
 class Case:
-    """A count of streams of one form, and their tokens per second in total."""
+    """A number of streams of one form; ``rate`` is their total tokens per second."""
 
     form: str
     streams: int
@@ -50,14 +50,14 @@ CASES = (
 
 @dataclass(frozen=True)
 class Peer:
-    """A program between clients and server, or none: its port and its CPU time."""
+    """The process between clients and server, if any; clients connect to ``port``."""
 
     name: str
     port: int
     pid: int | None
 
     def cpu(self) -> Cpu:
-        """Return what it has used so far."""
+        """Return its CPU time so far."""
         return Cpu.of(self.pid) if self.pid else Cpu(0.0, 0.0)
 
 
@@ -72,7 +72,7 @@ class TapCost:
 
 
 class Bench:
-    """The server, its clients, and how to measure what is between them."""
+    """Run the server and its clients, and measure the peer between them."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.ports = free_ports(2)
@@ -82,7 +82,7 @@ class Bench:
         self._server.line()
 
     def measure(self, case: Case, peer: Peer, seconds: float = SECONDS) -> TapCost:
-        """Let clients follow streams by way of a peer."""
+        """Measure one peer on one case."""
         with self.streaming(case, peer.port, WARM_UP, seconds):
             before, used = self.sent(), peer.cpu()
             after, used_then = self.sent(), peer.cpu()
@@ -91,19 +91,20 @@ class Bench:
 
     @contextmanager
     def streaming(self, case: Case, port: int, warm_up: float, seconds: float) -> Iterator[None]:
-        """Stream; ``sent`` then returns twice, when the streams are warm and at their end."""
+        """Start streams; ``sent`` returns first after the warm-up, then at the end."""
         command = {"form": case.form, "model": MODEL, "streams": case.streams, "warm_up": warm_up}
         self._server.send(**command, rate=case.rate, seconds=seconds)
         self._clients.send(**command, port=port)
         yield
-        self._ages: Mapping[str, float] = self._clients.answer()
+        self._ages: Mapping[str, float] = self._clients.result()
 
     def sent(self) -> int:
-        """Return the number of tokens sent so far, once the server prints it."""
+        """Wait for the server's next report; return the number of tokens sent so far."""
         return int(self._server.line().split()[1])
 
 
 def main() -> None:
+    """Print the three tables."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench = Bench(stack)
@@ -128,11 +129,11 @@ def _costs(bench: Bench, folder: Path) -> None:
             capture = stack.enter_context(sidecar(folder, "--tap", f"capture=lo:{captured}"))
             peers.append(Peer("capture", captured, child(capture)))
         except ServerError as error:
-            print(f"Without the capture tap: {error}\n")
+            print(f"The capture tap is omitted: {error}\n")
         print(
-            "CPU in microseconds per token, of the process that forwards or captures it, and the "
-            f"tokens' age\nin milliseconds when a client has them: medians of {ROUNDS} rounds of "
-            f"{SECONDS:g} s, and the least and most.\n"
+            "CPU in microseconds per token of the proxy or the capture, and the tokens' age in "
+            f"milliseconds\nat the client: medians of {ROUNDS} rounds of {SECONDS:g} s, and the "
+            "least and most.\n"
         )
         print(
             f"{'form':<7} {'streams':>7} {'tokens/s':>8}  {'':<8} {'CPU':>6} {'least':>6} "
@@ -154,7 +155,7 @@ def _row(case: Case, name: str, samples: Mapping[str, list[TapCost]]) -> str:
         return [getattr(sample, field) for sample in samples[peer]]
 
     def ratio(field: str) -> str:
-        """Return the median of the rounds' ratios: other load on the machine affects both."""
+        """Return the median of the rounds' ratios; other load affects both alike."""
         rounds = zip(of(field), of(field, "nginx"), strict=True)
         return f"{statistics.median(ours / theirs for ours, theirs in rounds):>6.2f}"
 
@@ -183,25 +184,25 @@ def _scraped(bench: Bench, folder: Path) -> None:
         tap, port = proxying(folder, bench.ports[0], "--triton-metrics", url)
         with tap:
             peer = Peer("proxy", port, child(tap))
-            samples: dict[str, list[TapCost]] = {"left alone": [], "scraped": []}
-            answers: list[int] = []
+            samples: dict[str, list[TapCost]] = {"not scraped": [], "scraped": []}
+            statuses: list[int] = []
             for _ in range(ROUNDS + 2):
                 for name, taken in samples.items():
-                    with _scraping(tap, answers) if name == "scraped" else ExitStack():
+                    with _scraping(tap, statuses) if name == "scraped" else ExitStack():
                         taken.append(bench.measure(case, peer, SCRAPED_SECONDS))
             series = len(re.findall(rb"^[a-z]", get(tap.ports[0], "/metrics")[1].encode(), re.M))
     print(
-        f"Tokens' age in milliseconds at {streams} streams with {rate:,} tokens per second, when "
-        f"/metrics with\n{series:,} series is scraped every second and when not: medians of "
-        f"{ROUNDS + 2} rounds of {SCRAPED_SECONDS:g} s; {answers.count(200)} scrapes.\n"
+        f"Tokens' age in milliseconds at {streams} streams with {rate:,} tokens per second, with "
+        f"and without\na scrape of {series:,} series every second: medians of "
+        f"{ROUNDS + 2} rounds of {SCRAPED_SECONDS:g} s; {statuses.count(200)} scrapes.\n"
     )
     print(f"{'':<12} {'p50':>6} {'p99':>6} {'least':>6} {'most':>6}  {'ratio':>6}")
-    least = statistics.median(sample.p99 for sample in samples["left alone"]) * 1e3
+    least = statistics.median(sample.p99 for sample in samples["not scraped"]) * 1e3
     for name, taken in samples.items():
-        late = [sample.p99 * 1e3 for sample in taken]
-        p50, p99 = statistics.median(sample.p50 for sample in taken) * 1e3, statistics.median(late)
+        p99s = [sample.p99 * 1e3 for sample in taken]
+        p50, p99 = statistics.median(sample.p50 for sample in taken) * 1e3, statistics.median(p99s)
         print(
-            f"{name:<12} {p50:>6.2f} {p99:>6.2f} {min(late):>6.2f} {max(late):>6.2f}  "
+            f"{name:<12} {p50:>6.2f} {p99:>6.2f} {min(p99s):>6.2f} {max(p99s):>6.2f}  "
             f"{p99 / least:>6.2f}"
         )
     print()
@@ -209,7 +210,7 @@ def _scraped(bench: Bench, folder: Path) -> None:
 
 @contextmanager
 def _triton() -> Iterator[str]:
-    """Serve the metrics of a Triton with many models."""
+    """Serve the metrics of Triton with many models."""
     body = exposition(LINES).encode()
 
     class MetricsHandler(BaseHTTPRequestHandler):
@@ -229,21 +230,21 @@ def _triton() -> Iterator[str]:
 
 
 @contextmanager
-def _scraping(tap: ServerProcess, answers: list[int]) -> Iterator[None]:
-    """Ask for metrics every second; ``answers`` gets the status of each that came in time."""
-    enough = threading.Event()
+def _scraping(tap: ServerProcess, statuses: list[int]) -> Iterator[None]:
+    """Scrape /metrics every second; append the status of each response to ``statuses``."""
+    stop = threading.Event()
 
     def scrape() -> None:
-        while not enough.wait(1.0):
+        while not stop.wait(1.0):
             with suppress(TimeoutError):
-                answers.append(get(tap.ports[0], "/metrics")[0])
+                statuses.append(get(tap.ports[0], "/metrics")[0])
 
     thread = threading.Thread(target=scrape)
     thread.start()
     try:
         yield
     finally:
-        enough.set()
+        stop.set()
         thread.join()
 
 

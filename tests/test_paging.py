@@ -14,7 +14,7 @@ from bench.paging import (
     BACKGROUND_TARGETS,
     HISTORY,
     PER_MINUTE,
-    STORY_TARGETS,
+    SCENARIO_TARGETS,
     TARGETS,
     PagingRules,
     background,
@@ -24,11 +24,11 @@ from bench.paging import (
 )
 from slos.events import MINUTE
 from tests.rule_values.paging import BurnRateCondition, begins, increases
-from tests.rule_values.traffic import DAY, REQUESTS, STORIES, TrafficScenario, play
+from tests.rule_values.traffic import DAY, REQUESTS, SCENARIOS, TrafficScenario, play
 
 HALF = Decimal("0.5")
 MONTH = 30 * DAY
-"""A story's history; ``bench.paging`` has 90 days of each."""
+"""A scenario's history; ``bench.paging`` has 90 days of each."""
 
 
 def own(targets: tuple[Decimal, ...]) -> PagingRules:
@@ -64,12 +64,12 @@ def test_without_the_least_number_of_bad_events_a_background_pages() -> None:
     assert len(begins(reduce(or_, firing))) > 0
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_every_page_of_random_traffic_has_an_incident(story: TrafficScenario) -> None:
-    traffic = play(story, MONTH, families=[REQUESTS])
-    found = pages(own(STORY_TARGETS), traffic, MONTH)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_every_page_of_random_traffic_has_an_incident(scenario: TrafficScenario) -> None:
+    traffic = play(scenario, MONTH, families=[REQUESTS])
+    found = pages(own(SCENARIO_TARGETS), traffic, MONTH)
     assert all(each.all > 0 for each in found.values())
-    assert [each.without_incident for each in found.values()] == [0] * len(STORY_TARGETS)
+    assert [each.without_incident for each in found.values()] == [0] * len(SCENARIO_TARGETS)
 
 
 def test_a_condition_fires_when_it_has_held_for_its_wait() -> None:

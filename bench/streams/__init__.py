@@ -1,1 +1,1 @@
-"""Streams of tokens at a given pace: a server that sends them and clients that time them."""
+"""Streams of tokens at a fixed rate: the server that sends them, the clients that time them."""

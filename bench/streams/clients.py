@@ -1,7 +1,7 @@
-"""Clients that time the tokens they get: ``python -m bench.streams.clients``.
+"""Time the tokens of many streams: ``python -m bench.streams.clients``.
 
-Each line of standard input names a port, a form, a model and a number of streams; standard output
-then prints the ages of tokens on one line, in seconds since they were sent.
+Each line of standard input is a command: port, form, model, number of streams.  Each line of
+standard output has the quantiles of the tokens' age on arrival, in seconds.
 """
 
 from __future__ import annotations
@@ -16,44 +16,45 @@ import time
 from bench.streams.forms import FORMS, STAMP, STAMP_BYTES, Form
 from bench.streams.processes import allow_many_files
 
-PATIENCE = 30.0
-"""Seconds without a token after which something must be wrong."""
+IDLE_SECONDS = 30.0
+"""Time-out in seconds without a token."""
 
 
 def main() -> None:
+    """Run the commands of standard input."""
     gc.disable()
     allow_many_files()
     for line in sys.stdin:
         command = json.loads(line)
         form = FORMS[command["form"]](command["model"])
-        ages = _follow(_ask(command["port"], form, command["streams"]), command["warm_up"])
+        ages = _read(_connect(command["port"], form, command["streams"]), command["warm_up"])
         gc.collect()
         print(json.dumps(_summary(ages)), flush=True)
 
 
-def _ask(port: int, form: Form, streams: int) -> dict[int, socket.socket]:
-    asking = {}
+def _connect(port: int, form: Form, streams: int) -> dict[int, socket.socket]:
+    connected = {}
     for _ in range(streams):
         client = socket.create_connection(("127.0.0.1", port))
         client.sendall(form.request)
         client.setblocking(False)
-        asking[client.fileno()] = client
-    return asking
+        connected[client.fileno()] = client
+    return connected
 
 
-def _follow(clients: dict[int, socket.socket], warm_up: float) -> list[int]:
-    """Return how old each token was when it was read, in nanoseconds, after some seconds."""
+def _read(clients: dict[int, socket.socket], warm_up: float) -> list[int]:
+    """Return the age of each token on arrival, in nanoseconds, after the warm-up in seconds."""
     ages: list[int] = []
     rests = dict.fromkeys(clients, b"")
     poll = select.epoll()
     for number in clients:
         poll.register(number, select.EPOLLIN)
     clock, find = time.monotonic_ns, STAMP.findall
-    from_then_on = 0
+    measured_from = 0
     while clients:
-        ready = poll.poll(PATIENCE)
+        ready = poll.poll(IDLE_SECONDS)
         if not ready:
-            raise SystemExit(f"nothing came to {len(clients)} clients for {PATIENCE:g} s")
+            raise SystemExit(f"{len(clients)} clients received nothing for {IDLE_SECONDS:g} s")
         for number, _ in ready:
             data = clients[number].recv(65536)
             now = clock()
@@ -63,10 +64,10 @@ def _follow(clients: dict[int, socket.socket], warm_up: float) -> list[int]:
             data = rests[number] + data
             for text in find(data):
                 sent = int(text)
-                from_then_on = from_then_on or sent + round(warm_up * 1e9)
-                if sent > from_then_on:
+                measured_from = measured_from or sent + round(warm_up * 1e9)
+                if sent > measured_from:
                     ages.append(now - sent)
-            # What ends in a stamp that was just counted must not be counted again.
+            # Keep no complete stamp, which would be counted twice.
             rests[number] = b"" if data.endswith(b"\n\r\n") else data[-STAMP_BYTES + 1 :]
     return ages
 

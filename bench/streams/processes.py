@@ -1,4 +1,4 @@
-"""The processes of a benchmark: those that are measured, and those that make the streams."""
+"""Start and measure the processes of a bench."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ http {{
 
 
 def nginx(program: Path, folder: Path, upstream: int) -> ServerProcess:
-    """Start nginx as a proxy that passes on at once what comes; its worker is its child."""
+    """Start nginx as an unbuffered proxy; its worker is its child process."""
     config = folder / "nginx.conf"
 
     def command(ports: Sequence[int]) -> list[str | Path]:
@@ -59,7 +59,7 @@ def nginx(program: Path, folder: Path, upstream: int) -> ServerProcess:
 
 
 def sidecar(folder: Path, *options: str) -> ServerProcess:
-    """Start the exporter; the process of its taps is its child, once it has any."""
+    """Start the exporter; the tap process is its child process."""
 
     def command(ports: Sequence[int]) -> list[str | Path]:
         listen = f"{HOST}:{ports[0]}"
@@ -70,28 +70,28 @@ def sidecar(folder: Path, *options: str) -> ServerProcess:
 
 
 def proxying(folder: Path, upstream: int, *options: str) -> tuple[ServerProcess, int]:
-    """Start the exporter with a proxy tap; also returns the port of that."""
+    """Start the exporter with a proxy tap; also return the tap's port."""
     (port,) = free_ports(1)
     return sidecar(folder, "--tap", f"proxy={HOST}:{port}={HOST}:{upstream}", *options), port
 
 
 def child(server: ServerProcess) -> int:
-    """Return the process that does a server's work."""
+    """Return the process id of a server's child process."""
     pid = server.pid
-    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(words[0])
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0])
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """Seconds of CPU: ``run`` by the scheduler, to the nanosecond, ``clock`` by ticks of 10 ms."""
+    """CPU seconds: ``run`` from the scheduler, in nanoseconds; ``clock`` in ticks of 10 ms."""
 
     run: float
     clock: float
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Return what a process has used."""
+        """Return the CPU time of a process."""
         tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
         run = sum(int(task.read_text().split()[0]) for task in tasks)
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -109,13 +109,13 @@ def memory(pid: int) -> dict[str, float]:
 
 
 def allow_many_files() -> None:
-    """Let this process have as many connections as it may."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the limit of open files to its maximum."""
+    maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 class Worker:
-    """A process that takes commands as lines of JSON, and answers in lines."""
+    """A child process with commands as lines of JSON and results as lines."""
 
     def __init__(self, stack: ExitStack, module: str, *arguments: str) -> None:
         self._process = stack.enter_context(
@@ -139,9 +139,9 @@ class Worker:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"bench: {self._process.args} ended early")
+            raise SystemExit(f"bench: {self._process.args} exited early")
         return line.strip()
 
-    def answer(self) -> Any:
-        """Read a line of its output as JSON."""
+    def result(self) -> Any:
+        """Read a result as JSON."""
         return json.loads(self.line())

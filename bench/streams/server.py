@@ -1,7 +1,6 @@
-"""A server that streams to every client, one evenly spaced token after the other.
+"""Stream evenly spaced tokens to many clients: ``python -m bench.streams.server PORT,...``.
 
-``python -m bench.streams.server PORT,...`` listens on some ports; each line of standard
-input is a command, and standard output reports progress: see :func:`_stream`.
+Each line of standard input is a command; :func:`_stream` describes the output.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ LONGEST_SLEEP = 0.1
 
 
 def main() -> None:
+    """Run the commands of standard input."""
     ports, commands = map(int, sys.argv[1].split(",")), sys.stdin
     listeners = [socket.create_server(("127.0.0.1", port), backlog=4096) for port in ports]
     print("listening", flush=True)
@@ -42,19 +42,19 @@ def _stream(
     warm_up: float,
     seconds: float,
 ) -> None:
-    """Wait for ``streams`` requests, and send ``rate`` tokens per second to all in total.
+    """Wait for ``streams`` requests, then send ``rate`` tokens per second in total.
 
-    Prints ``begin N`` after ``warm_up`` seconds, and ``end N`` after ``seconds`` more: N is the
-    number of tokens sent so far.
+    Prints ``begin N`` after ``warm_up`` seconds and ``end N`` after ``seconds`` more, with the
+    number N of tokens sent so far.
     """
-    connections = _accept(listeners, streams)
+    connections = _accept(listeners, form, streams)
     for each in connections:
         each.send(form.head)
     start = time.monotonic()
     sent = 0
-    for mark, until in (("begin", warm_up), ("end", warm_up + seconds)):
+    for event, until in (("begin", warm_up), ("end", warm_up + seconds)):
         sent = _send(connections, form, sent, rate, start, start + until)
-        print(mark, sent, flush=True)
+        print(event, sent, flush=True)
     for each in connections:
         each.send(form.end)
         each.close()
@@ -68,7 +68,7 @@ def _send(
     start: float,
     until: float,
 ) -> int:
-    """Send what is due before a time; return how many tokens were sent since ``start``."""
+    """Send the tokens due before ``until``; return the number of tokens since ``start``."""
     clock, stamp, sleep = time.monotonic, time.monotonic_ns, time.sleep
     before, after = form.before, form.after
     turns = islice(cycle(connections), sent % len(connections), None)
@@ -83,13 +83,14 @@ def _send(
     return sent
 
 
-def _accept(listeners: Sequence[socket.socket], count: int) -> list[socket.socket]:
-    """Return connections on which a request has come."""
+def _accept(listeners: Sequence[socket.socket], form: Form, count: int) -> list[socket.socket]:
+    """Return connections with a request of the form; close others, such as the sidecar's."""
+    request_line, _, _ = form.request.partition(b"\r\n")
     selector = selectors.DefaultSelector()
     for listener in listeners:
         selector.register(listener, selectors.EVENT_READ)
-    asking: list[socket.socket] = []
-    while len(asking) < count:
+    requested: list[socket.socket] = []
+    while len(requested) < count:
         for key, _ in selector.select():
             ready = key.fileobj
             assert isinstance(ready, socket.socket)
@@ -99,13 +100,13 @@ def _accept(listeners: Sequence[socket.socket], count: int) -> list[socket.socke
                 selector.register(connection, selectors.EVENT_READ)
                 continue
             selector.unregister(ready)
-            if b"\r\n\r\n" in ready.recv(65536):
-                ready.setblocking(False)  # who does not read what is sent must not stop the others
-                asking.append(ready)
+            if ready.recv(65536).startswith(request_line):
+                ready.setblocking(False)  # a slow reader must not block the others
+                requested.append(ready)
             else:
                 ready.close()
     selector.close()
-    return asking
+    return requested
 
 
 if __name__ == "__main__":

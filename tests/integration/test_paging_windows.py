@@ -16,14 +16,14 @@ from tests.rule_values.compare import record
 from tests.rule_values.paging import BurnRateCondition, Count, increases, rates
 from tests.rule_values.recordings import TARGET, Tool, tools
 from tests.rule_values.replay import Replay, replaying
-from tests.rule_values.traffic import DAY, HOUR, REQUESTS, STORIES, TrafficScenario, play
+from tests.rule_values.traffic import DAY, HOUR, REQUESTS, SCENARIOS, TrafficScenario, play
 
 HISTORY = 3 * DAY
 EVALUATIONS = np.arange(0, HISTORY + 1, 60)
 CHECKS = range(7 * HOUR, HISTORY + 1, 60)
 PERIOD = Decimal(30 * DAY)
 # Those whose counters start over, are replaced, or are not scraped at times.
-HARD = [story for story in STORIES if story.name in ("resets", "births", "gaps", "all")]
+HARD = [scenario for scenario in SCENARIOS if scenario.name in ("resets", "births", "gaps", "all")]
 
 Start = Callable[..., Prometheus]
 
@@ -51,12 +51,12 @@ def conditions(tool: Tool) -> list[tuple[str, BurnRateCondition]]:
     return [*zip(pages.split(" or "), (first, second), strict=True)]
 
 
-@pytest.mark.parametrize("story", HARD, ids=lambda story: story.name)
+@pytest.mark.parametrize("scenario", HARD, ids=lambda scenario: scenario.name)
 def test_computed_windows_equal_recorded_ones(
-    prometheus: Start, tmp_path: Path, story: TrafficScenario
+    prometheus: Start, tmp_path: Path, scenario: TrafficScenario
 ) -> None:
-    traffic = play(story, HISTORY, families=[REQUESTS])
-    ours, sloth, _ = tools(story.name, "availability", PERIOD)
+    traffic = play(scenario, HISTORY, families=[REQUESTS])
+    ours, sloth, _ = tools(scenario.name, "availability", PERIOD)
     samples, fired = traffic.samples, 0
     with replaying(prometheus, tmp_path) as replay:
         replay.add(samples)

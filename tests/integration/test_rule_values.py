@@ -1,8 +1,8 @@
 """The recorded ratios and budgets, on a real Prometheus, beside what truly happened.
 
 The counters of random traffic go through our rules and through those that Sloth and Pyrra publish
-for the same SLO: a week of every story, and 91 days of the worst.  An error is how far a ratio is
-from anything that was true in the last two and a half minutes, as a share of it: an increase is
+for the same SLO: a week of every scenario, and 91 days of the worst.  An error is how far a ratio
+is from anything that was true in the last two and a half minutes, as a share of it: an increase is
 that between two evaluations, and half a minute passes until an event is scraped.  For rates it is
 the base window instead.  For windows of less than a day it is a share of the budget at least.
 """
@@ -30,7 +30,7 @@ from tests.rule_values.traffic import (
     HOUR,
     METRICS,
     REQUESTS,
-    STORIES,
+    SCENARIOS,
     labelled,
     play,
     points,
@@ -44,11 +44,11 @@ LONG_CHECKS = range(13 * DAY + 450, LONG_HISTORY + 1, 3 * DAY - 450)
 INDICATORS = ("availability", "e2e")
 COUNTERS = (REQUESTS, EVENTS)
 """What these two count."""
-*EACH, WORST = STORIES
-NAMES = [story.name for story in EACH]
+*EACH, WORST = SCENARIOS
+NAMES = [scenario.name for scenario in EACH]
 # Theirs takes longer to evaluate than ours, and these tell enough.
 PEERS = ("idle", "births")
-# Of our other kinds of objectives, in the story which is the hardest for counters.
+# Of our other kinds of objectives, in the scenario which is the hardest for counters.
 OTHERS = ("ttft", "goodput", "by-server", "kv-headroom")
 HARD = "births"
 ROLLOUTS = ("births", "labels")
@@ -58,7 +58,7 @@ Results = dict[tuple[str, str, str, str], Compared]
 
 
 def by_name(results: Iterable[Compared]) -> Results:
-    return {(r.story, r.tool.objective, r.tool.period, r.tool.name): r for r in results}
+    return {(r.scenario, r.tool.objective, r.tool.period, r.tool.name): r for r in results}
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,10 @@ def results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Resu
         if name == HARD:
             asked[name] += [tokenslo(name, other, days[-1]) for other in OTHERS]
     played = {
-        story.name: play(story, HISTORY, families=METRICS if story.name == HARD else COUNTERS)
-        for story in EACH
+        scenario.name: play(
+            scenario, HISTORY, families=METRICS if scenario.name == HARD else COUNTERS
+        )
+        for scenario in EACH
     }
     with replaying(prometheus, tmp_path_factory.mktemp("values")) as replay:
         return by_name(compare(replay, played, asked, HISTORY, CHECKS))
@@ -94,14 +96,14 @@ def over(result: Compared, windows: Iterable[str], bound: float) -> dict[str, fl
     return {window: error for window, error in errors.items() if error > bound}
 
 
-CASES = [(story, each) for story in NAMES for each in INDICATORS]
+CASES = [(scenario, each) for scenario in NAMES for each in INDICATORS]
 
 
-@pytest.mark.parametrize(("story", "objective"), CASES)
+@pytest.mark.parametrize(("scenario", "objective"), CASES)
 def test_the_period_and_its_budget_are_within_1_percent(
-    results: Results, story: str, objective: str
+    results: Results, scenario: str, objective: str
 ) -> None:
-    week, day = (results[story, objective, period, "tokenslo"] for period in ("7d", "1d"))
+    week, day = (results[scenario, objective, period, "tokenslo"] for period in ("7d", "1d"))
     assert over(week, [PERIOD, BUDGET], 0.01) == {}
     assert over(day, [PERIOD, BUDGET], 0.01) == {}
 
@@ -123,34 +125,34 @@ def test_other_kinds_of_objectives_are_within_1_percent(results: Results, object
     assert over(results[HARD, objective, "7d", "tokenslo"], [PERIOD, BUDGET], 0.01) == {}
 
 
-@pytest.mark.parametrize(("story", "objective"), CASES)
+@pytest.mark.parametrize(("scenario", "objective"), CASES)
 def test_shorter_windows_are_within_1_percent_of_what_is_scraped(
-    results: Results, story: str, objective: str
+    results: Results, scenario: str, objective: str
 ) -> None:
-    ours = results[story, objective, "7d", "tokenslo"]
+    ours = results[scenario, objective, "7d", "tokenslo"]
     assert [*ours.checks] == ["5m", "30m", "1h", "2h", "6h", "1d", PERIOD, BUDGET]
     assert over(ours, ["2h", "6h", "1d"], 0.01) == {}
     # What happens in the minute before a new series is first scraped is not counted.
-    assert over(ours, ["1h"], 0.015 if story in ROLLOUTS else 0.01) == {}
+    assert over(ours, ["1h"], 0.015 if scenario in ROLLOUTS else 0.01) == {}
     # Where a single request counts, it counts as a rate of its series makes of it.
     assert over(ours, ["30m"], 0.02) == {}
 
 
-@pytest.mark.parametrize("story", PEERS)
-def test_base_window_is_as_accurate_as_a_rate(results: Results, story: str) -> None:
+@pytest.mark.parametrize("scenario", PEERS)
+def test_base_window_is_as_accurate_as_a_rate(results: Results, scenario: str) -> None:
     ours, plain = (
-        results[story, "availability", "7d", tool].checks["5m"] for tool in ("tokenslo", "Sloth")
+        results[scenario, "availability", "7d", tool].checks["5m"] for tool in ("tokenslo", "Sloth")
     )
     as_late = [replace(one, lately=rate.lately) for one, rate in zip(ours, plain, strict=True)]
     assert max(one.error for one in as_late) <= max(one.error for one in plain) * 1.001
 
 
-@pytest.mark.parametrize("story", PEERS)
-def test_comparison_distinguishes_tools(results: Results, story: str) -> None:
+@pytest.mark.parametrize("scenario", PEERS)
+def test_comparison_distinguishes_tools(results: Results, scenario: str) -> None:
     """It finds what is known of them: a mean of ratios is off, an increase is not."""
-    sloth, pyrra = (results[story, "availability", "7d", tool] for tool in ("Sloth", "Pyrra"))
+    sloth, pyrra = (results[scenario, "availability", "7d", tool] for tool in ("Sloth", "Pyrra"))
     assert sloth.error(BUDGET) > 0.05
-    if story == "idle":  # where it records 0/0, of which every sum is none
+    if scenario == "idle":  # where it records 0/0, of which every sum is none
         assert sloth.error(BUDGET) == inf
     assert pyrra.error(BUDGET) < 0.01
 
@@ -158,7 +160,7 @@ def test_comparison_distinguishes_tools(results: Results, story: str) -> None:
 def test_the_replay_counts_and_ends_series_as_prometheus_does(
     prometheus: Start, tmp_path: Path
 ) -> None:
-    traffic = play(STORIES[0], HOUR, servers=3, families=[REQUESTS])
+    traffic = play(SCENARIOS[0], HOUR, servers=3, families=[REQUESTS])
     scraped = sum(len(times) for times, _ in traffic.samples.values())
     times, values = np.array([0, 30, 60]), np.array([1.5, 2.5, 0])
     ended = {labelled("ended"): points(times, values, values > 0)}
@@ -173,8 +175,8 @@ def test_the_replay_counts_and_ends_series_as_prometheus_does(
 def test_native_histograms_have_the_observations_of_classic_ones(
     prometheus: Start, tmp_path: Path
 ) -> None:
-    story = next(story for story in STORIES if story.name == "gaps")
-    traffic = play(story, DAY, families=[DURATION])
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "gaps")
+    traffic = play(scenario, DAY, families=[DURATION])
     count, bucket = (
         f"sum(rate({DURATION}_{part}[1h]))" for part in ("count", f'bucket{{le="{BOUNDARY}"}}')
     )

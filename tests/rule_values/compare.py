@@ -65,9 +65,9 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One tool in one story: its rules, and the checks of each window."""
+    """One tool in one scenario: its rules, and the checks of each window."""
 
-    story: str
+    scenario: str
     tool: Tool
     checks: Mapping[str, Sequence[Check]]
 
@@ -83,14 +83,14 @@ def compare(
     history: int,
     checks: range,
 ) -> list[Compared]:
-    """Let tools record what stories of ``history`` seconds made, and look at check times."""
+    """Let tools record what scenarios of ``history`` seconds made, and look at check times."""
     for traffic in played.values():
         replay.add(traffic.samples)
-    apart = {story: [tool.apart() for tool in of] for story, of in tools_.items()}
+    apart = {scenario: [tool.apart() for tool in of] for scenario, of in tools_.items()}
     record(replay, [tool for each in apart.values() for tool in each], history, checks)
     return [
-        Compared(story, tool, dict(_checks(replay, tool, played[story], checks)))
-        for story, of in apart.items()
+        Compared(scenario, tool, dict(_checks(replay, tool, played[scenario], checks)))
+        for scenario, of in apart.items()
         for tool in of
     ]
 

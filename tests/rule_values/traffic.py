@@ -123,7 +123,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What came of a story: what was scraped, and what truly happened.
+    """What came of a scenario: what was scraped, and what truly happened.
 
     ``requests`` are those of each server, and ``full`` is the time that servers were up, of which
     that in an incident is bad.
@@ -135,35 +135,35 @@ class Traffic:
 
 
 def play(
-    story: TrafficScenario,
+    scenario: TrafficScenario,
     seconds: int,
     *,
     servers: int = 2,
     seed: int = 1,
     families: Sequence[str] = FAMILIES,
 ) -> Traffic:
-    """Let a story happen for so long, on so many servers."""
-    random = Random(f"{story.name} {seed}")
+    """Let a scenario happen for so long, on so many servers."""
+    random = Random(f"{scenario.name} {seed}")
     draw = np.random.RandomState(random.getrandbits(32))  # which gives the same for ever
     ticks = seconds // TICK
-    rates = story.rates(np.arange(ticks) * float(TICK), random)
+    rates = scenario.rates(np.arange(ticks) * float(TICK), random)
     reasons, shares = _incidents(ticks, random)
-    failing = np.maximum(shares, np.where(rates > _BUSY, story.strain, 0.0))
+    failing = np.maximum(shares, np.where(rates > _BUSY, scenario.strain, 0.0))
     samples: dict[Labels, Points] = {}
     requests, full = list[Truth](), list[Truth]()
     for number in range(servers):
-        version, started = _lives(story, ticks, random)
+        version, started = _lives(scenario, ticks, random)
         is_up = version > 0
         asked = draw.poisson(rates * TICK) * is_up
         failed = draw.binomial(asked, failing)
         scraped = np.arange(number % 3, ticks, SCRAPE // TICK)
         told = _ServerScrapes(
-            story,
-            f"{story.name}-{number}",
+            scenario,
+            f"{scenario.name}-{number}",
             version,
             started,
             scraped,
-            is_up[scraped] & _reachable(story, scraped, random),
+            is_up[scraped] & _reachable(scenario, scraped, random),
             reasons,
             asked - failed,
             failed,
@@ -183,7 +183,7 @@ class _ServerScrapes:
     ``reasons``; and its ``good`` and ``failed`` requests.
     """
 
-    story: TrafficScenario
+    scenario: TrafficScenario
     name: str
     version: Counts
     started: Counts
@@ -215,7 +215,7 @@ class _ServerScrapes:
     def _kinds(self, family: str) -> list[dict[str, str]]:
         if family == EVENTS:
             return [{"signal": key, "threshold": str(BOUNDARY)} for key in ("e2e", "ttft")]
-        return [{"objective": f"{self.story.name}/goodput"}] if family == GOODPUT else [{}]
+        return [{"objective": f"{self.scenario.name}/goodput"}] if family == GOODPUT else [{}]
 
     def _counter(
         self, metric: str, counts: Counts, **labels: str
@@ -234,16 +234,16 @@ class _ServerScrapes:
         found, version = self.found, self.version[self.scraped]
         times = (self.scraped + 1) * TICK
         for each in np.unique(version[found]):
-            named = {"model": self.story.name, "instance": self.name, "version": str(each)}
+            named = {"model": self.scenario.name, "instance": self.name, "version": str(each)}
             mine = found & (version == each)
             yield labelled(metric, **named, **labels), points(times, values[self.scraped], mine)
 
 
-def _lives(story: TrafficScenario, ticks: int, random: Random) -> tuple[Counts, Counts]:
+def _lives(scenario: TrafficScenario, ticks: int, random: Random) -> tuple[Counts, Counts]:
     """Return a server's version, 0 while it is down, and when it last started, by tick."""
     version, started = np.ones(ticks, dtype=np.int64), np.zeros(ticks, dtype=np.int64)
     is_up = np.ones(ticks, dtype=bool)
-    for mean, is_new in ((story.restarts_every, False), (story.rollouts_every, True)):
+    for mean, is_new in ((scenario.restarts_every, False), (scenario.rollouts_every, True)):
         for at in _moments(mean, ticks, random):
             back = at + random.randrange(20, 120, TICK) // TICK
             version[back:] += is_new
@@ -252,10 +252,10 @@ def _lives(story: TrafficScenario, ticks: int, random: Random) -> tuple[Counts, 
     return version * is_up, started
 
 
-def _reachable(story: TrafficScenario, scraped: Counts, random: Random) -> npt.NDArray[np.bool_]:
+def _reachable(scenario: TrafficScenario, scraped: Counts, random: Random) -> npt.NDArray[np.bool_]:
     """Return which scrapes do not fail: mostly a few do, once in a while for some minutes."""
     reached = np.ones(len(scraped), dtype=bool)
-    for at in _moments(story.gaps_every, int(scraped[-1]), random):
+    for at in _moments(scenario.gaps_every, int(scraped[-1]), random):
         longest = 900 if random.random() < 0.1 else 180
         until = at + random.randrange(SCRAPE, longest) // TICK
         reached[(at <= scraped) & (scraped < until)] = False
@@ -305,7 +305,7 @@ def _idle(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float64]:
     return np.where((now > 8 * HOUR) & (now < 18 * HOUR) & (day % 7 < 5), 1.0, 0.0)
 
 
-STORIES = (
+SCENARIOS = (
     TrafficScenario("diurnal", _diurnal),
     TrafficScenario("bursty", _bursty, strain=0.02),
     TrafficScenario("idle", _idle),

@@ -1,0 +1,31 @@
+"""Arguments of benches: an unknown or invalid one exits with code 2 and one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bench import evaluation, generate, paging, peers, rules
+
+
+@pytest.mark.parametrize(
+    ("main", "argument", "error"),
+    [
+        (
+            rules.main,
+            "sizes",
+            "unknown table sizes; choose from peers, generated, written, others, costs",
+        ),
+        (peers.main, "costs", "unknown table costs; choose from sizes, pages"),
+        (evaluation.main, "old", "unknown history old; choose from young, full"),
+        (paging.main, "many", "SEEDS is 'many', not an integer of at least 1"),
+        (generate.main, "0", "COUNT is '0', not an integer of at least 1"),
+    ],
+)
+def test_bad_argument_exits_with_code_2_and_one_error(
+    main: Callable[[str], None], argument: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argument)
+    assert (caught.value.code, *capsys.readouterr()) == (2, "", f"error: {error}\n")
