@@ -38,6 +38,7 @@ Commands:
   schema         Print the JSON Schema of SLO files, for editors.
   server-config  Print the Triton settings that SLO files need.
   signals        Print the metrics of the sidecar and their methods.
+  top            Show live sidecars in a terminal.
   validate       Check SLO files.
 """
 

@@ -122,6 +122,27 @@ async def test_commands_about_servers_run_as_written(
     await run_against_server(shlex.split(command), tmp_path)
 
 
+EMPTY_STATUS = {"tokenslo": "0.1.0", "layers": [], "sources": [], "objectives": [], "models": []}
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted(
+        {
+            command
+            for _, fence in every_fence("sh")
+            for command in fence.commands
+            if command.startswith("tokenslo top ")
+        }
+    ),
+)
+async def test_sidecars_are_watched_as_written(command: str) -> None:
+    async with fake_server({"/": EMPTY_STATUS, "/metrics": ""}) as server:
+        urls = re.sub(r"http://[\w.-]+:\d+", server.url, command)
+        arguments = [*shlex.split(urls)[1:], "--interval", "0.2"]
+        assert await asyncio.to_thread(exit_code, arguments) == 0
+
+
 def is_a_target_of_make(arguments: list[str]) -> bool:
     return f"\n{arguments[1]}:" in (ROOT / "Makefile").read_text()
 

@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "dashboards": {"slos", "promql"},
     "runbooks": {"slos", "promql"},
     "exporter": {"slos", "promql"},
-    "tokenslo": {"exporter", "alerts", "dashboards", "runbooks", "slos", "promql"},
+    "top": {"exporter", "slos", "promql"},
+    "tokenslo": {"exporter", "alerts", "dashboards", "runbooks", "top", "slos", "promql"},
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}
 

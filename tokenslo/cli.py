@@ -61,6 +61,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.signals:signals",
         "Print the metrics of the sidecar and their methods.",
     ),
+    "top": (
+        "tokenslo.commands.top:top",
+        "Show live sidecars in a terminal.",
+    ),
     "validate": (
         "tokenslo.commands.validate:validate",
         "Check SLO files.",

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
+import aiohttp
+
 from exporter.samples import Distribution, Labels, ModelInfo, SourceError, Value
 from exporter.sources.exposition import text_parser
 from exporter.sources.fetch import fetch, parse_json
@@ -15,14 +17,44 @@ from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
 
 PASSED_OVER = "tokenslo_tap_passed_over_total"
+_MALFORMED = (text_parser.ExpositionError, AttributeError, KeyError, TypeError, ValueError)
+
+
+class ReportedObjective(NamedTuple):
+    """An objective on one model as the sidecar evaluates it; ``met`` covers the last minute.
+
+    ``met`` is None without any event.  If ``quality`` is ``unavailable``, ``note`` is the reason.
+    """
+
+    service: str
+    objective: str
+    model: str
+    version: str
+    target: str
+    quality: str
+    note: str
+    fix: str
+    met: bool | None
+    good_events: float | None
+    bad_events: float | None
 
 
 class SidecarReport(NamedTuple):
-    """A sidecar's view; ``unreadable`` counts responses with an unsupported compression."""
+    """A sidecar's view; ``unreadable`` counts responses with an unsupported compression.
+
+    ``unready`` are the reasons why it is not ready.
+    """
 
     version: str
     view: View
     unreadable: int
+    objectives: tuple[ReportedObjective, ...] = ()
+    unready: tuple[str, ...] = ()
+
+
+def base_url(url: str) -> str:
+    """Return the URL of a sidecar's status page from it or from that of its metrics."""
+    return url.rstrip("/").removesuffix("/metrics")
 
 
 async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarReport | None:
@@ -30,26 +62,62 @@ async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarRe
 
     Raises InvalidFile, naming ``command``, if its pages are not those of a sidecar.
     """
-    base = url.rstrip("/").removesuffix("/metrics")
+    base = base_url(url)
     async with new_session() as session:
-        session.headers["Accept"] = "application/json"
         try:
-            status = parse_json(await fetch(session, "GET", f"{base}/", limits=limits), "")
+            status = await _status(session, base, limits)
         except SourceError:
             return None
-        if not isinstance(status, dict) or not isinstance(status.get("tokenslo"), str):
-            return None
         try:
-            answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
-            wanted = {PASSED_OVER, *(signal.metric for signal in SIGNALS.values())}
-            families = text_parser.read(answer.body, wanted)
-            view = _view(families, status)
-            return SidecarReport(status["tokenslo"], view, _unreadable(families))
-        except (SourceError, text_parser.ExpositionError, KeyError, TypeError, ValueError) as error:
+            return await _report(session, base, status, limits)
+        except (SourceError, *_MALFORMED) as error:
             fix = "look at its status page, and whether it is of this version"
             message = f"is not the status page of a tokenslo exporter: {error}"
             where = Problem(f"tokenslo {command}", 0, public(base), message, fix)
             raise InvalidFile([where]) from None
+
+
+async def scrape_sidecar(
+    session: aiohttp.ClientSession, url: str, limits: FetchLimits
+) -> SidecarReport:
+    """Return the report of the sidecar at ``url``; raises SourceError."""
+    base = base_url(url)
+    status = await _status(session, base, limits)
+    try:
+        return await _report(session, base, status, limits)
+    except _MALFORMED as error:
+        message = f"{public(base)} is not of this version of tokenslo: {type(error).__name__}"
+        raise SourceError("malformed", message) from None
+
+
+async def _status(
+    session: aiohttp.ClientSession, base: str, limits: FetchLimits
+) -> Mapping[str, Any]:
+    session.headers["Accept"] = "application/json"
+    status = parse_json(await fetch(session, "GET", f"{base}/", limits=limits), base)
+    if not isinstance(status, dict) or not isinstance(status.get("tokenslo"), str):
+        raise SourceError("malformed", f"{public(base)} is not a tokenslo exporter")
+    return status
+
+
+async def _report(
+    session: aiohttp.ClientSession, base: str, status: Mapping[str, Any], limits: FetchLimits
+) -> SidecarReport:
+    answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
+    wanted = {PASSED_OVER, *(signal.metric for signal in SIGNALS.values())}
+    families = text_parser.read(answer.body, wanted)
+    objectives = tuple(_objective(one) for one in status["objectives"])
+    unready = tuple(
+        f"{one['layer']} {one['name']}: {one['reason']}"
+        for one in status["layers"]
+        if one["ready"] is False
+    )
+    view = _view(families, status)
+    return SidecarReport(status["tokenslo"], view, _unreadable(families), objectives, unready)
+
+
+def _objective(one: Mapping[str, Any]) -> ReportedObjective:
+    return ReportedObjective(**{name: one[name] for name in ReportedObjective._fields})
 
 
 def _unreadable(families: Mapping[str, text_parser.ParsedFamily]) -> int:

@@ -68,7 +68,7 @@ def _option(option: click.Option) -> tuple[str, str, str]:
         kind = " or ".join(f"`{choice}`" for choice in option.type.choices)
     elif option.metavar:
         kind = f"`{option.metavar}`"
-    shown = option.default if isinstance(option.default, str | int) else ""
+    shown = option.default if isinstance(option.default, str | int | float) else ""
     default = "" if isinstance(shown, bool) or shown == "" else f"`{shown}`"
     required = "required" if option.required else default
     return f"{names} {kind}".strip(), option.help or "", required
