@@ -56,9 +56,9 @@ def test_without_go_the_reason_is_reported(
     peers.main()
     assert capsys.readouterr().out.startswith("Go is not installed")
     rules.main("peers", "generated")
-    said = capsys.readouterr().out
-    assert said.startswith("Go is not installed")
-    assert "Omitted: the tables peers and generated" in said
+    output = capsys.readouterr().out
+    assert output.startswith("Go is not installed")
+    assert "Omitted: the tables peers and generated" in output
 
 
 def test_without_go_our_rules_alone_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,9 +213,9 @@ def test_server_counters_of_a_probed_model_are_withheld() -> None:
     """The request of the sidecar would count as a client's."""
     kept = (measurement("itl"), measurement("kv_utilization"), measurement("requests", "other"))
     snapshot = Snapshot("triton", (measurement("requests"), measurement("ttft"), *kept))
-    told = without_probes(snapshot, ("chat",))
-    assert told.measurements == kept
-    assert [(gap.signal, gap.model) for gap in told.missing] == [
+    kept_snapshot = without_probes(snapshot, ("chat",))
+    assert kept_snapshot.measurements == kept
+    assert [(gap.signal, gap.model) for gap in kept_snapshot.missing] == [
         ("requests", "chat"),
         ("ttft", "chat"),
     ]

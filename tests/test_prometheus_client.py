@@ -192,8 +192,8 @@ def test_another_host_gets_no_credentials(server: Server) -> None:
 
 def test_redirects_in_a_circle_end(server: Server) -> None:
     server.reply = lambda sent: (302, {"Location": sent.target}, b"")
-    said = reason(server.url)
-    assert said == f"cannot reach Prometheus at {server.url}: redirects more than 10 times"
+    error = reason(server.url)
+    assert error == f"cannot reach Prometheus at {server.url}: redirects more than 10 times"
     assert len(server.requests) == 11
 
 
@@ -316,8 +316,8 @@ def test_a_host_that_takes_no_connection_is_unreachable() -> None:
         full.listen(0)
         url = f"http://127.0.0.1:{full.getsockname()[1]}"
         with socket.create_connection(full.getsockname()):  # fills the backlog
-            said = reason(url, timeout=0.6)
-    assert said == f"cannot reach Prometheus at {url}: no connection within 0.3 s"
+            error = reason(url, timeout=0.6)
+    assert error == f"cannot reach Prometheus at {url}: no connection within 0.3 s"
 
 
 def test_what_does_not_answer_in_http_is_one_clear_error() -> None:
@@ -347,13 +347,13 @@ def test_what_does_not_answer_in_http_is_one_clear_error() -> None:
     ],
 )
 def test_a_wrong_url_is_one_clear_error(base: str, message: str) -> None:
-    said = reason(base)
-    assert message in said
-    assert "secret" not in said
-    assert not said.endswith((": ", "None"))
+    error = reason(base)
+    assert message in error
+    assert "secret" not in error
+    assert not error.endswith((": ", "None"))
 
 
 def test_headers_that_http_does_not_allow_are_refused(server: Server) -> None:
-    said = reason(server.url, headers={"X": "a\r\nY: b"})
-    assert said.startswith(f"cannot reach Prometheus at {server.url}: ")
+    error = reason(server.url, headers={"X": "a\r\nY: b"})
+    assert error.startswith(f"cannot reach Prometheus at {server.url}: ")
     assert server.requests == []

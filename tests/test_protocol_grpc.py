@@ -81,10 +81,10 @@ RECORDED = {
 
 def event_lines(log: WireLog) -> list[str]:
     """Every request in a line, as it stands in the end."""
-    return [_told(log, number) for number in range(len(log.streams))]
+    return [_outcome_of(log, number) for number in range(len(log.streams))]
 
 
-def _told(log: WireLog, number: int) -> str:
+def _outcome_of(log: WireLog, number: int) -> str:
     stream, events = log.streams[number], log.of(number)
     assert events[0][0] == "started"
     words = [stream.model or "-", stream.version or "-", stream.request_id or "-"]

@@ -122,7 +122,7 @@ SPLIT = {name: capture(name) for name in captures()}
 SPLIT["conversation"] = conversation().lines
 
 
-def _told(log: WireLog) -> list[object]:
+def _described(log: WireLog) -> list[object]:
     return [
         *log.timeless(),
         *[(one.model, one.version, one.request_id, one.prompt) for one in log.streams],
@@ -141,7 +141,7 @@ def test_any_split_is_the_same(name: str, most: int, seed: int) -> None:
     cuts = iter(lambda: rng.randint(1, most), 0)
     in_pieces, whole = observe_lines(split(lines, cuts)), observe_lines(lines)
     assert in_pieces.events == whole.events
-    assert _told(in_pieces) == _told(whole)
+    assert _described(in_pieces) == _described(whole)
 
 
 @given(st.sampled_from(sorted(SPLIT)), st.integers(1, 5))
@@ -160,7 +160,7 @@ def test_merged_segments_give_the_same_events(name: str, most: int) -> None:
             together[-1] = (way, at, last[2] + what)
         else:
             together.append((way, at, what))
-    assert _told(observe_lines(together)) == _told(observe_lines(lines))
+    assert _described(observe_lines(together)) == _described(observe_lines(lines))
 
 
 @pytest.mark.parametrize("padding", [None, 0, 3])
@@ -428,8 +428,8 @@ def test_goaway_rejects_the_calls_not_started(
     connection.call(infer_request("a"), stream=1)
     connection.call(infer_request("b"), stream=3)
     connection.send(SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + b"why"))
-    told = {event[1]: event[3:5] for event in connection.log.events if event[0] == "ended"}
-    assert told == ends
+    reported = {event[1]: event[3:5] for event in connection.log.events if event[0] == "ended"}
+    assert reported == ends
     assert connection.observer.live == 2 - len(ends)
 
 

@@ -123,7 +123,7 @@ def test_bytes_after_the_limit_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece",
+    "repeated",
     [
         b"[",
         b"{",
@@ -141,9 +141,9 @@ def test_bytes_after_the_limit_are_skipped() -> None:
     ],
 )
 @pytest.mark.parametrize("within", [b"", b'{"a":', b'{"name":', b'{"list":[', b'{"a":"'])
-def test_no_document_takes_long(piece: bytes, within: bytes) -> None:
+def test_no_document_takes_long(repeated: bytes, within: bytes) -> None:
     size = 200_000
-    data = within + piece * (size // len(piece))
+    data = within + repeated * (size // len(repeated))
     began = time.process_time()
     scanned(data)
     scanned(data, [1000] * (size // 1000))

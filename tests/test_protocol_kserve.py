@@ -15,7 +15,7 @@ from tests.event_log import WireLog, recorded, show
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def asked(path: str, body: object = None, method: str = "POST") -> list[Stream]:
+def streams_of(path: str, body: object = None, method: str = "POST") -> list[Stream]:
     data = json.dumps(body or {}).encode()
     log = WireLog()
     head = f"{method} {path} HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n".encode()
@@ -55,7 +55,7 @@ def bearing(log: WireLog) -> list[float]:
     ],
 )
 def test_requests_for_tokens(path: str, known: tuple[object, ...]) -> None:
-    (stream,) = asked(path, {"id": "tokenslo-probe", "text_input": "x"})
+    (stream,) = streams_of(path, {"id": "tokenslo-probe", "text_input": "x"})
 
     assert (stream.endpoint, stream.model, stream.version, stream.streaming) == known
     assert stream.request_id == "tokenslo-probe"
@@ -76,7 +76,7 @@ def test_requests_for_tokens(path: str, known: tuple[object, ...]) -> None:
     ],
 )
 def test_all_else_is_no_request_for_tokens(method: str, path: str) -> None:
-    assert asked(path, method=method) == []
+    assert streams_of(path, method=method) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding:
 DONE = b"data: [DONE]\n\n"
 
 
-def asking(body: object, path: str = "/v1/chat/completions") -> bytes:
+def request_bytes(body: object, path: str = "/v1/chat/completions") -> bytes:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return f"POST {path} HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
@@ -45,9 +45,9 @@ def used(tokens: int, prompt: int = 5, cached: int | None = None) -> dict[str, o
     return {"prompt_tokens": prompt, **total, "completion_tokens": tokens, **details}
 
 
-def asked(body: object, path: str = "/v1/chat/completions") -> Stream:
+def stream_of(body: object, path: str = "/v1/chat/completions") -> Stream:
     log = WireLog()
-    Http1Observer(log, ObserverSettings()).feed(CLIENT, asking(body, path), 1.0)
+    Http1Observer(log, ObserverSettings()).feed(CLIENT, request_bytes(body, path), 1.0)
     return log.at_start[0]
 
 
@@ -57,7 +57,7 @@ def streamed(
     """Show a stream, an event every second; return what is told."""
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
-    observer.feed(CLIENT, asking({"model": "m", "stream": True}, path), 0.0)
+    observer.feed(CLIENT, request_bytes({"model": "m", "stream": True}, path), 0.0)
     observer.feed(SERVER, SSE, 0.5)
     time = 0.0
     for data in events:
@@ -76,7 +76,7 @@ def chunks(log: WireLog) -> list[tuple[float, int]]:
 def whole(answer: bytes, *fields: str, status: int = 200) -> WireLog:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
-    observer.feed(CLIENT, asking({"model": "m"}), 1.0)
+    observer.feed(CLIENT, request_bytes({"model": "m"}), 1.0)
     head = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(answer)}", *fields, "", ""]
     observer.feed(SERVER, "\r\n".join(head).encode() + answer, 2.0)
     return log
@@ -96,7 +96,9 @@ def whole(answer: bytes, *fields: str, status: int = 200) -> WireLog:
     ],
 )
 def test_requests_for_tokens(path: str, endpoint: str) -> None:
-    stream = asked({"model": "org/name", "stream": True, "n": 2, "user": "tokenslo-probe"}, path)
+    stream = stream_of(
+        {"model": "org/name", "stream": True, "n": 2, "user": "tokenslo-probe"}, path
+    )
 
     assert (stream.endpoint, stream.model, stream.version) == (endpoint, "org/name", "")
     assert (stream.streaming, stream.choices) == (True, 2)
@@ -131,7 +133,7 @@ def test_requests_for_tokens(path: str, endpoint: str) -> None:
     ],
 )
 def test_request_body_fields(body: object, known: tuple[object, ...]) -> None:
-    stream = asked(body)
+    stream = stream_of(body)
 
     assert (stream.model, stream.streaming, stream.choices, stream.request_id) == known
 
@@ -140,7 +142,7 @@ def test_the_model_is_found_behind_a_prompt_of_any_size() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (2 << 20)}}
     content = [{"type": "text", "text": 'what is "this"?'}, image]
     messages = [{"role": "user", "content": content}] * 2
-    data = asking({"messages": messages, "model": "m", "stream": True, "n": 2})
+    data = request_bytes({"messages": messages, "model": "m", "stream": True, "n": 2})
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     for at in range(0, len(data), 65_536):
@@ -273,7 +275,7 @@ def test_a_disconnect_after_the_end_marker_is_ok() -> None:
     for leave in ("aborted", "half_closed", "server_lost"):
         log = WireLog()
         observer = Http1Observer(log, ObserverSettings())
-        observer.feed(CLIENT, asking({"model": "m", "stream": True}), 0.0)
+        observer.feed(CLIENT, request_bytes({"model": "m", "stream": True}), 0.0)
         data = text("a", "stop") + DONE
         observer.feed(SERVER, SSE + b"%x\r\n%s\r\n" % (len(data), data), 1.0)
         if leave == "half_closed":
@@ -291,7 +293,7 @@ def test_stream_that_ends_with_its_connection_needs_the_end_marker(
 ) -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
-    observer.feed(CLIENT, asking({"model": "m", "stream": True}), 0.0)
+    observer.feed(CLIENT, request_bytes({"model": "m", "stream": True}), 0.0)
     head = b"HTTP/1.0 200 OK\r\nContent-Type: Text/Event-Stream\r\n\r\n"
     observer.feed(SERVER, head + text("a") + mark, 1.0)
     observer.half_closed(SERVER, 2.0)
@@ -315,7 +317,7 @@ def test_no_text_is_held_after_its_event() -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings(salt=b"salt"))
     prompt = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "SECRET"}]}
-    observer.feed(CLIENT, asking(prompt), 1.0)
+    observer.feed(CLIENT, request_bytes(prompt), 1.0)
     observer.feed(SERVER, SSE, 1.0)
     logprobs = {"logprobs": {"content": [{"token": "SECRET", "logprob": -1.0}]}}
     for data in (
@@ -416,7 +418,7 @@ def test_chunks_of_other_choices_are_counted_separately() -> None:
 def test_continuous_usage_of_one_choice_is_not_the_total() -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
-    observer.feed(CLIENT, asking({"model": "m", "stream": True, "n": 2}), 0.0)
+    observer.feed(CLIENT, request_bytes({"model": "m", "stream": True, "n": 2}), 0.0)
     observer.feed(SERVER, SSE, 0.5)
     events = [chunk({"content": "a"}, index=number % 2, usage=used(number // 2 + 1))
               for number in range(6)]  # fmt: skip
@@ -480,7 +482,7 @@ def test_a_large_whole_response_is_scanned_and_not_buffered() -> None:
     answer = json.dumps({"choices": [choice, choice], "usage": used(77)}).encode()
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
-    observer.feed(CLIENT, asking({"model": "m"}), 1.0)
+    observer.feed(CLIENT, request_bytes({"model": "m"}), 1.0)
     observer.feed(SERVER, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer), 2.0)
     for at in range(0, len(answer), 10007):
         observer.feed(SERVER, answer[at : at + 10007], 3.0)

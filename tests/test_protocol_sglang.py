@@ -64,9 +64,9 @@ def test_a_chunk_has_the_tokens_that_are_new_in_it() -> None:
 
 
 def test_only_the_first_choice_is_timed_and_the_others_are_counted() -> None:
-    ask = {**ASK, "text": ["a", "b"]}
+    two_prompts = {**ASK, "text": ["a", "b"]}
     events = [so_far("a", 1, index=0), so_far("b", 1, index=1), so_far("ab", 2, index=0), DONE]
-    log = streamed(PATH, events, ask)
+    log = streamed(PATH, events, two_prompts)
 
     assert chunks(log) == [(1.0, 0), (3.0, 0)]
     assert log.streams[0].other_chunks == 1

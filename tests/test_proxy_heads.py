@@ -110,16 +110,16 @@ async def test_connection_without_a_request_times_out_before_the_server_is_reach
 async def test_an_http2_connection_without_a_request_ends_in_time_on_both_sides() -> None:
     async with proxied(limits=ProxyLimits(head_seconds=0.3)) as scene:
         client, server = await scene.pair(PREFACE + SETTINGS)
-        asked, answering = await scene.pair(PREFACE + SETTINGS + HEADERS)
+        busy, busy_server = await scene.pair(PREFACE + SETTINGS + HEADERS)
         late, late_server = await scene.pair(PREFACE + SETTINGS)
         loop = asyncio.get_running_loop()
-        for each in (server, answering, late_server):
+        for each in (server, busy_server, late_server):
             await loop.sock_sendall(each, SETTINGS)
         await loop.sock_sendall(late, HEADERS)
         assert (await receive_all(server))[1] == "reset"
         assert (await receive_all(client))[0] == SETTINGS
         assert scene.refused() == {"head_time": 1}
-        for one, other in ((answering, asked), (late_server, late)):
+        for one, other in ((busy_server, busy), (late_server, late)):
             await loop.sock_sendall(one, HEADERS)
             assert await receive(other, len(SETTINGS + HEADERS)) == SETTINGS + HEADERS
 
@@ -165,11 +165,11 @@ async def test_a_silent_server_costs_no_memory_per_request() -> None:
         tracemalloc.start()
         try:
             for start in range(0, len(requests), 30_000):
-                piece = requests[start : start + 30_000]
-                await asyncio.get_running_loop().sock_sendall(client, piece)
-                assert await receive(server, len(piece)) == piece
+                chunk = requests[start : start + 30_000]
+                await asyncio.get_running_loop().sock_sendall(client, chunk)
+                assert await receive(server, len(chunk)) == chunk
             scene.observers[0].times.clear()
-            del piece
+            del chunk
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -65,12 +65,12 @@ async def test_responses_are_forwarded_before_the_observer_and_requests_after() 
     ends: dict[Direction, socket.socket] = {}
     already_there: list[tuple[Direction, bool]] = []
 
-    def look(direction: Direction, data: bytes) -> None:
+    def observe(direction: Direction, data: bytes) -> None:
         if ends:
             waiting, _, _ = select.select([ends[direction]], [], [], 0.05)
             already_there.append((direction, bool(waiting)))
 
-    async with proxied(lambda: LoggingObserver(on_feed=look)) as scene:
+    async with proxied(lambda: LoggingObserver(on_feed=observe)) as scene:
         client, server = await scene.pair()
         ends |= {CLIENT: server, SERVER: client}
         loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ def _small_buffers(connection: socket.socket) -> None:
 
 @on_loop()
 async def test_slow_client_slows_the_server_and_gets_all_bytes() -> None:
-    piece = random.Random(3).randbytes(MIB)
+    block = random.Random(3).randbytes(MIB)
     total = 120 * MIB
     async with proxied(lambda: LoggingObserver(keep=False)) as scene:
         notes = scene.observers
@@ -130,8 +130,8 @@ async def test_slow_client_slows_the_server_and_gets_all_bytes() -> None:
         async def send() -> None:
             nonlocal sent
             while sent < total:
-                await loop.sock_sendall(server, piece)
-                sent += len(piece)
+                await loop.sock_sendall(server, block)
+                sent += len(block)
 
         before = _resident()
         sending = asyncio.create_task(send())
@@ -150,7 +150,7 @@ async def test_slow_client_slows_the_server_and_gets_all_bytes() -> None:
             digest.update(data)
             got += len(data)
         await sending
-        assert digest.digest() == hashlib.sha256(piece * (total // MIB)).digest()
+        assert digest.digest() == hashlib.sha256(block * (total // MIB)).digest()
         await until(lambda: notes[0].not_read >= 0.5)
         assert notes[0].not_read < monotonic() - began + 1
 

@@ -88,11 +88,11 @@ async def test_http_clients_reuse_connections_and_disconnect() -> None:
         connector = aiohttp.TCPConnector(limit=4)
         async with aiohttp.ClientSession(connector=connector) as session:
 
-            async def ask(number: int) -> bytes:
+            async def send(number: int) -> bytes:
                 async with session.post(url, data=bytes(number * 1000)) as response:
                     return await response.read()
 
-            answers = await asyncio.gather(*map(ask, range(24)))
+            answers = await asyncio.gather(*map(send, range(24)))
             assert answers == [b"".join(TOKENS)] * 24
             assert len(observers) == 4
             async with session.post(url) as response:

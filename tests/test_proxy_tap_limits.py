@@ -149,8 +149,8 @@ async def test_unreachable_server_gives_502_that_the_observer_sees(
             assert observer.fed == {CLIENT: REQUEST, SERVER: UNREACHABLE}
             assert observer.events == ["server ended"]
         assert scene.refused() == {"unreachable": 3}
-        told = [r.getMessage() for r in caplog.records if r.name == "tokenslo"]
-        assert told == [f"forwarding to 127.0.0.1:{port}: Connection refused"]
+        logged = [r.getMessage() for r in caplog.records if r.name == "tokenslo"]
+        assert logged == [f"forwarding to 127.0.0.1:{port}: Connection refused"]
 
 
 @on_loop()
@@ -218,9 +218,9 @@ async def test_unreachable_server_gives_grpc_unavailable() -> None:
 
 def _call(port: int) -> tuple[str, str]:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.RpcError) as caught:
-            ask(b"x", timeout=5)
+            call(b"x", timeout=5)
     return caught.value.code().name, caught.value.details()
 
 
@@ -228,7 +228,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
-ASKED = (
+GRPC_REQUESTS = (
     PREFACE
     + _frame(4, 0, 0, bytes(6))
     + _frame(8, 0, 0, bytes(4))
@@ -250,7 +250,7 @@ def _frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
 
 def test_every_grpc_request_gets_a_response_without_indexed_headers() -> None:
     server = UnavailableGrpcServer()
-    server.receive(ASKED)
+    server.receive(GRPC_REQUESTS)
     settings, ack, first, second, goaway = _frames(server.response())
     assert settings == (4, 0, 0, b"")
     assert ack == (4, 1, 0, b"")
@@ -270,15 +270,15 @@ def test_every_grpc_request_gets_a_response_without_indexed_headers() -> None:
     assert server.response() == b""
 
 
-@given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=8).map(sorted))
+@given(cuts=st.lists(st.integers(0, len(GRPC_REQUESTS)), max_size=8).map(sorted))
 def test_grpc_requests_are_found_in_any_segmentation(cuts: list[int]) -> None:
     server = UnavailableGrpcServer()
     answer = b""
-    for start, end in zip([0, *cuts], [*cuts, len(ASKED)], strict=True):
-        server.receive(ASKED[start:end])
+    for start, end in zip([0, *cuts], [*cuts, len(GRPC_REQUESTS)], strict=True):
+        server.receive(GRPC_REQUESTS[start:end])
     answer += server.response()
     whole = UnavailableGrpcServer()
-    whole.receive(ASKED)
+    whole.receive(GRPC_REQUESTS)
     assert answer == whole.response()
 
 

@@ -61,7 +61,7 @@ class Wire:
         seq = (start + place) & MASK
         half.take(seq, (back + known) & MASK, flags, window, data, self.time)
 
-    def ask(self, place: int, data: bytes = b"", **other: float | None) -> None:
+    def request(self, place: int, data: bytes = b"", **other: float | None) -> None:
         self.send(CLIENT, place, data, **other)
 
     def answer(self, place: int, data: bytes = b"", **other: float | None) -> None:
@@ -73,10 +73,10 @@ class Wire:
 
 def test_request_and_response_are_reassembled() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
+    wire.request(0, b"POST")
     wire.answer(0, b"data: 1")
     wire.answer(7, b"data: 2")
-    wire.ask(4, flags=ACK | FIN)
+    wire.request(4, flags=ACK | FIN)
     wire.answer(14, b"end", flags=ACK | FIN)
     assert wire.watcher.events == [
         ("data", CLIENT, b"POST", 1.0),
@@ -91,12 +91,12 @@ def test_request_and_response_are_reassembled() -> None:
 
 def test_nothing_is_reported_after_the_end() -> None:
     wire = Wire()
-    wire.ask(0, flags=ACK | FIN)
+    wire.request(0, flags=ACK | FIN)
     wire.answer(0, flags=ACK | FIN)
     told = list(wire.watcher.events)
-    wire.ask(1, b"more")
+    wire.request(1, b"more")
     wire.answer(1, b"more")
-    wire.ask(1, flags=RST)
+    wire.request(1, flags=RST)
     wire.connection.forget(9.0)
     assert wire.watcher.events == told
 
@@ -106,7 +106,7 @@ def test_nothing_is_reported_after_the_end() -> None:
 )
 def test_a_reset(direction: Direction, told: str) -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
+    wire.request(0, b"POST")
     wire.answer(0, b"data")
     wire.send(direction, 4, flags=RST, window=0)
     assert wire.watcher.events[2:] == [(told, 3.0)]
@@ -115,10 +115,10 @@ def test_a_reset(direction: Direction, told: str) -> None:
 
 def test_a_reset_after_the_client_closed_its_half() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
-    wire.ask(4, flags=ACK | FIN)
+    wire.request(0, b"POST")
+    wire.request(4, flags=ACK | FIN)
     wire.answer(0, b"data")
-    wire.ask(5, flags=RST, window=0)
+    wire.request(5, flags=RST, window=0)
     assert wire.watcher.events[1:] == [
         ("closed", CLIENT, 2.0),
         ("data", SERVER, b"data", 3.0),
@@ -128,8 +128,8 @@ def test_a_reset_after_the_client_closed_its_half() -> None:
 
 def test_data_after_a_fin_is_ignored() -> None:
     wire = Wire()
-    wire.ask(0, flags=ACK | FIN)
-    wire.ask(1, b"more")
+    wire.request(0, flags=ACK | FIN)
+    wire.request(1, b"more")
     wire.answer(0, b"data")
     assert wire.watcher.events == [("closed", CLIENT, 1.0), ("data", SERVER, b"data", 3.0)]
 
@@ -138,11 +138,11 @@ def test_data_after_a_fin_is_ignored() -> None:
 @pytest.mark.parametrize("away", [-5, -1, 1, 2, 1000, 1 << 16, 1 << 29, 1 << 31])
 def test_a_reset_with_another_sequence_number_is_forged(direction: Direction, away: int) -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
+    wire.request(0, b"POST")
     wire.answer(0, b"data")
     for flags in (RST, RST | ACK):
         wire.send(direction, 4 + away, flags=flags, window=0, ack=1000)
-    wire.ask(4, b"more")
+    wire.request(4, b"more")
     wire.answer(4, b"more")
     assert wire.watcher.carried(CLIENT) == [b"POSTmore"]
     assert wire.watcher.carried(SERVER) == [b"datamore"]
@@ -152,18 +152,18 @@ def test_a_reset_with_another_sequence_number_is_forged(direction: Direction, aw
 
 def test_the_reset_that_answers_a_challenge_ends_the_connection() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
-    wire.ask(400, flags=RST, window=0)
+    wire.request(0, b"POST")
+    wire.request(400, flags=RST, window=0)
     assert not wire.connection.closed
-    wire.ask(4, flags=RST, window=0)
+    wire.request(4, flags=RST, window=0)
     assert wire.watcher.events[-1] == ("aborted", 3.0)
 
 
 @pytest.mark.parametrize("place", [4, 5])
 def test_a_reset_beside_a_fin_is_exact(place: int) -> None:
     wire = Wire()
-    wire.ask(0, b"POST", flags=ACK | FIN)
-    wire.ask(place, flags=RST, window=0)
+    wire.request(0, b"POST", flags=ACK | FIN)
+    wire.request(place, flags=RST, window=0)
     assert wire.watcher.events[-1] == ("aborted", 2.0)
 
 
@@ -188,7 +188,7 @@ def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> No
 
 def test_a_reset_after_dropped_packets_loses_what_is_under_way() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
+    wire.request(0, b"POST")
     wire.watcher.live = 1
     wire.capture_state.dropped_at = 1.5
     wire.answer(400, flags=RST, window=0)
@@ -198,8 +198,8 @@ def test_a_reset_after_dropped_packets_loses_what_is_under_way() -> None:
 
 def test_reset_from_the_past_is_ignored() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
-    wire.ask(2, flags=RST)
+    wire.request(0, b"POST")
+    wire.request(2, flags=RST)
     wire.answer(0, b"data")
     assert wire.watcher.answered == b"data"
 
@@ -209,9 +209,9 @@ def test_reset_from_the_past_is_ignored() -> None:
 
 def test_bytes_behind_a_hole_have_the_time_when_it_is_filled() -> None:
     wire = Wire()
-    wire.ask(2, b"ST", time=1.0)
-    wire.ask(4, b" /", time=2.0)
-    wire.ask(0, b"PO", time=3.0)
+    wire.request(2, b"ST", time=1.0)
+    wire.request(4, b" /", time=2.0)
+    wire.request(0, b"PO", time=3.0)
     assert wire.watcher.events == [
         ("data", CLIENT, b"PO", 3.0),
         ("data", CLIENT, b"ST", 3.0),
@@ -221,24 +221,24 @@ def test_bytes_behind_a_hole_have_the_time_when_it_is_filled() -> None:
 
 def test_fin_waits_for_holes() -> None:
     wire = Wire()
-    wire.ask(4, flags=ACK | FIN)
+    wire.request(4, flags=ACK | FIN)
     assert wire.watcher.events == []
-    wire.ask(0, b"POST")
+    wire.request(0, b"POST")
     assert wire.watcher.events == [("data", CLIENT, b"POST", 2.0), ("closed", CLIENT, 2.0)]
 
 
 def test_repeated_segment_is_reported_once() -> None:
     wire = Wire()
     for _ in range(3):
-        wire.ask(0, b"POST")
-        wire.ask(3, b"T")
-        wire.ask(4, flags=ACK | FIN)
+        wire.request(0, b"POST")
+        wire.request(3, b"T")
+        wire.request(4, flags=ACK | FIN)
     assert wire.watcher.events == [("data", CLIENT, b"POST", 1.0), ("closed", CLIENT, 3.0)]
 
 
 def test_a_fin_may_come_with_data_new_and_old() -> None:
     wire = Wire()
-    wire.ask(0, b"POST", flags=ACK | FIN)
+    wire.request(0, b"POST", flags=ACK | FIN)
     wire.answer(0, b"data")
     wire.answer(2, b"ta", flags=ACK | FIN)
     assert wire.watcher.events == [
@@ -251,34 +251,34 @@ def test_a_fin_may_come_with_data_new_and_old() -> None:
 
 def test_retransmission_may_add_the_fin() -> None:
     wire = Wire()
-    wire.ask(4, b" /")
-    wire.ask(4, b" /", flags=ACK | FIN)
-    wire.ask(4, b" /")
-    wire.ask(0, b"POST")
+    wire.request(4, b" /")
+    wire.request(4, b" /", flags=ACK | FIN)
+    wire.request(4, b" /")
+    wire.request(0, b"POST")
     assert wire.watcher.carried(CLIENT) == [b"POST /"]
     assert wire.watcher.events[-1] == ("closed", CLIENT, 4.0)
 
 
 def test_new_part_of_an_overlap_is_reported() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
-    wire.ask(2, b"ST / ")
+    wire.request(0, b"POST")
+    wire.request(2, b"ST / ")
     assert wire.watcher.carried(CLIENT) == [b"POST / "]
 
 
 def test_keepalive_is_ignored() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
-    wire.ask(3, b"\x00")
-    wire.ask(4, b" /")
+    wire.request(0, b"POST")
+    wire.request(3, b"\x00")
+    wire.request(4, b" /")
     assert wire.watcher.carried(CLIENT) == [b"POST /"]
 
 
 def test_segment_outside_any_window_belongs_to_another_connection() -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
-    wire.ask(1 << 30 | 5, b"nonsense")
-    wire.ask(4, flags=RST, ack=0)
+    wire.request(0, b"POST")
+    wire.request(1 << 30 | 5, b"nonsense")
+    wire.request(4, flags=RST, ack=0)
     assert wire.watcher.events == [("data", CLIENT, b"POST", 1.0), ("aborted", 3.0)]
 
 
@@ -303,10 +303,10 @@ def deliveries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
 
 @given(deliveries(), STARTS, st.sampled_from([CLIENT, SERVER]))
 def test_any_order_repetition_and_overlap_gives_the_stream(
-    pieces: list[tuple[int, bytes]], start: int, direction: Direction
+    placed: list[tuple[int, bytes]], start: int, direction: Direction
 ) -> None:
     wire = Wire(client_start=start, server_start=start)
-    for place, data in pieces:
+    for place, data in placed:
         wire.send(direction, place, data)
     assert wire.watcher.carried(direction) == [STREAM]
     assert wire.watcher.gaps(direction) == 0
@@ -369,9 +369,9 @@ def test_segments_dropped_by_the_kernel_are_not_awaited() -> None:
 
 def test_acknowledgement_of_unseen_bytes_reports_the_loss() -> None:
     wire = Wire()
-    wire.ask(0, b"ask")
+    wire.request(0, b"ask")
     wire.answer(0, b"one")
-    wire.ask(3, b"next", ack=6)
+    wire.request(3, b"next", ack=6)
     wire.answer(6, b"three")
     assert wire.watcher.events[2:] == [
         ("gap", SERVER, 3.0),
@@ -385,8 +385,8 @@ def test_acknowledgement_drops_the_holes_before_it() -> None:
     wire.answer(0, b"one", time=1.0)
     wire.answer(6, b"three", time=2.0)
     wire.answer(15, b"five", time=3.0)
-    wire.ask(0, b"half way", ack=12, time=4.0)
-    wire.ask(8, b"all", ack=19, time=5.0)
+    wire.request(0, b"half way", ack=12, time=4.0)
+    wire.request(8, b"all", ack=19, time=5.0)
     assert wire.watcher.events[1:] == [
         ("gap", SERVER, 2.0),
         ("data", SERVER, b"three", 2.0),
@@ -401,7 +401,7 @@ def test_reset_drops_every_hole() -> None:
     wire = Wire()
     wire.answer(2, b"b")
     wire.answer(4, b"d")
-    wire.ask(0, flags=RST, ack=0)
+    wire.request(0, flags=RST, ack=0)
     kinds = [event[0] for event in wire.watcher.events]
     assert kinds == ["gap", "data", "gap", "data", "aborted"]
 
@@ -409,7 +409,7 @@ def test_reset_drops_every_hole() -> None:
 def test_times_never_go_back() -> None:
     wire = Wire()
     wire.answer(3, b"two", time=1.0)
-    wire.ask(0, b"POST", time=2.0)
+    wire.request(0, b"POST", time=2.0)
     wire.connection.skip_holes(before=9.0)
     assert wire.watcher.events == [
         ("data", CLIENT, b"POST", 2.0),
@@ -456,7 +456,7 @@ def test_repetitions_behind_a_hole_are_held_once() -> None:
 @pytest.mark.parametrize("live", [0, 1])
 def test_forgetting_a_connection_is_a_gap_only_with_requests_in_flight(live: int) -> None:
     wire = Wire()
-    wire.ask(0, b"POST")
+    wire.request(0, b"POST")
     wire.watcher.live = live
     wire.connection.forget(2.0)
     assert wire.watcher.events[1:] == [("gap", SERVER, 2.0)] * live
@@ -481,8 +481,8 @@ def test_closed_connections_are_removed_directly() -> None:
 def test_client_is_blocked_until_its_window_opens() -> None:
     wire = Wire()
     wire.answer(0, b"one", time=1.0)
-    wire.ask(0, window=0, ack=3, time=2.0)
-    wire.ask(0, window=0, ack=3, time=3.0)  # the answer to a probe
+    wire.request(0, window=0, ack=3, time=2.0)
+    wire.request(0, window=0, ack=3, time=3.0)  # the answer to a probe
     wire.answer(3, b"two", time=4.5)
     wire.answer(6, b"three", time=5.0)
     assert wire.watcher.events[1:] == [
@@ -495,9 +495,9 @@ def test_client_is_blocked_until_its_window_opens() -> None:
 @pytest.mark.parametrize("flags", [ACK, RST])
 def test_client_is_blocked_until_a_window_update_or_its_end(flags: int) -> None:
     wire = Wire()
-    wire.ask(0, window=0, time=1.0)
+    wire.request(0, window=0, time=1.0)
     wire.answer(-3 & MASK, b"old", time=2.0)
-    wire.ask(0, b"x" if flags == ACK else b"", flags=flags, time=3.0)
+    wire.request(0, b"x" if flags == ACK else b"", flags=flags, time=3.0)
     assert wire.watcher.events[0] == ("blocked", 2.0)
 
 
@@ -505,7 +505,7 @@ def test_a_server_without_room_is_not_a_slow_client() -> None:
     wire = Wire()
     wire.answer(0, b"one", window=0)
     wire.answer(3, b"two")
-    wire.ask(0, b"POST", window=500)
+    wire.request(0, b"POST", window=500)
     assert [event[0] for event in wire.watcher.events] == ["data", "data", "data"]
 
 

@@ -260,7 +260,7 @@ def test_command_writes_the_requested_formats(slo: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--format", "thanos"), "'thanos' is not one of prometheus, operator, mimir"),
         (("--label", "release"), "'release' is not NAME=VALUE"),
@@ -276,10 +276,14 @@ def test_command_writes_the_requested_formats(slo: str, tmp_path: Path) -> None:
     ],
 )
 def test_invalid_format_options_are_refused(
-    slo: str, tmp_path: Path, flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    slo: str,
+    tmp_path: Path,
+    flags: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(slo, "-o", str(tmp_path / "out"), *flags) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -330,20 +334,20 @@ def test_check_reports_every_file_and_writes_nothing(
 ) -> None:
     other, out = tmp_path / "other.yaml", tmp_path / "out"
     other.write_text(SLO.replace("chat", "code"))
-    asked = (slo, str(other), "-o", str(out), *flags)
-    assert run(*asked, "--check") == 1
+    command = (slo, str(other), "-o", str(out), *flags)
+    assert run(*command, "--check") == 1
     assert not out.exists()
     told = {line[4:] for line in capsys.readouterr().out.splitlines() if line.startswith("+++ ")}
-    assert run(*asked) == 0
+    assert run(*command) == 0
     written = {str(path) for path in out.rglob("*") if path.is_file()}
     assert told == written
-    assert run(*asked, "--check") == 0
+    assert run(*command, "--check") == 0
     for path in out.rglob("*.yaml"):
         assert "\n---" not in path.read_text()
     capsys.readouterr()
     other.write_text(SLO.replace("chat", "code").replace("99.9%", "99%"))
     before = {path: Path(path).read_text() for path in written}
-    assert run(*asked, "--check") == 1
+    assert run(*command, "--check") == 1
     changed = {line[4:] for line in capsys.readouterr().out.splitlines() if line[:4] == "+++ "}
     assert changed
     assert all(re.search("/code[.-]", path) for path in changed)
@@ -361,18 +365,18 @@ def test_further_files_of_a_service_that_became_smaller_are_removed(
     head = SLO[: SLO.index("  - ")]
     file = tmp_path / "slo.yaml"
     file.write_text(head + "".join(lines))
-    asked = (str(file), "-o", str(out), "--only", "alerts", "--format", "operator")
-    assert run(*asked) == 0
+    command = (str(file), "-o", str(out), "--only", "alerts", "--format", "operator")
+    assert run(*command) == 0
     second = out / "alerts/chat.prometheusrule-2.yaml"
     ours = out / "alerts/chat.prometheusrule-9.yaml"
     ours.write_text("# written by somebody\n")
     assert second.exists()
     file.write_text(head + lines[0])
     capsys.readouterr()
-    assert run(*asked, "--check") == 1
+    assert run(*command, "--check") == 1
     assert f"--- {second}\n+++ /dev/null\n" in capsys.readouterr().out
     assert second.exists()
-    assert run(*asked) == 0
+    assert run(*command) == 0
     assert f"removed {second}\n" in capsys.readouterr().out
     assert not second.exists()
     assert ours.exists()

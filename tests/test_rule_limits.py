@@ -59,7 +59,7 @@ GROUPS = dict(groups())
 QUERIED = [each for _, queries in FORMS.values() for each in queries.values()]
 
 
-def without_what_is_chosen(expr: str) -> str:
+def without_configured_names(expr: str) -> str:
     for query in QUERIED:
         for part in re.findall(r"\w+\{[^}]*\}|\w+_total", query):
             expr = expr.replace(part, "")
@@ -84,7 +84,7 @@ def test_expressions_are_short(name: str) -> None:
         assert len(rule["expr"].splitlines()) <= MOST_EXPR_LINES, what
         of_counters = "queries" in name and what == names.BAD
         most = MOST_EXPR_LENGTH_OF_COUNTERS if of_counters else MOST_EXPR_LENGTH
-        assert len(without_what_is_chosen(rule["expr"])) <= most, what
+        assert len(without_configured_names(rule["expr"])) <= most, what
 
 
 def test_the_example_is_short() -> None:

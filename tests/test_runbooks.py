@@ -115,13 +115,13 @@ def test_burn_page_has_the_detection_times():
     rows = re.findall(
         r"^\| (page|ticket) \|(.*)\|$", page(plan, "ChatTtftErrorBudgetBurn"), re.MULTILINE
     )
-    told = [[cell.strip() for cell in row.split("|")] for _, row in rows]
+    reported = [[cell.strip() for cell in row.split("|")] for _, row in rows]
     (planned,) = plan.objectives
-    assert [row[0] for row in told] == [f"{p.long} and {p.short}" for p in planned.pairs]
+    assert [row[0] for row in reported] == [f"{p.long} and {p.short}" for p in planned.pairs]
     # 28 days at 95%: the fastest pair asks for 52.5% bad in 10 minutes.  Half of all requests never
     # reach that, all of them do after 315 s.
-    assert told[0] == ["10m and 5m", "52.5%", "10.5", "0.26%", "5m15s", "never", "never"]
-    assert told[1] == ["6h and 30m", "28%", "5.6", "5%", "1h41m", "3h22m", "never"]
+    assert reported[0] == ["10m and 5m", "52.5%", "10.5", "0.26%", "5m15s", "never", "never"]
+    assert reported[1] == ["6h and 30m", "28%", "5.6", "5%", "1h41m", "3h22m", "never"]
 
 
 def test_partial_failure_makes_time_slices_bad():

@@ -18,7 +18,8 @@ from lab.process import HOST
 from promql.http_client import FetchLimits
 from tests.fake_server import fake_server
 from tests.fake_triton import fake_triton, ready
-from tests.test_taps_process import eventually, port_of, total
+from tests.polling import until
+from tests.test_taps_process import port_of, total
 
 LISTED = {"data": [{"id": "chat"}, {"id": 7}, "x", {"id": "adapter"}]}
 
@@ -38,10 +39,10 @@ async def test_names_are_those_of_v1_models() -> None:
 
 
 async def test_port_without_http_is_queried_once() -> None:
-    asked = []
+    requests = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readline())
+        requests.append(await reader.readline())
         writer.write(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00")  # SETTINGS
         writer.close()
         await writer.wait_closed()
@@ -49,7 +50,7 @@ async def test_port_without_http_is_queried_once() -> None:
     async with await asyncio.start_server(answer, HOST, 0) as server:
         models = await served(server.sockets[0].getsockname()[1])
         await models.refresh()
-    assert asked == [b"GET /v1/models HTTP/1.1\r\n"]
+    assert requests == [b"GET /v1/models HTTP/1.1\r\n"]
 
 
 async def test_names_are_those_of_the_repository_index() -> None:
@@ -73,7 +74,7 @@ async def test_invented_names_are_other_if_the_server_echoes_them(tmp_path: Path
             url = f"http://{HOST}:{port_of(one.where)}/v1/chat/completions"
             async with aiohttp.ClientSession() as session:
 
-                async def ask(model: str) -> None:
+                async def request(model: str) -> None:
                     message = {"role": "user", "content": "a"}
                     body = {"model": model, "max_tokens": 1, "messages": [message]}
                     async with session.post(url, json=body) as answer:
@@ -81,13 +82,13 @@ async def test_invented_names_are_other_if_the_server_echoes_them(tmp_path: Path
 
                 await one.snapshot(0.0)
                 await asyncio.gather(
-                    *(ask(f"invented-{n}") for n in range(40)), ask("tensorrt_llm")
+                    *(request(f"invented-{n}") for n in range(40)), request("tensorrt_llm")
                 )
 
             async def all_counted() -> bool:
                 return total(await one.snapshot(0.0), "requests") == 41
 
-            await eventually(all_counted)
+            await until(all_counted)
             snapshot = await one.snapshot(0.0)
             limited = {
                 labels["label"]: value

@@ -144,8 +144,8 @@ async def received(client: socket.socket, until: bytes = b"") -> bytes:
     data = b""
     async with asyncio.timeout(10):
         with suppress(ConnectionError):
-            while piece := await asyncio.get_running_loop().sock_recv(client, 1000):
-                data += piece
+            while chunk := await asyncio.get_running_loop().sock_recv(client, 1000):
+                data += chunk
                 if until and until in data:
                     break
     return data

@@ -154,8 +154,8 @@ BAD_OBJECTIVES = {
         f".x: is not a known key. Fix: use one of {KEYS}."
     ],
     **{
-        f"{{name: {name}, indicator: availability, target: 9%}}": [f".name: {said}."]
-        for name, said in {
+        f"{{name: {name}, indicator: availability, target: 9%}}": [f".name: {message}."]
+        for name, message in {
             "First Token": '"First Token" is not a name. Fix: write first-token',
             "9": f"is a number. Fix: write a name {WRITE_NAME}",
             "9a": f'"9a" is not a name. Fix: write a name {WRITE_NAME}',
@@ -167,15 +167,15 @@ BAD_OBJECTIVES = {
         }.items()
     },
     **{
-        f"{{name: a, indicator: {indicator}, target: 9%}}": [f".indicator: {said}."]
-        for indicator, said in {
+        f"{{name: a, indicator: {indicator}, target: 9%}}": [f".indicator: {message}."]
+        for indicator, message in {
             "availabilty": '"availabilty" is not an indicator. Fix: write availability',
             "speed": f'"speed" is not an indicator. Fix: {USE_INDICATOR}',
         }.items()
     },
     **{
-        f"{{name: a, indicator: availability, target: {target}}}": [f".target: {said}."]
-        for target, said in {
+        f"{{name: a, indicator: availability, target: {target}}}": [f".target: {message}."]
+        for target, message in {
             "100%": f"100% leaves no error budget. Fix: {WRITE_TARGET}",
             "100.0%": f"100% leaves no error budget. Fix: {WRITE_TARGET}",
             "101%": f"101% is above 100%. Fix: {WRITE_TARGET}",
@@ -196,9 +196,9 @@ BAD_OBJECTIVES = {
     },
     **{
         f"{{name: a, indicator: ttft, threshold: {threshold}, target: 9%}}": [
-            f".threshold: {said}."
+            f".threshold: {message}."
         ]
-        for threshold, said in {
+        for threshold, message in {
             "800": "800 has no unit. "
             "Fix: write a threshold with its unit, such as 800ms or 90%",
             "'800'": '"800" has no unit. '
@@ -212,9 +212,9 @@ BAD_OBJECTIVES = {
     },
     **{
         f"{{name: a, indicator: kv_headroom, threshold: {threshold}, target: 9%}}": [
-            f".threshold: {said}."
+            f".threshold: {message}."
         ]
-        for threshold, said in {
+        for threshold, message in {
             "800ms": '"800ms" is not a percentage. Fix: write a percentage such as 99.9%',
             "100%": "nothing can be above 100%. Fix: write a share below 100%, such as 90%",
             "100.1%": "100.1% is above 100%. Fix: write a share below 100%, such as 90%",
@@ -241,8 +241,8 @@ BAD_OBJECTIVES = {
         ".clauses: availability has no clauses. Fix: delete it."
     ],
     **{
-        f"{{name: a, indicator: goodput, clauses: {clauses}, target: 9%}}": [f".clauses{said}."]
-        for clauses, said in {
+        f"{{name: a, indicator: goodput, clauses: {clauses}, target: 9%}}": [f".clauses{message}."]
+        for clauses, message in {
             "{}": f": holds no clause. Fix: write at least one, such as {WRITE_CLAUSES}",
             "~": f": is empty. Fix: write a mapping such as {WRITE_CLAUSES}",
             "800ms": f": is text. Fix: write a mapping such as {WRITE_CLAUSES}",
@@ -260,10 +260,10 @@ BAD_OBJECTIVES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("objective", "said"), BAD_OBJECTIVES.items())
-def test_a_bad_objective_is_refused(objective, said):
+@pytest.mark.parametrize(("objective", "message"), BAD_OBJECTIVES.items())
+def test_a_bad_objective_is_refused(objective, message):
     text = f"apiVersion: tokenslo/v1\nservice: chat\nobjectives:\n  - {objective}\n"
-    assert refusals(text) == [f"f.yaml:4: objectives[0]{line}" for line in said]
+    assert refusals(text) == [f"f.yaml:4: objectives[0]{line}" for line in message]
 
 
 # A line added to a good file: what is said about it, after "f.yaml:5: ".
@@ -348,13 +348,13 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize(("line", "said"), BAD_LINES.items())
-def test_a_bad_line_is_refused(line, said):
-    assert refusals(f"{MINIMAL}{line}\n") == [f"f.yaml:5: {said}."]
+@pytest.mark.parametrize(("line", "message"), BAD_LINES.items())
+def test_a_bad_line_is_refused(line, message):
+    assert refusals(f"{MINIMAL}{line}\n") == [f"f.yaml:5: {message}."]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("- a\n", ["1: is a list. Fix: write a mapping with the keys "
                    f"{', '.join(field.name for field in SERVICE)}."]),
@@ -379,8 +379,8 @@ def test_a_bad_line_is_refused(line, said):
           "Fix: split the service into several."]),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_refused(text, said):
-    assert refusals(text) == [f"f.yaml:{line}" for line in said]
+def test_a_bad_file_is_refused(text, message):
+    assert refusals(text) == [f"f.yaml:{line}" for line in message]
 
 
 def test_all_errors_are_reported_in_file_order():

@@ -56,11 +56,11 @@ async def test_idle_engines_have_gauges_or_a_reason() -> None:
     snapshot = await stage("idle")
     for model in ("tensorrt_llm", "tensorrt_llm_python"):
         for signal in ("sequences_active", "kv_utilization", "memory_gpu"):
-            said = found(snapshot, model)[signal]
-            if isinstance(said, Missing):
-                assert said.reason.startswith("the engine has run no iteration yet")
+            result = found(snapshot, model)[signal]
+            if isinstance(result, Missing):
+                assert result.reason.startswith("the engine has run no iteration yet")
             else:
-                assert all(value >= 0 for value in said.samples.values())  # type: ignore[operator]
+                assert all(value >= 0 for value in result.samples.values())  # type: ignore[operator]
 
 
 async def test_traffic_is_reported_by_the_method_of_each_model() -> None:
@@ -131,9 +131,9 @@ async def test_failures_of_an_ensemble_are_halved() -> None:
 
 async def test_rejected_requests_never_had_a_first_token() -> None:
     snapshot = await stage("failures", models=["slow"])
-    said = found(snapshot, "slow")
-    rejected = outcomes(said["requests_without_first_token"])["rejected"]
-    assert rejected == outcomes(said["request_failures"])["rejected rejected"] == 3
+    result = found(snapshot, "slow")
+    rejected = outcomes(result["requests_without_first_token"])["rejected"]
+    assert rejected == outcomes(result["request_failures"])["rejected rejected"] == 3
 
 
 async def test_a_reload_restarts_successes_and_keeps_failures() -> None:

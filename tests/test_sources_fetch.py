@@ -37,10 +37,10 @@ async def server(talk: Talk, *, greets: bool = False) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def says(*pieces: bytes, pause: float = 0.0) -> Talk:
+def raw(*chunks: bytes, pause: float = 0.0) -> Talk:
     async def talk(writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
+        for chunk in chunks:
+            writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(pause)  # the pace of the server
 
@@ -61,12 +61,12 @@ async def failure(talk: Talk, limits: FetchLimits) -> SourceError:
 
 
 async def test_a_whole_answer() -> None:
-    async with server(says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"hi")) as url:
+    async with server(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"hi")) as url:
         assert await exchange(url) == HttpResponse(200, b"hi")
 
 
 async def test_expected_error_status_is_returned() -> None:
-    async with server(says(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")) as url:
+    async with server(raw(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")) as url:
         assert await exchange(url, statuses=(200, 400)) == HttpResponse(400, b"")
 
 
@@ -74,35 +74,35 @@ async def test_expected_error_status_is_returned() -> None:
     ("talk", "kind", "words"),
     [
         pytest.param(
-            says(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), "status", "answered 503",
+            raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), "status", "answered 503",
             id="status",
         ),
         pytest.param(
-            says(b"HTTP/1.1 302 Go\r\nLocation: http://evil.example/\r\nContent-Length: 0\r\n\r\n"),
+            raw(b"HTTP/1.1 302 Go\r\nLocation: http://evil.example/\r\nContent-Length: 0\r\n\r\n"),
             "status", "answered 302; give the final address", id="redirect",
         ),
         pytest.param(
-            says(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n"), "too_large",
+            raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n"), "too_large",
             "more than 1000 bytes", id="said to be huge",
         ),
         pytest.param(
-            says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 700, b"x" * 700), "too_large",
+            raw(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 700, b"x" * 700), "too_large",
             "more than 1000 bytes", id="huge without saying so",
         ),
         pytest.param(
-            says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", b"short"), "truncated",
+            raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", b"short"), "truncated",
             "in mid-answer", id="truncated",
         ),
-        pytest.param(says(), "truncated", "in mid-answer", id="nothing"),
-        pytest.param(says(b"SSH-2.0-OpenSSH\r\n\r\n"), "malformed", "not HTTP", id="not HTTP"),
+        pytest.param(raw(), "truncated", "in mid-answer", id="nothing"),
+        pytest.param(raw(b"SSH-2.0-OpenSSH\r\n\r\n"), "malformed", "not HTTP", id="not HTTP"),
         pytest.param(
-            says(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 33\r\n\r\n",
+            raw(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 33\r\n\r\n",
                  gzip.compress(b"x" * 900, mtime=0)),
             "malformed", "compressed its response", id="compressed",
         ),
-        pytest.param(says(b"", pause=5), "timeout", "within 0.3 s", id="silent"),
+        pytest.param(raw(b"", pause=5), "timeout", "within 0.3 s", id="silent"),
         pytest.param(
-            says(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", *[b"x"] * 900, pause=0.01),
+            raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n", *[b"x"] * 900, pause=0.01),
             "timeout", "did not answer completely within 0.3 s", id="slow drip",
         ),
     ],
@@ -114,7 +114,7 @@ async def test_failures_have_kind_and_message(talk: Talk, kind: str, words: str)
 
 
 async def test_refused_connection_is_unreachable() -> None:
-    async with server(says()) as url:
+    async with server(raw()) as url:
         pass
     with pytest.raises(SourceError, match="refused the connection: nothing listens") as raised:
         await exchange(url)
@@ -128,7 +128,7 @@ async def test_a_host_that_does_not_exist() -> None:
 
 
 async def test_plain_http_behind_https() -> None:
-    async with server(says(b"HTTP/1.1 400 Bad\r\n\r\n"), greets=True) as url:
+    async with server(raw(b"HTTP/1.1 400 Bad\r\n\r\n"), greets=True) as url:
         with pytest.raises(SourceError, match="TLS failed") as raised:
             await exchange(url.replace("http", "https"))
     assert raised.value.kind == "tls"
@@ -142,7 +142,7 @@ async def test_no_http_address(url: str) -> None:
 
 
 async def test_messages_hold_no_credentials() -> None:
-    async with server(says(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")) as url:
+    async with server(raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")) as url:
         secret = url.replace("//", "//user:hunter2@") + "/metrics?token=hunter2#hunter2"
         with pytest.raises(SourceError) as raised:
             await exchange(secret)
@@ -159,9 +159,9 @@ def test_what_is_not_json(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("talk", "kind", "taken"),
     [
-        (says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"abc"), "truncated", b"abc"),
-        (says(b"HTTP/1.1 200 OK\r\n\r\n", b"abc", b"de", pause=0.25), "timeout", b"abc"),
-        (says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 5000), "too_large", b"x" * 1000),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"abc"), "truncated", b"abc"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\nabc", b"de", pause=5), "timeout", b"abc"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 5000), "too_large", b"x" * 1000),
     ],
 )
 async def test_body_before_a_failure_is_delivered(talk: Talk, kind: str, taken: bytes) -> None:

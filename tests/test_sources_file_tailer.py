@@ -92,9 +92,9 @@ class TestFileTailer:
         (tmp_path / "perf_metrics-a.jsonl").write_text(lines(*({"n": n} for n in range(100))))
         got: list[object] = []
         for _ in range(20):
-            piece = list(files.read())
-            assert len(piece) <= 12
-            got += piece
+            batch = list(files.read())
+            assert len(batch) <= 12
+            got += batch
         assert got == [{"n": n} for n in range(100)]
 
     def test_pipes_and_dangling_links_are_skipped(self, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def fed(*values: Json) -> EngineState:
     return engine
 
 
-def said(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
+def by_signal(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
     """Return the value or the reason of every signal."""
     measurements, missing = report(engine, age, 5.0, "chat", "1")
     assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
@@ -154,7 +154,7 @@ class TestDialects:
 
     def test_unidentified_executor_has_gauges_and_no_gaps(self) -> None:
         plain = {"iter": 154, "iterLatencyMS": 7.0, "numActiveRequests": 1, "kvCacheStats": BLOCKS}
-        told = said(fed(plain))
+        told = by_signal(fed(plain))
         assert told["sequences_active"] == 1
         assert told["kv_utilization"] == 0.1
         assert str(told["itl"]).startswith("nothing in the records shows whether the C++")
@@ -167,7 +167,7 @@ class TestDialects:
 
 class TestIterationGauges:
     def test_every_gauge_of_the_cpp_executor(self) -> None:
-        told = said(fed(cpp(7)))
+        told = by_signal(fed(cpp(7)))
         assert {signal: value for signal, value in told.items() if not isinstance(value, str)} == {
             "itl": nothing(told["itl"]),
             "queue": Distribution((math.inf,), (0.0,), 0.0),
@@ -191,7 +191,7 @@ class TestIterationGauges:
         }
 
     def test_what_pytorch_never_sets_is_absent(self) -> None:
-        told = said(fed(pytorch(7)))
+        told = by_signal(fed(pytorch(7)))
         assert told["memory_cpu"] == told["memory_pinned"] == "the PyTorch backend never sets it"
         # Its numQueuedRequests is a queue that every loop empties.
         assert told["sequences_waiting"] == 1
@@ -200,7 +200,7 @@ class TestIterationGauges:
     def test_engine_without_requests_has_zero_gauges(self) -> None:
         # PyTorch writes no record when it is done: the last one still has what it completes.
         last = pytorch(8, numActiveRequests=2, numCompletedRequests=2)
-        told = said(fed(pytorch(7), last), age=900.0)
+        told = by_signal(fed(pytorch(7), last), age=900.0)
         assert [told[f"sequences_{state}"] for state in ("active", "decoding", "waiting")] == [
             0
         ] * 3
@@ -211,12 +211,12 @@ class TestIterationGauges:
             pytorch(7, **overlap, numActiveRequests=3, numCompletedRequests=1),
             pytorch(8, **overlap, numActiveRequests=3, numCompletedRequests=2),
         )
-        assert said(engine)["sequences_active"] == 0
+        assert by_signal(engine)["sequences_active"] == 0
 
     def test_active_engine_without_new_records_has_no_gauges(self) -> None:
         engine = fed(cpp(7))
-        assert said(engine, age=5.0)["sequences_active"] == 3
-        told = said(engine, age=6.0)
+        assert by_signal(engine, age=5.0)["sequences_active"] == 3
+        told = by_signal(engine, age=6.0)
         assert str(told["sequences_active"]).startswith(
             "the last iteration record is 6 s old and left 3 of its sequences active"
         )
@@ -226,7 +226,7 @@ class TestIterationGauges:
     def test_pauses_are_counted(self) -> None:
         engine = fed(*(cpp(n, batch={"numPausedRequests": n}) for n in (1, 2)),
                      cpp(3, iterSuspendedRequests=4))  # fmt: skip
-        assert said(engine)["preemptions"] == 7
+        assert by_signal(engine)["preemptions"] == 7
 
     def test_before_the_first_record_the_fix_names_the_setting(self) -> None:
         gap = one(EngineState(), "sequences_active")
@@ -237,13 +237,13 @@ class TestIterationGauges:
 
 class TestBlocks:
     def test_a_cache_of_no_blocks_has_no_utilization(self) -> None:
-        told = said(fed(pytorch(7, kvCacheStats=dict.fromkeys(BLOCKS, 0))))
+        told = by_signal(fed(pytorch(7, kvCacheStats=dict.fromkeys(BLOCKS, 0))))
         assert str(told["kv_utilization"]).startswith("the engine reports a KV cache of 0 blocks")
         assert isinstance(told["kv_reused_blocks"], str)
 
     @pytest.mark.parametrize("change", [{"usedNumBlocks": 1001}, {"freeNumBlocks": 100}])
     def test_contradictions_are_refused(self, change: Json) -> None:
-        told = said(fed(cpp(7, kvCacheStats=BLOCKS | change)))
+        told = by_signal(fed(cpp(7, kvCacheStats=BLOCKS | change)))
         assert str(told["kv_utilization"]).startswith("KV-cache values contradict each other")
 
     def test_unused_blocks_belong_to_the_host(self) -> None:
@@ -251,7 +251,7 @@ class TestBlocks:
         host = {"maxNumBlocks": 7240, "freeNumBlocks": 1745, "usedNumBlocks": 5495,
                 "allocTotalBlocks": 250, "reusedBlocks": 0}  # fmt: skip
         engine = fed(cpp(0, kvCacheStats=host))
-        assert said(engine)["kv_utilization"] == 250 / 1995
+        assert by_signal(engine)["kv_utilization"] == 250 / 1995
         measurement = one(engine, "kv_utilization")
         assert (measurement.method, measurement.note) == (  # type: ignore[union-attr]
             "trtllm_without_host_pool",
@@ -266,7 +266,7 @@ class TestBlocks:
             cpp(8, 0.0, gen=0, numActiveRequests=0, kvCacheStats=idle),
             cpp(9, 0.0, kvCacheStats=live),
         )
-        assert said(engine)["kv_utilization"] == 100 / 400
+        assert by_signal(engine)["kv_utilization"] == 100 / 400
 
     @staticmethod
     def pool(used: float, most: float = 1000, host: float = 0) -> Json:
@@ -282,7 +282,7 @@ class TestBlocks:
     @staticmethod
     def cache(engine: EngineState) -> tuple[dict[str, object], str]:
         """Return the gauges of the cache and the quality of their method."""
-        told = said(engine)
+        told = by_signal(engine)
         measurement = one(engine, "kv_utilization")
         assert isinstance(measurement, Measurement)
         names = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
@@ -335,19 +335,19 @@ class TestBlocks:
 
     def test_of_several_pools_the_fullest_counts(self) -> None:
         pools = {"0": self.pool(100), "1": self.pool(90, most=100)}
-        told = said(fed(pytorch(7, kvCacheIterationStatsByPoolGroup=pools)))
+        told = by_signal(fed(pytorch(7, kvCacheIterationStatsByPoolGroup=pools)))
         assert told["kv_utilization"] == 0.9
         assert str(told["kv_blocks_used"]).startswith("the KV cache has several pools")
 
     @pytest.mark.parametrize("bad", [{"primaryUsedNumBlocks": 1001}, {"primaryUsedNumBlocks": "x"}])
     def test_invalid_pools_are_ignored(self, bad: Json) -> None:
         pools = {"1": self.pool(500) | bad}
-        assert said(fed(pytorch(7, kvCacheIterationStats=pools)))["kv_utilization"] == 0.1
+        assert by_signal(fed(pytorch(7, kvCacheIterationStats=pools)))["kv_utilization"] == 0.1
 
     def test_few_leftover_blocks_are_no_host_pool(self) -> None:
         idle = BLOCKS | {"usedNumBlocks": 3, "freeNumBlocks": 997}
         engine = fed(cpp(7, 0.0, gen=0, numActiveRequests=0, kvCacheStats=idle), cpp(8))
-        assert said(engine)["kv_utilization"] == 0.1
+        assert by_signal(engine)["kv_utilization"] == 0.1
 
 
 class TestGaps:
@@ -428,7 +428,7 @@ class TestGaps:
         assert gaps(engine) == [(6, 20.0)]
 
     def test_an_overlapped_latency_alone_is_refused(self) -> None:
-        told = said(fed(*(pytorch(n, timestamp="") for n in range(3))))
+        told = by_signal(fed(*(pytorch(n, timestamp="") for n in range(3))))
         assert str(told["itl"]).startswith("the records have no timestamps")
 
     def test_drafts_come_in_one_chunk_and_the_note_says_how_many(self) -> None:
@@ -436,13 +436,13 @@ class TestGaps:
                   "acceptanceLength": 2.5}  # fmt: skip
         engine = fed(*(pytorch(n, specDecodingStats=drafts) for n in (1, 2)))
         assert gaps(engine) == [(2, 20.0)]
-        told = said(engine)
+        told = by_signal(engine)
         assert (told["output_tokens"], told["draft_tokens"]) == (10, 12)
         assert told["accepted_draft_tokens"] == 6
         note = "speculative decoding: a gap brings 2.50 tokens on average"
         assert one(engine, "itl").note == note  # type: ignore[union-attr]
         engine = fed(cpp(1, batch={"avgNumDecodedTokensPerIter": 2.5}))
-        assert said(engine)["output_tokens"] == 5
+        assert by_signal(engine)["output_tokens"] == 5
 
 
 class TestRanks:
@@ -455,7 +455,7 @@ class TestRanks:
 
     def test_only_the_batch_of_copied_rows_is_added_up(self) -> None:
         engine = fed(*self.ROWS)
-        told = said(engine)
+        told = by_signal(engine)
         assert told["sequences_decoding"] == 3
         assert told["kv_blocks_used"] == 100
         assert one(engine, "kv_utilization").note == "of attention-DP rank 0"  # type: ignore[union-attr]
@@ -468,27 +468,29 @@ class TestRanks:
     def test_drafts_of_copied_rows_count_once(self) -> None:
         drafts = {"numDraftTokens": 6, "numAcceptedTokens": 3, "numRequestsWithDraftTokens": 2,
                   "acceptanceLength": 2.5}  # fmt: skip
-        assert said(fed(*(row | {"specDecodingStats": drafts} for row in self.ROWS)))[
+        assert by_signal(fed(*(row | {"specDecodingStats": drafts} for row in self.ROWS)))[
             "draft_tokens"
         ] == 18  # fmt: skip
 
     def test_rank_0_running_empty_does_not_empty_the_others(self) -> None:
         rows = [row | {"numActiveRequests": 1} for row in self.ROWS]
-        assert said(fed(*rows))["sequences_decoding"] == 3
-        assert "may have left none of its" in str(said(fed(*rows), age=9.0)["sequences_decoding"])
+        assert by_signal(fed(*rows))["sequences_decoding"] == 3
+        assert "may have left none of its" in str(
+            by_signal(fed(*rows), age=9.0)["sequences_decoding"]
+        )
 
     def test_ranks_that_report_themselves_are_added_up(self) -> None:
         rows = [
             row | {"rank": row["attentionDpRank"], "numCompletedRequests": 0} for row in self.ROWS
         ]
-        told = said(fed(*rows))
+        told = by_signal(fed(*rows))
         assert told["sequences_active"] == 6
         assert told["kv_blocks_max"] == 2000
         assert told["memory_gpu"] == 72_000_000_000
 
     def test_a_row_that_comes_twice_counts_once(self) -> None:
         engine = fed(cpp(1), cpp(2), cpp(2), cpp(3))
-        assert (engine.repeated, said(engine)["output_tokens"]) == (1, 6)
+        assert (engine.repeated, by_signal(engine)["output_tokens"]) == (1, 6)
 
     def test_invented_ranks_do_not_fill_the_memory(self) -> None:
         engine = fed(*(pytorch(1, attentionDpRank=rank) for rank in range(1000)))
@@ -538,7 +540,7 @@ class TestContinuity:
 
     def test_sampled_records_add_up_to_nothing(self) -> None:
         engine = fed(*(pytorch(n, iterLatencyMS=20.0) for n in range(0, 200, 10)))
-        told = said(engine)
+        told = by_signal(engine)
         assert {told["itl"], told["output_tokens"], told["input_tokens"]} == {
             "only every 10th iteration is recorded, and the counts of the others are unknown"
         }
@@ -555,7 +557,7 @@ class TestQueueTime:
         records = [
             cpp(n, numNewActiveRequests=2, newActiveRequestsQueueLatencyMS=30) for n in (1, 2)
         ]
-        assert said(fed(*records))["queue"] == Distribution((math.inf,), (4,), 0.06)
+        assert by_signal(fed(*records))["queue"] == Distribution((math.inf,), (4,), 0.06)
 
     def test_pytorch_queue_time_is_a_sum_of_seconds(self) -> None:
         sums = (5.0, 5.5, 5.5, 7.0)
@@ -563,7 +565,7 @@ class TestQueueTime:
             pytorch(n, numNewActiveRequests=1, newActiveRequestsQueueLatencyMS=value)
             for n, value in enumerate(sums)
         ]
-        assert said(fed(*records))["queue"] == Distribution((math.inf,), (3,), 2.0)
+        assert by_signal(fed(*records))["queue"] == Distribution((math.inf,), (3,), 2.0)
 
     def test_pytorch_requests_that_meet_an_idle_engine_are_counted(self) -> None:
         """An idle PyTorch loop takes an iteration number and emits no record."""
@@ -575,7 +577,7 @@ class TestQueueTime:
             records.append(pytorch(number, numNewActiveRequests=1, **queue, **batch))
             records += [pytorch(number + 1 + n, gen=1, **queue) for n in range(3)]
             number += 5  # three decoding loops, and the idle one
-        told = said(fed(*records))["queue"]
+        told = by_signal(fed(*records))["queue"]
         # The first record is the baseline.
         assert told == Distribution((math.inf,), (39,), 9.75)
 
@@ -584,13 +586,15 @@ class TestQueueTime:
             pytorch(n, numNewActiveRequests=1, newActiveRequestsQueueLatencyMS=float(n))
             for n in (1, 2, 3, 9, 10)
         ]
-        assert said(fed(*records))["queue"] == Distribution((math.inf,), (3,), 3.0)
+        assert by_signal(fed(*records))["queue"] == Distribution((math.inf,), (3,), 3.0)
 
     def test_falling_sum_is_ignored(self) -> None:
         records = [pytorch(1, newActiveRequestsQueueLatencyMS=5), pytorch(2)]
-        assert str(said(fed(*records))["queue"]).startswith("newActiveRequestsQueueLatencyMS falls")
+        assert str(by_signal(fed(*records))["queue"]).startswith(
+            "newActiveRequestsQueueLatencyMS falls"
+        )
         restarted = [pytorch(9, newActiveRequestsQueueLatencyMS=5), pytorch(1), pytorch(2)]
-        assert isinstance(said(fed(*restarted))["queue"], Distribution)
+        assert isinstance(by_signal(fed(*restarted))["queue"], Distribution)
 
 
 junk = st.recursive(

@@ -151,7 +151,7 @@ def run(server: SimulatedServer, arrivals: Arrivals) -> EngineRun:
             return EngineRun(written, sorted(gaps), tokens, prefilled)
 
 
-def told(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
+def evaluated(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
     engine = Told({"itl": EDGES})
     for value in written:
         record = read_record(value)
@@ -194,7 +194,7 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
     name, by_load = runs
     table, wrong = [], []
     for load, one in by_load.items():
-        engine, measurements = told(one.records)
+        engine, measurements = evaluated(one.records)
         estimate = distribution(measurements["itl"])
         table += rows(name, load, one.gaps, estimate)
         for q in QUANTILES:
@@ -214,6 +214,6 @@ def test_percentiles_are_within_a_tenth_of_the_truth(
 
 def test_every_token_is_counted(runs: tuple[str, dict[str, EngineRun]]) -> None:
     for one in runs[1].values():
-        _, measurements = told(one.records)
+        _, measurements = evaluated(one.records)
         assert measurements["output_tokens"].samples[()] == pytest.approx(one.tokens, rel=0.02)
         assert measurements["input_tokens"].samples[()] == pytest.approx(one.prefilled, rel=0.02)

@@ -39,7 +39,7 @@ class FakeServe:
     records: list[Json] = field(default_factory=list)
     answer: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
     models: str = '{"data": [{"id": "llama"}]}'
-    asked: int = 0
+    requested: int = 0
     url: str = ""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +48,7 @@ class FakeServe:
             if b"/v1/models" in request:
                 await reply(writer, self.models.encode())
             else:
-                self.asked += 1
+                self.requested += 1
                 await (self.answer or self.drain)(writer)
         except ConnectionError:
             pass
@@ -81,9 +81,9 @@ def source(fake: FakeServe, **options: Any) -> IterationsSource:
 
 def value(snapshot: Snapshot, signal: str) -> Any:
     """Return the value of a signal, or the reason why there is none."""
-    said: dict[str, Measurement | Missing] = {gap.signal: gap for gap in snapshot.missing}
-    said.update({one.signal: one for one in snapshot.measurements})
-    found = said[signal]
+    by_signal: dict[str, Measurement | Missing] = {gap.signal: gap for gap in snapshot.missing}
+    by_signal.update({one.signal: one for one in snapshot.measurements})
+    found = by_signal[signal]
     return found.samples[()] if isinstance(found, Measurement) else found.reason
 
 
@@ -172,12 +172,12 @@ class TestSlowServers:
             await release.wait()
             await reply(writer, json.dumps([cpp(1), cpp(2)]).encode())
 
-        quick = FetchLimits(timeout=0.05)
+        quick = FetchLimits(timeout=0.5)
         async with fake_serve(answer=held) as fake, source(fake, limits=quick) as reader:
             snapshot = await reader.snapshot(0.0)
             assert value(snapshot, "output_tokens") == "no iteration record was read yet"
             await reader.snapshot(1.0)
-            assert fake.asked == 1
+            assert fake.requested == 1
             fake.answer = None
             release.set()
 
@@ -192,7 +192,7 @@ class TestSlowServers:
         async def held(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
 
-        quick = FetchLimits(timeout=0.05)
+        quick = FetchLimits(timeout=0.5)
         async with (
             fake_serve(cpp(1), cpp(2)) as fake,
             source(fake, limits=quick, clock=lambda: now) as reader,
@@ -374,7 +374,7 @@ class TestReadPause:
         async def fast(writer: asyncio.StreamWriter) -> None:
             nonlocal now
             now += 0.9
-            if fake.asked == 4:
+            if fake.requested == 4:
                 fourth.set()
             await reply(writer, json.dumps([cpp(next(numbers)) for _ in range(900)]).encode())
 

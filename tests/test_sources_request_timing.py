@@ -67,7 +67,7 @@ def changed(**times: object) -> Item:
     return dict(one)
 
 
-def told(timings: RequestTimings) -> dict[str, Distribution]:
+def histograms(timings: RequestTimings) -> dict[str, Distribution]:
     found = {}
     for measurement in timings.measurements():
         [distribution] = measurement.samples.values()
@@ -133,7 +133,7 @@ class TestItems:
         timings = RequestTimings("chat", {"itl": [0.06]})
         timings.take([one])
         timings.measurements()
-        found = told(timings)
+        found = histograms(timings)
         assert (found["itl"].count, found["itl"].sum) == (3, pytest.approx(0.24))
         assert found["itl"].counts[found["itl"].boundaries.index(0.06)] == 2
         assert (found["max_gap"].count, found["max_gap"].sum) == (1, 0.2)
@@ -161,7 +161,7 @@ class TestItems:
     def test_halves_of_a_request_are_none(self) -> None:
         timings = RequestTimings("chat", {})
         timings.take([item(ctx_request_id=3)])
-        assert told(timings) == {}
+        assert histograms(timings) == {}
         assert timings.refused == {"half of a disaggregated request": 1}
 
     @pytest.mark.parametrize(
@@ -181,24 +181,24 @@ class TestTimingHistograms:
     def test_threshold_is_a_bucket_boundary(self) -> None:
         timings = RequestTimings("chat", {"ttft": [0.8]})
         timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
-        ttft = told(timings)["ttft"]
+        ttft = histograms(timings)["ttft"]
         assert ttft.counts[ttft.boundaries.index(0.8)] == 2
         assert ttft.count == 3
 
     def test_the_first_items_of_a_signal_count(self) -> None:
         timings = RequestTimings("chat", {})
         timings.take([item()])
-        assert {signal: one.count for signal, one in told(timings).items()} == dict.fromkeys(
+        assert {signal: one.count for signal, one in histograms(timings).items()} == dict.fromkeys(
             (*SPANS, "tpot"), 1
         )
         timings.take([item()])
-        assert told(timings)["e2e"].count == 2
+        assert histograms(timings)["e2e"].count == 2
 
     def test_items_of_the_past_only_show_the_signals(self) -> None:
         timings = RequestTimings("chat", {})
         assert timings.take([item(), item()], past=True) == 2
         timings.measurements()
-        assert told(timings)["ttft"].count == 0
+        assert histograms(timings)["ttft"].count == 0
 
 
 class TestLedger:
@@ -284,11 +284,11 @@ class TestFeed:
             "chat", {}, place="there", patience=1, if_empty="turn it on", if_lost="share not"
         )
 
-    def said(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Measurement | Missing]:
+    def by_signal(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Measurement | Missing]:
         return {one.signal: one for one in feed.report(now)}
 
     def count(self, feed: RequestFeed, now: float = 0.0) -> float:
-        measurement = self.said(feed, now)["ttft"]
+        measurement = self.by_signal(feed, now)["ttft"]
         assert isinstance(measurement, Measurement)
         [distribution] = measurement.samples.values()
         assert isinstance(distribution, Distribution)
@@ -315,21 +315,21 @@ class TestFeed:
         feed = self.feed()
         for count in (0, 5, 10):
             feed.settle(count, count)
-        gap = self.said(feed, 10)["ttft"]
+        gap = self.by_signal(feed, 10)["ttft"]
         assert isinstance(gap, Missing)
         assert (gap.reason, gap.fix) == ("requests end and there stays empty", "turn it on")
 
     def test_empty_while_nothing_ends(self) -> None:
         feed = self.feed()
         feed.settle(5, 0)
-        assert self.said(feed) == {}
+        assert self.by_signal(feed) == {}
 
     def test_refused_while_some_are_missing(self) -> None:
         feed = self.feed()
         for now in range(4):
             feed.take([item()])
             feed.settle(now * 2, now)
-        gap = self.said(feed, 3)["ttft"]
+        gap = self.by_signal(feed, 3)["ttft"]
         assert isinstance(gap, Missing)
         assert gap.reason.startswith("there lacks 1 of 5 requests")
         assert gap.fix == "share not"
@@ -368,7 +368,7 @@ class TestFeed:
         feed = self.feed()
         feed.take([item(ctx_request_id=1)])
         feed.settle(1, 0)
-        gap = self.said(feed)["ttft"]
+        gap = self.by_signal(feed)["ttft"]
         assert isinstance(gap, Missing)
         assert "half of a disaggregated request" in gap.reason
 
@@ -397,7 +397,7 @@ def test_any_items_give_consistent_histograms(items: list[Item]) -> None:
     timings.measurements()
     timings.take([item()])
     timings.measurements()
-    for distribution in told(timings).values():
+    for distribution in histograms(timings).values():
         assert list(distribution.counts) == sorted(distribution.counts)
         assert 0 <= distribution.sum < inf
         assert 1 <= distribution.count <= len(items) + 1

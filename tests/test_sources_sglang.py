@@ -19,7 +19,7 @@ CAPTURE = (Path(__file__).parent / "captures" / "sglang_by_hand.txt").read_text(
 CHAT = "example/chat-8b"
 
 
-async def look(metrics: str) -> Snapshot:
+async def scrape(metrics: str) -> Snapshot:
     async with (
         fake_server({"/metrics": metrics}) as fake,
         SglangSource(fake.url, limits=FetchLimits(5.0)) as source,
@@ -27,7 +27,7 @@ async def look(metrics: str) -> Snapshot:
         return await source.snapshot(0.0)
 
 
-def said(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
+def by_signal(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
     found: tuple[Measurement | Missing, ...] = (*snapshot.missing, *snapshot.measurements)
     return {one.signal: one for one in found if one.model == CHAT}
 
@@ -39,8 +39,8 @@ def value(one: Measurement | Missing) -> object:
 
 
 async def test_every_signal_has_a_measurement_or_a_reason() -> None:
-    snapshot = await look(CAPTURE)
-    found = said(snapshot)
+    snapshot = await scrape(CAPTURE)
+    found = by_signal(snapshot)
     assert set(MAIN_SIGNALS) <= found.keys()
     assert snapshot.models == (ModelInfo(CHAT, "", "sglang", decoupled=True),)
     for one in found.values():
@@ -49,7 +49,7 @@ async def test_every_signal_has_a_measurement_or_a_reason() -> None:
 
 
 async def test_values() -> None:
-    found = said(await look(CAPTURE))
+    found = by_signal(await scrape(CAPTURE))
     numbers = {
         signal: value(one)
         for signal, one in found.items()
@@ -74,20 +74,20 @@ async def test_values() -> None:
 
 
 async def test_ttft_is_that_of_streams() -> None:
-    found = said(await look(CAPTURE))
+    found = by_signal(await scrape(CAPTURE))
     assert value(found["ttft"]) == Distribution((0.2, inf), (4, 9), 2.25)
     unlabelled = re.sub('.*is_streaming="false".*\n', "", CAPTURE)
     unlabelled = unlabelled.replace('is_streaming="true",', "")
-    found = said(await look(unlabelled))
+    found = by_signal(await scrape(unlabelled))
     assert value(found["ttft"]) == Distribution((0.2, inf), (4, 9), 2.25)
     without = re.sub('sglang:time_to_first.*is_streaming="true".*\n', "", CAPTURE)
-    gap = said(await look(without))["ttft"]
+    gap = by_signal(await scrape(without))["ttft"]
     assert isinstance(gap, Missing)
     assert gap.reason == "no streaming request has completed yet"
 
 
 async def test_intervals_are_shared_out_over_their_tokens() -> None:
-    found = said(await look(CAPTURE))
+    found = by_signal(await scrape(CAPTURE))
     intervals = Distribution((0.02, inf), (700, 900), 18.0)
     for signal, quality in (("itl_normalized", "exact"), ("itl", "estimate")):
         one = found[signal]
@@ -96,7 +96,7 @@ async def test_intervals_are_shared_out_over_their_tokens() -> None:
 
 
 async def test_aborted_requests_are_not_ok() -> None:
-    requests = said(await look(CAPTURE))["requests"]
+    requests = by_signal(await scrape(CAPTURE))["requests"]
     assert isinstance(requests, Measurement)
     assert requests.samples == {
         (("outcome", "ok"), ("reason", "finished")): 8,
@@ -116,7 +116,9 @@ async def test_ranks_of_one_replica_count_once_and_replicas_are_added_up() -> No
 
     running = {("0", "1"): 5, ("0", "0"): 5, ("1", "2"): 3, ("1", "10"): 3}
     usage = {("0", "0"): 0.5, ("0", "1"): 0.5, ("1", "2"): 0.3, ("1", "10"): 0.3}
-    found = said(await look(ranks("num_running_reqs", running) + ranks("token_usage", usage)))
+    found = by_signal(
+        await scrape(ranks("num_running_reqs", running) + ranks("token_usage", usage))
+    )
     assert value(found["sequences_active"]) == 8
     assert value(found["kv_utilization"]) == 0.4
 
@@ -127,11 +129,11 @@ async def test_priorities_are_not_added_to_the_total() -> None:
         f'{name}{{model_name="{CHAT}",priority="{priority}",tp_rank="0"}} {number}\n'
         for priority, number in (("", 7), ("1", 4), ("2", 3))
     )
-    assert value(said(await look(text))["sequences_waiting"]) == 7
+    assert value(by_signal(await scrape(text))["sequences_waiting"]) == 7
 
 
 async def test_a_utilization_above_one_is_refused() -> None:
-    found = said(await look(CAPTURE.replace("} 0.25", "} 1e9")))
+    found = by_signal(await scrape(CAPTURE.replace("} 0.25", "} 1e9")))
     gap = found["kv_utilization"]
     assert isinstance(gap, Missing)
     assert gap.reason == "SGLang reports a token usage of 1e+09, more than 1"
@@ -139,4 +141,4 @@ async def test_a_utilization_above_one_is_refused() -> None:
 
 async def test_without_metrics_the_flag_is_named() -> None:
     with pytest.raises(SourceError, match="start SGLang with --enable-metrics"):
-        await look("# TYPE http_requests_total counter\nhttp_requests_total 1\n")
+        await scrape("# TYPE http_requests_total counter\nhttp_requests_total 1\n")

@@ -285,11 +285,11 @@ def test_settings_make_the_source() -> None:
 
 
 async def test_models_that_answer_at_once_are_reported_only_when_named() -> None:
-    async with TracesSource(ANY) as source, TracesSource(ANY, models=["pl*"]) as asked:
-        for one in (source, asked):
+    async with TracesSource(ANY) as source, TracesSource(ANY, models=["pl*"]) as named:
+        for one in (source, named):
             await post(one, bodies("whole")[0])
         assert await counts(source) == {}
-        assert (await counts(asked))["plain", "e2e"] == 1
+        assert (await counts(named))["plain", "e2e"] == 1
 
 
 async def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

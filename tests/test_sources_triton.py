@@ -91,9 +91,9 @@ class TestParts:
             options=IMPATIENT,
         )
         assert broken(snapshot) == {"statistics": "timeout"}
-        said = found(snapshot, "chat")
-        assert outcomes(said["requests"])["ok"] == 3
-        assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+        by_signal = found(snapshot, "chat")
+        assert outcomes(by_signal["requests"])["ok"] == 3
+        assert by_signal["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
     async def test_metrics_outage_keeps_the_statistics(self) -> None:
         snapshot = await scrape(
@@ -104,14 +104,14 @@ class TestParts:
             options=IMPATIENT,
         )
         assert broken(snapshot) == {"metrics": "timeout"}
-        said = found(snapshot, "chat")
-        assert outcomes(said["requests"]) == {"ok": 4}
+        by_signal = found(snapshot, "chat")
+        assert outcomes(by_signal["requests"]) == {"ok": 4}
         assert snapshot.engine_stats_age == {}
-        gauge = said["sequences_active"]
+        gauge = by_signal["sequences_active"]
         assert isinstance(gauge, Missing)
         assert gauge.unread
         assert gauge.reason.startswith("the metrics could not be read: http://127.0.0.1:")
-        never = said["itl"]
+        never = by_signal["itl"]
         assert isinstance(never, Missing)
         assert not never.unread
 
@@ -122,12 +122,12 @@ class TestParts:
             instead={"/v2/models/chat/config": answers(500)},
         )
         assert broken(snapshot) == {"configurations": "status"}
-        said = found(snapshot, "chat")
-        requests = said["requests"]
+        by_signal = found(snapshot, "chat")
+        requests = by_signal["requests"]
         assert isinstance(requests, Missing)
         assert requests.unread
         assert "answered 500" in requests.reason
-        assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+        assert by_signal["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
 
     async def test_configuration_survives_an_api_outage(self) -> None:
         async with fake_triton(metrics=core(ok=3), configs=CHAT) as fake, fake.source() as source:
@@ -207,9 +207,9 @@ class TestAddresses:
                 snapshot = await source.snapshot(0)
             assert fake.requested == ["/metrics"]
         assert snapshot.ready is None
-        said = found(snapshot, "chat")
-        assert said["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
-        assert said["requests"] == Missing(
+        by_signal = found(snapshot, "chat")
+        assert by_signal["sequences_active"].samples == {(): 2}  # type: ignore[union-attr]
+        assert by_signal["requests"] == Missing(
             "requests",
             "chat",
             "1",
@@ -491,8 +491,8 @@ def test_invalid_responses_give_consistent_snapshots(
     engines: dict[tuple[str, str], trtllm_backend.EngineProgress] = {}
     known: set[tuple[str, str]] = set()
     answered = model_repository.config(configuration)
-    for now, said in enumerate(scrapes):
-        metrics = ByModel(said)
+    for now, by_signal in enumerate(scrapes):
+        metrics = ByModel(by_signal)
         tallies = statistics_api.tallies(statistics, metrics.names)
         selection = ModelSelection(
             names=metrics.names,

@@ -29,39 +29,41 @@ nv_llm_output_token_len_sum{model="chat",response_metric_type="total_output_toke
 
 async def test_tensorrtllm_counts_at_the_end_of_a_stream() -> None:
     metrics = core(ok=7, backend=2, rejected=3, canceled=1, other=4, seconds=35.0, queue=1.5)
-    said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
-    assert outcomes(said["requests"]) == {"ok": 7, "error": 6, "rejected": 3, "cancelled": 1}
-    assert outcomes(said["request_failures"]) == {
+    by_signal = found(
+        await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
+    )
+    assert outcomes(by_signal["requests"]) == {"ok": 7, "error": 6, "rejected": 3, "cancelled": 1}
+    assert outcomes(by_signal["request_failures"]) == {
         "error backend": 2,
         "error other": 4,
         "rejected rejected": 3,
         "cancelled canceled": 1,
     }
-    assert said["requests"].method == "triton_counters"  # type: ignore[union-attr]
-    assert outcomes(said["requests_without_first_token"]) == {"rejected": 3, "cancelled": 1}
-    assert said["e2e"].samples == {(): Distribution((inf,), (7,), 35.0)}  # type: ignore[union-attr]
-    assert said["queue"].samples == {(): Distribution((inf,), (7,), 1.5)}  # type: ignore[union-attr]
+    assert by_signal["requests"].method == "triton_counters"  # type: ignore[union-attr]
+    assert outcomes(by_signal["requests_without_first_token"]) == {"rejected": 3, "cancelled": 1}
+    assert by_signal["e2e"].samples == {(): Distribution((inf,), (7,), 35.0)}  # type: ignore[union-attr]
+    assert by_signal["queue"].samples == {(): Distribution((inf,), (7,), 1.5)}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("backend", ["python", "vllm", "something_compiled"])
 async def test_decoupled_models_are_counted_before_their_first_token(backend: str) -> None:
     metrics = core(ok=7, backend=2, seconds=0.035, queue=1.5)
-    said = found(await scrape(metrics=metrics, configs={"chat": config(backend)}), "chat")
-    requests, e2e = said["requests"], said["e2e"]
+    by_signal = found(await scrape(metrics=metrics, configs={"chat": config(backend)}), "chat")
+    requests, e2e = by_signal["requests"], by_signal["e2e"]
     assert isinstance(requests, Missing)
     assert isinstance(e2e, Missing)
     assert "when execute() returns, before its first token" in requests.reason
     assert "failures alone would read as 100 % bad" in requests.reason
     assert "when execute() returns" in e2e.reason
-    assert isinstance(said["queue"], Measurement)
+    assert isinstance(by_signal["queue"], Measurement)
 
 
 async def test_engine_counters_of_finished_requests_are_preferred() -> None:
     metrics = core(ok=70, backend=2, rejected=1) + OUTPUT_LENGTH
-    said = found(await scrape(metrics=metrics, configs={"chat": config("python")}), "chat")
-    assert outcomes(said["requests"]) == {"ok": 9, "error": 2, "rejected": 1}
-    assert said["requests"].method == "trtllm_finished"  # type: ignore[union-attr]
-    assert isinstance(said["e2e"], Missing)
+    by_signal = found(await scrape(metrics=metrics, configs={"chat": config("python")}), "chat")
+    assert outcomes(by_signal["requests"]) == {"ok": 9, "error": 2, "rejected": 1}
+    assert by_signal["requests"].method == "trtllm_finished"  # type: ignore[union-attr]
+    assert isinstance(by_signal["e2e"], Missing)
 
 
 async def test_unary_model_is_counted_only_when_configured() -> None:
@@ -75,9 +77,9 @@ async def test_unary_model_is_counted_only_when_configured() -> None:
     assert info.excluded == (
         "not decoupled and without engine metrics; name it in models to report on it"
     )
-    said = found(await scrape(options={"models": ["ch*"]}, **answers), "chat")  # type: ignore[arg-type]
-    assert said["requests"].method == "triton_unary_counters"  # type: ignore[union-attr]
-    assert isinstance(said["e2e"], Measurement)
+    by_signal = found(await scrape(options={"models": ["ch*"]}, **answers), "chat")  # type: ignore[arg-type]
+    assert by_signal["requests"].method == "triton_unary_counters"  # type: ignore[union-attr]
+    assert isinstance(by_signal["e2e"], Measurement)
 
 
 class TestEnsembles:
@@ -90,12 +92,12 @@ class TestEnsembles:
     async def test_ensemble_failures_are_halved_with_a_note(self) -> None:
         metrics = core(ok=6, other=4, seconds=12.0) + core("pre", ok=8) + core("llm", ok=8)
         snapshot = await scrape(metrics=metrics, configs=self.CONFIGS)
-        said = found(snapshot, "chat")
-        assert outcomes(said["request_failures"])["error other"] == 2
-        assert outcomes(said["requests"])["ok"] == 6
-        assert said["e2e"].samples == {(): Distribution((inf,), (6,), 12.0)}  # type: ignore[union-attr]
-        assert said["queue"].fix == "look at the steps of the ensemble: llm"  # type: ignore[union-attr]
-        assert isinstance(said["requests_without_first_token"], Missing)
+        by_signal = found(snapshot, "chat")
+        assert outcomes(by_signal["request_failures"])["error other"] == 2
+        assert outcomes(by_signal["requests"])["ok"] == 6
+        assert by_signal["e2e"].samples == {(): Distribution((inf,), (6,), 12.0)}  # type: ignore[union-attr]
+        assert by_signal["queue"].fix == "look at the steps of the ensemble: llm"  # type: ignore[union-attr]
+        assert isinstance(by_signal["requests_without_first_token"], Missing)
         excluded = {info.model: info.excluded for info in snapshot.models}
         assert excluded["pre"].startswith("a step of the ensemble chat, not decoupled")
         assert excluded["llm"] == ""
@@ -107,9 +109,9 @@ class TestEnsembles:
         snapshot = await scrape(metrics=metrics, configs=self.CONFIGS, index=index,
                             stats=[stats("chat", ok=6, fail=4, version="3")])  # fmt: skip
         assert ("chat", "1") not in {(info.model, info.version) for info in snapshot.models}
-        said = found(snapshot, "chat", "3")
-        assert outcomes(said["requests"])["ok"] == 6
-        assert outcomes(said["request_failures"])["error other"] == 2
+        by_signal = found(snapshot, "chat", "3")
+        assert outcomes(by_signal["requests"])["ok"] == 6
+        assert outcomes(by_signal["request_failures"])["error other"] == 2
 
     async def test_an_ensemble_streams_if_one_of_its_steps_does(self) -> None:
         snapshot = await scrape(metrics=core() + FIRST_RESPONSE, configs=self.CONFIGS)
@@ -131,19 +133,19 @@ class TestFirstResponse:
 
     async def test_first_response_of_a_unary_model_is_the_whole_response(self) -> None:
         configs = {"chat": config("tensorrtllm", decoupled=False)}
-        said = found(
+        by_signal = found(
             await scrape(
                 metrics=core() + FIRST_RESPONSE, configs=configs, options={"models": ["chat"]}
             ),
             "chat",
         )
-        assert isinstance(said["ttft"], Missing)
-        assert "not decoupled" in said["ttft"].reason
-        assert "decoupled: true" in said["ttft"].fix
+        assert isinstance(by_signal["ttft"], Missing)
+        assert "not decoupled" in by_signal["ttft"].reason
+        assert "decoupled: true" in by_signal["ttft"].fix
 
     async def test_without_it_the_flag_is_named(self) -> None:
-        said = found(await scrape(metrics=core(), configs={"chat": config("python")}), "chat")
-        assert "--metrics-config histogram_latencies=true" in said["ttft"].fix  # type: ignore[union-attr]
+        by_signal = found(await scrape(metrics=core(), configs={"chat": config("python")}), "chat")
+        assert "--metrics-config histogram_latencies=true" in by_signal["ttft"].fix  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(
         ("there", "instead"),
@@ -173,9 +175,11 @@ class TestLabels:
             + core(ok=3, backend=2, seconds=6, labels='gpu_uuid="GPU-2",')
             + core(ok=1, seconds=2, labels='_team="nlp",')
         ).replace('model="chat",_team="nlp"', '_team="nlp",model="chat"')
-        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
-        assert outcomes(said["requests"]) == {"ok": 8, "error": 3, "rejected": 5}
-        assert said["e2e"].samples == {(): Distribution((inf,), (8,), 16.0)}  # type: ignore[union-attr]
+        by_signal = found(
+            await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
+        )
+        assert outcomes(by_signal["requests"]) == {"ok": 8, "error": 3, "rejected": 5}
+        assert by_signal["e2e"].samples == {(): Distribution((inf,), (8,), 16.0)}  # type: ignore[union-attr]
 
     async def test_namespaces_keep_models_of_one_name_apart(self) -> None:
         metrics = core(ok=4, labels='namespace="blue",') + core(ok=9, labels='namespace="red",')
@@ -201,9 +205,9 @@ class TestLabels:
             configs={"chat": config("tensorrtllm")},
             stats=[stats("chat", ok=4, queue=2.0)],
         )
-        said = found(snapshot, "blue/chat")
-        assert said["requests"].method == "triton_counters"  # type: ignore[union-attr]
-        assert said["output_tokens"].samples == {(): 900}  # type: ignore[union-attr]
+        by_signal = found(snapshot, "blue/chat")
+        assert by_signal["requests"].method == "triton_counters"  # type: ignore[union-attr]
+        assert by_signal["output_tokens"].samples == {(): 900}  # type: ignore[union-attr]
         assert [(info.model, info.backend) for info in snapshot.models] == [
             ("blue/chat", "tensorrtllm")
         ]
@@ -215,23 +219,29 @@ class TestLabels:
     async def test_unknown_reason_is_an_error_and_bounded(self) -> None:
         metrics = core(ok=1).replace("OTHER", "SOLAR_FLARE")
         metrics = metrics.replace('"SOLAR_FLARE",version="1"} 0', '"SOLAR_FLARE",version="1"} 6')
-        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
-        assert outcomes(said["request_failures"])["error unknown"] == 6
+        by_signal = found(
+            await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
+        )
+        assert outcomes(by_signal["request_failures"])["error unknown"] == 6
 
     async def test_triton_before_24_07_has_no_reasons(self) -> None:
         metrics = core(ok=3).replace('reason="BACKEND",', "")
         metrics = "".join(
             line + "\n" for line in metrics.splitlines() if "reason=" not in line
         ).replace('_failure{model="chat",version="1"} 0', '_failure{model="chat",version="1"} 2')
-        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
-        assert outcomes(said["requests"]) == {"ok": 3, "error": 2}
-        assert isinstance(said["requests_without_first_token"], Missing)
+        by_signal = found(
+            await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
+        )
+        assert outcomes(by_signal["requests"]) == {"ok": 3, "error": 2}
+        assert isinstance(by_signal["requests_without_first_token"], Missing)
 
     @pytest.mark.parametrize("value", ["Nan", "-1", "+Inf"])
     async def test_invalid_counter_value_is_not_reported(self, value: str) -> None:
         metrics = core(ok=3, labels='gpu_uuid="GPU-1",') + core(ok=7).replace("} 7", f"}} {value}")
-        said = found(await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat")
-        assert isinstance(said["requests"], Missing)
+        by_signal = found(
+            await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
+        )
+        assert isinstance(by_signal["requests"], Missing)
 
 
 class TestFrozenCounters:
@@ -250,16 +260,16 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
             configs={"chat": config("tensorrtllm"), "other": config("tensorrtllm")},
             stats=[stats("chat", ok=5, fail=2, seconds=10.0, queue=0.5), stats("other", ok=0)],
         )
-        said = found(snapshot, "chat")
-        assert outcomes(said["requests"]) == {"ok": 5, "error": 2}
-        assert said["e2e"].samples == {(): Distribution((inf,), (5,), 10.0)}  # type: ignore[union-attr]
-        assert said["queue"].samples == {(): Distribution((inf,), (5,), 0.5)}  # type: ignore[union-attr]
+        by_signal = found(snapshot, "chat")
+        assert outcomes(by_signal["requests"]) == {"ok": 5, "error": 2}
+        assert by_signal["e2e"].samples == {(): Distribution((inf,), (5,), 10.0)}  # type: ignore[union-attr]
+        assert by_signal["queue"].samples == {(): Distribution((inf,), (5,), 0.5)}  # type: ignore[union-attr]
         for model in ("chat", "other"):
             requests = found(snapshot, model)["requests"]
             assert isinstance(requests, Measurement)
             assert requests.method == "statistics_requests"
             assert "counter_latencies=false stops all of them" in requests.note
-        deaths = said["requests_without_first_token"]
+        deaths = by_signal["requests_without_first_token"]
         assert isinstance(deaths, Missing)
         assert deaths.fix == "start Triton without counter_latencies=false"
 
@@ -290,10 +300,10 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
             configs={"chat": config("python")},
             stats=[stats("chat", ok=5, fail=2)],
         )
-        said = found(snapshot, "chat")
-        assert outcomes(said["requests"]) == {"ok": 9, "error": 2}
-        assert said["requests"].method == "trtllm_finished_statistics"  # type: ignore[union-attr]
-        assert "when execute() returns" in said["e2e"].reason  # type: ignore[union-attr]
+        by_signal = found(snapshot, "chat")
+        assert outcomes(by_signal["requests"]) == {"ok": 9, "error": 2}
+        assert by_signal["requests"].method == "trtllm_finished_statistics"  # type: ignore[union-attr]
+        assert "when execute() returns" in by_signal["e2e"].reason  # type: ignore[union-attr]
 
     async def test_ensemble_versions_do_not_look_frozen(self) -> None:
         snapshot = await scrape(

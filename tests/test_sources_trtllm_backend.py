@@ -185,44 +185,44 @@ class TestFreshness:
         "does not report idle"
     )
 
-    async def snapshots(self, *looks: tuple[float, str]) -> list[Snapshot]:
+    async def snapshots(self, *scrapes: tuple[float, str]) -> list[Snapshot]:
         async with fake_triton(configs=CPP) as fake, fake.source() as source:
-            return [await self.one(fake, source, now, text) for now, text in looks]
+            return [await self.one(fake, source, now, text) for now, text in scrapes]
 
     async def one(self, fake: FakeTriton, source: object, now: float, text: str) -> Snapshot:
         fake.metrics = text
         return await source.snapshot(now)  # type: ignore[attr-defined,no-any-return]
 
     async def test_gauges_that_stand_still_while_active_are_withdrawn(self) -> None:
-        looks = await self.snapshots((100, published()), (105, published()), (106, published()))
-        assert values(looks[1])["sequences_active"] == 14
-        cache = values(looks[2])
+        scrapes = await self.snapshots((100, published()), (105, published()), (106, published()))
+        assert values(scrapes[1])["sequences_active"] == 14
+        cache = values(scrapes[2])
         assert {cache[signal] for signal in GAUGES} == {self.STUCK}
         assert cache["kv_reused_blocks"] == 118
-        assert looks[2].engine_stats_age == {("chat", "1"): 6.0}
+        assert scrapes[2].engine_stats_age == {("chat", "1"): 6.0}
 
     @pytest.mark.parametrize(
         "moved", [{"timestamp": 1795204800123457.0}, {"iteration_counter": 48212.0}]
     )
     async def test_any_movement_brings_them_back(self, moved: dict[str, float]) -> None:
-        looks = await self.snapshots(
+        scrapes = await self.snapshots(
             (100, published()), (106, published()), (107, published(general=moved))
         )
-        assert values(looks[2])["sequences_active"] == 14
-        assert looks[2].engine_stats_age == {("chat", "1"): 0.0}
+        assert values(scrapes[2])["sequences_active"] == 14
+        assert scrapes[2].engine_stats_age == {("chat", "1"): 0.0}
 
     async def test_an_idle_engine_may_stand_still(self) -> None:
         idle = published(request={"active": 0, "scheduled": 0, "waiting": 0},
                          kv_cache={"used": 0, "free": 6239, "fraction": 0})  # fmt: skip
-        looks = await self.snapshots((100, idle), (400, idle))
-        assert values(looks[1])["sequences_active"] == 0
-        assert looks[1].engine_stats_age == {("chat", "1"): 300.0}
+        scrapes = await self.snapshots((100, idle), (400, idle))
+        assert values(scrapes[1])["sequences_active"] == 0
+        assert scrapes[1].engine_stats_age == {("chat", "1"): 300.0}
 
     async def test_without_timestamps_the_age_is_unknown(self) -> None:
         text = published(general=None)
-        looks = await self.snapshots((100, text), (400, text))
-        assert values(looks[1])["sequences_active"] == 14
-        assert looks[1].engine_stats_age == {}
+        scrapes = await self.snapshots((100, text), (400, text))
+        assert values(scrapes[1])["sequences_active"] == 14
+        assert scrapes[1].engine_stats_age == {}
 
 
 class TestHostPool:
@@ -241,23 +241,25 @@ class TestHostPool:
     )
 
     async def test_blocks_used_at_rest_are_subtracted(self) -> None:
-        looks = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, self.LIVE))
-        utilization = found(looks[2], "chat")["kv_utilization"]
+        scrapes = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, self.LIVE))
+        utilization = found(scrapes[2], "chat")["kv_utilization"]
         assert isinstance(utilization, Measurement)
         assert utilization.samples == {(): 620 / 1239}
         assert utilization.method == "trtllm_without_host_pool"
         assert utilization.note == "5000 blocks are taken off"
-        assert values(looks[2])["kv_blocks_max"] == 1239
+        assert values(scrapes[2])["kv_blocks_max"] == 1239
 
     async def test_single_inconsistent_scrape_changes_nothing(self) -> None:
-        looks = await TestFreshness().snapshots((0, published()), (1, self.ENDING), (3, self.LIVE))
-        assert values(looks[2])["kv_utilization"] == 5620 / 6239
+        scrapes = await TestFreshness().snapshots(
+            (0, published()), (1, self.ENDING), (3, self.LIVE)
+        )
+        assert values(scrapes[2])["kv_utilization"] == 5620 / 6239
 
     async def test_resized_cache_is_measured_again(self) -> None:
         other = published(kv_cache={"max": 9000, "used": 6000, "free": 3000, "fraction": 0.7},
                           general={"iteration_counter": 5})  # fmt: skip
-        looks = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, other))
-        assert values(looks[2])["kv_utilization"] == 6000 / 9000
+        scrapes = await TestFreshness().snapshots((1, self.IDLE), (2, self.IDLE), (3, other))
+        assert values(scrapes[2])["kv_utilization"] == 6000 / 9000
 
 
 async def test_tokens_are_sums_of_finished_requests() -> None:
@@ -272,11 +274,11 @@ nv_llm_input_token_len_count{model="chat",response_metric_type="total_input_toke
 nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens",version="1"} 70
 """
     )
-    said = found(await scrape(metrics=metrics, configs=CPP), "chat")
-    assert said["output_tokens"] == Measurement(
+    by_signal = found(await scrape(metrics=metrics, configs=CPP), "chat")
+    assert by_signal["output_tokens"] == Measurement(
         "output_tokens", "chat", "1", "trtllm_output_length", {(): 900}
     )
-    assert said["input_tokens"] == Measurement(
+    assert by_signal["input_tokens"] == Measurement(
         "input_tokens", "chat", "1", "trtllm_input_length", {(): 70}
     )
 
@@ -303,8 +305,8 @@ nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
         return published(**{"general": general, **changes}) + lengths
 
     @staticmethod
-    async def gaps(*looks: tuple[float, str]) -> tuple[float, float]:
-        last = (await TestFreshness().snapshots(*looks))[-1]
+    async def gaps(*scrapes: tuple[float, str]) -> tuple[float, float]:
+        last = (await TestFreshness().snapshots(*scrapes))[-1]
         measurement = found(last, "chat")["itl"]
         assert isinstance(measurement, Measurement), measurement
         value = measurement.samples[()]
@@ -313,13 +315,13 @@ nv_llm_output_token_len_sum{{model="chat",version="1"}} {done * 100}
         return value.count, round(value.sum, 6)
 
     async def test_each_iteration_is_a_gap_of_every_sequence_that_decodes(self) -> None:
-        looks = (
+        scrapes = (
             (100.0, self.at(0, 1000)),
             (101.0, self.at(1.0, 1050)),
             (102.0, self.at(2.0, 1090, inflight={"generation_requests": 5})),
         )
         # 50 iterations of 20 ms with 11 sequences, then 40 of 25 ms with 11 falling to 5.
-        assert await self.gaps(*looks) == (50 * 11 + 40 * 8, 11.0 + 8.0)
+        assert await self.gaps(*scrapes) == (50 * 11 + 40 * 8, 11.0 + 8.0)
 
     @pytest.mark.parametrize(
         "second",

@@ -22,7 +22,7 @@ CAPTURES = Path(__file__).parent / "captures"
 OUTCOMES = {"ok": 9.0, "cancelled": 1.0}
 TTFT = Distribution((0.1, 1.0, inf), (7.0, 10.0, 10.0), 1.5)
 
-Said = dict[str, Measurement | Missing]
+BySignal = dict[str, Measurement | Missing]
 
 
 def capture(release: str) -> str:
@@ -36,10 +36,10 @@ class Watcher:
         self.state: GaugeState | None = None
         self.frozen_after = frozen_after
 
-    def look(self, text: str, now: float = 0.0, model: str = "chat") -> Said:
+    def scrape(self, text: str, now: float = 0.0, model: str = "chat") -> BySignal:
         return self.see(read(text.encode(), prometheus_metrics.FAMILIES), now, model)
 
-    def see(self, families: dict[str, ParsedFamily], now: float, model: str = "chat") -> Said:
+    def see(self, families: dict[str, ParsedFamily], now: float, model: str = "chat") -> BySignal:
         labelled = prometheus_metrics.metrics_model(families, model)
         assert labelled is not None
         metrics = ByModel(families)
@@ -69,37 +69,37 @@ def finished(count: float) -> str:
 class TestGenerations:
     @pytest.mark.parametrize("release", ["1.1", "1.3", "1.4"])
     def test_common_metrics_of_every_release(self, release: str) -> None:
-        said = Watcher().look(capture(release))
-        assert value(said["ttft"]) == TTFT
-        assert value(said["e2e"]) == Distribution((1.0, 2.0, inf), (4.0, 9.0, 10.0), 14.25)
-        assert value(said["tpot"]) == Distribution((0.01, 0.05, inf), (1.0, 9.0, 9.0), 0.18)
-        assert value(said["queue"]) == Distribution((0.3, inf), (8.0, 8.0), 0.4)
-        requests = said["requests"]
+        by_signal = Watcher().scrape(capture(release))
+        assert value(by_signal["ttft"]) == TTFT
+        assert value(by_signal["e2e"]) == Distribution((1.0, 2.0, inf), (4.0, 9.0, 10.0), 14.25)
+        assert value(by_signal["tpot"]) == Distribution((0.01, 0.05, inf), (1.0, 9.0, 9.0), 0.18)
+        assert value(by_signal["queue"]) == Distribution((0.3, inf), (8.0, 8.0), 0.4)
+        requests = by_signal["requests"]
         assert isinstance(requests, Measurement)
         assert outcomes(requests) == OUTCOMES
-        assert {one.model for one in said.values()} == {"chat"}
+        assert {one.model for one in by_signal.values()} == {"chat"}
 
     def test_a_mean_per_token_is_never_the_gap_between_tokens(self) -> None:
         for release in ("1.1", "1.3", "1.4"):
-            assert "itl" not in Watcher().look(capture(release))
+            assert "itl" not in Watcher().scrape(capture(release))
 
     def test_release_1_1_lacks_waits_of_zero(self) -> None:
-        notes = {r: Watcher().look(capture(r))["queue"] for r in ("1.1", "1.4")}
+        notes = {r: Watcher().scrape(capture(r))["queue"] for r in ("1.1", "1.4")}
         assert [one.note != "" for one in notes.values() if isinstance(one, Measurement)] == [
             True,
             False,
         ]
 
     def test_release_1_3_has_the_utilization_only(self) -> None:
-        said = Watcher().look(capture("1.3"))
-        assert value(said["kv_utilization"]) == 0.4
-        assert not said.keys() & {"kv_blocks_used", "sequences_active", "input_tokens"}
+        by_signal = Watcher().scrape(capture("1.3"))
+        assert value(by_signal["kv_utilization"]) == 0.4
+        assert not by_signal.keys() & {"kv_blocks_used", "sequences_active", "input_tokens"}
 
     def test_release_1_4_has_every_gauge(self) -> None:
-        said = Watcher().look(capture("1.4"))
+        by_signal = Watcher().scrape(capture("1.4"))
         numbers = {
             signal: value(one)
-            for signal, one in said.items()
+            for signal, one in by_signal.items()
             if isinstance(one, Measurement) and SIGNALS[signal].kind != "histogram"
             if signal not in ("requests", "request_failures")
         }
@@ -123,18 +123,18 @@ class TestGenerations:
             "kv_block_tokens": 32.0,
             "memory_gpu": 4.0e10,
         }
-        assert {"prefill", "decode"} <= said.keys()
-        assert isinstance(said["memory_cpu"], Missing)
-        assert isinstance(said["memory_pinned"], Missing)
+        assert {"prefill", "decode"} <= by_signal.keys()
+        assert isinstance(by_signal["memory_cpu"], Missing)
+        assert isinstance(by_signal["memory_pinned"], Missing)
 
     def test_series_of_an_older_release_are_not_added(self) -> None:
-        said = Watcher().look(
+        by_signal = Watcher().scrape(
             capture("1.1").replace("undefined", "chat") + capture("1.4"), model="example/chat-8b"
         )
-        assert value(said["ttft"]) == TTFT
+        assert value(by_signal["ttft"]) == TTFT
 
     def test_requests_start_at_zero(self) -> None:
-        requests = Watcher().look("")["requests"]
+        requests = Watcher().scrape("")["requests"]
         assert isinstance(requests, Measurement)
         assert requests.samples == {(("outcome", outcome),): 0.0 for outcome in ALL_OUTCOMES}
 
@@ -149,10 +149,10 @@ class TestGenerations:
         ],
     )
     def test_finish_reasons(self, word: str, outcome: str, reason: str) -> None:
-        said = Watcher().look(finished(3).replace("stop", word))
-        assert outcomes(said["requests"]) == {outcome: 3.0}
+        by_signal = Watcher().scrape(finished(3).replace("stop", word))
+        assert outcomes(by_signal["requests"]) == {outcome: 3.0}
         failures = {} if outcome == "ok" else {f"{outcome} {reason}": 3.0}
-        assert outcomes(said["request_failures"]) == failures
+        assert outcomes(by_signal["request_failures"]) == failures
 
     def test_several_models_require_the_served_name(self) -> None:
         text = finished(3) + finished(4).replace("chat", "other")
@@ -166,25 +166,25 @@ class TestMultiprocessGauges:
         watcher = Watcher()
         dead = gauges("7", num_requests_running=5, kv_cache_used_blocks=90, kv_cache_max_blocks=100)
 
-        def look(now: float, used: float) -> Said:
+        def scrape(now: float, used: float) -> BySignal:
             alive = gauges(
                 "8", num_requests_running=1, kv_cache_used_blocks=used, kv_cache_max_blocks=100
             )
-            return watcher.look(dead + alive, now)
+            return watcher.scrape(dead + alive, now)
 
-        first = look(0, 10)["kv_utilization"]
+        first = scrape(0, 10)["kv_utilization"]
         assert isinstance(first, Missing)
         assert first.reason.startswith("2 processes have gauges and none of them has changed yet")
-        said = look(1, 20)
-        assert value(said["kv_utilization"]) == 0.2
-        assert value(said["sequences_active"]) == 1
+        by_signal = scrape(1, 20)
+        assert value(by_signal["kv_utilization"]) == 0.2
+        assert value(by_signal["sequences_active"]) == 1
 
     def test_a_process_that_appears_is_alive(self) -> None:
         watcher = Watcher()
         old = gauges("7", num_requests_running=5)
-        assert value(watcher.look(old, 0)["sequences_active"]) == 5
-        said = watcher.look(old + gauges("8", num_requests_running=2), 1)
-        assert value(said["sequences_active"]) == 2
+        assert value(watcher.scrape(old, 0)["sequences_active"]) == 5
+        by_signal = watcher.scrape(old + gauges("8", num_requests_running=2), 1)
+        assert value(by_signal["sequences_active"]) == 2
 
     def test_frontends_of_one_engine_are_not_added_up(self) -> None:
         """With ``num_serve_frontends`` each frontend has the whole engine's gauges."""
@@ -192,57 +192,57 @@ class TestMultiprocessGauges:
         looks = [(1, 1), (2, 1), (2, 5), (3, 5), (3, 0)]
         cache = []
         for now, (first, second) in enumerate(looks):
-            said = watcher.look(
+            by_signal = watcher.scrape(
                 gauges("7", num_requests_running=first, max_num_active_requests=64)
                 + gauges("8", num_requests_running=second, max_num_active_requests=64)
                 + gauges("6", num_requests_running=9, max_num_active_requests=32),  # dead
                 now,
             )
-            cache.append(said["sequences_active"])
+            cache.append(by_signal["sequences_active"])
         assert isinstance(cache[0], Missing)
         assert [value(one) for one in cache[1:]] == [2, 5, 3, 0]
-        assert value(said["sequences_max"]) == 64
+        assert value(by_signal["sequences_max"]) == 64
 
     def test_a_process_that_ended_is_replaced_by_its_successor(self) -> None:
         watcher = Watcher()
-        watcher.look(gauges("7", num_requests_running=1), 0)
-        watcher.look(gauges("7", num_requests_running=2), 1)
-        said: Said = {}
+        watcher.scrape(gauges("7", num_requests_running=1), 0)
+        watcher.scrape(gauges("7", num_requests_running=2), 1)
+        by_signal: BySignal = {}
         for now in (2, 10):
             both = gauges("7", num_requests_running=2) + gauges("8", num_requests_running=now)
-            said = watcher.look(both, now)
-        assert value(said["sequences_active"]) == 10
+            by_signal = watcher.scrape(both, now)
+        assert value(by_signal["sequences_active"]) == 10
 
     def test_active_gauges_without_change_are_withdrawn(self) -> None:
         watcher = Watcher(frozen_after=5)
         text = gauges("7", num_requests_running=4, max_num_active_requests=64)
-        assert value(watcher.look(text, 0)["sequences_active"]) == 4
-        assert value(watcher.look(text, 5)["sequences_active"]) == 4
-        said = watcher.look(text, 6)
-        stale = said["sequences_active"]
+        assert value(watcher.scrape(text, 0)["sequences_active"]) == 4
+        assert value(watcher.scrape(text, 5)["sequences_active"]) == 4
+        by_signal = watcher.scrape(text, 6)
+        stale = by_signal["sequences_active"]
         assert isinstance(stale, Missing)
         assert "have not moved for 6 s" in stale.reason
-        assert value(said["sequences_max"]) == 64
-        assert value(watcher.look(text.replace(" 4", " 3"), 7)["sequences_active"]) == 3
+        assert value(by_signal["sequences_max"]) == 64
+        assert value(watcher.scrape(text.replace(" 4", " 3"), 7)["sequences_active"]) == 3
 
     def test_idle_gauges_may_stay_unchanged(self) -> None:
         watcher = Watcher()
         text = gauges("7", num_requests_running=0)
-        watcher.look(text, 0)
-        assert value(watcher.look(text, 1000)["sequences_active"]) == 0
+        watcher.scrape(text, 0)
+        assert value(watcher.scrape(text, 1000)["sequences_active"]) == 0
 
     def test_requests_that_complete_without_a_move_show_a_dead_writer(self) -> None:
         watcher = Watcher()
         text = gauges("7", num_requests_running=0, iteration_latency_seconds=0.01)
         for now, count in enumerate((10, 11, 12, 13)):
-            said = watcher.look(text + finished(count), now)
-            assert isinstance(said["sequences_active"], Missing) == (count == 13)
+            by_signal = watcher.scrape(text + finished(count), now)
+            assert isinstance(by_signal["sequences_active"], Missing) == (count == 13)
 
     def test_host_pool_is_subtracted(self) -> None:
         watcher = Watcher()
 
-        def look(now: float, running: float, used: float) -> Said:
-            return watcher.look(
+        def scrape(now: float, running: float, used: float) -> BySignal:
+            return watcher.scrape(
                 gauges(
                     "7",
                     num_requests_running=running,
@@ -253,12 +253,12 @@ class TestMultiprocessGauges:
                 now,
             )
 
-        look(0, 0, 800)
-        look(1, 0, 800)
-        said = look(2, 1, 850)
-        assert value(said["kv_utilization"]) == 0.25
-        assert value(said["kv_blocks_max"]) == 200
-        assert said["kv_utilization"].method == "trtllm_without_host_pool"  # type: ignore[union-attr]
+        scrape(0, 0, 800)
+        scrape(1, 0, 800)
+        by_signal = scrape(2, 1, 850)
+        assert value(by_signal["kv_utilization"]) == 0.25
+        assert value(by_signal["kv_blocks_max"]) == 200
+        assert by_signal["kv_utilization"].method == "trtllm_without_host_pool"  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(
         ("used", "free", "most", "words"),
@@ -267,7 +267,7 @@ class TestMultiprocessGauges:
     def test_invalid_blocks_are_refused(
         self, used: float, free: float, most: float, words: str
     ) -> None:
-        said = Watcher().look(
+        by_signal = Watcher().scrape(
             gauges(
                 "7",
                 kv_cache_used_blocks=used,
@@ -276,14 +276,14 @@ class TestMultiprocessGauges:
             )
         )
         for signal in ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max"):
-            gap = said[signal]
+            gap = by_signal[signal]
             assert isinstance(gap, Missing)
             assert words in gap.reason
 
     @pytest.mark.parametrize("bad", ["NaN", "-1", "+Inf"])
     def test_invalid_gauges_are_left_out(self, bad: str) -> None:
-        said = Watcher().look(gauges("7", num_requests_running=1).replace(" 1", f" {bad}"))
-        assert "sequences_active" not in said
+        by_signal = Watcher().scrape(gauges("7", num_requests_running=1).replace(" 1", f" {bad}"))
+        assert "sequences_active" not in by_signal
 
 
 names = st.sampled_from(sorted(prometheus_metrics.FAMILIES))
@@ -334,7 +334,7 @@ def test_truncated_exposition_is_refused_or_has_less(data: st.DataObject) -> Non
         families = read(part, prometheus_metrics.FAMILIES)
     except ExpositionError:
         return
-    whole = Watcher().look(body.decode())
+    whole = Watcher().scrape(body.decode())
     for signal, one in Watcher().see(families, 0.0).items():
         if isinstance(one, Measurement) and SIGNALS[signal].kind == "histogram":
             assert one == whole[signal]

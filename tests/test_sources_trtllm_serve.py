@@ -31,14 +31,14 @@ def answers(metrics: FakeAnswer = "", **more: FakeAnswer) -> dict[str, FakeAnswe
         "/prometheus/metrics": metrics,
         "/perf_metrics": [],
     }
-    return found | {f"/{name}": said for name, said in more.items()}
+    return found | {f"/{name}": by_signal for name, by_signal in more.items()}
 
 
 def without(*paths: str, metrics: FakeAnswer = "") -> dict[str, FakeAnswer]:
-    return {path: said for path, said in answers(metrics).items() if path not in paths}
+    return {path: by_signal for path, by_signal in answers(metrics).items() if path not in paths}
 
 
-def said(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
+def by_signal(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
     """Return the signals of a snapshot: the sample of the best rank or the gap."""
     found: dict[str, Measurement | Missing] = {gap.signal: gap for gap in snapshot.missing}
     for measurement in sorted(snapshot.measurements, key=lambda one: -METHODS[one.method].rank):
@@ -47,11 +47,11 @@ def said(snapshot: Snapshot) -> dict[str, Measurement | Missing]:
 
 
 def methods(snapshot: Snapshot) -> dict[str, str]:
-    return {k: one.method for k, one in said(snapshot).items() if isinstance(one, Measurement)}
+    return {k: one.method for k, one in by_signal(snapshot).items() if isinstance(one, Measurement)}
 
 
 def gap(snapshot: Snapshot, signal: str) -> Missing:
-    one = said(snapshot)[signal]
+    one = by_signal(snapshot)[signal]
     assert isinstance(one, Missing), one
     return one
 
@@ -69,7 +69,7 @@ def broken(snapshot: Snapshot) -> dict[str, str]:
     return {name: error.kind for name, error in snapshot.parts.items() if error}
 
 
-async def look(server: dict[str, FakeAnswer], **options: object) -> Snapshot:
+async def scrape(server: dict[str, FakeAnswer], **options: object) -> Snapshot:
     async with fake_server(server) as fake, source(fake, **options) as one:
         return await one.snapshot(0.0)
 
@@ -87,18 +87,18 @@ class TestReleases:
             answers(),
             without("/prometheus/metrics", "/perf_metrics"),
         ):
-            snapshot = await look(server)
-            assert said(snapshot).keys() - COMPANIONS == set(MAIN_SIGNALS)
-            for one in said(snapshot).values():
+            snapshot = await scrape(server)
+            assert by_signal(snapshot).keys() - COMPANIONS == set(MAIN_SIGNALS)
+            for one in by_signal(snapshot).values():
                 assert isinstance(one, Measurement) or (one.reason and one.fix)
             assert broken(snapshot) == {}
 
     async def test_the_model_is_the_served_one_and_the_release_is_shown(self) -> None:
-        [info] = (await look(answers(capture("1.1")))).models
+        [info] = (await scrape(answers(capture("1.1")))).models
         assert (info.model, info.version, info.backend) == ("chat", "", "trtllm-serve 1.2.1")
 
     async def test_without_metrics_the_option_is_named(self) -> None:
-        snapshot = await look(without("/prometheus/metrics", "/perf_metrics"))
+        snapshot = await scrape(without("/prometheus/metrics", "/perf_metrics"))
         ttft = gap(snapshot, "ttft")
         assert ttft.reason == "/prometheus/metrics answers 404: the server publishes no metrics"
         assert ttft.fix == "set return_perf_metrics: true (TensorRT-LLM 1.1 or newer)"
@@ -106,21 +106,21 @@ class TestReleases:
         assert snapshot.lost_records is None
 
     async def test_before_the_first_request(self) -> None:
-        snapshot = await look(answers())
+        snapshot = await scrape(answers())
         assert gap(snapshot, "ttft").reason == "no request has completed yet"
         assert methods(snapshot) == dict.fromkeys(
             ("requests", "request_failures"), "trtllm_serve_finish_reason"
         )
 
     async def test_timing_that_was_removed(self) -> None:
-        snapshot = await look(without("/perf_metrics", metrics=capture("1.1")))
+        snapshot = await scrape(without("/perf_metrics", metrics=capture("1.1")))
         assert gap(snapshot, "prefill").fix.endswith("(TensorRT-LLM 1.2.1 has no /perf_metrics)")
         assert "perf_metrics_output_dir" in gap(snapshot, "prefill").fix
         assert methods(snapshot)["ttft"] == "trtllm_serve_histogram"
 
     async def test_health(self) -> None:
-        assert (await look(answers())).ready is True
-        snapshot = await look(answers(health=status(503)))
+        assert (await scrape(answers())).ready is True
+        snapshot = await scrape(answers(health=status(503)))
         assert snapshot.ready is False
         assert not snapshot.models[0].ready
 
@@ -213,7 +213,7 @@ class TestTiming:
         assert counts(snapshot, "ttft", "trtllm_request_timing") == 0
 
     async def test_truncated_body_is_reported(self) -> None:
-        snapshot = await look(answers(perf_metrics='[{"perf_metrics": {'))
+        snapshot = await scrape(answers(perf_metrics='[{"perf_metrics": {'))
         assert broken(snapshot) == {"requests": "malformed"}
 
     async def test_files_where_the_endpoint_was_removed(self, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ class TestFaults:
         assert raised.value.kind == "refused"
 
     async def test_metrics_outage_is_unread_not_missing(self) -> None:
-        snapshot = await look(answers(status(500)))
+        snapshot = await scrape(answers(status(500)))
         assert broken(snapshot) == {"metrics": "status"}
         assert gap(snapshot, "ttft").unread
         assert not gap(snapshot, "itl").unread
@@ -309,7 +309,7 @@ class TestFaults:
                 path, "metrics"
             )
         }
-        assert said(snapshot).keys() - COMPANIONS == set(MAIN_SIGNALS)
+        assert by_signal(snapshot).keys() - COMPANIONS == set(MAIN_SIGNALS)
         assert "trtllm_request_timing" not in methods(snapshot).values()
 
     @pytest.mark.parametrize("path", ["/prometheus/metrics", "/perf_metrics"])
@@ -368,4 +368,4 @@ class TestFaults:
 
     async def test_gauges_of_dead_processes_are_unavailable(self) -> None:
         text = gauges("1", num_requests_running=1) + gauges("2", num_requests_running=2)
-        assert "empty the folder" in gap(await look(answers(text)), "sequences_active").fix
+        assert "empty the folder" in gap(await scrape(answers(text)), "sequences_active").fix

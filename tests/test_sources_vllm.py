@@ -40,16 +40,16 @@ def plain(kind: str, *samples: str) -> str:
     ],
 )
 async def test_histograms(name: str, signal: str) -> None:
-    said = found(await scrape(metrics=core() + histogram(name), configs=VLLM), "chat")
+    by_signal = found(await scrape(metrics=core() + histogram(name), configs=VLLM), "chat")
     expected = {(): Distribution((0.25, inf), (2, 5), 2.5)}
-    assert said[signal] == Measurement(signal, "chat", "1", "vllm_histogram", expected)
+    assert by_signal[signal] == Measurement(signal, "chat", "1", "vllm_histogram", expected)
 
 
 async def test_the_newest_name_wins() -> None:
     old = histogram("time_per_output_token_seconds").replace("} 2.5", "} 9.9")
     new = histogram("inter_token_latency_seconds")
-    said = found(await scrape(metrics=core() + old + new, configs=VLLM), "chat")
-    assert said["itl"].samples == {(): Distribution((0.25, inf), (2, 5), 2.5)}  # type: ignore[union-attr]
+    by_signal = found(await scrape(metrics=core() + old + new, configs=VLLM), "chat")
+    assert by_signal["itl"].samples == {(): Distribution((0.25, inf), (2, 5), 2.5)}  # type: ignore[union-attr]
 
 
 async def test_several_engines_are_one_model() -> None:
@@ -65,16 +65,16 @@ async def test_several_engines_are_one_model() -> None:
             ("kv_cache_usage_perc", 0.4, 0.2),
         )
     )
-    said = found(await scrape(metrics=metrics, configs=VLLM), "chat", "")
-    assert said["sequences_active"].samples == {(): 8}  # type: ignore[union-attr]
-    assert said["sequences_waiting"].samples == {(): 2}  # type: ignore[union-attr]
-    assert said["kv_utilization"].samples == {(): pytest.approx(0.3)}  # type: ignore[union-attr]
+    by_signal = found(await scrape(metrics=metrics, configs=VLLM), "chat", "")
+    assert by_signal["sequences_active"].samples == {(): 8}  # type: ignore[union-attr]
+    assert by_signal["sequences_waiting"].samples == {(): 2}  # type: ignore[union-attr]
+    assert by_signal["kv_utilization"].samples == {(): pytest.approx(0.3)}  # type: ignore[union-attr]
 
 
 async def test_the_older_name_of_the_cache_usage() -> None:
     metrics = core() + plain("gauge", 'vllm:gpu_cache_usage_perc{model="chat",version="1"} 0.37')
-    said = found(await scrape(metrics=metrics, configs=VLLM), "chat")
-    assert said["kv_utilization"].samples == {(): 0.37}  # type: ignore[union-attr]
+    by_signal = found(await scrape(metrics=metrics, configs=VLLM), "chat")
+    assert by_signal["kv_utilization"].samples == {(): 0.37}  # type: ignore[union-attr]
 
 
 async def test_tokens_and_finished_requests() -> None:
@@ -85,13 +85,13 @@ async def test_tokens_and_finished_requests() -> None:
         + plain("counter", 'vllm:generation_tokens_total{model="chat",version="1"} 567')
         + plain("counter", 'vllm:prompt_tokens_cached_total{model="chat",version="1"} 1000')
     )
-    said = found(await scrape(metrics=metrics, configs=VLLM), "chat")
-    assert said["input_tokens"].samples == {(): 1234}  # type: ignore[union-attr]
-    assert said["cached_input_tokens"].samples == {(): 1000}  # type: ignore[union-attr]
-    assert said["output_tokens"].samples == {(): 567}  # type: ignore[union-attr]
-    assert said["requests"].method == "vllm_finished"  # type: ignore[union-attr]
-    assert outcomes(said["requests"])["ok"] == 5
-    assert outcomes(said["request_failures"])["error backend"] == 1
+    by_signal = found(await scrape(metrics=metrics, configs=VLLM), "chat")
+    assert by_signal["input_tokens"].samples == {(): 1234}  # type: ignore[union-attr]
+    assert by_signal["cached_input_tokens"].samples == {(): 1000}  # type: ignore[union-attr]
+    assert by_signal["output_tokens"].samples == {(): 567}  # type: ignore[union-attr]
+    assert by_signal["requests"].method == "vllm_finished"  # type: ignore[union-attr]
+    assert outcomes(by_signal["requests"])["ok"] == 5
+    assert outcomes(by_signal["request_failures"])["error backend"] == 1
 
 
 async def test_finish_reasons_are_better_than_a_count() -> None:
@@ -103,10 +103,10 @@ async def test_finish_reasons_are_better_than_a_count() -> None:
             for word, n in words.items()
         ),
     )  # fmt: skip
-    said = found(await scrape(metrics=metrics, configs=VLLM), "chat")
-    assert said["requests"].method == "vllm_finish_reason"  # type: ignore[union-attr]
-    assert outcomes(said["requests"]) == {"ok": 14, "disconnected": 2, "error": 4}
-    assert outcomes(said["request_failures"]) == {
+    by_signal = found(await scrape(metrics=metrics, configs=VLLM), "chat")
+    assert by_signal["requests"].method == "vllm_finish_reason"  # type: ignore[union-attr]
+    assert outcomes(by_signal["requests"]) == {"ok": 14, "disconnected": 2, "error": 4}
+    assert outcomes(by_signal["request_failures"]) == {
         "disconnected abort": 2,
         "error error": 1,
         "error unknown": 3,
@@ -114,12 +114,12 @@ async def test_finish_reasons_are_better_than_a_count() -> None:
 
 
 async def test_without_custom_metrics_the_stanza_is_named() -> None:
-    said = found(await scrape(metrics=core(ok=40), configs=VLLM), "chat")
+    by_signal = found(await scrape(metrics=core(ok=40), configs=VLLM), "chat")
     for signal in ("ttft", "itl", "e2e", "requests", "input_tokens", "output_tokens"):
-        gap = said[signal]
+        gap = by_signal[signal]
         assert isinstance(gap, Missing)
         assert 'key: "REPORT_CUSTOM_METRICS" value: { string_value: "true" }' in gap.fix
-    assert said["sequences_active"].fix == "none with Triton's vLLM backend"  # type: ignore[union-attr]
+    assert by_signal["sequences_active"].fix == "none with Triton's vLLM backend"  # type: ignore[union-attr]
 
 
 LORA = (
@@ -130,17 +130,17 @@ LORA = (
 
 async def test_lora_adapters_are_read_from_triton_where_the_model_publishes_them() -> None:
     running = plain("gauge", 'vllm:num_requests_running{model="chat",version="1"} 1')
-    said = found(
+    by_signal = found(
         await scrape(metrics=core() + running + plain("gauge", LORA), configs=VLLM), "chat"
     )
     labels = ("max_lora", "2"), ("running_lora_adapters", "sql"), ("waiting_lora_adapters", "")
-    assert said["lora_adapters"] == Measurement(
+    assert by_signal["lora_adapters"] == Measurement(
         "lora_adapters", "chat", "1", "vllm_lora", {labels: 1795213791.418207}
     )
 
 
 async def test_tritons_vllm_backend_publishes_no_lora_adapters() -> None:
-    said = found(await scrape(metrics=core(ok=40), configs=VLLM), "chat")
-    gap = said["lora_adapters"]
+    by_signal = found(await scrape(metrics=core(ok=40), configs=VLLM), "chat")
+    gap = by_signal["lora_adapters"]
     assert isinstance(gap, Missing)
     assert gap.reason == "Triton's vLLM backend does not publish vllm:lora_requests_info"

@@ -31,15 +31,15 @@ def answers(metrics: FakeAnswer = CAPTURE, **more: FakeAnswer) -> dict[str, Fake
         "/version": {"version": "0.33.0"},
         "/metrics": metrics,
     }
-    return found | {f"/{name}": said for name, said in more.items()}
+    return found | {f"/{name}": by_signal for name, by_signal in more.items()}
 
 
-async def look(server: dict[str, FakeAnswer]) -> Snapshot:
+async def scrape(server: dict[str, FakeAnswer]) -> Snapshot:
     async with fake_server(server) as fake, VllmSource(fake.url, limits=FetchLimits(5.0)) as source:
         return await source.snapshot(0.0)
 
 
-def said(snapshot: Snapshot, model: str = CHAT) -> dict[str, Measurement | Missing]:
+def by_signal(snapshot: Snapshot, model: str = CHAT) -> dict[str, Measurement | Missing]:
     found: tuple[Measurement | Missing, ...] = (*snapshot.missing, *snapshot.measurements)
     return {one.signal: one for one in found if one.model == model}
 
@@ -71,8 +71,8 @@ def rejections(**counts: int) -> str:
 
 
 async def test_every_signal_is_reported_or_explained() -> None:
-    snapshot = await look(answers())
-    found = said(snapshot)
+    snapshot = await scrape(answers())
+    found = by_signal(snapshot)
     assert found.keys() - COMPANIONS == set(MAIN_SIGNALS)
     assert snapshot.models == (ModelInfo(CHAT, "", "vllm 0.33.0", decoupled=True),)
     assert snapshot.ready is True
@@ -94,7 +94,7 @@ async def test_engines_are_added_but_never_their_utilization() -> None:
         + series("time_to_first_token_seconds_bucket", 1, 2, labels='le="0.5",')
         + series("time_to_first_token_seconds_bucket", 4, 6, labels='le="+Inf",')
     )
-    found = said(await look(answers(metrics)), "chat")
+    found = by_signal(await scrape(answers(metrics)), "chat")
     assert value(found["sequences_active"]) == 8
     assert value(found["kv_utilization"]) == pytest.approx(0.8)
     assert value(found["preemptions"]) == 3
@@ -105,7 +105,7 @@ async def test_engines_are_added_but_never_their_utilization() -> None:
 async def test_disconnects_and_rejections_have_outcomes() -> None:
     metrics = engines("counter", "request_success_total", 2, labels='finished_reason="abort",')
     metrics += rejections(max_num_queued_reqs=3, new_word=4)
-    found = said(await look(answers(metrics)), "chat")
+    found = by_signal(await scrape(answers(metrics)), "chat")
     assert outcomes(found["requests"]) == {"disconnected": 2, "rejected": 7}
     failures = found["request_failures"]
     assert isinstance(failures, Measurement)
@@ -120,15 +120,15 @@ async def test_disconnects_and_rejections_have_outcomes() -> None:
 
 
 async def test_rejections_alone_are_not_all_requests() -> None:
-    found = said(await look(answers(rejections(max_num_queued_reqs=3))), "chat")
+    found = by_signal(await scrape(answers(rejections(max_num_queued_reqs=3))), "chat")
     assert isinstance(found["requests"], Missing)
 
 
 async def test_several_models() -> None:
     metrics = engines("gauge", "num_requests_running", 5)
-    snapshot = await look(answers(metrics + metrics.replace("chat", "other").partition("\n")[2]))
+    snapshot = await scrape(answers(metrics + metrics.replace("chat", "other").partition("\n")[2]))
     assert [info.model for info in snapshot.models] == ["chat", "other"]
-    assert value(said(snapshot, "other")["sequences_active"]) == 5
+    assert value(by_signal(snapshot, "other")["sequences_active"]) == 5
 
 
 async def test_outage_keeps_the_models() -> None:
@@ -136,14 +136,14 @@ async def test_outage_keeps_the_models() -> None:
         await source.snapshot(0)
         fake.answers["/metrics"] = status(500)
         snapshot = await source.snapshot(1)
-    ttft = said(snapshot)["ttft"]
+    ttft = by_signal(snapshot)["ttft"]
     assert isinstance(ttft, Missing)
     assert ttft.unread
 
 
 @pytest.mark.parametrize("body", ["", "hello", "\x00", '{"a": 1}', "# TYPE up gauge\nup 1\n"])
 async def test_what_is_not_vllm(body: str) -> None:
-    snapshot = await look(answers(body))
+    snapshot = await scrape(answers(body))
     assert [error.kind for error in snapshot.parts.values() if error] == ["malformed"]
     assert snapshot.models == ()
 
@@ -157,7 +157,7 @@ async def test_unreachable_server_is_an_error() -> None:
 
 
 async def test_not_healthy() -> None:
-    snapshot = await look(answers(health=status(503)))
+    snapshot = await scrape(answers(health=status(503)))
     assert snapshot.ready is False
     assert snapshot.models[0].reason == "/health answers 503"
 
@@ -205,10 +205,10 @@ async def test_histogram_with_a_negative_boundary_is_left_out() -> None:
     text = f"# TYPE vllm:{name} histogram\n" + buckets
     text += series(f"{name}_sum", 1.0) + series(f"{name}_count", 1.0)
     running = engines("gauge", "num_requests_running", 1.0)
-    snapshot = await look(answers(running + text))
-    assert isinstance(said(snapshot, "chat")["ttft"], Missing)
-    good = await look(answers(running + text.replace("-1.0", "0.1")))
-    assert isinstance(said(good, "chat")["ttft"], Measurement)
+    snapshot = await scrape(answers(running + text))
+    assert isinstance(by_signal(snapshot, "chat")["ttft"], Missing)
+    good = await scrape(answers(running + text.replace("-1.0", "0.1")))
+    assert isinstance(by_signal(good, "chat")["ttft"], Measurement)
 
 
 def histogram(name: str, edges: dict[str, float], total: float, engine: int = 0) -> str:
@@ -238,7 +238,7 @@ def finished(slow: int, single: int) -> str:
 
 class TestTimePerOutputToken:
     async def test_requests_of_one_token_are_left_out(self) -> None:
-        told = said(await look(answers(finished(slow=44, single=10))), "chat")["tpot"]
+        told = by_signal(await scrape(answers(finished(slow=44, single=10))), "chat")["tpot"]
         distribution = value(told)
         assert isinstance(distribution, Distribution)
         assert distribution == Distribution((0.01, 0.025, inf), (0, 44, 44), 0.88)
@@ -249,7 +249,7 @@ class TestTimePerOutputToken:
     @pytest.mark.parametrize("other", ["", finished(44, 10).replace("1.0", "8.0")])
     async def test_without_their_number_it_is_an_estimate(self, other: str) -> None:
         tpot = declared(TPOT, histogram(TPOT, {"0.01": 10, "+Inf": 54}, 0.88))
-        told = said(await look(answers(other or tpot)), "chat")["tpot"]
+        told = by_signal(await scrape(answers(other or tpot)), "chat")["tpot"]
         assert isinstance(told, Measurement)
         assert METHODS[told.method].quality == "estimate"
         assert "0 s" in METHODS[told.method].description
@@ -262,7 +262,7 @@ class TestTimePerOutputToken:
             counts = []
             for metrics in (ahead, finished(slow=44, single=11), finished(slow=3, single=1)):
                 server["/metrics"] = metrics
-                told = value(said(await source.snapshot(0.0), "chat")["tpot"])
+                told = value(by_signal(await source.snapshot(0.0), "chat")["tpot"])
                 assert isinstance(told, Distribution)
                 counts.append(told.count)
         assert counts == [45, 45, 3]
@@ -286,7 +286,7 @@ class TestEngines:
         async with fake_server(server) as fake, VllmSource(fake.url) as source:
             for first, second in ((4000, 300), (4000, 100), (4050, 150), (20, 200)):
                 server["/metrics"] = metrics(first, second)
-                found = said(await source.snapshot(0.0), "chat")
+                found = by_signal(await source.snapshot(0.0), "chat")
                 tokens.append(value(found["output_tokens"]))
                 ttft = value(found["ttft"])
                 assert isinstance(ttft, Distribution)
@@ -301,7 +301,7 @@ class TestEngines:
         async with fake_server(server) as fake, VllmSource(fake.url) as source:
             for counts in ((40, 30), (41,), (42, 1)):
                 server["/metrics"] = engines("counter", "generation_tokens_total", *counts)
-                told.append(value(said(await source.snapshot(0.0), "chat")["output_tokens"]))
+                told.append(value(by_signal(await source.snapshot(0.0), "chat")["output_tokens"]))
         assert told == [70, 71, 73]
 
 
@@ -314,7 +314,7 @@ class TestCache:
 
     async def test_blocks_come_from_the_configuration(self) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 0.5, 0.25)
-        found = said(await look(answers(usage + self.CONFIG)), "chat")
+        found = by_signal(await scrape(answers(usage + self.CONFIG)), "chat")
         assert {
             signal: value(found[signal])
             for signal in ("kv_blocks_max", "kv_block_tokens", "kv_blocks_used", "kv_blocks_free")
@@ -328,26 +328,28 @@ class TestCache:
     @pytest.mark.parametrize("blocks", ["None", "", "-1", "1e9", "9" * 400])
     async def test_invalid_number_of_blocks_is_ignored(self, blocks: str) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 0.5)
-        found = said(await look(answers(usage + self.CONFIG.replace("1000", blocks))), "chat")
+        found = by_signal(
+            await scrape(answers(usage + self.CONFIG.replace("1000", blocks))), "chat"
+        )
         assert isinstance(found["kv_blocks_max"], Missing)
         assert value(found["kv_utilization"]) == 0.5
 
     async def test_blocks_of_several_models_are_unavailable(self) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 0.5)
         two = usage + usage.replace("chat", "other").partition("\n")[2] + self.CONFIG
-        assert isinstance(said(await look(answers(two)), "chat")["kv_blocks_max"], Missing)
+        assert isinstance(by_signal(await scrape(answers(two)), "chat")["kv_blocks_max"], Missing)
 
     async def test_a_utilization_above_one_is_refused(self) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 1e9)
-        told = said(await look(answers(usage)), "chat")["kv_utilization"]
+        told = by_signal(await scrape(answers(usage)), "chat")["kv_utilization"]
         assert isinstance(told, Missing)
         assert told.reason == "vLLM reports a KV-cache utilization of 1e+09, more than 1"
 
 
 async def test_duplicate_series_is_reported_and_counted_once() -> None:
     twice = engines("counter", "generation_tokens_total", 5) + series("generation_tokens_total", 7)
-    snapshot = await look(answers(twice))
-    assert value(said(snapshot, "chat")["output_tokens"]) == 5
+    snapshot = await scrape(answers(twice))
+    assert value(by_signal(snapshot, "chat")["output_tokens"]) == 5
     problem = snapshot.parts["series"]
     assert problem is not None
     assert problem.kind == "duplicate"
@@ -358,7 +360,7 @@ async def test_models_above_the_limit_are_left_out() -> None:
     many = "# TYPE vllm:num_requests_running gauge\n" + "".join(
         f'vllm:num_requests_running{{model_name="m{number:05}"}} 1\n' for number in range(40_000)
     )
-    snapshot = await look(answers(many))
+    snapshot = await scrape(answers(many))
     assert len(snapshot.models) == 256
     assert len({one.model for one in snapshot.measurements}) == 256
     assert str(snapshot.parts["series"]) == ("the server has 40,000 models, and only 256 are read")
@@ -383,14 +385,14 @@ def adapters(one: Measurement | Missing) -> list[str]:
 
 class TestLoraAdapters:
     async def test_the_latest_series_is_read_with_its_time_and_its_names_sorted(self) -> None:
-        one = said(await look(answers(LORA)))["lora_adapters"]
+        one = by_signal(await scrape(answers(LORA)))["lora_adapters"]
         assert adapters(one) == ["2", "law,sql", "chat"]
         assert value(one) == 1795213791.418207
         assert isinstance(one, Measurement)
         assert (one.method, one.note) == ("vllm_lora", "")
 
     async def test_without_the_gauge_there_is_a_reason(self) -> None:
-        one = said(await look(answers()))["lora_adapters"]
+        one = by_signal(await scrape(answers()))["lora_adapters"]
         assert isinstance(one, Missing)
         assert "vllm:lora_requests_info" in one.reason
         assert "--enable-lora" in one.fix
@@ -398,27 +400,29 @@ class TestLoraAdapters:
     async def test_of_several_models_an_unnamed_series_is_left_out(self) -> None:
         other = engines("gauge", "num_requests_running", 1).replace("chat", "other")
         metrics = lora("sql") + other.partition("\n")[2]
-        found = said(await look(answers(metrics)), "chat")
+        found = by_signal(await scrape(answers(metrics)), "chat")
         assert isinstance(found["lora_adapters"], Missing)
         named = lora("sql", more='model_name="other",') + other.partition("\n")[2]
-        snapshot = await look(answers(named))
-        assert adapters(said(snapshot, "other")["lora_adapters"]) == ["2", "sql", ""]
-        assert isinstance(said(snapshot, "chat")["lora_adapters"], Missing)
+        snapshot = await scrape(answers(named))
+        assert adapters(by_signal(snapshot, "other")["lora_adapters"]) == ["2", "sql", ""]
+        assert isinstance(by_signal(snapshot, "chat")["lora_adapters"], Missing)
 
     async def test_summed_times_of_update_are_refused(self) -> None:
-        one = said(await look(answers(lora("sql", updated=2 * 1795213791.5))), "chat")
+        one = by_signal(await scrape(answers(lora("sql", updated=2 * 1795213791.5))), "chat")
         refused = one["lora_adapters"]
         assert isinstance(refused, Missing)
         assert refused.fix == "set --api-server-count 1"
 
     @pytest.mark.parametrize("updated", ["NaN", "-1", "+Inf"])
     async def test_invalid_time_is_left_out(self, updated: str) -> None:
-        found = said(await look(answers(lora("sql").replace("1795213791.5", updated))), "chat")
+        found = by_signal(
+            await scrape(answers(lora("sql").replace("1795213791.5", updated))), "chat"
+        )
         assert isinstance(found["lora_adapters"], Missing)
 
     async def test_names_are_bounded_in_number_and_length_and_the_rest_is_counted(self) -> None:
         running = ",".join(f"adapter-{number:03}" for number in range(70))
-        one = said(await look(answers(lora(running, f"{'x' * 129},{'y' * 128}"))), "chat")
+        one = by_signal(await scrape(answers(lora(running, f"{'x' * 129},{'y' * 128}"))), "chat")
         read = one["lora_adapters"]
         most, run, waiting = adapters(read)
         assert most == "2"
@@ -431,5 +435,5 @@ class TestLoraAdapters:
 
     async def test_a_maximum_that_is_no_number_is_empty(self) -> None:
         metrics = lora("sql").replace('max_lora="2"', 'max_lora="many"')
-        found = said(await look(answers(metrics)), "chat")
+        found = by_signal(await scrape(answers(metrics)), "chat")
         assert adapters(found["lora_adapters"]) == ["", "sql", ""]

@@ -268,13 +268,13 @@ def test_outcomes_and_phases(outcome: str) -> None:
 def test_failure_counters_start_at_zero() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(), *chunks(101.0), ended(102.0))
-    told = {measurement.signal: measurement.samples for measurement in measurements(recorder)}
-    assert told["disconnects"] == {(("phase", phase),): 0.0 for phase in PHASES[:2]}
-    assert told["requests_without_first_token"] == {
+    reported = {measurement.signal: measurement.samples for measurement in measurements(recorder)}
+    assert reported["disconnects"] == {(("phase", phase),): 0.0 for phase in PHASES[:2]}
+    assert reported["requests_without_first_token"] == {
         (("outcome", outcome),): 0.0 for outcome in OUTCOMES if outcome != "ok"
     }
     for signal in ("wasted_tokens", "partial_tokens", "suspected_retries", "client_backpressure"):
-        assert told[signal] == {(): 0.0}
+        assert reported[signal] == {(): 0.0}
 
 
 def test_live_streams_and_back_pressure() -> None:
@@ -390,8 +390,8 @@ def test_request_without_a_model_is_for_the_only_model(expected: list[str], mode
 
 def test_tokens_are_an_estimate_after_a_request_without_usage() -> None:
     recorder = StreamRecorder({})
-    told = {"counted": True, "output_tokens": 12, "input_tokens": 7}
-    play(recorder, stream(**told), *chunks(101.0, 102.0, tokens=1), ended(103.0))
+    reported = {"counted": True, "output_tokens": 12, "input_tokens": 7}
+    play(recorder, stream(**reported), *chunks(101.0, 102.0, tokens=1), ended(103.0))
     assert methods(recorder, "output_tokens") == methods(recorder, "tpot") == {"wire"}
     assert spread(recorder, "tpot") == (1, round(1 / 11, 6))
 
@@ -405,7 +405,7 @@ def test_tokens_are_an_estimate_after_a_request_without_usage() -> None:
     assert value(recorder, "output_tokens") == 12 + 3
     assert spread(recorder, "tpot") == (2, round(1 / 11 + 2 / 2, 6))
 
-    play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
+    play(recorder, stream(**reported), *chunks(101.0, 102.0), ended(103.0))
     assert value(recorder, "output_tokens") == 12 + 3 + 12
     assert spread(recorder, "tpot")[0] == 3
 
@@ -419,7 +419,7 @@ def test_tokens_are_an_estimate_after_a_request_without_usage() -> None:
         # Every token has a chunk, and perhaps the end of sequence has none.
         (50, chunks(*(100 + number * 0.02 for number in range(50))), 0.02, "wire"),
         (50, chunks(*(100 + number * 0.02 for number in range(49))), 0.96 / 49, "wire"),
-        # Two tokens in each chunk, and how many are in the first is not told.
+        # Two tokens in each chunk, and the number in the first is unknown.
         (100, chunks(*(100 + number * 0.04 for number in range(50))), 1.96 / 99, "wire_chunks"),
     ],
 )
@@ -451,8 +451,8 @@ def test_a_response_in_a_single_chunk_has_no_tpot() -> None:
 def test_tokens_of_all_choices_are_counted(choices: int, counted: bool) -> None:
     recorder = StreamRecorder({})
     others = 100 * (choices - 1)
-    told = {"counted": True, "output_tokens": 100 * choices} if counted else {}
-    one = stream(choices=choices, other_chunks=others, **told)
+    reported = {"counted": True, "output_tokens": 100 * choices} if counted else {}
+    one = stream(choices=choices, other_chunks=others, **reported)
     play(recorder, one, *chunks(*(100 + number * 0.02 for number in range(100))), ended(103.0))
 
     assert value(recorder, "output_tokens") == 100 * choices
@@ -463,8 +463,8 @@ def test_tokens_of_all_choices_are_counted(choices: int, counted: bool) -> None:
 @pytest.mark.parametrize("outcome", get_args(Outcome))
 def test_only_complete_responses_make_token_counts_estimates(outcome: str) -> None:
     recorder = StreamRecorder({})
-    told = {"counted": True, "output_tokens": 12, "input_tokens": 7, "cached_tokens": 1}
-    play(recorder, stream(**told), *chunks(101.0, 102.0), ended(103.0))
+    reported = {"counted": True, "output_tokens": 12, "input_tokens": 7, "cached_tokens": 1}
+    play(recorder, stream(**reported), *chunks(101.0, 102.0), ended(103.0))
     play(recorder, stream(), ended(103.0, outcome, "400"))
     usage, chunked = ("wire_usage", "wire_chunks") if outcome == "ok" else ("wire", "wire")
     assert methods(recorder, "input_tokens") == {usage}
@@ -942,7 +942,7 @@ def test_any_events_are_counted_exactly_once(
     streams = [stream(streaming=streaming, tenant="t") for streaming, _ in kinds]
     for one in streams:
         recorder.started(one, 100.0)
-    pieces = dict.fromkeys(range(6), 0)
+    emitted = dict.fromkeys(range(6), 0)
     time = 100.0
     for number, kind, tokens in events:
         one, time = streams[number], time + 0.125
@@ -951,12 +951,12 @@ def test_any_events_are_counted_exactly_once(
         elif kind == "closing":
             recorder.closing(one, time)
         elif one.streaming:
-            pieces[number] += tokens or 1
+            emitted[number] += tokens or 1
             recorder.chunk(one, time, tokens)
-    for one, (outcome, reason, told), (_, has_stages) in zip(streams, ends, kinds, strict=True):
+    for one, (outcome, reason, reported), (_, has_stages) in zip(streams, ends, kinds, strict=True):
         time += 0.125
         one.stages = Stages(0.1) if has_stages else None
-        if told and outcome != "disconnected":
+        if reported and outcome != "disconnected":
             one.counted, one.output_tokens = True, one.tokens
         recorder.ended(one, time, outcome, reason, None)  # type: ignore[arg-type]
 
@@ -986,9 +986,9 @@ def test_any_events_are_counted_exactly_once(
     )
     assert spread(recorder, "ttft")[0] == served
     whole = value(recorder, "output_tokens") - value(recorder, "partial_tokens")
-    lasting = sum(n for number, n in pieces.items() if outcomes[number] != "disconnected")
+    lasting = sum(n for number, n in emitted.items() if outcomes[number] != "disconnected")
     assert whole == lasting
-    left = sum(n for number, n in pieces.items() if outcomes[number] == "disconnected")
+    left = sum(n for number, n in emitted.items() if outcomes[number] == "disconnected")
     assert value(recorder, "partial_tokens") + value(recorder, "wasted_tokens") == left
     assert value(recorder, "live_streams") == recorder.live == 0
     assert value(recorder, "goodput") <= 6

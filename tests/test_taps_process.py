@@ -301,10 +301,10 @@ async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
         await stream(port)
         snapshot = await until_streams(one, 0)
         snapshot = await until_streams(one, 1)
-    told = {measurement.signal: measurement.samples for measurement in snapshot.measurements}
+    actual = {measurement.signal: measurement.samples for measurement in snapshot.measurements}
     labels = (("clause", ""), ("objective", "chat/fast"), ("result", "good"))
-    assert {key: n for key, n in told["goodput"].items() if n} == {labels: 1.0}
-    [ttft] = told["ttft"].values()
+    assert {key: n for key, n in actual["goodput"].items() if n} == {labels: 1.0}
+    [ttft] = actual["ttft"].values()
     assert isinstance(ttft, Distribution)
     assert 0.123 in ttft.boundaries
 
@@ -427,9 +427,9 @@ async def test_credentials_are_logged_at_no_level(
         TapSource(TapProcess(nowhere)) as one,
         grpc.aio.insecure_channel(f"127.0.0.1:{port_of(one.where)}") as channel,
     ):
-        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.aio.AioRpcError):
-            await ask(b"\n\x04chat", metadata=(("authorization", "Bearer hush"),), timeout=5)
+            await call(b"\n\x04chat", metadata=(("authorization", "Bearer hush"),), timeout=5)
     log = capfd.readouterr().err
     assert "forwarding to 127.0.0.1:1" in log
     assert "hush" not in log
@@ -621,7 +621,7 @@ class RecordedProcess:
         return TapReply(measurements, (), self.recorder.live)
 
 
-KINDS = ("told", "untold", "left", "snapshot", "restart")
+KINDS = ("with_usage", "without_usage", "disconnected", "snapshot", "restart")
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
@@ -653,28 +653,28 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
             process.recorder.started(seen, 1.0)
             for time in (2.0, 3.0):
                 process.recorder.chunk(seen, time, 0)
-            if happening == "told":
+            if happening == "with_usage":
                 seen.counted, seen.output_tokens, seen.input_tokens = True, 5, 7
-            outcome = "disconnected" if happening == "left" else "ok"
+            outcome = "disconnected" if happening == "disconnected" else "ok"
             process.recorder.ended(seen, 4.0, outcome, "", None)  # type: ignore[arg-type]
-            sent += 5 if happening == "told" else 2
+            sent += 5 if happening == "with_usage" else 2
 
     count = {kind: happenings.count(kind) for kind in KINDS}
-    ended = count["told"] + count["untold"]
+    ended = count["with_usage"] + count["without_usage"]
     expected = {
-        "requests": ended + count["left"],
-        "itl": ended + count["left"],
+        "requests": ended + count["disconnected"],
+        "itl": ended + count["disconnected"],
         "tpot": ended,
         "goodput": ended,
         "output_tokens": sent,
-        "input_tokens": 7 * count["told"],
-        "partial_tokens": 2 * count["left"],
+        "input_tokens": 7 * count["with_usage"],
+        "partial_tokens": 2 * count["disconnected"],
     }
     for state in store.view(now).signals:
         if state.signal in expected and state.quality != "unavailable":
             values = state.samples.values()
-            told = sum(one.count if isinstance(one, Distribution) else one for one in values)
-            assert told == expected[state.signal], state.signal
+            actual = sum(one.count if isinstance(one, Distribution) else one for one in values)
+            assert actual == expected[state.signal], state.signal
 
 
 async def test_missing_version_is_the_only_one_of_triton() -> None:
@@ -687,10 +687,10 @@ async def test_missing_version_is_the_only_one_of_triton() -> None:
     ok = (("outcome", "ok"), ("reason", ""))
 
     def by_triton(*versions: str, count: float) -> Snapshot:
-        told = (
+        actual = (
             Measurement("requests", "chat", v, "triton_counters", {ok: count}) for v in versions
         )
-        return Snapshot("triton", tuple(told))
+        return Snapshot("triton", tuple(actual))
 
     for now, count in ((1.0, 5.0), (2.0, 6.0)):
         store.update(by_triton("3", count=count), now, 0.0)
@@ -701,12 +701,12 @@ async def test_missing_version_is_the_only_one_of_triton() -> None:
 
     store.update(by_triton("3", "4", count=6.0), 3.0, 0.0)
     store.update(await one.snapshot(3.0), 3.0, 0.0)
-    told = {
+    actual = {
         (state.version, state.method)
         for state in store.view(3.0).signals
         if state.signal == "requests"
     }
-    assert told == {("", "wire"), ("3", "triton_counters"), ("4", "triton_counters")}
+    assert actual == {("", "wire"), ("3", "triton_counters"), ("4", "triton_counters")}
 
 
 # Messages

@@ -38,10 +38,10 @@ def first_tokens(good: float, bad: float, threshold: str = "0.8") -> SignalState
 
 
 def judged(
-    looks: Iterable[tuple[float, View]], asked: Objective = AVAILABILITY
+    scrapes: Iterable[tuple[float, View]], evaluated: Objective = AVAILABILITY
 ) -> dict[str, float]:
-    judge = SliceEvaluator([service(asked)])
-    for seconds, shown in looks:
+    judge = SliceEvaluator([service(evaluated)])
+    for seconds, shown in scrapes:
         judge.update(shown, START + seconds)
     states = judge.states()
     assert {(state.signal, state.quality) for state in states} <= {("slo_slices", "exact")}
@@ -54,30 +54,30 @@ def judged(
 
 
 def test_slices_start_at_zero_and_are_evaluated_when_they_end() -> None:
-    looks = [(30.0, view(requests(0, 0)))]
-    assert judged(looks) == {"good": 0, "bad": 0}
-    looks += [(60.5, view(requests(90, 9))), (119.0, view(requests(99, 9)))]
-    assert judged(looks) == {"good": 0, "bad": 0}, "the first slice was not seen from its start"
-    looks += [(120.5, view(requests(107, 11)))]
-    assert judged(looks) == {"good": 0, "bad": 1}, "2 of 19 are more than a tenth"
-    looks += [(180.5, view(requests(116, 12)))]
-    assert judged(looks) == {"good": 1, "bad": 1}, "1 of 10 is a tenth"
+    scrapes = [(30.0, view(requests(0, 0)))]
+    assert judged(scrapes) == {"good": 0, "bad": 0}
+    scrapes += [(60.5, view(requests(90, 9))), (119.0, view(requests(99, 9)))]
+    assert judged(scrapes) == {"good": 0, "bad": 0}, "the first slice was not seen from its start"
+    scrapes += [(120.5, view(requests(107, 11)))]
+    assert judged(scrapes) == {"good": 0, "bad": 1}, "2 of 19 are more than a tenth"
+    scrapes += [(180.5, view(requests(116, 12)))]
+    assert judged(scrapes) == {"good": 1, "bad": 1}, "1 of 10 is a tenth"
 
 
 def test_a_slice_without_events_is_good() -> None:
-    looks = [(at, view(requests(5, 5))) for at in (0.0, 60.0, 120.0, 180.0)]
-    assert judged(looks) == {"good": 2, "bad": 0}
+    scrapes = [(at, view(requests(5, 5))) for at in (0.0, 60.0, 120.0, 180.0)]
+    assert judged(scrapes) == {"good": 2, "bad": 0}
 
 
 def test_latency_objectives_read_the_events_of_their_threshold() -> None:
     other = first_tokens(0, 1000, threshold="2")
     samples = [{**first_tokens(9 * n, 3 * n).samples, **other.samples} for n in range(3)]
-    looks = [(60.0 * n, view(measured("ttft_slo_events", one))) for n, one in enumerate(samples)]
-    assert judged(looks, FIRST_TOKEN) == {"good": 0, "bad": 1}
+    scrapes = [(60.0 * n, view(measured("ttft_slo_events", one))) for n, one in enumerate(samples)]
+    assert judged(scrapes, FIRST_TOKEN) == {"good": 0, "bad": 1}
 
 
 @pytest.mark.parametrize(
-    ("looks", "slices"),
+    ("scrapes", "slices"),
     [
         ([0.0, 60.0, 120.0, 180.0], 2),  # all but the first
         ([0.0, 60.0, 180.0, 245.0, 301.0], 1),  # the third was not looked at
@@ -85,8 +85,8 @@ def test_latency_objectives_read_the_events_of_their_threshold() -> None:
         ([0.0, 60.0, 3.0, 61.0], 0),  # the clock was set back
     ],
 )
-def test_partially_observed_slices_are_not_evaluated(looks: list[float], slices: int) -> None:
-    counts = judged([(at, view(requests(0, n))) for n, at in enumerate(looks)])
+def test_partially_observed_slices_are_not_evaluated(scrapes: list[float], slices: int) -> None:
+    counts = judged([(at, view(requests(0, n))) for n, at in enumerate(scrapes)])
     assert counts == {"good": 0, "bad": slices}
 
 
@@ -97,26 +97,26 @@ def test_slices_with_unavailable_signals_are_not_evaluated() -> None:
 
 
 def test_other_models_and_groups_are_not_evaluated() -> None:
-    looks = [(60.0 * n, view(requests(0, n))) for n in range(4)]
-    for asked in (
+    scrapes = [(60.0 * n, view(requests(0, n))) for n in range(4)]
+    for evaluated in (
         replace(AVAILABILITY, selector={"model": "mistral"}),
         replace(AVAILABILITY, group_by=("version",)),
         replace(AVAILABILITY, selector={"tenant": "acme"}),
     ):
-        assert judged(looks, asked) == {}
+        assert judged(scrapes, evaluated) == {}
 
 
 @given(st.lists(st.tuples(st.floats(0, 599), st.booleans()), max_size=60))
 def test_the_counts_are_those_of_every_event_by_hand(events: list[tuple[float, bool]]) -> None:
     """Looks come every second; an event belongs to the slice in which it is first seen."""
-    looks = []
+    scrapes = []
     for at in range(661):
         seen = [good for when, good in events if when <= at]
-        looks.append((float(at), view(requests(sum(seen), len(seen) - sum(seen)))))
+        scrapes.append((float(at), view(requests(sum(seen), len(seen) - sum(seen)))))
     expected = Counter({"good": 0, "bad": 0})
     for number in range(1, 11):
         first, last = 60 * number, 60 * (number + 1)
         inside = [good for when, good in events if first < when <= last]
         bad = len(inside) - sum(inside)
         expected["bad" if bad * 10 > len(inside) else "good"] += 1
-    assert judged(looks) == dict(expected)
+    assert judged(scrapes) == dict(expected)

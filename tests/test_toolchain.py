@@ -212,12 +212,12 @@ def mirror(folder: Path, suite: str, version: str) -> str:
 
 
 def test_a_missing_program_is_unpacked_from_debian(apt: Path, cache: Path) -> None:
-    said: list[str] = []
-    prometheus = toolchain.program("prometheus", said.append)
+    messages: list[str] = []
+    prometheus = toolchain.program("prometheus", messages.append)
     home = cache / "debian-bookworm/prometheus"
     assert prometheus == home / "usr/bin/prometheus"
     assert os.access(prometheus, os.X_OK)
-    assert said == ["prometheus: downloading from Debian bookworm"]
+    assert messages == ["prometheus: downloading from Debian bookworm"]
     # Its pages come along, and it looks for them in the folder it is run in.
     assert {str(file.relative_to(home)) for file in home.rglob("*") if file.is_file()} >= {
         "usr/share/prometheus/web/graph.html",
@@ -255,9 +255,9 @@ def test_only_the_machines_own_debian_mirrors_are_used(apt: Path, cache: Path) -
 
 def test_installed_program_is_not_installed_again(apt: Path) -> None:
     first = toolchain.program("prometheus", silent)
-    asked = apt.read_text()
+    apt_log = apt.read_text()
     assert toolchain.program("prometheus", fails_to_report) == first
-    assert apt.read_text() == asked
+    assert apt.read_text() == apt_log
 
 
 def test_the_lists_of_an_earlier_download_serve_the_next(apt: Path) -> None:
@@ -276,10 +276,12 @@ def test_program_of_a_newer_release_comes_from_that_release(
     apt: Path, cache: Path, tmp_path: Path
 ) -> None:
     tool(tmp_path / "bin", "victoria-metrics", "")  # the machine's own, too old
-    said: list[str] = []
+    messages: list[str] = []
     home = cache / "debian-trixie/victoria-metrics"
-    assert toolchain.program("victoria-metrics", said.append) == home / "usr/bin/victoria-metrics"
-    assert said == ["victoria-metrics: downloading from Debian trixie"]
+    assert (
+        toolchain.program("victoria-metrics", messages.append) == home / "usr/bin/victoria-metrics"
+    )
+    assert messages == ["victoria-metrics: downloading from Debian trixie"]
     lists = (cache / "apt-trixie/sources.list").read_text().splitlines()
     assert [line.split("] ")[1] for line in lists] == [
         "http://mirror.example/debian trixie main",
@@ -294,12 +296,14 @@ def test_program_of_a_named_release_is_installed_beside_another_version(
     apt: Path, cache: Path, tmp_path: Path
 ) -> None:
     tool(tmp_path / "bin", "promtool", "")
-    said: list[str] = []
-    found = [toolchain.program(f"promtool@{release}", said.append) for release in ("sid", "trixie")]
+    messages: list[str] = []
+    found = [
+        toolchain.program(f"promtool@{release}", messages.append) for release in ("sid", "trixie")
+    ]
     assert found == [
         cache / f"debian-{release}/promtool/usr/bin/promtool" for release in ("sid", "trixie")
     ]
-    assert "promtool: downloading from Debian sid" in said
+    assert "promtool: downloading from Debian sid" in messages
     # Updates and security updates are for releases that no longer change.
     assert "-" not in "".join(re.findall(r" (\S+) main$", lists(cache / "apt-sid"), re.MULTILINE))
     assert toolchain.program("promtool", fails_to_report) == tmp_path / "bin/promtool"
@@ -350,10 +354,10 @@ def test_missing_tool_is_named(apt: Path, tmp_path: Path) -> None:
 def test_failing_pip_shows_its_output(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(InstallError) as caught:
-        triton.install(said.append)
-    assert said == ["triton: downloading version 2.51.0 from PyPI (74 MB)"]
+        triton.install(messages.append)
+    assert messages == ["triton: downloading version 2.51.0 from PyPI (74 MB)"]
     assert "-m pip" in str(caught.value).splitlines()[0]
     assert "No matching distribution found for nvidia-pytriton==0.7.0" in str(caught.value)
     assert not list(cache.glob("triton-*/"))

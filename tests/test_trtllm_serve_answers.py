@@ -41,10 +41,10 @@ def events(*bursts: int) -> Iterable[EngineEvent]:
 
 
 def stream(
-    api: Api, *bursts: int, serve: dict[str, Any] | None = None, **asked: Any
+    api: Api, *bursts: int, serve: dict[str, Any] | None = None, **fields: Any
 ) -> list[bytes]:
     answer = CompletionWriter(
-        api, read(api, body(api, **asked)), ServeSettings(model="m", **(serve or {}))
+        api, read(api, body(api, **fields)), ServeSettings(model="m", **(serve or {}))
     )
     return [*map(answer.handle, events(*bursts)), answer.end()]
 
@@ -58,8 +58,8 @@ def chunks(data: Iterable[bytes]) -> list[dict[str, Any]]:
 def texts(found: list[dict[str, Any]]) -> list[str]:
     """Return the text of every chunk that has some, be it empty."""
     choices = [choice for chunk in found for choice in chunk["choices"]]
-    pieces = [choice.get("delta", choice) for choice in choices]
-    texts = [piece.get("text", piece.get("content")) for piece in pieces]
+    deltas = [choice.get("delta", choice) for choice in choices]
+    texts = [delta.get("text", delta.get("content")) for delta in deltas]
     return [text for text in texts if text is not None]
 
 
@@ -172,8 +172,8 @@ def test_unary_response_has_all_the_text(api: Api) -> None:
 
 
 def test_model_that_stops_has_finish_reason_stop() -> None:
-    ask = read(CHAT, body(CHAT, stop_after=2))
-    assert (ask.max_tokens, ask.stops) == (2, True)
+    parsed = read(CHAT, body(CHAT, stop_after=2))
+    assert (parsed.max_tokens, parsed.stops) == (2, True)
     last = chunks(stream(CHAT, 1, 1, stop_after=2))[-1]
     assert last["choices"][0]["finish_reason"] == "stop"
     assert not read(CHAT, body(CHAT, stop_after=10)).stops

@@ -80,10 +80,10 @@ def gaps(trace: Trace) -> list[float]:
     )
 
 
-def are_among(told: list[float], true: list[float]) -> bool:
+def are_among(reported: list[float], true: list[float]) -> bool:
     """Whether every told time is one of the true ones, each used once; timestamps are rounded."""
     left = iter(true)
-    return all(any(abs(each - one) < 3e-6 for one in left) for each in sorted(told))
+    return all(any(abs(each - one) < 3e-6 for one in left) for each in sorted(reported))
 
 
 # Shapes
@@ -295,16 +295,16 @@ def test_true_gaps_can_be_derived_from_the_records(
     busy = [replace(arrival, time=0.0) for arrival in workload]
     trace = run(engine, busy)
     found = convert(serve, engine, trace)
-    told: list[float] = []
+    reported: list[float] = []
     unknown = 0
     for record, duration in zip(found, durations(serve, found), strict=True):
         decoding = record["inflightBatchingStats"]["numGenRequests"]
         if duration is None:
             unknown += decoding
         else:
-            told += [duration] * decoding
-    assert len(told) + unknown == len(gaps(trace))
-    assert are_among(told, gaps(trace))
+            reported += [duration] * decoding
+    assert len(reported) + unknown == len(gaps(trace))
+    assert are_among(reported, gaps(trace))
 
 
 # Counts
@@ -381,10 +381,10 @@ def test_sampled_records_have_all_new_and_completed_requests(
     all_of_them = convert(NEW, engine, trace)
     sampled = convert(replace(NEW, iteration_interval=interval), engine, trace)
     assert column(sampled, "iter") == list(range(interval, len(all_of_them) + 1, interval))
-    told = all_of_them[: len(sampled) * interval]
+    reported = all_of_them[: len(sampled) * interval]
     for key in ("numNewActiveRequests", "numCompletedRequests"):
-        assert sum(column(sampled, key)) == sum(column(told, key))
-    expected = column(told[interval - 1 :: interval], "inflightBatchingStats", "numGenRequests")
+        assert sum(column(sampled, key)) == sum(column(reported, key))
+    expected = column(reported[interval - 1 :: interval], "inflightBatchingStats", "numGenRequests")
     assert column(sampled, "inflightBatchingStats", "numGenRequests") == expected
 
 

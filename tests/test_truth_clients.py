@@ -71,8 +71,8 @@ def test_response_is_the_same_in_any_segmentation() -> None:
     whole = HEAD + chunk({"a": 1}) + chunk(b"[DONE]") + END
     for size in range(1, len(whole) + 1):
         answer = Answer()
-        pieces = (whole[at : at + size] for at in range(0, len(whole), size))
-        events = [event for piece in pieces for event in answer.feed(piece)]
+        segments = (whole[at : at + size] for at in range(0, len(whole), size))
+        events = [event for segment in segments for event in answer.feed(segment)]
         assert events == [b'{"a": 1}', b"[DONE]"]
         assert answer.complete
 

@@ -32,10 +32,10 @@ def run(promtool: Path, tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def story(run: Run) -> Callable[..., None]:
+def scenario(run: Run) -> Callable[..., None]:
     """Play input series to a plan's rules; a check is a time, a selection, whether it holds."""
 
-    def story_(
+    def scenario_(
         plan: Plan,
         series: dict[str, str],
         *checks: tuple[str, str, bool],
@@ -57,4 +57,4 @@ def story(run: Run) -> Callable[..., None]:
         done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
         assert done.returncode == 0, done.stdout + done.stderr
 
-    return story_
+    return scenario_

@@ -343,7 +343,7 @@ class CauseScenario:
     service: str = "chat"
 
 
-def told(cause: str) -> str:
+def samples(cause: str) -> str:
     return f'count(ALERTS{{alertname="{cause}",alertstate="firing"}}) == 1'
 
 
@@ -360,9 +360,9 @@ def without(series: Series, metric: str) -> Series:
     return {name: values for name, values in series.items() if not name.startswith(f"{metric}{{")}
 
 
-def stories() -> Iterator[CauseScenario]:
+def scenarios() -> Iterator[CauseScenario]:
     for cause, happens in HAPPENS.values():
-        yield CauseScenario(cause, happens, (("40m", told(cause), True),))
+        yield CauseScenario(cause, happens, (("40m", samples(cause), True),))
     for cause, happens in dict(HAPPENS.values()).items():
         metrics = {name.partition("{")[0] for name in happens}
         for metric in metrics if len(metrics) > 1 else ():
@@ -400,10 +400,10 @@ STORIES = (
     CauseScenario(
         "KvCachePressure",
         {**engine(), **OVER},
-        tuple((at, told("KvCachePressure"), at == "30m") for at in ("15m", "30m", "50m")),
+        tuple((at, samples("KvCachePressure"), at == "30m") for at in ("15m", "30m", "50m")),
     ),
     CauseScenario("RetryStorm", FEW, NEVER, "one-tenant"),
-    CauseScenario("RetryStorm", STORM, (("40m", told("RetryStorm"), True),), "one-tenant"),
+    CauseScenario("RetryStorm", STORM, (("40m", samples("RetryStorm"), True),), "one-tenant"),
     CauseScenario("WastedWork", FOR_ALL_TENANTS, NEVER, "one-tenant"),
 )
 
@@ -414,18 +414,20 @@ def test_every_cause_has_a_scenario_and_a_similar_one() -> None:
     assert causes == {cause for cause, _ in ALIKE.values()}
 
 
-def played(story: CauseScenario) -> dict[str, object]:
+def played(scenario: CauseScenario) -> dict[str, object]:
     """Return a story as promtool plays it."""
     return {
         "interval": "1m",
-        "input_series": [{"series": name, "values": text} for name, text in story.series.items()],
+        "input_series": [
+            {"series": name, "values": text} for name, text in scenario.series.items()
+        ],
         "promql_expr_test": [
             {
                 "expr": f"count({expr})",
                 "eval_time": at,
                 "exp_samples": [{"labels": "{}", "value": 1}] if holds else [],
             }
-            for at, expr, holds in story.checks
+            for at, expr, holds in scenario.checks
         ],
     }
 
@@ -433,15 +435,15 @@ def played(story: CauseScenario) -> dict[str, object]:
 def test_cause_alerts_fire_in_their_scenarios_only(promtool: Path, tmp_path: Path) -> None:
     """All in one run, as most of a story's time is what promtool takes to begin."""
     by_rules: dict[tuple[str, str], list[CauseScenario]] = {}
-    for story in stories():
-        by_rules.setdefault((story.service, story.cause), []).append(story)
+    for scenario in scenarios():
+        by_rules.setdefault((scenario.service, scenario.cause), []).append(scenario)
     for (name, cause), told_ in by_rules.items():
         rules = [
             rule
             for rule in cause_rules(name)
             if "record" in rule or cause in ("", rule["labels"]["cause"])
         ]
-        tests = [played(story) for story in told_]
+        tests = [played(scenario) for scenario in told_]
         (tmp_path / f"{name}.{cause}.rules").write_text(
             json.dumps({"groups": [{"name": "causes", "rules": rules}]})
         )

@@ -96,8 +96,8 @@ def test_an_idiom_passes_its_generated_tests(name: str, promtool: Path, tmp_path
     if name != "plain" and not any("vector(" in query for query in IDIOMS[name]):
         # Without series such a query has no value, so tests of windows begin alike for all of them.
         tests = [test for test in tests if not test.endswith(".windows.test.yaml")]
-    said = subprocess.run([promtool, "test", "rules", *tests], capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]
+    result = subprocess.run([promtool, "test", "rules", *tests], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
 SERIES = {
@@ -123,8 +123,8 @@ def test_an_idiom_measures_the_share_of_bad_events(
 ) -> None:
     source = tmp_path / "sloth.yaml"
     source.write_text(sloth(name, *IDIOMS[name]))
-    asked = [str(source), "-o", str(tmp_path), "--only", "alerts"]
-    assert CliRunner().invoke(generate, asked).exit_code == 0
+    arguments = [str(source), "-o", str(tmp_path), "--only", "alerts"]
+    assert CliRunner().invoke(generate, arguments).exit_code == 0
     test = {
         "interval": "1m",
         "input_series": [{"series": each, "values": text} for each, text in SERIES.items()],
@@ -140,5 +140,5 @@ def test_an_idiom_measures_the_share_of_bad_events(
     content = {"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}
     (tmp_path / "story.yaml").write_text(yaml.safe_dump(content))
     command = [promtool, "test", "rules", str(tmp_path / "story.yaml")]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -20,10 +20,10 @@ TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
 
 
 @pytest.fixture
-def story(run: Run) -> Story:
+def scenario(run: Run) -> Story:
     """Play input series to an objective's rules; a check is a time, an expression, its values."""
 
-    def story_(name: str, series: dict[str, str], *checks: tuple[str, str, list[float]]) -> None:
+    def scenario_(name: str, series: dict[str, str], *checks: tuple[str, str, list[float]]) -> None:
         test = {
             "interval": "30s",
             "input_series": [{"series": each, "values": text} for each, text in series.items()],
@@ -41,7 +41,7 @@ def story(run: Run) -> Story:
         done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
         assert done.returncode == 0, done.stdout + done.stderr
 
-    return story_
+    return scenario_
 
 
 BAD, TOTAL = (f"sum(slo:{events}:increase1m) / 60" for events in ("bad", "total"))
@@ -124,22 +124,22 @@ ERROR = 'http_requests_total{job="shop",instance="a",code="500"}'
 
 
 @pytest.mark.parametrize("name", ["bad-counter", "bad-rate", "good-counter", "good-rate"])
-def test_before_the_first_error_nothing_is_bad(story: Story, name: str) -> None:
-    story(name, {OK: "0+30x40"}, ("20m", BAD, [0]), ("20m", TOTAL, [1]), ("20m", RATIO, [0]))
+def test_before_the_first_error_nothing_is_bad(scenario: Story, name: str) -> None:
+    scenario(name, {OK: "0+30x40"}, ("20m", BAD, [0]), ("20m", TOTAL, [1]), ("20m", RATIO, [0]))
 
 
 @pytest.mark.parametrize("name", ["bad-counter", "bad-rate", "good-counter", "good-rate"])
-def test_a_known_share_of_errors_is_measured(story: Story, name: str) -> None:
-    story(name, {OK: "0+90x80", ERROR: "0+10x80"}, ("40m", RATIO, [0.1]))
+def test_a_known_share_of_errors_is_measured(scenario: Story, name: str) -> None:
+    scenario(name, {OK: "0+90x80", ERROR: "0+10x80"}, ("40m", RATIO, [0.1]))
 
 
 @pytest.mark.parametrize(("name", "seen"), [("bad-counter", 40), ("good-counter", 20),
                                             ("bad-rate", 20)])  # fmt: skip
 def test_only_counters_include_the_first_value_of_a_series(
-    story: Story, name: str, seen: int
+    scenario: Story, name: str, seen: int
 ) -> None:
     """It comes with 20 errors and gets 20 more: only a counter of bad ones sees the first ones."""
-    story(
+    scenario(
         name,
         {OK: "0+30x80", ERROR: "_x40 20+5x4 40+0x35"},
         ("40m", f"sum(sum_over_time(slo:bad:increase1m[1h])) / {seen}", [1]),
@@ -147,9 +147,11 @@ def test_only_counters_include_the_first_value_of_a_series(
 
 
 @pytest.mark.parametrize("name", ["bad-counter", "bad-rate", "good-rate", "two-metrics"])
-def test_an_idle_service_has_no_errors_and_an_absent_one_no_rates(story: Story, name: str) -> None:
+def test_an_idle_service_has_no_errors_and_an_absent_one_no_rates(
+    scenario: Story, name: str
+) -> None:
     idle = {"sent_total": "5x40 stale"} if name == "two-metrics" else {OK: "5x40 stale"}
-    story(
+    scenario(
         name,
         idle,
         ("20m", BAD, [0]),
@@ -165,13 +167,13 @@ def test_an_idle_service_has_no_errors_and_an_absent_one_no_rates(story: Story, 
     )
 
 
-def test_without_a_good_one_all_are_bad(story: Story) -> None:
-    story("good-rate", {ERROR: "0+30x40"}, ("20m", BAD, [1]), ("20m", RATIO, [1]))
+def test_without_a_good_one_all_are_bad(scenario: Story) -> None:
+    scenario("good-rate", {ERROR: "0+30x40"}, ("20m", BAD, [1]), ("20m", RATIO, [1]))
 
 
-def test_nan_samples_are_not_averaged(story: Story) -> None:
+def test_nan_samples_are_not_averaged(scenario: Story) -> None:
     """Ten minutes at 0.2 bad, then ten that are not a number: those are as if they were not."""
-    story(
+    scenario(
         "average",
         {"satisfaction": f"0.8x20 {NAN}"},
         ("20m", RATIO, [0.2]),
@@ -179,29 +181,29 @@ def test_nan_samples_are_not_averaged(story: Story) -> None:
     )
 
 
-def test_every_series_of_a_ratio_has_equal_weight(story: Story) -> None:
+def test_every_series_of_a_ratio_has_equal_weight(scenario: Story) -> None:
     series = {'satisfaction{c="a"}': "1x40", 'satisfaction{c="b"}': "0.5x40"}
-    story("average", series, ("20m", RATIO, [0.25]))
+    scenario("average", series, ("20m", RATIO, [0.25]))
 
 
-def test_weight_favours_busy_hours(story: Story) -> None:
+def test_weight_favours_busy_hours(scenario: Story) -> None:
     """A tenth of 9 a second, then all of 1 a second: 1.9 of 10."""
     series = {"errors:ratio": "0.1x60 1x59", "requests:rate5m": "9x60 1x59"}
-    story("weighted", series, ("1h", RATIO, [0.19]))
+    scenario("weighted", series, ("1h", RATIO, [0.19]))
 
 
-def test_zero_weight_has_no_ratio(story: Story) -> None:
+def test_zero_weight_has_no_ratio(scenario: Story) -> None:
     series = {"errors:ratio": NAN, "requests:rate5m": "0+0x40"}
-    story("weighted", series, ("20m", BAD, [0]), ("20m", TOTAL, [0]), ("20m", RATIO, []))
+    scenario("weighted", series, ("20m", BAD, [0]), ("20m", TOTAL, [0]), ("20m", RATIO, []))
 
 
 @pytest.mark.parametrize("name", ["up", "depth"])
-def test_gauge_is_bad_while_it_is_0(story: Story, name: str) -> None:
+def test_gauge_is_bad_while_it_is_0(scenario: Story, name: str) -> None:
     series = {'up{job="shop"}': "1x60 0+0x19 1x40", "queue_depth": "1x60 9x19 4x40"}
-    story(name, series, ("1h", RATIO, [0.16]))
+    scenario(name, series, ("1h", RATIO, [0.16]))
 
 
-def test_a_server_with_other_buckets_is_left_out(story: Story) -> None:
+def test_a_server_with_other_buckets_is_left_out(scenario: Story) -> None:
     metric = "http_request_duration_seconds"
     labels = 'job="shop",instance='
     series = {
@@ -211,4 +213,4 @@ def test_a_server_with_other_buckets_is_left_out(story: Story) -> None:
         f'{metric}_count{{{labels}"b"}}': "0+1000x160",
     }
     firing = 'count(ALERTS{alertname=~".+MetricAbsent",alertstate="firing",severity="warning"})'
-    story("latency", series, ("1h10m", RATIO, [0.1]), ("1h10m", firing, [1]))
+    scenario("latency", series, ("1h10m", RATIO, [0.1]), ("1h10m", firing, [1]))

@@ -25,7 +25,7 @@ from lab.process import get
 from lab.prometheus import Prometheus
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests.integration.test_live_readiness import LLM, _stub, ask, sidecar
+from tests.integration.test_live_readiness import LLM, _stub, send_request, sidecar
 from tests.packet_capture import need_capture
 from tests.rule_values.replay import replaying
 from tests.rule_values.rule_files import firing, generated_rules, history, parsed
@@ -81,7 +81,7 @@ def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
     write_repository(tmp_path / "models", engine=EngineSettings())
     scrapes = []
     with triton(tmp_path / "models", tmp_path) as server:
-        before = [threading.Thread(target=ask, args=(server, 300)) for _ in range(12)]
+        before = [threading.Thread(target=send_request, args=(server, 300)) for _ in range(12)]
         for client in before:
             client.start()
         flags = (
@@ -89,7 +89,7 @@ def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
             *("--stuck-after", f"{STUCK_AFTER // PACE}s"),
         )
         with sidecar(server, tmp_path, *flags) as running:
-            clients = [threading.Thread(target=ask, args=(server, 300)) for _ in range(12)]
+            clients = [threading.Thread(target=send_request, args=(server, 300)) for _ in range(12)]
             for client in clients:
                 client.start()
             time.sleep(2)

@@ -37,19 +37,19 @@ async def load(session: aiohttp.ClientSession, url: str, seconds: float) -> None
     end = time.monotonic() + seconds
 
     async def client(number: int) -> None:
-        asked = number
+        sent = number
         while time.monotonic() < end:
-            words = 800 if asked // 6 % 3 == number % 3 else 20
+            words = 800 if sent // 6 % 3 == number % 3 else 20
             body = {
                 "model": "m",
-                "prompt": " ".join(f"w{asked}x{word}" for word in range(words)),
-                "max_tokens": 20 + asked * 7 % 30,
+                "prompt": " ".join(f"w{sent}x{word}" for word in range(words)),
+                "max_tokens": 20 + sent * 7 % 30,
                 "stream": True,
             }
             async with session.post(f"{url}/v1/completions", json=body) as response:
                 assert response.status == 200, await response.text()
                 await response.read()
-            asked += 6
+            sent += 6
 
     await asyncio.gather(*map(client, range(6)))
 

@@ -51,7 +51,7 @@ def run(promtool: Path, tmp_path: Path) -> Run:
     return run_
 
 
-def story(series: dict[str, str], checks: dict[str, dict[str, float]]) -> dict[str, object]:
+def scenario(series: dict[str, str], checks: dict[str, dict[str, float]]) -> dict[str, object]:
     """Play series for an hour; a check is a query and its values by labels at the end."""
     return {
         "rule_files": ["chat.rules.yaml"],
@@ -164,7 +164,7 @@ def test_slices_evaluated_by_the_sidecar_count_as_events(
     }
     total = 'sum(sum_over_time(slo:total:increase1m{slo="up"}[1h]))'
     checks = {total: {"{}": 60.0}, HALF: {"{}": 0.5}}
-    done = run(planned(SLICED), story(series, checks))
+    done = run(planned(SLICED), scenario(series, checks))
     assert done.returncode == 0, done.stdout
 
 
@@ -173,7 +173,7 @@ def test_a_slice_is_bad_when_too_many_of_its_events_are(
     planned: Callable[[str], Plan], run: Run, bad: int, ratio: float
 ) -> None:
     series = requests("ok", 100 - bad, version="1") | requests("error", bad, version="1")
-    done = run(planned(GROUPED), story(series, {RATIO: {"{}": ratio}}))
+    done = run(planned(GROUPED), scenario(series, {RATIO: {"{}": ratio}}))
     assert done.returncode == 0, done.stdout
 
 
@@ -181,7 +181,7 @@ def test_slices_without_events_are_good_and_count(planned: Callable[[str], Plan]
     every = 'sum by (version) (slo:total:increase1m{slo="up"})'
     checks = {every: {'{version="1"}': 1.0}, RATIO: {"{}": 0.0}}
     series = requests("ok", 0, version="1") | requests("error", 0, version="1")
-    done = run(planned(GROUPED), story(series, checks))
+    done = run(planned(GROUPED), scenario(series, checks))
     assert done.returncode == 0, done.stdout
 
 
@@ -194,7 +194,7 @@ def test_half_of_the_time_bad_is_half_of_the_slices_bad(
         'llm_requests_total{outcome="error",version="1"}': "0+0x60 0+10x60",
     }
     check = f"abs({HALF} - 0.5) < bool 0.06"
-    done = run(planned(GROUPED), story(series, {check: {"{}": 1.0}}))
+    done = run(planned(GROUPED), scenario(series, {check: {"{}": 1.0}}))
     assert done.returncode == 0, done.stdout
 
 
@@ -218,5 +218,5 @@ def test_outage_of_one_tenant_affects_only_its_group(
             '{tenant="small"}': 1.0
         },
     }
-    done = run(planned(f"{HEAD}  - {objective}\n"), story(series, checks))
+    done = run(planned(f"{HEAD}  - {objective}\n"), scenario(series, checks))
     assert done.returncode == 0, done.stdout

@@ -168,11 +168,11 @@ def run(*arguments: str) -> object:
 
 def backtested(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     assert run(*arguments, "--days", "1", "--json") == 0
-    said = capsys.readouterr()
-    assert said.err == ""  # no progress where nobody watches
+    printed = capsys.readouterr()
+    assert printed.err == ""  # no progress where nobody watches
     # A history that is read in other parts is summed up in another order.
     found: list[dict[str, Any]] = json.loads(
-        said.out, parse_float=lambda text: float(f"{float(text):.12g}")
+        printed.out, parse_float=lambda text: float(f"{float(text):.12g}")
     )
     return found
 
@@ -211,13 +211,13 @@ def checks(backtests: list[dict[str, Any]], start: int) -> Iterator[dict[str, ob
             '(ALERTS{alertstate="firing"})',
             "eval_time": f"{at - start}s",
             "exp_samples": [
-                {"labels": selector_text("", filter(_told, equal(labels))), "value": 1}
+                {"labels": selector_text("", filter(_reported, equal(labels))), "value": 1}
                 for labels in firing_now
             ],
         }
 
 
-def _told(label: Matcher) -> bool:
+def _reported(label: Matcher) -> bool:
     return label.value != ""
 
 
@@ -233,8 +233,8 @@ def test_backtest_fires_the_alerts_that_the_rules_fire(
     (service,) = load_file(slo).services
     for name, text in alerts.files(plan(service), source="slo.yaml", version="1").items():
         (tmp_path / Path(name).name).write_text(text)
-    told = list(checks(found, start))
-    assert len(told) > 30
+    reported = list(checks(found, start))
+    assert len(reported) > 30
     assert {firing["alert"].removeprefix("Chat") for one in found for firing in one["fired"]} >= {
         "TenantsErrorBudgetBurn",
         "TenantsErrorBudgetPolicy",
@@ -243,7 +243,7 @@ def test_backtest_fires_the_alerts_that_the_rules_fire(
         "HeadroomErrorBudgetBurn",
         "OwnErrorBudgetBurn",
     }
-    story = {
+    scenario = {
         "rule_files": ["chat.rules.yaml"],
         "evaluation_interval": "1m",
         "tests": [
@@ -253,11 +253,11 @@ def test_backtest_fires_the_alerts_that_the_rules_fire(
                     {"series": name, "values": " ".join("_" if v is None else str(v) for v in of)}
                     for name, of in history().items()
                 ],
-                "promql_expr_test": told,
+                "promql_expr_test": reported,
             }
         ],
     }
-    (tmp_path / "story.yaml").write_text(yaml.safe_dump(story))
+    (tmp_path / "story.yaml").write_text(yaml.safe_dump(scenario))
     command = [promtool, "test", "rules", "story.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -267,14 +267,14 @@ def test_omitted_groups_are_counted(url: str, slo: str, capsys: pytest.CaptureFi
     everything = (slo, "--prometheus", url)
     arguments = (*everything, "--groups", "2")
     every, some = within_a_minute(capsys, everything, arguments)
-    told = [one for one in some if one["objective"] == "tenants"]
-    assert [(one["group"], one["groups"]) for one in told] == [
+    reported = [one for one in some if one["objective"] == "tenants"]
+    assert [(one["group"], one["groups"]) for one in reported] == [
         ({}, 4),
         ({"tenant": "$1"}, None),  # what nobody else suffered made it the worst
         ({"tenant": "acme"}, None),
     ]
-    assert all(one in every for one in told)
-    assert told[0]["total_events"] == pytest.approx(
+    assert all(one in every for one in reported)
+    assert reported[0]["total_events"] == pytest.approx(
         sum(one["total_events"] for one in every if one["group"])
     )
     assert run(*arguments, "--days", "1") == 0
@@ -304,9 +304,9 @@ class Gate(BaseHTTPRequestHandler):
         length = int(self.headers["Content-Length"] or 0)
         body = self.rfile.read(length) if length else None
         type(self).bodies += length > 0
-        asked = Request(self.url + self.path.removeprefix("/prom"), body)  # noqa: S310
+        upstream_request = Request(self.url + self.path.removeprefix("/prom"), body)  # noqa: S310
         try:
-            with urlopen(asked) as response:  # noqa: S310
+            with urlopen(upstream_request) as response:  # noqa: S310
                 self.answer(200, response.read())
         except HTTPError as error:
             type(self).refused += error.code == 422
@@ -352,8 +352,8 @@ def test_prometheus_behind_path_password_and_header_is_queried(
     assert found == direct
     assert gate[0].refused  # Prometheus takes few samples at once, and is asked for fewer then
     assert run(slo, "--prometheus", place) == 2
-    said = capsys.readouterr()
-    assert said.err == f"tokenslo: http://{gate[1]} answered 401 Unauthorized\n"
+    printed = capsys.readouterr()
+    assert printed.err == f"tokenslo: http://{gate[1]} answered 401 Unauthorized\n"
 
 
 def test_long_query_is_sent_in_the_body(gate: tuple[type[Gate], str]) -> None:
@@ -373,8 +373,11 @@ def test_failure_during_the_backtest_is_one_error(
     assert (
         run(slo, "--prometheus", f"http://me:p%40ss@{place}", "--header", "X-Scope-OrgID:team") == 2
     )
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"tokenslo: http://{place} answered 502 Bad Gateway\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (
+        "",
+        f"tokenslo: http://{place} answered 502 Bad Gateway\n",
+    )
 
 
 def test_progress_is_shown_on_a_terminal_only(url: str, slo: str) -> None:
@@ -425,7 +428,7 @@ def test_unreachable_prometheus_is_one_error(
     slo: str, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(slo, *more) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert message in said.err
-    assert len(said.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1

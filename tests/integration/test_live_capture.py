@@ -61,8 +61,8 @@ def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProce
 
 async def test_triton_over_http(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[0]) as log:
-        ask = partial(traced_triton.by_http, test_triton, "streaming", max_tokens=WORDS)
-        seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
+        call = partial(traced_triton.by_http, test_triton, "streaming", max_tokens=WORDS)
+        seen = await asyncio.gather(*(asyncio.to_thread(call) for _ in range(STREAMS)))
         await ended(log, STREAMS)
     assert {stream.model for stream in log.streams} == {"streaming"}
     assert outcomes(log) == {"ok": STREAMS}
@@ -71,8 +71,8 @@ async def test_triton_over_http(test_triton: Triton) -> None:
 
 async def test_triton_over_grpc(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[1]) as log:
-        ask = partial(traced_triton.by_grpc, test_triton, "streaming", WORDS, requests=2)
-        seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
+        call = partial(traced_triton.by_grpc, test_triton, "streaming", WORDS, requests=2)
+        seen = await asyncio.gather(*(asyncio.to_thread(call) for _ in range(STREAMS)))
         await ended(log, 2 * STREAMS)
     assert {stream.endpoint for stream in log.streams} == {"model_stream_infer"}
     assert outcomes(log) == {"ok": 2 * STREAMS}

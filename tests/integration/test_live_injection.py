@@ -127,8 +127,8 @@ def test_triton_reports_timing_and_clients_get_unchanged_responses(
             for _ in range(REQUESTS):
                 assert answer(beside.proxy, path, body)[1] == plain
         # Who asks for it gets it.
-        asked = answer(beside.proxy, STREAM, BODY | {"return_perf_metrics": True})[1]
-        assert "arrival_time_ns" in asked
+        requested = answer(beside.proxy, STREAM, BODY | {"return_perf_metrics": True})[1]
+        assert "arrival_time_ns" in requested
         assert answer(beside.proxy, STREAM, BODY)[1] == direct
 
         def asked_for_all_but_the_first() -> bool:
@@ -171,17 +171,17 @@ def test_trtllm_serve_reports_timing_in_headers_and_events(
         "stream": streaming,
     }
     flags = ("--tap-inject", "perf-metrics") if injecting else ()
-    asking = {} if injecting else {"X-TRTLLM-return-metrics": "1"}
+    extra = {} if injecting else {"X-TRTLLM-return-metrics": "1"}
     since = truth(look_alike)["mark"]
     with sidecar(tmp_path, look_alike.ports[0], *flags) as beside:
         for _ in range(REQUESTS):
-            head, text = answer(beside.proxy, "/v1/completions", body, **asking)
-            said = "server_queue;dur=" in head + text
-            assert said != injecting
+            head, text = answer(beside.proxy, "/v1/completions", body, **extra)
+            has_timing = "server_queue;dur=" in head + text
+            assert has_timing != injecting
             assert ("[DONE]" in text) == streaming
         count = r'llm_request_queue_seconds_count\{model="chat",version=""\}'
         eventually(lambda: beside.value(count) == REQUESTS)
-        told = {stage: seconds(beside, stage, "chat") for stage in STAGES}
+        reported = {stage: seconds(beside, stage, "chat") for stage in STAGES}
     ended = truth(look_alike, since)["requests"]
     assert len(ended) == REQUESTS
     true = {
@@ -191,6 +191,6 @@ def test_trtllm_serve_reports_timing_in_headers_and_events(
     }
     assert true["decode"] > LEAST_DECODE
     if streaming:  # then the tap has seen for itself how long that took
-        assert told.pop("decode") == pytest.approx(true.pop("decode"), abs=0.03)
-    assert told == pytest.approx(true, abs=1e-5)
-    assert told["prefill"] > 0
+        assert reported.pop("decode") == pytest.approx(true.pop("decode"), abs=0.03)
+    assert reported == pytest.approx(true, abs=1e-5)
+    assert reported["prefill"] > 0

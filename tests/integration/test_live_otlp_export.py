@@ -77,7 +77,7 @@ def sidecar(server: Triton, folder: Path, endpoint: str, interval: str) -> Itera
         yield running
 
 
-def ask(server: Triton, model: str, **request: object) -> None:
+def send_request(server: Triton, model: str, **request: object) -> None:
     verb = "generate" if model == "plain" else "generate_stream"
     connection = http.client.HTTPConnection(HOST, server.ports[0], timeout=20)
     connection.request("POST", f"/v2/models/{model}/{verb}", json.dumps(request))
@@ -142,9 +142,9 @@ def test_receiver_has_the_series_of_metrics(
     with sidecar(server, tmp_path, receiver.otlp, "300ms") as running:
         _wait(lambda: get(running.ports[0], "/readyz")[0] == 200)
         for _ in range(3):
-            ask(server, "plain", text_input="a b c")
-            ask(server, "vllm_llm", text_input="a b c", max_tokens=4)
-            ask(server, "tensorrt_llm", text_input="a b c", max_tokens=20, stream=True)
+            send_request(server, "plain", text_input="a b c")
+            send_request(server, "vllm_llm", text_input="a b c", max_tokens=4)
+            send_request(server, "tensorrt_llm", text_input="a b c", max_tokens=20, stream=True)
         time.sleep(1.5)
         shown = on_metrics(get(running.ports[0], "/metrics")[1])
         time.sleep(1)
@@ -152,10 +152,10 @@ def test_receiver_has_the_series_of_metrics(
     wanted = as_pushed(shown, server)
     # What was received can be asked for a moment later.
     _wait(lambda: len(received(receiver)) == len(wanted), or_go_on=True)
-    told = received(receiver)
-    assert told.keys() == wanted.keys()
-    assert told == pytest.approx(wanted, rel=1e-12)
-    names = {name for name, _ in told}
+    pushed_series = received(receiver)
+    assert pushed_series.keys() == wanted.keys()
+    assert pushed_series == pytest.approx(wanted, rel=1e-12)
+    names = {name for name, _ in pushed_series}
     assert {
         "gen_ai_server_time_to_first_token_seconds_bucket",
         "gen_ai_server_request_duration_seconds_sum",
@@ -174,7 +174,7 @@ def test_last_values_are_pushed_at_shutdown(
 ) -> None:
     with sidecar(server, tmp_path, f"{receiver.otlp}/v1/metrics", "1h") as running:
         _wait(lambda: get(running.ports[0], "/readyz")[0] == 200)
-        ask(server, "vllm_llm", text_input="a b c", max_tokens=7)
+        send_request(server, "vllm_llm", text_input="a b c", max_tokens=7)
         time.sleep(1)
         shown = on_metrics(get(running.ports[0], "/metrics")[1])
     labels = {"model": "vllm_llm", "version": "1", "direction": "output"}

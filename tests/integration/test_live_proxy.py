@@ -57,10 +57,10 @@ def look_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProce
 @on_loop("uvloop")
 async def test_triton_over_http(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
-        ask = partial(
+        call = partial(
             traced_triton.by_http, replace(test_triton, ports=ports), "streaming", max_tokens=WORDS
         )
-        seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
+        seen = await asyncio.gather(*(asyncio.to_thread(call) for _ in range(STREAMS)))
     assert outcomes(log) == {"ok": STREAMS}
     agree(chunk_times(log), [times[:-1] for times in seen])
 
@@ -68,10 +68,10 @@ async def test_triton_over_http(test_triton: Triton) -> None:
 @on_loop("uvloop")
 async def test_triton_over_grpc(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
-        ask = partial(
+        call = partial(
             traced_triton.by_grpc, replace(test_triton, ports=ports), "streaming", WORDS, requests=2
         )
-        seen = await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(STREAMS)))
+        seen = await asyncio.gather(*(asyncio.to_thread(call) for _ in range(STREAMS)))
     assert outcomes(log) == {"ok": 2 * STREAMS}
     agree(chunk_times(log), [times for stream in seen for times in stream])
 
@@ -95,9 +95,9 @@ async def test_fake_trtllm_serve_under_load(protocol: Protocol, look_alike: Serv
 
 def _grpc(port: int) -> str:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.RpcError) as caught:
-            ask(b"\n\x05model", timeout=5)
+            call(b"\n\x05model", timeout=5)
     return str(caught.value.code().name)
 
 

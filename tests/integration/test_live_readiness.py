@@ -69,7 +69,7 @@ def eventually(
         time.sleep(0.1)
 
 
-def ask(server: Triton, tokens: int, model: str = LLM, port: int = 0) -> None:
+def send_request(server: Triton, tokens: int, model: str = LLM, port: int = 0) -> None:
     connection = http.client.HTTPConnection(HOST, port or server.ports[0], timeout=60)
     body = {"text_input": "a b c", "max_tokens": tokens} | (
         {"stream": True} if model == LLM else {}
@@ -126,10 +126,10 @@ def test_missing_expected_model_is_not_ready(server: Triton, tmp_path: Path) -> 
 def test_hung_engine_is_not_ready_until_it_resumes(server: Triton, tmp_path: Path) -> None:
     # No request may come while the process of the model is stopped: this Triton would crash.
     with sidecar(server, tmp_path, "--stuck-after", "2s") as running:
-        ask(server, 5)
+        send_request(server, 5)
         eventually(running, lambda _, found: found.get(f"decode {LLM}") == (True, ""))
         time.sleep(1.5)
-        client = threading.Thread(target=ask, args=(server, 400))
+        client = threading.Thread(target=send_request, args=(server, 400))
         client.start()
         time.sleep(1)
         stub = _stub(server)
@@ -166,7 +166,7 @@ def test_streams_at_a_tap_reveal_a_hang(
     # `streaming` publishes none.
     if tap == "capture":
         need_capture()
-    before = [threading.Thread(target=ask, args=(server, 300, model)) for _ in range(2)]
+    before = [threading.Thread(target=send_request, args=(server, 300, model)) for _ in range(2)]
     for client in before:
         client.start()
     spec = {"proxy": f"{HOST}:0={HOST}:{server.ports[0]}", "capture": f"lo:{server.ports[0]}"}[tap]
@@ -174,7 +174,9 @@ def test_streams_at_a_tap_reveal_a_hang(
         text = (tmp_path / "log").read_text()
         found = re.search(rf"proxy={HOST}:(\d+)=", text)
         port = int(found[1]) if tap == "proxy" and found else server.ports[0]
-        clients = [threading.Thread(target=ask, args=(server, 300, model, port)) for _ in range(3)]
+        clients = [
+            threading.Thread(target=send_request, args=(server, 300, model, port)) for _ in range(3)
+        ]
         for client in clients:
             client.start()
         is_ready = f'tokenslo_ready{{layer="decode",model="{model}",source="",version="1"}}'

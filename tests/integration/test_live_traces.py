@@ -56,7 +56,7 @@ async def serving(
         yield running
 
 
-def told(snapshot: Snapshot, signal: str, model: str) -> Distribution:
+def measured(snapshot: Snapshot, signal: str, model: str) -> Distribution:
     (measurement,) = [
         one for one in snapshot.measurements if (one.signal, one.model) == (signal, model)
     ]
@@ -84,10 +84,10 @@ async def until(source: TracesSource, model: str, requests: int) -> Snapshot:
     return snapshot
 
 
-def nearly(told: Distribution, seen: list[float], tolerance: float) -> None:
+def nearly(measured: Distribution, seen: list[float], tolerance: float) -> None:
     """Check the count, and the mean to ``tolerance`` seconds."""
-    assert told.count == len(seen)
-    assert abs(told.sum / told.count - sum(seen) / len(seen)) < tolerance
+    assert measured.count == len(seen)
+    assert abs(measured.sum / measured.count - sum(seen) / len(seen)) < tolerance
 
 
 async def test_traces_agree_with_client_measurements(
@@ -113,26 +113,26 @@ async def test_traces_agree_with_client_measurements(
             )
         )
         snapshot = await until(source, "tensorrt_llm", STREAMS)
-        nearly(told(snapshot, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.05)
+        nearly(measured(snapshot, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.05)
         nearly(
-            told(snapshot, "itl", "tensorrt_llm"),
+            measured(snapshot, "itl", "tensorrt_llm"),
             [later - sooner for times in http for sooner, later in pairwise(times[:-1])],
             0.01,
         )
-        nearly(told(snapshot, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.05)
+        nearly(measured(snapshot, "e2e", "tensorrt_llm"), [times[-1] for times in http], 0.05)
 
         # Over one stream, so that a span stays open long after its request.
         grpc = await asyncio.to_thread(
             traced_triton.by_grpc, server, "streaming", WORDS, requests=4
         )
         snapshot = await until(source, "streaming", 4)
-        nearly(told(snapshot, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
+        nearly(measured(snapshot, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
         nearly(
-            told(snapshot, "itl", "streaming"),
+            measured(snapshot, "itl", "streaming"),
             [later - sooner for times in grpc for sooner, later in pairwise(times)],
             0.01,
         )
-        nearly(told(snapshot, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
+        nearly(measured(snapshot, "e2e", "streaming"), [times[-1] for times in grpc], 0.05)
 
         # Requests of our own leave no trace of theirs.
         await asyncio.to_thread(traced_triton.by_http, server, "streaming", id=ID, max_tokens=WORDS)

@@ -53,7 +53,7 @@ class Watch:
         self.store = Store(5.0)
         self.now = 0.0
 
-    async def look(self) -> Snapshot:
+    async def scrape(self) -> Snapshot:
         self.now += 1
         snapshot = await self.source.snapshot(self.now)
         assert {name: str(error) for name, error in snapshot.parts.items() if error} == {}
@@ -88,22 +88,22 @@ async def test_single_requests_are_timed_exactly(release: str, tmp_path: Path) -
         before = len(await truth(server.url))
         async with TrtllmServeSource(server.url, requests=files, thresholds=EDGES) as source:
             watch = Watch(source)
-            await watch.look()
+            await watch.scrape()
             for count in (1, 5, 20):
                 await requests(server.url, count)
                 await requests(server.url, 1, stream=False, tokens=1)
-                await watch.look()
-            last = await watch.look()
+                await watch.scrape()
+            last = await watch.scrape()
         ended = (await truth(server.url))[before:]
     assert len(ended) == 29
     assert last.lost_records == 0
     for signal in SPANS:
         true = spans(ended, signal)
-        told = watch.distribution(signal, "trtllm_request_timing")
-        assert told.count == len(true), signal
-        assert told.sum == pytest.approx(sum(true), abs=1e-5)
+        reported = watch.distribution(signal, "trtllm_request_timing")
+        assert reported.count == len(true), signal
+        assert reported.sum == pytest.approx(sum(true), abs=1e-5)
         for edge in EDGES.get(signal, ()):
-            within = told.counts[told.boundaries.index(edge)]
+            within = reported.counts[reported.boundaries.index(edge)]
             assert within == sum(seconds <= edge for seconds in true)
     assert watch.states()["tpot"].method == "trtllm_serve_histogram"
     assert "itl" not in {measurement.signal for measurement in last.measurements}
@@ -116,9 +116,9 @@ async def test_finish_reasons_and_engine_histograms(release: str, tmp_path: Path
         await requests(server.url, 1)
         async with TrtllmServeSource(server.url) as source:
             watch = Watch(source)
-            await watch.look()
+            await watch.scrape()
             await requests(server.url, 7)
-            await watch.look()
+            await watch.scrape()
         ended = (await truth(server.url))[1:]
     assert watch.states()["requests"].samples[(("outcome", "ok"),)] == len(ended)
     ttft = watch.distribution("ttft", "trtllm_serve_histogram")
@@ -135,14 +135,14 @@ async def test_disconnected_stream_is_not_counted_and_unary_request_is_cancelled
         await requests(server.url, 1)
         async with TrtllmServeSource(server.url) as source:
             watch = Watch(source)
-            await watch.look()
+            await watch.scrape()
             for stream in (True, False):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.3):
                         await requests(server.url, 1, stream=stream, tokens=5000)
             for _ in range(40):
                 await asyncio.sleep(0.1)
-                await watch.look()
+                await watch.scrape()
                 samples = dict(watch.states()["requests"].samples)
                 if samples.get((("outcome", "cancelled"),)):
                     break

@@ -175,8 +175,8 @@ def test_generated_tests_notice_another_threshold(
     part: Callable[[str], Path], tmp_path: Path, which: str
 ) -> None:
     """The stories are told by histograms, and not by the rates that are recorded of them."""
-    told = failures(part(which), NATIVE, tmp_path, "      0.4,", "      4,")
-    assert "FAILED" in told
+    reported = failures(part(which), NATIVE, tmp_path, "      0.4,", "      4,")
+    assert "FAILED" in reported
 
 
 FULL = example(histograms="native")
@@ -199,9 +199,9 @@ HISTOGRAMS = {signal.metric for signal in SIGNALS.values() if signal.kind == "hi
 
 def test_dashboard_and_runbooks_read_no_classic_buckets() -> None:
     parts = {f"{metric}_{part}" for metric in HISTOGRAMS for part in ("bucket", "count", "sum")}
-    asked = {each.metric for query in SHOWN for each in selectors(query)}
-    assert not asked & parts
-    assert asked >= {SIGNALS[key].metric for key in ("ttft", "itl", "disconnect_age")}
+    queried = {each.metric for query in SHOWN for each in selectors(query)}
+    assert not queried & parts
+    assert queried >= {SIGNALS[key].metric for key in ("ttft", "itl", "disconnect_age")}
     heatmaps = [
         panel for board in BOARDS for panel in board["panels"] if panel["type"] == "heatmap"
     ]

@@ -144,9 +144,9 @@ def refused_by_prometheus(promtool: Path, texts: list[str], folder: Path) -> set
     features = "--enable-feature=promql-experimental-functions"
     command = [promtool, features, "check", "rules", "--lint=none", file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    refused = {int(at) for at in re.findall(r'"q([0-9]+)": could not parse expression', said)}
-    assert refused or done.returncode == 0, said[:2000]
+    output = done.stdout + done.stderr
+    refused = {int(at) for at in re.findall(r'"q([0-9]+)": could not parse expression', output)}
+    assert refused or done.returncode == 0, output[:2000]
     return refused
 
 

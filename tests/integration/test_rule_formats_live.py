@@ -113,10 +113,10 @@ def alertmanager_yml(tmp_path: Path) -> Path:
 
 
 def test_alertmanager_accepts_routes_and_inhibition(amtool: Path, alertmanager_yml: Path) -> None:
-    said = run(amtool, "check-config", alertmanager_yml, cwd=alertmanager_yml.parent)
+    output = run(amtool, "check-config", alertmanager_yml, cwd=alertmanager_yml.parent)
     inhibitions = yaml.safe_load(alertmanager_yml.read_text())["inhibit_rules"]
-    assert f"{len(inhibitions)} inhibit rules" in said
-    assert "3 receivers" in said
+    assert f"{len(inhibitions)} inhibit rules" in output
+    assert "3 receivers" in output
 
 
 def alerts_of(folder: Path) -> list[dict[str, str]]:
@@ -132,15 +132,15 @@ def alerts_of(folder: Path) -> list[dict[str, str]]:
 
 def test_pages_and_tickets_have_different_receivers(amtool: Path, alertmanager_yml: Path) -> None:
     folder = alertmanager_yml.parent
-    told: dict[tuple[str, str], set[str]] = {}
+    reported: dict[tuple[str, str], set[str]] = {}
     # Where an alert goes depends on no more than this.
     labels_ = ("service", "slo", "severity")
     for alert in {tuple(each[name] for name in labels_) for each in alerts_of(folder)}:
         words = [f"{name}={json.dumps(value)}" for name, value in zip(labels_, alert, strict=True)]
         flags = ("config", "routes", "test", f"--config.file={alertmanager_yml}")
         receiver = run(amtool, *flags, *words, cwd=folder).strip()
-        told.setdefault((alert[1], receiver), set()).add(alert[2])
-    assert told == {
+        reported.setdefault((alert[1], receiver), set()).add(alert[2])
+    assert reported == {
         ("availability", "chat-page"): {"critical"},
         ("availability", "chat-ticket"): {"warning"},
         ("ttft", "chat-page"): {'p1 "é" \\'},
@@ -151,5 +151,5 @@ def test_pages_and_tickets_have_different_receivers(amtool: Path, alertmanager_y
 def test_other_alerts_keep_their_receivers(amtool: Path, alertmanager_yml: Path) -> None:
     flags = ("config", "routes", "test", f"--config.file={alertmanager_yml}")
     for labels in (("alertname=Other", "severity=critical"), ("service=shop", "slo=x")):
-        said = run(amtool, *flags, *labels, cwd=alertmanager_yml.parent)
-        assert said.strip() == "everybody"
+        output = run(amtool, *flags, *labels, cwd=alertmanager_yml.parent)
+        assert output.strip() == "everybody"

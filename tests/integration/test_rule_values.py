@@ -63,14 +63,14 @@ def by_name(results: Iterable[Compared]) -> Results:
 
 @pytest.fixture(scope="module")
 def results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    asked: dict[str, list[Tool]] = {}
+    tools_of: dict[str, list[Tool]] = {}
     for name in NAMES:
         days = (Decimal(DAY), Decimal(7 * DAY))
-        asked[name] = [tokenslo(name, each, period) for each in INDICATORS for period in days]
+        tools_of[name] = [tokenslo(name, each, period) for each in INDICATORS for period in days]
         if name in PEERS:
-            asked[name] += tools(name, "availability", days[-1])[1:]
+            tools_of[name] += tools(name, "availability", days[-1])[1:]
         if name == HARD:
-            asked[name] += [tokenslo(name, other, days[-1]) for other in OTHERS]
+            tools_of[name] += [tokenslo(name, other, days[-1]) for other in OTHERS]
     played = {
         scenario.name: play(
             scenario, HISTORY, families=METRICS if scenario.name == HARD else COUNTERS
@@ -78,15 +78,15 @@ def results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Resu
         for scenario in EACH
     }
     with replaying(prometheus, tmp_path_factory.mktemp("values")) as replay:
-        return by_name(compare(replay, played, asked, HISTORY, CHECKS))
+        return by_name(compare(replay, played, tools_of, HISTORY, CHECKS))
 
 
 @pytest.fixture(scope="module")
 def long_results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    asked = [tokenslo(WORST.name, "e2e", Decimal(days * DAY)) for days in (28, 30, 90)]
+    tools_of = [tokenslo(WORST.name, "e2e", Decimal(days * DAY)) for days in (28, 30, 90)]
     played = {WORST.name: play(WORST, LONG_HISTORY, servers=1, families=[EVENTS])}
     with replaying(prometheus, tmp_path_factory.mktemp("long_values")) as replay:
-        compared = compare(replay, played, {WORST.name: asked}, LONG_HISTORY, LONG_CHECKS)
+        compared = compare(replay, played, {WORST.name: tools_of}, LONG_HISTORY, LONG_CHECKS)
         return by_name(compared)
 
 

@@ -164,13 +164,13 @@ EXACT = 1e-6
 SLO = 'service="chat",slo="availability"'
 
 
-def test_uneven_traffic_is_weighted_by_events(story: Callable[..., None]) -> None:
+def test_uneven_traffic_is_weighted_by_events(scenario: Callable[..., None]) -> None:
     """Five quiet hours at 1/s without an error, then one at 100/s with 10 % of them."""
     truth = 0.1 * 360_000 / (5 * 3600 + 360_000)
     recorded = f"scalar(sum(count_over_time(slo:target:ratio{{{SLO}}}[28d]))) / {28 * 1440}"
     mean_of_ratios = f"avg_over_time(slo:error_ratio:rate5m{{{SLO}}}[28d])"
     spent = f"(1 - slo:error_budget_remaining:ratio{{{SLO}}})"
-    story(
+    scenario(
         AVAILABILITY,
         {OK: "0+120x150 28800+10800x29 342000x9", ERROR: "0x150 1200+1200x29 36000x9"},
         ("6h10m", is_near(f"slo:period_error_ratio:ratio{{{SLO}}} / ({recorded})", truth), True),
@@ -181,8 +181,8 @@ def test_uneven_traffic_is_weighted_by_events(story: Callable[..., None]) -> Non
     )
 
 
-def test_no_error_spends_no_budget(story: Callable[..., None]) -> None:
-    story(
+def test_no_error_spends_no_budget(scenario: Callable[..., None]) -> None:
+    scenario(
         AVAILABILITY,
         {OK: "0+30x40", ERROR: "0x40"},
         ("10m", f"slo:error_ratio:rate1h{{{SLO}}} == 0", True),
@@ -190,9 +190,9 @@ def test_no_error_spends_no_budget(story: Callable[..., None]) -> None:
     )
 
 
-def test_absent_error_series_fire_metric_absent(story: Callable[..., None]) -> None:
+def test_absent_error_series_fire_metric_absent(scenario: Callable[..., None]) -> None:
     """The sidecar serves them from its first scrape on."""
-    story(
+    scenario(
         AVAILABILITY,
         {OK: "0+30x160"},
         ("1h", "slo:error_ratio:rate1h", False),
@@ -262,10 +262,12 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("indicator", COUNTED)
-def test_first_events_of_series_at_zero_count(story: Callable[..., None], indicator: str) -> None:
+def test_first_events_of_series_at_zero_count(
+    scenario: Callable[..., None], indicator: str
+) -> None:
     """Each bad series gets 20 events at once and 20 more; what is in neither count is large."""
     good, bad, neither = COUNTED[indicator]
-    story(
+    scenario(
         example(objective(indicator)),
         {
             good: "0+30x80",
@@ -278,8 +280,8 @@ def test_first_events_of_series_at_zero_count(story: Callable[..., None], indica
     )
 
 
-def test_goodput_without_results_has_no_ratio(story: Callable[..., None]) -> None:
-    story(
+def test_goodput_without_results_has_no_ratio(scenario: Callable[..., None]) -> None:
+    scenario(
         example(objective("goodput")),
         {judged("unknown", "tpot"): "0+10x160"},
         ("1h", "slo:error_ratio:rate1h", False),
@@ -289,12 +291,12 @@ def test_goodput_without_results_has_no_ratio(story: Callable[..., None]) -> Non
 
 @pytest.mark.parametrize("disabled", ["causes", "ticket"])
 def test_a_server_that_declares_a_signal_unavailable_pages_no_one(
-    story: Callable[..., None], disabled: str
+    scenario: Callable[..., None], disabled: str
 ) -> None:
     """A cause alert is about it; without causes, it is a ticket."""
     named = {"model": "llama", "namespace": "prod", "pod": "b", "signal": "goodput"}
     declared = str(vector("tokenslo_signal_info", {**named, "quality": "unavailable"}))
-    story(
+    scenario(
         example(objective("goodput"), alerting=Alerting(disable=frozenset({disabled}))),
         {
             judged("good"): "0+10x160",
@@ -309,9 +311,9 @@ def test_a_server_that_declares_a_signal_unavailable_pages_no_one(
 
 
 def test_partially_unjudged_requests_keep_their_server(
-    story: Callable[..., None],
+    scenario: Callable[..., None],
 ) -> None:
-    story(
+    scenario(
         example(objective("goodput")),
         {
             judged("good"): "0+10x160",
@@ -324,10 +326,10 @@ def test_partially_unjudged_requests_keep_their_server(
 
 
 def test_first_scraped_counters_do_not_count_as_events(
-    story: Callable[..., None],
+    scenario: Callable[..., None],
 ) -> None:
     """Its counters are as old as it is: what they held when first scraped did not happen now."""
-    story(
+    scenario(
         AVAILABILITY,
         {OK: "_x40 90000+30x40", ERROR: "_x40 5000+0x40"},
         ("30m", f"{BAD} == 0", True),
@@ -339,8 +341,8 @@ GAP = "0+30x40 stale _x29"
 """Twenty minutes of scrapes, and then none for a quarter of an hour."""
 
 
-def test_events_during_failed_scrapes_count_afterwards(story: Callable[..., None]) -> None:
-    story(
+def test_events_during_failed_scrapes_count_afterwards(scenario: Callable[..., None]) -> None:
+    scenario(
         AVAILABILITY,
         {OK: f"{GAP} 2130+30x49", ERROR: "0+0x40 stale _x29 40+0x49"},
         ("34m", f"({BAD}) == 0", True),
@@ -349,17 +351,17 @@ def test_events_during_failed_scrapes_count_afterwards(story: Callable[..., None
     )
 
 
-def test_counter_reset_is_no_burst_of_errors(story: Callable[..., None]) -> None:
-    story(
+def test_counter_reset_is_no_burst_of_errors(scenario: Callable[..., None]) -> None:
+    scenario(
         AVAILABILITY,
         {OK: "0+300x40 300+300x40", ERROR: "0+1x40 1+1x40"},
         ("40m", is_near(f"slo:error_ratio:rate1h{{{SLO}}}", 1 / 301), True),
     )
 
 
-def test_idle_service_after_traffic_has_a_ratio(story: Callable[..., None]) -> None:
+def test_idle_service_after_traffic_has_a_ratio(scenario: Callable[..., None]) -> None:
     """With the window behind it there is no ratio; over the longer ones it stays."""
-    story(
+    scenario(
         AVAILABILITY,
         {OK: "0+99x40 3960+0x100", ERROR: "0+1x40 40+0x100"},
         ("40m", f"slo:error_ratio:rate5m{{{SLO}}}", False),
@@ -368,9 +370,9 @@ def test_idle_service_after_traffic_has_a_ratio(story: Callable[..., None]) -> N
     )
 
 
-def test_a_spent_budget_fires_after_enough_bad_events(story: Callable[..., None]) -> None:
+def test_a_spent_budget_fires_after_enough_bad_events(scenario: Callable[..., None]) -> None:
     """A day's budget is overspent at the ninth error; the guard is 10."""
-    story(
+    scenario(
         example(objective("availability"), window=DAY),
         {OK: "0+0.25x480", ERROR: "0+0.025x480"},
         ("3h", f"slo:error_budget_remaining:ratio{{{SLO}}} < 0", True),
@@ -379,9 +381,9 @@ def test_a_spent_budget_fires_after_enough_bad_events(story: Callable[..., None]
     )
 
 
-def test_missing_threshold_fires_metric_absent(story: Callable[..., None]) -> None:
+def test_missing_threshold_fires_metric_absent(scenario: Callable[..., None]) -> None:
     others = {compared(result, threshold="0.9"): "0+10x160" for result in ("good", "bad")}
-    story(
+    scenario(
         example(objective("ttft")),
         others,
         ("1h", "slo:error_ratio:rate1h", False),
@@ -392,9 +394,9 @@ def test_missing_threshold_fires_metric_absent(story: Callable[..., None]) -> No
 
 
 @pytest.mark.parametrize("edge", ["2", "2.0"])
-def test_both_spellings_of_a_whole_second_match(story: Callable[..., None], edge: str) -> None:
+def test_both_spellings_of_a_whole_second_match(scenario: Callable[..., None], edge: str) -> None:
     own = {"histogram": 'latency_seconds{job="shop"}'}
-    story(
+    scenario(
         example(Objective("latency", "histogram", Decimal("0.99"), Decimal(2), queries=own)),
         {
             f'latency_seconds_bucket{{job="shop",le="{edge}"}}': "0+9x40",
@@ -425,7 +427,7 @@ def left_at(ages: Callable[[float], float]) -> dict[str, str]:
     ("timeout", "patience"), [(5, 0.5), (15, 1), (30, 0.5), (60, 1), (180, 0.5), (600, 1)]
 )
 def test_runbook_query_finds_the_client_timeout(
-    story: Callable[..., None], timeout: int, patience: float
+    scenario: Callable[..., None], timeout: int, patience: float
 ) -> None:
     """Without it clients would leave at any age; nobody gets older than it."""
     plan = example(objective("disconnects"))
@@ -437,14 +439,14 @@ def test_runbook_query_finds_the_client_timeout(
     def cut(age: float) -> float:
         return 1.0 if age > timeout else free(age)
 
-    story(plan, left_at(cut), ("10m", f"({query}) > 0.9", True))
-    story(plan, left_at(free), ("10m", f"({query}) < 0.9", True))
+    scenario(plan, left_at(cut), ("10m", f"({query}) > 0.9", True))
+    scenario(plan, left_at(free), ("10m", f"({query}) < 0.9", True))
 
 
-def test_runbook_query_names_the_failing_clause(story: Callable[..., None]) -> None:
+def test_runbook_query_names_the_failing_clause(scenario: Callable[..., None]) -> None:
     plan = example(objective("goodput", "0.95"))
     query = step(plan, "Which clause fails")
-    story(
+    scenario(
         plan,
         {
             judged("good"): "0+90x20",
@@ -457,7 +459,7 @@ def test_runbook_query_names_the_failing_clause(story: Callable[..., None]) -> N
     )
 
 
-def test_runbook_query_finds_the_stuck_engine(story: Callable[..., None]) -> None:
+def test_runbook_query_finds_the_stuck_engine(scenario: Callable[..., None]) -> None:
     """The sidecar withdraws the gauges of such an engine, so no query about them can find it."""
     plan = example(objective("ttft"))
     query = step(plan, "Is an engine busy")
@@ -468,7 +470,7 @@ def test_runbook_query_finds_the_stuck_engine(story: Callable[..., None]) -> Non
 
     age, info = "tokenslo_engine_stats_age_seconds", "tokenslo_signal_info"
     active = {"signal": "sequences_active"}
-    story(
+    scenario(
         plan,
         {
             of(age, "stuck"): "0+30x20",
@@ -485,13 +487,13 @@ def test_runbook_query_finds_the_stuck_engine(story: Callable[..., None]) -> Non
     )
 
 
-def test_headroom_is_evaluated_per_server(story: Callable[..., None]) -> None:
+def test_headroom_is_evaluated_per_server(scenario: Callable[..., None]) -> None:
     """One of two is full: half of all slices are bad, although the mean would leave room."""
     full, empty = (
         f'llm_kv_cache_utilization_ratio{{model="llama",namespace="prod",pod="{pod}"}}'
         for pod in "ab"
     )
-    story(
+    scenario(
         example(objective("kv_headroom", "0.99")),
         {full: "0.95+0x40", empty: "0.1+0x40"},
         ("15m", is_near("slo:error_ratio:rate5m", 0.5), True),
@@ -499,10 +501,10 @@ def test_headroom_is_evaluated_per_server(story: Callable[..., None]) -> None:
     )
 
 
-def test_labels_may_change(story: Callable[..., None]) -> None:
+def test_labels_may_change(scenario: Callable[..., None]) -> None:
     """A new version of the model, or another pod, goes on where the old one stopped."""
     old, new = (OK.replace("}", f',version="{version}"}}') for version in "12")
-    story(
+    scenario(
         AVAILABILITY,
         {
             old: "0+30x40 stale",
@@ -516,12 +518,12 @@ def test_labels_may_change(story: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("ratio", ["1", "0.5", "0.2"])
-def test_page_fires_at_the_documented_time(story: Callable[..., None], ratio: str) -> None:
+def test_page_fires_at_the_documented_time(scenario: Callable[..., None], ratio: str) -> None:
     """Not earlier and not later than a minute around the time that explain and runbooks print."""
     (page, *_) = pairs(28 * DAY, Decimal("0.99"))
     seconds = page.seconds_to_fire(Decimal(ratio))
     bad = 1000 * Decimal(ratio)
-    story(
+    scenario(
         AVAILABILITY,
         {OK: f"0+1000x120 {121_000 - bad}+{1000 - bad}x120", ERROR: f"0+0x120 {bad}+{bad}x120"},
         (f"{3600 + int(seconds) - 60}s", firing("ErrorBudgetBurn", window="1h"), False),
@@ -532,11 +534,13 @@ def test_page_fires_at_the_documented_time(story: Callable[..., None], ratio: st
 @contextmanager
 def pager() -> Iterator[tuple[str, list[dict]]]:
     """Listen for Alertmanager's notifications: the URL, and the alerts that arrive."""
-    told: list[dict] = []
+    reported: list[dict] = []
 
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.extend(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"])
+            reported.extend(
+                json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"]
+            )
             self.send_response(200)
             self.end_headers()
 
@@ -545,7 +549,7 @@ def pager() -> Iterator[tuple[str, list[dict]]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/", told
+        yield f"http://127.0.0.1:{server.server_port}/", reported
         server.shutdown()
 
 
@@ -600,7 +604,7 @@ def test_page_arrives_and_inhibits_tickets(
     with prometheus(tmp_path / "prometheus", scrape={}) as server:
         span = (f"--start={now - 3 * 3600}", f"--end={now}", "--eval-interval=30s")
         backfill("rules", *span, f"--url={server.url}", f"--output-dir={data}", rules)
-    with pager() as (url, told):
+    with pager() as (url, reported):
         settings = {
             # Longer than it takes all four alerts to arrive.
             "route": {"receiver": "pager", "group_by": ["service", "slo"], "group_wait": "12s"},
@@ -629,7 +633,7 @@ def test_page_arrives_and_inhibits_tickets(
                 return len(known) == 4
 
             wait_for(all_known)
-            wait_for(lambda: told)
+            wait_for(lambda: reported)
             all_known()
     burn = "ChatAvailabilityErrorBudgetBurn"
     assert {key: alert["status"]["state"] for key, alert in known.items()} == {
@@ -638,8 +642,8 @@ def test_page_arrives_and_inhibits_tickets(
         (burn, "1d"): "suppressed",
         (burn, "3d"): "suppressed",
     }
-    assert {alert["labels"]["severity"] for alert in told} == {"critical"}
-    (page,) = (alert for alert in told if alert["labels"]["window"] == "1h")
+    assert {alert["labels"]["severity"] for alert in reported} == {"critical"}
+    (page,) = (alert for alert in reported if alert["labels"]["window"] == "1h")
     assert page["labels"] == {
         "alertname": burn,
         "service": "chat",

@@ -124,9 +124,9 @@ def query(server: Prometheus, expr: str) -> list[Any]:
     return list(answer["data"]["result"])
 
 
-def eventually(ask: Callable[[], Any], seconds: float = 20.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
     end = time.monotonic() + seconds
-    while not (answer := ask()) and time.monotonic() < end:
+    while not (answer := condition()) and time.monotonic() < end:
         time.sleep(0.05)
     return answer
 

@@ -219,22 +219,22 @@ async def test_nothing_is_left_of_thousands_of_streams_however_they_end(
         for name, taken in sizes.items():
             assert _growth(taken) < LEAK, (name, taken)
 
-        told = await scene.metrics()
-        requests, streams = told["llm_requests_total"], told["llm_streams_total"]
+        exposition = await scene.metrics()
+        requests, streams = exposition["llm_requests_total"], exposition["llm_streams_total"]
         assert requests > 20 * seconds
         assert scene.logged("a") <= requests <= scene.logged("b")
         assert (
-            told["llm_time_to_first_token_seconds_count"]
-            == streams - told["llm_requests_without_first_token_total"]
+            exposition["llm_time_to_first_token_seconds_count"]
+            == streams - exposition["llm_requests_without_first_token_total"]
         )
-        left = told["llm_streaming_disconnects_total"]
-        assert left == told["llm_disconnect_age_seconds_count"]
-        assert left == told[r'llm_streams_total\{.*outcome="disconnected".*\}']
-        ok = told[r'llm_requests_total\{.*outcome="ok".*\}']
-        assert ok == told["llm_request_duration_seconds_count"]
+        left = exposition["llm_streaming_disconnects_total"]
+        assert left == exposition["llm_disconnect_age_seconds_count"]
+        assert left == exposition[r'llm_streams_total\{.*outcome="disconnected".*\}']
+        ok = exposition[r'llm_requests_total\{.*outcome="ok".*\}']
+        assert ok == exposition["llm_request_duration_seconds_count"]
         for outcome in ("ok", "disconnected", "error"):
-            assert told[rf'llm_requests_total\{{.*outcome="{outcome}".*\}}'] > 0
-        assert told["tokenslo_tap_lossy_streams_total"] == 0
+            assert exposition[rf'llm_requests_total\{{.*outcome="{outcome}".*\}}'] > 0
+        assert exposition["tokenslo_tap_lossy_streams_total"] == 0
 
 
 async def test_a_killed_child_is_replaced_and_then_streams_may_end_before_the_sidecar(

@@ -68,7 +68,7 @@ class PolledTriton:
         samples = self.state(model, "requests", version).samples
         return {" ".join(word for _, word in labels): n for labels, n in samples.items() if n}
 
-    async def ask(self, model: str, text: str = "some words", **more: object) -> None:
+    async def request(self, model: str, text: str = "some words", **more: object) -> None:
         verb = "generate_stream" if more else "generate"
         async with (
             aiohttp.ClientSession() as session,
@@ -78,7 +78,7 @@ class PolledTriton:
         ):
             await response.read()
 
-    async def leave(self, model: str, after: float, **more: object) -> None:
+    async def disconnect(self, model: str, after: float, **more: object) -> None:
         async with (
             aiohttp.ClientSession() as session,
             session.post(
@@ -113,9 +113,10 @@ async def sidecar(server: Triton) -> AsyncIterator[PolledTriton]:
 
 
 async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
-    ask = {"max_tokens": 12, "stream": True}
+    request = {"max_tokens": 12, "stream": True}
     streams = [
-        asyncio.create_task(sidecar.ask("tensorrt_llm", "word " * 40, **ask)) for _ in range(6)
+        asyncio.create_task(sidecar.request("tensorrt_llm", "word " * 40, **request))
+        for _ in range(6)
     ]
     most: dict[str, float] = {}
     while not all(stream.done() for stream in streams):
@@ -150,7 +151,7 @@ async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
 
 
 async def test_client_disconnect_counts_as_a_finished_request(sidecar: PolledTriton) -> None:
-    await sidecar.leave("tensorrt_llm", 0.1, max_tokens=200, stream=True)
+    await sidecar.disconnect("tensorrt_llm", 0.1, max_tokens=200, stream=True)
     await asyncio.sleep(1.0)
     await sidecar.poll()
     assert sidecar.outcomes("tensorrt_llm") == {"ok": 1}
@@ -161,7 +162,7 @@ async def test_client_disconnect_counts_as_a_finished_request(sidecar: PolledTri
 
 
 async def test_stuck_engine_has_no_active_requests_signal(sidecar: PolledTriton) -> None:
-    await sidecar.ask("stuck", max_tokens=5, stream=True)
+    await sidecar.request("stuck", max_tokens=5, stream=True)
     await asyncio.sleep(0.3)
     await sidecar.poll()
     await asyncio.sleep(0.7)
@@ -173,8 +174,8 @@ async def test_stuck_engine_has_no_active_requests_signal(sidecar: PolledTriton)
 
 
 async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: PolledTriton) -> None:
-    await sidecar.ask("streaming", max_tokens=3)
-    await sidecar.ask("streaming", "raise", max_tokens=3)
+    await sidecar.request("streaming", max_tokens=3)
+    await sidecar.request("streaming", "raise", max_tokens=3)
     await sidecar.poll()
     requests = sidecar.state("streaming", "requests")
     assert (requests.quality, requests.samples) == ("unavailable", {})
@@ -182,7 +183,7 @@ async def test_a_decoupled_model_without_metrics_of_its_own(sidecar: PolledTrito
 
 
 async def test_vllm(sidecar: PolledTriton) -> None:
-    await sidecar.ask("vllm_llm", "three small words", max_tokens=5)
+    await sidecar.request("vllm_llm", "three small words", max_tokens=5)
     await sidecar.poll()
     assert sidecar.outcomes("vllm_llm") == {"ok": 1}
     assert sidecar.value("vllm_llm", "input_tokens") == 3
@@ -196,15 +197,15 @@ async def test_vllm(sidecar: PolledTriton) -> None:
 async def test_ensemble_failures_are_counted_once(
     sidecar: PolledTriton, model: str, version: str
 ) -> None:
-    await sidecar.ask(model)
-    await sidecar.ask(model, "then raise")
-    await sidecar.ask(model, "then raise")
+    await sidecar.request(model)
+    await sidecar.request(model, "then raise")
+    await sidecar.request(model, "then raise")
     await sidecar.poll()
     assert sidecar.outcomes(model, version) == {"ok": 1, "error": 2}
 
 
 async def test_rejected_requests(sidecar: PolledTriton) -> None:
-    await asyncio.gather(*(sidecar.ask("slow", "sleep 0.3") for _ in range(4)))
+    await asyncio.gather(*(sidecar.request("slow", "sleep 0.3") for _ in range(4)))
     await sidecar.poll()
     assert sidecar.outcomes("slow") == {"ok": 1, "rejected": 3}
     died = sidecar.state("slow", "requests_without_first_token")
@@ -214,11 +215,11 @@ async def test_rejected_requests(sidecar: PolledTriton) -> None:
 
 async def test_model_reload_keeps_counters_monotonic(sidecar: PolledTriton) -> None:
     for _ in range(3):
-        await sidecar.ask("pipeline")
-    await sidecar.ask("pipeline", "then raise")
+        await sidecar.request("pipeline")
+    await sidecar.request("pipeline", "then raise")
     await sidecar.poll()
-    told = {"ok": 3, "error": 1}
-    assert sidecar.outcomes("pipeline") == told
+    expected = {"ok": 3, "error": 1}
+    assert sidecar.outcomes("pipeline") == expected
 
     await sidecar.control("pipeline", "unload")
     await asyncio.sleep(0.3)
@@ -231,8 +232,8 @@ async def test_model_reload_keeps_counters_monotonic(sidecar: PolledTriton) -> N
 
     await sidecar.control("pipeline", "load")
     await sidecar.poll()
-    assert sidecar.outcomes("pipeline") == told
-    await sidecar.ask("pipeline")
+    assert sidecar.outcomes("pipeline") == expected
+    await sidecar.request("pipeline")
     await sidecar.poll()
     assert sidecar.outcomes("pipeline") == {"ok": 4, "error": 1}
 
@@ -264,7 +265,7 @@ async def test_frozen_counters_fall_back_to_statistics(
             sidecar = PolledTriton(server, source)
             await sidecar.poll()
             for _ in range(3):
-                await sidecar.ask("plain")
+                await sidecar.request("plain")
             # Triton counts a request after its client has the answer.
             await asyncio.sleep(0.5)
             await sidecar.poll()

@@ -127,17 +127,17 @@ class Row:
     q: float
     count: int
     seen: float
-    told: float
+    reported: float
     late: float
 
     @property
     def good(self) -> bool:
         """Whether they agree, as far as clients can know."""
-        return abs(self.told - self.seen) <= BOUNDS[self.q] + self.late
+        return abs(self.reported - self.seen) <= BOUNDS[self.q] + self.late
 
     def __str__(self) -> str:
-        values = " ".join(f"{1000 * value:8.2f}" for value in (self.seen, self.told))
-        differs = f"{1000 * (self.told - self.seen):+8.2f}{'' if self.good else ' !'}"
+        values = " ".join(f"{1000 * value:8.2f}" for value in (self.seen, self.reported))
+        differs = f"{1000 * (self.reported - self.seen):+8.2f}{'' if self.good else ' !'}"
         what = f"{self.protocol:8} {self.time:5} {self.count:6} p{self.q * 100:<3.0f}"
         return f"{what} {values} {differs}"
 
@@ -150,7 +150,7 @@ class TapRun:
     seconds: float
     seen: list[Seen]
     naps: Mapping[str, list[float]]
-    told: ServedMetrics
+    reported: ServedMetrics
     engine: list[Mapping[str, Any]]
     share: float
 
@@ -183,15 +183,15 @@ class TapRun:
                 name,
                 q,
                 len(seen),
-                nearest(q, seen, quantile(q, told)),
-                quantile(q, told),
+                nearest(q, seen, quantile(q, reported)),
+                quantile(q, reported),
                 late,
             )
             for model, protocol in TIMED.items()
             for name, (metric, pick) in TIMES.items()
             for late in [self.lag(protocol, name)]
             for seen in [pick([one for one in self.seen if one.model == model])]
-            for told in [self.told.buckets[metric, model]]
+            for reported in [self.reported.buckets[metric, model]]
             for q in (BOUNDS if self.share == 1 else (0.5,))
         ]
 
@@ -258,11 +258,11 @@ def run(
         crowds = gather(listen, share)
         seconds = time.monotonic() - began
         seen = [Seen(**one) for crowd in crowds.values() for one in crowd["seen"]]
-        told = settled(server, known(seen))
+        reported = settled(server, known(seen))
     pairs = zip(others, since, strict=True)
     engine = [request for other, mark in pairs for request in truth(other, mark)["requests"]]
     naps = {kind: crowd["naps"] for kind, crowd in crowds.items()}
-    return TapRun(tap, seconds, seen, naps, told, engine, share)
+    return TapRun(tap, seconds, seen, naps, reported, engine, share)
 
 
 def truth(server: ServerProcess, since: float = 0.0) -> dict[str, Any]:
@@ -317,8 +317,10 @@ def gather(listen: Sequence[int], share: float = 1.0) -> dict[str, dict[str, lis
             assert crowd.stdout
             assert crowd.stdout.readline() == "ready\n"
         with ThreadPoolExecutor(len(crowds)) as pool:
-            told = pool.map(lambda one: one.communicate("go\n", CROWD_SECONDS)[0], crowds.values())
-            return dict(zip(crowds, map(json.loads, told), strict=True))
+            reported = pool.map(
+                lambda one: one.communicate("go\n", CROWD_SECONDS)[0], crowds.values()
+            )
+            return dict(zip(crowds, map(json.loads, reported), strict=True))
 
 
 def known(seen: list[Seen]) -> dict[Sample, float]:
@@ -330,9 +332,9 @@ def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> ServedMe
     """Read a sidecar until it says what is expected, or had time enough to."""
     deadline = time.monotonic() + SETTLED_SECONDS
     while True:
-        told = read(get(server.ports[0], "/metrics")[1])
-        if told.counters == expected or time.monotonic() > deadline:
-            return told
+        reported = read(get(server.ports[0], "/metrics")[1])
+        if reported.counters == expected or time.monotonic() > deadline:
+            return reported
         time.sleep(0.5)
 
 
@@ -365,13 +367,13 @@ def exact(q: float, values: Sequence[float]) -> float:
     return nearest_rank(q, sorted(values))
 
 
-def nearest(q: float, values: Sequence[float], told: float) -> float:
+def nearest(q: float, values: Sequence[float], reported: float) -> float:
     """Return the quantile of what was seen, or the value next to it that is nearer to what is told.
 
     Interpolation in a histogram is off by up to a rank, and in a thin tail that is far.
     """
     ordered, rank = sorted(values), ceil(q * len(values)) - 1
-    return min(ordered[max(0, rank - 1) : rank + 2], key=lambda value: abs(value - told))
+    return min(ordered[max(0, rank - 1) : rank + 2], key=lambda value: abs(value - reported))
 
 
 OF_TOKENS = ("llm_tokens_total", "llm_partial_response_tokens_total")
@@ -395,7 +397,7 @@ def test_counts_are_the_same(runs: list[TapRun]) -> None:
     for one in runs:
         assert sum(seen.streaming for seen in one.seen) >= STREAMS * one.share
         assert left_out(one) == []
-        assert not one.told.total("llm_live_streams")
+        assert not one.reported.total("llm_live_streams")
     assert different_counts(runs) == []
 
 
@@ -409,13 +411,13 @@ def test_times_are_the_same(runs: list[TapRun], capsys: pytest.CaptureFixture[st
 def test_nothing_is_told_of_a_model_that_no_server_has(runs: list[TapRun]) -> None:
     for one in runs:
         assert any(seen.model == UNKNOWN for seen in one.seen)
-        models = {dict(labels).get("model") for _, labels in one.told.everything}
+        models = {dict(labels).get("model") for _, labels in one.reported.everything}
         assert UNKNOWN not in models
 
 
 def test_waste_is_no_less_than_clients_saw_and_no_more_than_was_made(runs: list[TapRun]) -> None:
     for one in runs:
-        assert one.told.total("llm_wasted_tokens_total") >= sum(seen.late for seen in one.seen)
+        assert one.reported.total("llm_wasted_tokens_total") >= sum(seen.late for seen in one.seen)
         made, taken, sent = waste(one)
         assert 0 <= sent <= made - taken
 
@@ -423,7 +425,7 @@ def test_waste_is_no_less_than_clients_saw_and_no_more_than_was_made(runs: list[
 def left_out(one: TapRun) -> list[str]:
     """Name what a tap says of itself that it did not see or understand."""
     names = ("lossy_streams", "dropped_packets", "passed_over", "refused", "restarts")
-    totals = {name: one.told.total(f"tokenslo_tap_{name}_total") for name in names}
+    totals = {name: one.reported.total(f"tokenslo_tap_{name}_total") for name in names}
     return [f"{name}: {count:g}" for name, count in totals.items() if count]
 
 
@@ -433,11 +435,11 @@ def differences(one: TapRun) -> list[str]:
     A client that leaves may have a token in its socket that it does not read any more: it was
     delivered, and the client does not know it.
     """
-    seen, told = known(one.seen), one.told.counters
+    seen, reported = known(one.seen), one.reported.counters
     left = Counter(each.model for each in one.seen if each.outcome == "disconnected")
     found = []
-    for name, labels in sorted(seen.keys() | told.keys()):
-        saw, tells = seen.get((name, labels), 0), told.get((name, labels), 0)
+    for name, labels in sorted(seen.keys() | reported.keys()):
+        saw, tells = seen.get((name, labels), 0), reported.get((name, labels), 0)
         unread = left[dict(labels)["model"]] if name in OF_TOKENS else 0
         if not saw <= tells <= saw + unread:
             found.append(f"{name}{dict(labels)}: seen {saw:g}, told {tells:g}")
@@ -468,7 +470,7 @@ def waste(one: TapRun) -> tuple[int, int, float]:
     taken = sum(seen.tokens for seen in one.seen if seen.model in OPENAI)
     sent = sum(
         value
-        for (name, labels), value in one.told.everything.items()
+        for (name, labels), value in one.reported.everything.items()
         if name == "llm_wasted_tokens_total" and dict(labels)["model"] in OPENAI
     )
     return made, taken, sent

@@ -29,7 +29,7 @@ class Check:
     ratio that errors are measured by.
     """
 
-    said: float | None
+    computed: float | None
     true: float | None
     lately: tuple[float, float] | None
     least: float
@@ -45,18 +45,18 @@ class Check:
         Infinite if nothing is said although there were events, or something although there were
         none.
         """
-        if self.said is None or self.lately is None:
-            return 0.0 if self.said is None and self.true is None else inf
+        if self.computed is None or self.lately is None:
+            return 0.0 if self.computed is None and self.true is None else inf
         low, high = self.lately
-        nearest = min(max(self.said, low), high)
-        return _share(abs(self.said - nearest), max(nearest, self.least))
+        nearest = min(max(self.computed, low), high)
+        return _share(abs(self.computed - nearest), max(nearest, self.least))
 
     @property
     def error_now(self) -> float:
         """Return how far this is from what is true at this moment, as a share of it."""
-        if self.said is None or self.true is None:
-            return 0.0 if self.said is self.true else inf
-        return _share(abs(self.said - self.true), max(self.true, self.least))
+        if self.computed is None or self.true is None:
+            return 0.0 if self.computed is self.true else inf
+        return _share(abs(self.computed - self.true), max(self.true, self.least))
 
 
 def _share(part: float, whole: float) -> float:
@@ -116,11 +116,11 @@ def _checks(
 ) -> Iterator[tuple[str, list[Check]]]:
     truth, late = _truth(tool, traffic)
 
-    def check(said: Mapping[float, float], window: str) -> list[Check]:
+    def check(computed: Mapping[float, float], window: str) -> list[Check]:
         seconds = int(parse_duration(window))
         return [
             Check(
-                said.get(at),
+                computed.get(at),
                 truth.ratio(at, seconds),
                 truth.lately(at, seconds, late),
                 # A share of next to no failures is no use to anyone, unless it is of a long time.

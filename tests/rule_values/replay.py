@@ -101,13 +101,13 @@ class Replay:
 
     def cost(self, expr: str, at: float) -> tuple[int, int]:
         """Return how many series one evaluation gives, and how many samples it reads."""
-        asked = urlencode({"query": expr, "time": EPOCH + at, "stats": "all"})
-        with urlopen(f"{self.url}/api/v1/query?{asked}") as answer:  # noqa: S310 (http only)
+        parameters = urlencode({"query": expr, "time": EPOCH + at, "stats": "all"})
+        with urlopen(f"{self.url}/api/v1/query?{parameters}") as answer:  # noqa: S310 (http only)
             data = json.load(answer)["data"]
         return len(data["result"]), data["stats"]["samples"]["totalQueryableSamples"]
 
     def _evaluated(self, expr: str, times: range) -> Mapping[Labels, Mapping[float, float]]:
-        def ask(span: range) -> list[tuple[Labels, Mapping[float, float]]]:
+        def fetch(span: range) -> list[tuple[Labels, Mapping[float, float]]]:
             first, last = EPOCH + span[0], EPOCH + span[-1]
             return [
                 (tuple(one.labels.items()), one.values)
@@ -116,7 +116,7 @@ class Replay:
 
         found: dict[Labels, dict[float, float]] = {}
         spans = [times[at : at + _ASKED] for at in range(0, len(times), _ASKED)]
-        for part in self.pool.map(ask, spans):
+        for part in self.pool.map(fetch, spans):
             for labels, values in part:
                 found.setdefault(labels, {}).update((at - EPOCH, v) for at, v in values.items())
         return found

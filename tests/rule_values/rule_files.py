@@ -74,9 +74,9 @@ def firing(replay: Replay, files: Sequence[Path], seconds: int) -> Mapping[Alert
     assert alerts
     first: dict[Alert, float] = {}
     for every, rule in alerts:
-        asked = _recording(rule, every)
-        alert = str(rule["alert"]), asked.labels["severity"]
-        for times, bits in replay.recorded(asked, range(0, seconds + 1, every)).values():
+        recording = _recording(rule, every)
+        alert = str(rule["alert"]), recording.labels["severity"]
+        for times, bits in replay.recorded(recording, range(0, seconds + 1, every)).values():
             lasting = float(parse_duration(str(rule.get("for", "0s"))))
             at = _fires(times[bits != ENDED], every, lasting)
             if at is not None:

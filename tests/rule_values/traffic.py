@@ -63,8 +63,8 @@ def labelled(metric: str, **labels: str) -> Labels:
 def points(times: Counts, values: npt.NDArray[np.generic], there: npt.NDArray[np.bool_]) -> Points:
     """Return the values at those of evenly spaced times at which they are ``there``, and ends."""
     bits = np.where(there, values.astype(np.float64).view(np.uint64), np.uint64(ENDED))
-    told = there | np.concatenate(([False], there[:-1]))
-    return times[told], bits[told]
+    reported = there | np.concatenate(([False], there[:-1]))
+    return times[reported], bits[reported]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,10 @@ def play(
     for number in range(servers):
         version, started = _lives(scenario, ticks, random)
         is_up = version > 0
-        asked = draw.poisson(rates * TICK) * is_up
-        failed = draw.binomial(asked, failing)
+        arrivals = draw.poisson(rates * TICK) * is_up
+        failed = draw.binomial(arrivals, failing)
         scraped = np.arange(number % 3, ticks, SCRAPE // TICK)
-        told = _ServerScrapes(
+        reported = _ServerScrapes(
             scenario,
             f"{scenario.name}-{number}",
             version,
@@ -165,12 +165,12 @@ def play(
             scraped,
             is_up[scraped] & _reachable(scenario, scraped, random),
             reasons,
-            asked - failed,
+            arrivals - failed,
             failed,
         )
         for family in families:
-            samples |= told.of(family)
-        requests.append(Truth.of(asked, failed))
+            samples |= reported.of(family)
+        requests.append(Truth.of(arrivals, failed))
         full.append(Truth.of(is_up * 1, is_up * (reasons > 0)))
     return Traffic(samples, requests, reduce(add, full))
 
@@ -198,10 +198,10 @@ class _ServerScrapes:
 
         All that fails is slow, so all metrics of requests count the same good and bad events.
         """
-        asked = self.good + self.failed
+        arrivals = self.good + self.failed
         if family == DURATION:
             yield from self._counter(f"{family}_bucket", self.good, le=str(BOUNDARY))
-            yield from self._counter(f"{family}_count", asked)
+            yield from self._counter(f"{family}_count", arrivals)
         elif family == FULLNESS:
             yield from self._series(family, np.where(self.reasons > 0, 0.97, 0.5))
         else:

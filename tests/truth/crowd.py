@@ -49,29 +49,29 @@ is not when it came, so those times are compared with nothing."""
 def asks(kind: Kind) -> Iterator[Ask]:
     """Yield what clients of a kind ask for; lengths and where they leave are chosen at random."""
     pick = random.Random(kind)
-    every = [ask for count, ask in _TABLES[kind]() for _ in range(count)]
+    every = [planned for count, planned in _TABLES[kind]() for _ in range(count)]
     pick.shuffle(every)
-    for ask in (*_FIRST.get(kind, ()), *every):
-        stalled = _WHILE_STALLED if ask.model.endswith(_SLOW) else 0
-        yield replace(ask, tokens=pick.choice(LENGTHS) + stalled, after=pick.choice(_AFTER))
+    for planned in (*_FIRST.get(kind, ()), *every):
+        stalled = _WHILE_STALLED if planned.model.endswith(_SLOW) else 0
+        yield replace(planned, tokens=pick.choice(LENGTHS) + stalled, after=pick.choice(_AFTER))
 
 
 def _triton_http() -> Table:
-    ask = over_http.HttpClientRequest("generate", "http", 0)
-    stalled = replace(ask, model=f"http_{_SLOW}")
+    planned = over_http.HttpClientRequest("generate", "http", 0)
+    stalled = replace(planned, model=f"http_{_SLOW}")
     return [
-        (370, ask),
-        (30, replace(ask, manner="close early")),
-        (30, replace(ask, manner="reset early")),
-        (50, replace(ask, manner="close")),
-        (40, replace(ask, manner="reset")),
-        (20, replace(ask, manner="half-close early")),
-        (20, replace(ask, manner="half-close")),
-        (6, replace(ask, manner="die")),
-        (20, replace(ask, more={"fail_after": 3})),
-        (10, replace(ask, more={"fail_after": 0})),
-        (10, replace(ask, more={"max_tokens": "many"})),
-        (10, replace(ask, model=UNKNOWN)),
+        (370, planned),
+        (30, replace(planned, manner="close early")),
+        (30, replace(planned, manner="reset early")),
+        (50, replace(planned, manner="close")),
+        (40, replace(planned, manner="reset")),
+        (20, replace(planned, manner="half-close early")),
+        (20, replace(planned, manner="half-close")),
+        (6, replace(planned, manner="die")),
+        (20, replace(planned, more={"fail_after": 3})),
+        (10, replace(planned, more={"fail_after": 0})),
+        (10, replace(planned, more={"max_tokens": "many"})),
+        (10, replace(planned, model=UNKNOWN)),
         (20, replace(stalled, manner="close unread")),
         (20, replace(stalled, manner="pause")),
         (20, replace(stalled, manner="pause and close")),
@@ -128,33 +128,33 @@ def _openai_package() -> Table:
 def _triton_grpc() -> Table:
     from tests.truth.over_grpc import GrpcClientRequest as Stream
 
-    ask = Stream("grpc", 0)
+    planned = Stream("grpc", 0)
     return [
-        (100, ask),
-        (100, replace(ask, final=True)),
-        (40, replace(ask, manner="in turn")),
-        (20, replace(ask, manner="in turn", final=True)),
-        (30, replace(ask, manner="at once")),
-        (30, replace(ask, manner="at once", final=True)),
-        (40, replace(ask, manner="half-close")),
-        (40, replace(ask, manner="cancel early")),
-        (70, replace(ask, manner="cancel", final=True)),
-        (3, replace(ask, manner="die")),
-        (20, replace(ask, more={"fail_after": 3})),
-        (20, replace(ask, more={"fail_after": 0}, final=True)),
-        (10, replace(ask, model=UNKNOWN)),
+        (100, planned),
+        (100, replace(planned, final=True)),
+        (40, replace(planned, manner="in turn")),
+        (20, replace(planned, manner="in turn", final=True)),
+        (30, replace(planned, manner="at once")),
+        (30, replace(planned, manner="at once", final=True)),
+        (40, replace(planned, manner="half-close")),
+        (40, replace(planned, manner="cancel early")),
+        (70, replace(planned, manner="cancel", final=True)),
+        (3, replace(planned, manner="die")),
+        (20, replace(planned, more={"fail_after": 3})),
+        (20, replace(planned, more={"fail_after": 0}, final=True)),
+        (10, replace(planned, model=UNKNOWN)),
     ]  # fmt: skip
 
 
 def _triton_whole() -> Table:
     from tests.truth.over_grpc import GrpcClientRequest as Call
 
-    ask = over_http.HttpClientRequest("generate", "plain", 0, stream=False)
+    planned = over_http.HttpClientRequest("generate", "plain", 0, stream=False)
     call = Call("plain", 0, "whole")
     slow = {"text": "sleep 0.02"}
     return [
-        (20, ask),
-        (20, replace(ask, model="bounded", more={"text_input": "sleep 0.02"})),
+        (20, planned),
+        (20, replace(planned, model="bounded", more={"text_input": "sleep 0.02"})),
         (20, call),
         (20, replace(call, model="bounded", more=slow)),
         (5, replace(call, model=UNKNOWN)),
@@ -190,8 +190,8 @@ class Crowd:
         self._kind, self._ports = kind, ports
         self._left: queue.SimpleQueue[Ask] = queue.SimpleQueue()
         self._problem: BaseException | None = None
-        for ask in every:
-            self._left.put(ask)
+        for planned in every:
+            self._left.put(planned)
 
     def run(self, at_once: int) -> None:
         """Let all of them ask; raises what went wrong for one of them."""
@@ -240,9 +240,9 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
         from tests.truth.over_openai import OpenAIPackageClient as Package
 
         with closing(Package(ports[0])) as prompt, closing(Package(ports[1])) as slow:
-            yield lambda ask: [(slow if ask.model.endswith(_SLOW) else prompt).run(ask)]
+            yield lambda planned: [(slow if planned.model.endswith(_SLOW) else prompt).run(planned)]
     elif kind == "openai_http":
-        yield lambda ask: _over_http(ports[ask.model.endswith(_SLOW)], ask)
+        yield lambda planned: _over_http(ports[planned.model.endswith(_SLOW)], planned)
     elif kind == "triton_http":
         yield partial(_over_http, ports[0])
     else:
@@ -250,25 +250,31 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
 
         with closing(Streams(ports[1])) as streams:
 
-            def run(ask: Ask) -> list[Seen]:
-                if isinstance(ask, over_http.HttpClientRequest):
-                    return _over_http(ports[0], ask)
-                return _dying("over_grpc", ports[1], ask) or streams.run(ask)
+            def run(planned: Ask) -> list[Seen]:
+                if isinstance(planned, over_http.HttpClientRequest):
+                    return _over_http(ports[0], planned)
+                return _dying("over_grpc", ports[1], planned) or streams.run(planned)
 
             yield run
 
 
-def _over_http(port: int, ask: over_http.HttpClientRequest) -> list[Seen]:
-    return _dying("over_http", port, ask) or [over_http.HttpStreamClient(port, ask).run()]
+def _over_http(port: int, planned: over_http.HttpClientRequest) -> list[Seen]:
+    return _dying("over_http", port, planned) or [over_http.HttpStreamClient(port, planned).run()]
 
 
-def _dying(module: str, port: int, ask: Ask) -> list[Seen]:
+def _dying(module: str, port: int, planned: Ask) -> list[Seen]:
     """Ask from a process of its own, which is killed; nothing for other manners."""
-    if ask.manner != "die":
+    if planned.manner != "die":
         return []
-    command = [sys.executable, "-m", f"tests.truth.{module}", str(port), json.dumps(asdict(ask))]
-    told = subprocess.run(command, stdout=subprocess.PIPE, timeout=2 * PATIENCE_SECONDS).stdout
-    return [Seen(**json.loads(told))]
+    command = [
+        sys.executable,
+        "-m",
+        f"tests.truth.{module}",
+        str(port),
+        json.dumps(asdict(planned)),
+    ]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, timeout=2 * PATIENCE_SECONDS).stdout
+    return [Seen(**json.loads(printed))]
 
 
 def main() -> None:

@@ -68,39 +68,41 @@ class GrpcStreamClient:
         """Close the channel."""
         self._client.close()
 
-    def run(self, ask: GrpcClientRequest) -> list[Seen]:
+    def run(self, planned: GrpcClientRequest) -> list[Seen]:
         """Ask, and do as it is to do."""
-        if ask.manner == "whole":
-            return [self._whole(ask)]
-        stream = _GrpcStream(self._client, ask)
-        match ask.manner:
+        if planned.manner == "whole":
+            return [self._whole(planned)]
+        stream = _GrpcStream(self._client, planned)
+        match planned.manner:
             case "in turn":
                 for _ in range(3):
-                    stream.ask("")
+                    stream.planned("")
                     stream.take_all()
             case "at once":
                 for request_id in "abc":
-                    stream.ask(request_id)
+                    stream.planned(request_id)
                     time.sleep(SOON_SECONDS)
                 stream.take_all()
             case "half-close":
-                stream.ask("")
+                stream.planned("")
             case "cancel early":
-                stream.ask("")
+                stream.planned("")
                 stream.leave_early()
             case "cancel" | "die":
-                stream.ask("")
-                stream.leave_after(ask.after, die=ask.manner == "die")
+                stream.planned("")
+                stream.leave_after(planned.after, die=planned.manner == "die")
             case "end":
-                stream.ask("an id" if ask.final else "")
+                stream.planned("an id" if planned.final else "")
                 stream.take_all()
         return stream.end()
 
-    def _whole(self, ask: GrpcClientRequest) -> Seen:
-        seen = Seen(ask.model, ask.manner, streaming=False)
+    def _whole(self, planned: GrpcClientRequest) -> Seen:
+        seen = Seen(planned.model, planned.manner, streaming=False)
         seen.send_now()
         try:
-            self._client.infer(ask.model, [text(str(ask.more.get("text", "words")), rank=2)])
+            self._client.infer(
+                planned.model, [text(str(planned.more.get("text", "words")), rank=2)]
+            )
         except InferenceServerException as error:
             status = (error.status() or "").removeprefix("StatusCode.")
             return seen.ends(BY_GRPC_STATUS.get(status, "error"), status)
@@ -110,8 +112,8 @@ class GrpcStreamClient:
 class _GrpcStream:
     """A stream from its beginning to its end, and what came of the requests on it."""
 
-    def __init__(self, client: grpc.InferenceServerClient, ask: GrpcClientRequest) -> None:
-        self._client, self._ask = client, ask
+    def __init__(self, client: grpc.InferenceServerClient, planned: GrpcClientRequest) -> None:
+        self._client, self._planned = client, planned
         self._came: queue.SimpleQueue[tuple[float, Any, Any]] = queue.SimpleQueue()
         self._seen: dict[str, Seen] = {}
         self._every: list[Seen] = []
@@ -119,22 +121,22 @@ class _GrpcStream:
         client.start_stream(lambda result, error: self._came.put((time.monotonic(), result, error)))
         self._sender = client._stream
 
-    def ask(self, request_id: str) -> None:
+    def planned(self, request_id: str) -> None:
         """Send a request."""
-        ask = self._ask
-        seen = self._seen[request_id] = Seen(ask.model, ask.manner)
+        planned = self._planned
+        seen = self._seen[request_id] = Seen(planned.model, planned.manner)
         self._every.append(seen)
         seen.send_now()
         self._client.async_stream_infer(
-            ask.model,
+            planned.model,
             [
                 text("one two three four"),
-                _tensor("max_tokens", "INT32", np.int32, [ask.tokens]),
+                _tensor("max_tokens", "INT32", np.int32, [planned.tokens]),
                 _tensor("stream", "BOOL", np.bool_, [True]),
             ],
             request_id=request_id,
-            enable_empty_final_response=ask.final,
-            parameters=dict(ask.more),
+            enable_empty_final_response=planned.final,
+            parameters=dict(planned.more),
         )
 
     def take_all(self) -> None:
@@ -196,7 +198,9 @@ class _GrpcStream:
             seen.sent = seen.sent if seen.arrivals else self._sender.sent[answer.id]
             seen.takes(now)
         final = answer.parameters["triton_final_response"].bool_param
-        if not seen.outcome and (final if self._ask.final else seen.tokens == self._ask.tokens):
+        if not seen.outcome and (
+            final if self._planned.final else seen.tokens == self._planned.tokens
+        ):
             seen.ends("ok")
 
 

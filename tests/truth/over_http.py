@@ -106,7 +106,7 @@ class Answer:
             self._events = fields.get("content-type", "").startswith("text/event-stream")
             if not self._chunked:
                 self._left = int(fields["content-length"])
-        self._body += b"".join(self._pieces())
+        self._body += b"".join(self._chunks())
         if self._events:
             *events, self._body = self._body.split(b"\n\n")
             for event in events:
@@ -115,12 +115,12 @@ class Answer:
         elif self.complete:
             yield self._body
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _chunks(self) -> Iterator[bytes]:
         if self._left is not None:
-            piece, self._rest = self._rest, b""
-            self._left -= len(piece)
+            chunk, self._rest = self._rest, b""
+            self._left -= len(chunk)
             self.complete = not self._left
-            yield piece
+            yield chunk
         while self._chunked and not self.complete:
             size, end, rest = self._rest.partition(b"\r\n")
             if not end or len(rest) < int(size, 16) + 2:
@@ -153,17 +153,17 @@ class AnswerReader:
         choice = self._choice(document)
         self.finish = choice.get("finish_reason") or self.finish
         usage = document.get("usage") or {}
-        told = usage.get("completion_tokens")
+        reported = usage.get("completion_tokens")
         if not self._seen.streaming:
-            self._seen.tokens = told or 0
-        elif choice and told is not None:
-            if told > self._grown:  # continuous usage: what grows is what came
-                self._seen.takes(now, told - self._grown)
-                self._grown = told
+            self._seen.tokens = reported or 0
+        elif choice and reported is not None:
+            if reported > self._grown:  # continuous usage: what grows is what came
+                self._seen.takes(now, reported - self._grown)
+                self._grown = reported
         elif choice.get("text_output") or choice.get("text") or choice.get("content"):
             self._seen.takes(now)
-        elif told is not None:
-            self._seen.tokens = told
+        elif reported is not None:
+            self._seen.tokens = reported
 
 
 def _whole(document: Json) -> Json:
@@ -182,12 +182,12 @@ class HttpStreamClient:
     turn on a busy machine; ``lags`` is how long it did wait before it had read them.
     """
 
-    def __init__(self, port: int, ask: HttpClientRequest) -> None:
-        self.seen = Seen(ask.model, ask.manner, ask.stream)
+    def __init__(self, port: int, planned: HttpClientRequest) -> None:
+        self.seen = Seen(planned.model, planned.manner, planned.stream)
         self.lags: list[float] = []
-        self._ask = ask
+        self._planned = planned
         self._answer = Answer()
-        self._reader = AnswerReader(ask.api, self.seen)
+        self._reader = AnswerReader(planned.api, self.seen)
         self._ended = ""
         self._socket = socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -195,7 +195,7 @@ class HttpStreamClient:
 
     def run(self) -> Seen:
         """Ask, and do as it is to do."""
-        request = self._ask.request()
+        request = self._planned.request()
         self.seen.send_now()
         self._socket.sendall(request)
         try:
@@ -204,8 +204,8 @@ class HttpStreamClient:
             self._socket.close()
 
     def _behave(self) -> Seen:
-        after = self._ask.after
-        match self._ask.manner.split():
+        after = self._planned.after
+        match self._planned.manner.split():
             case [how, "early"]:
                 time.sleep(SOON_SECONDS)
                 if waiting(self._socket):
@@ -225,7 +225,7 @@ class HttpStreamClient:
                 return self._leave_unread()
             case [how]:
                 return self._leave_after(how, after)
-        raise ValueError(self._ask.manner)
+        raise ValueError(self._planned.manner)
 
     # How it leaves
 
@@ -324,7 +324,7 @@ class HttpStreamClient:
             return self.seen.ends("error", self._ended)
         if status != 200:
             # Triton says 400 of what fails in a model as well; who asked knows what it asked for.
-            failed = "fail_after" in self._ask.more
+            failed = "fail_after" in self._planned.more
             return self.seen.ends("error" if failed else of_status(status), str(status))
         return self.seen.ends("ok", reader.finish)
 

@@ -30,37 +30,39 @@ class OpenAIPackageClient:
         """Close the connections."""
         self._client.close()
 
-    def run(self, ask: HttpClientRequest) -> Seen:
+    def run(self, planned: HttpClientRequest) -> Seen:
         """Ask; leave after so many tokens, if it is to do so."""
-        seen = Seen(ask.model, ask.manner, ask.stream)
+        seen = Seen(planned.model, planned.manner, planned.stream)
         try:
-            answer = self._create(ask)
+            answer = self._create(planned)
         except openai.APIStatusError as error:
             return seen.ends("invalid", str(error.status_code))
-        if not ask.stream:
+        if not planned.stream:
             seen.tokens = answer.usage.completion_tokens
             return seen.ends("ok", answer.choices[0].finish_reason)
         seen.sent = self._sent
         try:
-            return _read(answer, ask, seen)
+            return _read(answer, planned, seen)
         except openai.APIError:
             return seen.ends("error", "truncated")
         finally:
             answer.close()
 
-    def _create(self, ask: HttpClientRequest) -> Any:
+    def _create(self, planned: HttpClientRequest) -> Any:
         usage = (
-            {"stream_options": ask.more["stream_options"]} if "stream_options" in ask.more else {}
+            {"stream_options": planned.more["stream_options"]}
+            if "stream_options" in planned.more
+            else {}
         )
-        extra = {key: value for key, value in ask.more.items() if key not in usage}
+        extra = {key: value for key, value in planned.more.items() if key not in usage}
         common: dict[str, Any] = {
-            "model": ask.model,
-            "max_tokens": ask.tokens,
-            "stream": ask.stream,
+            "model": planned.model,
+            "max_tokens": planned.tokens,
+            "stream": planned.stream,
             "extra_body": extra,
             **usage,
         }
-        if ask.api == "chat":
+        if planned.api == "chat":
             message: Any = {"role": "user", "content": "one two three four"}
             return self._client.chat.completions.create(messages=[message], **common)
         return self._client.completions.create(prompt="one two three four", **common)
@@ -73,23 +75,23 @@ class OpenAIPackageClient:
             self._sent = time.monotonic()
 
 
-def _read(answer: Any, ask: HttpClientRequest, seen: Seen) -> Seen:
-    text: Callable[[Any], Any] = _delta if ask.api == "chat" else _text
+def _read(answer: Any, planned: HttpClientRequest, seen: Seen) -> Seen:
+    text: Callable[[Any], Any] = _delta if planned.api == "chat" else _text
     reads = _Reads(answer.response.extensions["network_stream"])
     finish, grown = "", 0
     for count, chunk in enumerate(answer, 1):
-        told = chunk.usage.completion_tokens if chunk.usage else None
+        reported = chunk.usage.completion_tokens if chunk.usage else None
         if not chunk.choices:
-            seen.tokens = told or seen.tokens
+            seen.tokens = reported or seen.tokens
             continue
         finish = chunk.choices[0].finish_reason or finish
-        if told is not None:
-            if told > grown:
-                seen.takes(reads.time, told - grown)
-                grown = told
+        if reported is not None:
+            if reported > grown:
+                seen.takes(reads.time, reported - grown)
+                grown = reported
         elif text(chunk.choices[0]):
             seen.takes(reads.time)
-        enough = ask.manner == "close" and len(seen.arrivals) >= ask.after
+        enough = planned.manner == "close" and len(seen.arrivals) >= planned.after
         if enough and count == reads.events and reads.fresh():
             return seen.ends("disconnected")
     return seen.ends("ok", finish)
