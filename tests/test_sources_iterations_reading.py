@@ -229,8 +229,8 @@ class TestSlowServers:
 
 
 class TestBrokenAnswers:
-    async def told(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Snapshot:
-        """Return the snapshot after a good one and then these answers."""
+    async def after(self, *answers: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Snapshot:
+        """Return the snapshot after a good response and then these."""
         async with fake_serve(cpp(1)) as fake, source(fake, limits=FetchLimits(5.0, MIB)) as reader:
             snapshot = await reader.snapshot(0.0)
             for answer in answers:
@@ -244,7 +244,7 @@ class TestBrokenAnswers:
         async def cut(writer: asyncio.StreamWriter) -> None:
             await reply(writer, body[: int(len(body) * 0.8)], len(body))
 
-        snapshot = await self.told(cut)
+        snapshot = await self.after(cut)
         assert value(snapshot, "output_tokens") == 8
         assert "closed the connection in mid-answer" in problems(snapshot)["metrics"]
 
@@ -257,14 +257,14 @@ class TestBrokenAnswers:
         async def rest(writer: asyncio.StreamWriter) -> None:
             await reply(writer, json.dumps([cpp(n) for n in (6, 7)]).encode())
 
-        snapshot = await self.told(cut, rest)
+        snapshot = await self.after(cut, rest)
         assert snapshot.lost_records == 3
 
     async def test_reset_connection_fails_one_scrape(self) -> None:
         async def reset(writer: asyncio.StreamWriter) -> None:
             writer.transport.abort()
 
-        snapshot = await self.told(reset)
+        snapshot = await self.after(reset)
         assert "metrics" in problems(snapshot)
         assert value(snapshot, "output_tokens") == 2
         assert str(value(snapshot, "sequences_active")).startswith("http://127.0.0.1")
@@ -280,7 +280,7 @@ class TestBrokenAnswers:
                 sent = number
                 await writer.drain()
 
-        snapshot = await self.told(flood)
+        snapshot = await self.after(flood)
         assert problems(snapshot)["metrics"].endswith("answered more than 1048576 bytes")
         assert 2 * MIB / len(json.dumps(cpp(2))) / 4 < value(snapshot, "output_tokens") / 2 < 2000
         assert sent < 60_000
@@ -302,7 +302,7 @@ class TestBrokenAnswers:
         async def odd(writer: asyncio.StreamWriter) -> None:
             await reply(writer, body)
 
-        snapshot = await self.told(odd)
+        snapshot = await self.after(odd)
         assert value(snapshot, "output_tokens") == 2
         assert set(problems(snapshot)) <= {"records"}
 
@@ -314,7 +314,7 @@ class TestBrokenAnswers:
         async def not_json(writer: asyncio.StreamWriter) -> None:
             await reply(writer, odd.encode())
 
-        snapshot = await self.told(not_json)
+        snapshot = await self.after(not_json)
         assert value(snapshot, "output_tokens") == 4
         assert value(snapshot, "itl").count == 0
         assert value(snapshot, "memory_gpu") == "the iteration records do not hold it"
@@ -323,7 +323,7 @@ class TestBrokenAnswers:
         async def again(writer: asyncio.StreamWriter) -> None:
             await reply(writer, json.dumps([pytorch(0), pytorch(1), pytorch(2)]).encode())
 
-        snapshot = await self.told(again)
+        snapshot = await self.after(again)
         assert (snapshot.lost_records, value(snapshot, "output_tokens")) == (0, 8)
 
     async def test_unreachable_server_is_an_error(self) -> None:
@@ -340,7 +340,7 @@ class TestBrokenAnswers:
         async def rest(writer: asyncio.StreamWriter) -> None:
             await reply(writer, json.dumps([cpp(6)]).encode())
 
-        assert (await self.told(broken, rest)).lost_records == 3
+        assert (await self.after(broken, rest)).lost_records == 3
 
     @pytest.mark.parametrize("models", ["{}", '{"data": []}', '{"data": [{"id": 7}]}', "no"])
     async def test_server_without_a_model_name_needs_the_setting(self, models: str) -> None:

@@ -344,7 +344,7 @@ class TestFeed:
             feed.take([item()] * records)
             feed.settle(finished, now)
             store.update(self.snapshot(feed, now, histogram), now, 0.1)
-        withheld = self.said(feed, now)["ttft"]
+        withheld = self.by_signal(feed, now)["ttft"]
         assert isinstance(withheld, Missing)
         late = now + LOSSY_FOR
         store.update(self.snapshot(feed, late, histogram), late, 0.1)

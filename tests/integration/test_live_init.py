@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 
-from lab import process, serve
+from lab import process, trtllm_server
 from lab.process import HOST, ServerProcess, free_ports, get
 from lab.triton import Triton
 from lab.trtllm_serve.settings import RELEASES
@@ -69,7 +69,7 @@ def test_a_triton_with_models_of_every_kind(test_triton: Triton, tmp_path: Path)
 
 
 def test_fake_trtllm_serve_under_load(tmp_path: Path) -> None:
-    with serve.start(tmp_path / "serve", RELEASES["1.4"]) as server:
+    with trtllm_server.start(tmp_path / "serve", RELEASES["1.4"]) as server:
         complete(server.ports[0], 12)
         text = first_file(tmp_path, server.url)
         complete(server.ports[0], 2)  # it gives its records once, and those of before are gone
@@ -82,7 +82,7 @@ def test_fake_trtllm_serve_under_load(tmp_path: Path) -> None:
 
 def test_a_sidecar_that_watches_the_streams(tmp_path: Path) -> None:
     (proxy,) = free_ports(1)
-    with serve.start(tmp_path / "serve", RELEASES["1.4"]) as server:
+    with trtllm_server.start(tmp_path / "serve", RELEASES["1.4"]) as server:
 
         def command(ports: Sequence[int]) -> list[str | Path]:
             return [
