@@ -1,4 +1,4 @@
-"""The store: own counters that never count twice, methods that switch, readings that lapse."""
+"""The store: monotonic counters, choice of methods, staleness, models and sources."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def state(store: Store, signal: str, now: float) -> SignalState:
     return found
 
 
-def served(store: Store, now: float, signal: str = "requests", labels: Labels = OK) -> Value:
+def served_value(store: Store, now: float, signal: str = "requests", labels: Labels = OK) -> Value:
     return state(store, signal, now).samples[labels]
 
 
@@ -92,26 +92,26 @@ class TestCounters:
         store = Store(10)
         for now, ok in enumerate((50, 60, 4, 9)):
             store.update(snapshot(requests(ok=ok)), now, 0.01)
-        assert served(store, 3) == 10 + 4 + 5
+        assert served_value(store, 3) == 10 + 4 + 5
 
-    def test_a_series_born_between_two_readings_counts_from_zero(self) -> None:
+    def test_series_new_since_the_last_snapshot_counts_from_zero(self) -> None:
         store = Store(10)
         store.update(snapshot(requests(ok=50)), 0, 0.01)
         store.update(snapshot(requests(ok=50, error=2)), 1, 0.01)
-        assert served(store, 1, labels=ERROR) == 2
+        assert served_value(store, 1, labels=ERROR) == 2
 
-    def test_a_series_missing_from_one_reading_is_not_born_again(self) -> None:
+    def test_series_missing_from_one_snapshot_is_not_new_again(self) -> None:
         store = Store(10)
         store.update(snapshot(requests(ok=50, error=8)), 0, 0.01)
         store.update(snapshot(requests(ok=51)), 1, 0.01)
         store.update(snapshot(requests(ok=52, error=9)), 2, 0.01)
         assert state(store, "requests", 2).samples == {OK: 2, ERROR: 1}
 
-    def test_a_model_loaded_between_two_readings_counts_from_zero(self) -> None:
+    def test_model_loaded_between_two_snapshots_counts_from_zero(self) -> None:
         store = Store(10)
         store.update(snapshot(models=()), 0, 0.01)
         store.update(snapshot(requests(ok=3)), 1, 0.01)
-        assert served(store, 1) == 3
+        assert served_value(store, 1) == 3
 
     def test_a_model_that_was_there_before_brings_no_past(self) -> None:
         """Its configuration was read later, say: all that it counted is not from this second."""
@@ -119,7 +119,7 @@ class TestCounters:
         store.update(snapshot(), 0, 0.01)
         store.update(snapshot(requests(ok=5000)), 1, 0.01)
         store.update(snapshot(requests(ok=5002)), 2, 0.01)
-        assert served(store, 2) == 2
+        assert served_value(store, 2) == 2
 
     def test_a_reload_restarts_only_what_fell(self) -> None:
         """Triton keeps a model's failures over unload and load, and forgets its successes."""
@@ -131,7 +131,7 @@ class TestCounters:
         store.update(snapshot(requests(ok=4, error=3)), 3, 0.01)
         assert state(store, "requests", 3).samples == {OK: 1 + 4, ERROR: 1}
 
-    def test_failures_from_before_a_model_was_first_seen_loaded_are_not_told(self) -> None:
+    def test_failures_before_a_model_was_first_seen_loaded_are_not_counted(self) -> None:
         store = Store(10)
         unloaded = ModelInfo("chat", "1", ready=False, reason="UNAVAILABLE")
         store.update(snapshot(models=(unloaded,)), 0, 0.01)
@@ -145,7 +145,7 @@ class TestCounters:
             store.fail("triton", REFUSED, now, 2.0)
         assert state(store, "requests", 99).samples == {}
         store.update(snapshot(requests(ok=25)), 100, 0.01)
-        assert served(store, 100) == 20
+        assert served_value(store, 100) == 20
 
 
 def own(
@@ -163,9 +163,9 @@ class TestOwnCounters:
     def test_the_first_value_counts_in_full(self) -> None:
         store = Store(10)
         store.update(taps(own(3)), 5, 0.01)
-        assert served(store, 5) == 3
+        assert served_value(store, 5) == 3
         store.update(taps(own(4)), 6, 0.01)
-        assert served(store, 6) == 4
+        assert served_value(store, 6) == 4
 
     def test_the_first_value_counts_beside_the_history_of_a_server(self) -> None:
         store = Store(10)
@@ -173,19 +173,19 @@ class TestOwnCounters:
             store.update(snapshot(requests(ok=served)), now, 0.01)
         store.update(taps(own(2, start=1.0)), 2, 0.01)
         store.update(snapshot(requests(ok=1003)), 3, 0.01)
-        assert served(store, 3) == 1 + 2
+        assert served_value(store, 3) == 1 + 2
         assert state(store, "requests", 3).method == "wire"
 
     def test_a_histogram_counts_in_full(self) -> None:
         store = Store(10)
         store.update(taps(replace(ttft(1, 5, 9, total=7.0, method="wire"), start_time=0.0)), 5, 0)
-        assert served(store, 5, "ttft", ()) == Distribution((2.0, 5.0, inf), (1, 5, 9), 7.0)
+        assert served_value(store, 5, "ttft", ()) == Distribution((2.0, 5.0, inf), (1, 5, 9), 7.0)
 
     def test_a_later_start_time_is_a_restart_although_the_value_grew(self) -> None:
         store = Store(10)
         for now, value, start in ((1, 3, 0.0), (2, 5, 1.5), (3, 6, 1.5)):
             store.update(taps(own(value, start=start)), now, 0.01)
-        assert served(store, 3) == 3 + 5 + 1
+        assert served_value(store, 3) == 3 + 5 + 1
 
     def test_a_restart_of_all_labels_is_one_of_labels_that_come_back_later(self) -> None:
         store = Store(10)
@@ -206,7 +206,7 @@ class TestOwnCounters:
             (4, 8, "wire"),
         ):
             store.update(taps(own(value, method)), now, 0.01)
-            assert served(store, now) == value
+            assert served_value(store, now) == value
             assert state(store, "requests", now).method == method
 
     def test_another_method_after_a_restart_counts_once(self) -> None:
@@ -218,7 +218,7 @@ class TestOwnCounters:
             (3, 7, "wire_chunks", 1.5),
         ):
             store.update(taps(own(value, method, start=start)), now, 0.01)
-        assert served(store, 3) == 2 + 7
+        assert served_value(store, 3) == 2 + 7
 
     def test_a_fallback_and_its_end_count_nothing_twice(self) -> None:
         store = Store(stale_after=2)
@@ -227,18 +227,18 @@ class TestOwnCounters:
         store.update(snapshot(requests(ok=102)), 1, 0.01)
         store.update(taps(own(3)), 1, 0.01)
         store.update(snapshot(requests(ok=105)), 4, 0.01)  # the tap is stale: 1 → 4 counts
-        assert served(store, 4) == 3 + 3
+        assert served_value(store, 4) == 3 + 3
         store.update(taps(own(7)), 5, 0.01)  # a part of 3 → 7 is counted already
         store.update(taps(own(8)), 6, 0.01)
-        assert served(store, 6) == 6 + 1
+        assert served_value(store, 6) == 6 + 1
 
     def test_a_model_with_and_without_version_is_one_total(self) -> None:
         store = Store(10)
         store.update(of("chat"), 0, 0)
         store.update(taps(own(3, version="")), 1, 0)
-        assert served(store, 1) == 3
+        assert served_value(store, 1) == 3
         store.update(taps(own(3, version=""), own(2, start=1.5)), 2, 0)
-        assert served(store, 2) == 3 + 2
+        assert served_value(store, 2) == 3 + 2
 
     def test_a_second_version_counts_nothing_again(self) -> None:
         store = Store(10)
@@ -284,13 +284,13 @@ class TestMethods:
         read(0, 100, 90)
         read(1, 110, 100)
         read(2, None, 105)  # goes on where the counters stopped
-        assert served(store, 2) == 15
+        assert served_value(store, 2) == 15
         read(3, 125, None)  # what came since its last value is partly in already
-        assert served(store, 3) == 15
+        assert served_value(store, 3) == 15
         read(4, 126, None)
-        assert served(store, 4) == 16
+        assert served_value(store, 4) == 16
 
-    def test_a_note_of_the_reading_follows_that_of_the_method(self) -> None:
+    def test_note_of_the_measurement_follows_that_of_the_method(self) -> None:
         store = Store(10)
         measurement = Measurement(
             "sequences_active", "chat", "1", "vllm_gauge", {(): 1.0}, "two engines"
@@ -302,7 +302,7 @@ class TestMethods:
 
 
 class TestStoredGauges:
-    def test_series_of_earlier_readings_are_dropped(self) -> None:
+    def test_series_of_earlier_snapshots_are_dropped(self) -> None:
         class Name(str):
             """A text to which there can be weak references."""
 
@@ -322,7 +322,7 @@ class TestStoredHistograms:
         store = Store(10)
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
         store.update(snapshot(ttft(1, 7, 12, total=9.5)), 1, 0.01)
-        assert served(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 2, 3), 2.5)
+        assert served_value(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 2, 3), 2.5)
 
     @pytest.mark.parametrize(
         "reloaded",
@@ -337,34 +337,34 @@ class TestStoredHistograms:
         store = Store(10)
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
         store.update(snapshot(reloaded), 1, 0.01)
-        assert served(store, 1, "ttft", ()) == reloaded.samples[()]
+        assert served_value(store, 1, "ttft", ()) == reloaded.samples[()]
 
     def test_a_count_that_fell_is_a_reset_even_if_the_sum_grew(self) -> None:
         store = Store(10)
         store.update(snapshot(ttft(9, total=7.0)), 0, 0.01)
         store.update(snapshot(ttft(4, total=11.0)), 1, 0.01)
-        assert served(store, 1, "ttft", ()) == Distribution((inf,), (4,), 11.0)
+        assert served_value(store, 1, "ttft", ()) == Distribution((inf,), (4,), 11.0)
 
     def test_other_edges_start_a_new_histogram(self) -> None:
         store = Store(10)
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
         store.update(snapshot(ttft(1, 6, 10, total=7.0)), 1, 0.01)
         store.update(snapshot(ttft(2, 3, total=4.0)), 2, 0.01)
-        assert served(store, 2, "ttft", ()) == Distribution((5.0, inf), (2, 3), 4.0)
+        assert served_value(store, 2, "ttft", ()) == Distribution((5.0, inf), (2, 3), 4.0)
 
     def test_a_sum_that_wobbles_in_its_last_digit_is_no_reset(self) -> None:
         store = Store(10)
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
         store.update(snapshot(ttft(1, 5, 9, total=7.0 - 1e-12)), 1, 0.01)
-        assert served(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
+        assert served_value(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
 
 
 class TestLapsing:
-    def test_a_stale_reading_has_no_series_and_says_why(self) -> None:
+    def test_stale_signal_has_no_series_but_a_reason(self) -> None:
         store = Store(10)
         store.update(snapshot(gauge(4)), 0, 0.01)
         store.fail("triton", REFUSED, 10, 2.0)
-        assert served(store, 10, "sequences_active", ()) == 4
+        assert served_value(store, 10, "sequences_active", ()) == 4
         store.fail("triton", REFUSED, 11, 2.0)
         found = state(store, "sequences_active", 11)
         assert (found.quality, found.samples) == ("unavailable", {})
@@ -384,15 +384,15 @@ class TestLapsing:
         found = state(store, "sequences_active", 1)
         assert (found.quality, found.note) == ("unavailable", "stuck")
         store.update(snapshot(gauge(5)), 2, 0.01)
-        assert served(store, 2, "sequences_active", ()) == 5
+        assert served_value(store, 2, "sequences_active", ()) == 5
 
-    def test_a_part_that_did_not_answer_leaves_the_last_reading_until_it_is_stale(self) -> None:
+    def test_unread_part_keeps_the_last_samples_until_they_are_stale(self) -> None:
         store = Store(10)
         store.update(snapshot(gauge(4)), 0, 0.01)
         unread = gap("sequences_active", "metrics: timeout", unread=True)
         for now in range(1, 12):
             store.update(snapshot(missing=(unread,)), now, 0.01)
-        assert served(store, 10, "sequences_active", ()) == 4
+        assert served_value(store, 10, "sequences_active", ()) == 4
         found = state(store, "sequences_active", 11)
         assert found.note == "no successful scrape for 11 s: metrics: timeout"
         assert found.fix == "do this"
@@ -410,8 +410,8 @@ class TestLapsing:
 
         def taps(count: float) -> Snapshot:
             live = replace(gauge(1.0, "live_streams"), version="")
-            asked = replace(requests("wire", ok=count), version="")
-            return Snapshot("taps", (live, asked), models=(ModelInfo("chat", ""),))
+            counted = replace(requests("wire", ok=count), version="")
+            return Snapshot("taps", (live, counted), models=(ModelInfo("chat", ""),))
 
         store.update(taps(0), 0, 0.01)
         assert {(one.model, one.version) for one in store.view(0).signals} == {("chat", "")}
@@ -426,7 +426,7 @@ class TestLapsing:
                 ("requests", "exact", "1"),
                 ("sequences_active", "exact", "1"),
             }
-            assert served(store, now) == count
+            assert served_value(store, now) == count
 
     def test_a_tap_gives_the_reason_whichever_source_was_read_first(self) -> None:
         tap = Snapshot("taps", (), (replace(gap("itl_normalized", "no counts"), version=""),))
@@ -450,15 +450,15 @@ class TestLapsing:
         store.update(taps(0), 0, 0.01)
         for now, bare, named in ((1, 100, None), (2, 103, 5), (3, 103, 6), (4, 110, 6)):
             store.update(taps(bare, named), now, 0.01)
-            assert served(store, now) == bare + (named or 0)
+            assert served_value(store, now) == bare + (named or 0)
         assert {one.version for one in store.view(4).signals} == {"1"}
 
-    def test_a_first_survey_with_and_without_version_starts_at_zero(self) -> None:
+    def test_first_snapshot_with_and_without_version_starts_at_zero(self) -> None:
         store = Store(10)
         for now, more in ((0, 0), (1, 7)):
             bare = replace(requests("wire", ok=100 + more), version="")
             store.update(Snapshot("taps", (bare, requests("wire", ok=5)), models=(CHAT,)), now, 0)
-            assert served(store, now) == more
+            assert served_value(store, now) == more
 
     def test_a_second_version_counts_nothing_again(self) -> None:
         store = Store(10)
@@ -506,7 +506,7 @@ class TestLapsing:
             store.update(taps(bare, first), now, 0)
             assert expected is None or counts(now) == {"1": 25}
 
-    def test_a_version_that_cannot_be_a_label_takes_no_other_readings(self) -> None:
+    def test_version_that_cannot_be_a_label_joins_no_other(self) -> None:
         store = Store(10)
         long = ModelInfo("chat", "v" * 300)
         bare = replace(requests("wire", ok=1), version="")
@@ -524,7 +524,7 @@ class TestLapsing:
             "no successful scrape for 29999 s: "
         )
         store.update(snapshot(requests(ok=7)), 30_001, 0.01)
-        assert served(store, 30_001) == 3
+        assert served_value(store, 30_001) == 3
 
     def test_models_beyond_the_limit_are_refused_and_said(self) -> None:
         store = Store(10, max_models=2)
@@ -622,7 +622,7 @@ class TestSources:
         store.fail("triton", REFUSED, 1, 0.01)
         assert [one.up for one in store.view(1).sources] == [False, False]
 
-    def test_engine_age_goes_on_between_readings_and_lapses_with_them(self) -> None:
+    def test_engine_age_grows_between_snapshots_and_expires_with_them(self) -> None:
         store = Store(10)
         store.update(snapshot(gauge(1), engine_stats_age={("chat", "1"): 2.0}), 0, 0.01)
         assert store.view(3).engine_stats_age == {("chat", "1"): 5.0}
@@ -686,7 +686,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS)
-def test_what_is_told_never_falls_and_never_exceeds_the_truth(
+def test_served_counter_never_falls_and_never_exceeds_the_truth(
     steps: list[tuple[str, int | str]],
 ) -> None:
     store, count, truth, first, before = Store(5), 0, 0, None, 0.0
@@ -703,7 +703,7 @@ def test_what_is_told_never_falls_and_never_exceeds_the_truth(
             chosen = methods if how == "both" else [str(how)]
             store.update(snapshot(*(requests(methods[one], ok=count) for one in chosen)), now, 0.01)
             first = truth if first is None else first
-            value = served(store, now)
+            value = served_value(store, now)
             assert isinstance(value, float)
             assert before <= value <= truth - first
             before = value
@@ -712,7 +712,7 @@ def test_what_is_told_never_falls_and_never_exceeds_the_truth(
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=40))
 def test_equals_the_truth_where_every_reload_can_be_seen(steps: list[tuple[int, bool]]) -> None:
-    """Between two readings there is either traffic or a reload."""
+    """Between two snapshots there is either traffic or a reload."""
     store, count, truth = Store(5), 7, 0
     store.update(snapshot(requests(ok=count)), 0, 0.01)
     for now, (served, reload) in enumerate(steps, 1):
@@ -722,13 +722,13 @@ def test_equals_the_truth_where_every_reload_can_be_seen(steps: list[tuple[int, 
             count += served
             truth += served
         store.update(snapshot(requests(ok=count)), now, 0.01)
-    assert served(store, len(steps)) == truth
+    assert served_value(store, len(steps)) == truth
 
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=60))
 def test_histograms_stay_cumulative_and_equal_the_truth(steps: list[int | None]) -> None:
-    """Observations by bucket, and None for a reload; a reading after each."""
+    """Observations by bucket, and None for a reload; a snapshot after each."""
     store, counts = Store(5), [3.0, 3.0, 4.0, 4.0, 9.0]
     truth = [0.0] * 5
     store.update(snapshot(ttft(*counts, total=sum(counts))), 0, 0.01)
@@ -739,13 +739,13 @@ def test_histograms_stay_cumulative_and_equal_the_truth(steps: list[int | None])
             counts = [n + (i >= bucket) for i, n in enumerate(counts)]
             truth = [n + (i >= bucket) for i, n in enumerate(truth)]
         store.update(snapshot(ttft(*counts, total=sum(counts))), now, 0.01)
-    found = served(store, len(steps), "ttft", ())
+    found = served_value(store, len(steps), "ttft", ())
     assert isinstance(found, Distribution)
     assert list(found.counts) == truth
     assert found.sum >= 0
 
 
-def test_a_state_is_built_once_between_surveys_and_ends_with_its_reading() -> None:
+def test_state_is_built_once_between_snapshots_and_expires() -> None:
     store = Store(stale_after=5.0)
     store.update(Snapshot("triton", measurements=(ttft(1, 2, 3),)), 0.0, 0.1)
 
