@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from alerts.formats import Options
-from alerts.layout import document
 from promql.expr import Matcher
 from slos import names
+from slos.generated_yaml import document
 from slos.model import Alerting
 
 _SOURCE = "SLO files"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from alerts.layout import document
 from alerts.rules import INTERVAL
 from promql.expr import Matcher, Vector, equal, vector
 from slos.causes import cause_labels
 from slos.durations import format_duration, parse_duration
+from slos.generated_yaml import document
 from slos.names import UNAVAILABLE
 from slos.plan import Plan, PlannedCause
 from slos.queries import INSTANCE, Scope

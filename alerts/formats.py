@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Literal
 
 from alerts import cause_rules, rules, sloth_rules
-from alerts.layout import document
 from slos.errors import Problem
+from slos.generated_yaml import document
 from slos.plan import Plan
 from slos.yaml_text import Commented, Inline
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from alerts.layout import document
 from promql.expr import Matcher, one_of
 from slos import names
+from slos.generated_yaml import document
 from slos.model import TierName
 from slos.plan import Plan
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from alerts.layout import document
 from promql.expr import Matcher, equal
 from slos import names
 from slos.causes import cause_labels
+from slos.generated_yaml import document
 from slos.indicators import among
 from slos.model import Alerting
 from slos.plan import Plan, PlannedObjective

@@ -13,7 +13,6 @@ from decimal import ROUND_CEILING, Decimal
 
 from alerts import hang_tests, outcome_tests
 from alerts.checks import Item, burning, firing, labelled, none, some
-from alerts.layout import document
 from alerts.rules import INCONSISTENT_FOR, INTERVAL, target_labels
 from alerts.traffic import (
     DELAY,
@@ -42,6 +41,7 @@ from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
 from slos.events import LONGEST_GAP
+from slos.generated_yaml import document
 from slos.indicators import needed_signals
 from slos.plan import Plan, PlannedObjective
 from slos.queries import INSTANCE

@@ -15,7 +15,6 @@ from itertools import product
 from types import MappingProxyType
 
 from alerts.checks import Item, fires, some
-from alerts.layout import document
 from alerts.rules import alert_labels
 from alerts.traffic import groups
 from promql.expr import decimal_text, number, vector
@@ -23,6 +22,7 @@ from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
 from slos.events import MINUTE
+from slos.generated_yaml import document
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.yaml_text import Commented
 

@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from alerts.layout import document
 from bench import peers
 from bench.arguments import check_names
 from bench.peers import COMPARED
 from lab import prometheus, toolchain
 from slos.durations import parse_duration
 from slos.events import MINUTE
+from slos.generated_yaml import document
 from slos.names import BAD, TARGET, TOTAL, series_labels
 from tests.rule_values.recordings import IndicatorSelectors
 from tests.rule_values.replay import EPOCH, Replay, Start, replaying

@@ -19,12 +19,12 @@ from typing import Any
 import yaml
 
 import alerts.rules
-from alerts.layout import document
 from bench.arguments import check_names
 from lab import toolchain
 from promql.expr import decimal_text
 from slos.burn import pairs
 from slos.durations import format_duration, parse_duration
+from slos.generated_yaml import document
 from slos.model import Service
 from slos.plan import plan
 from tests.rule_values.paging import BurnRateCondition

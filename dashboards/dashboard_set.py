@@ -19,7 +19,7 @@ from dashboards import (
     streams,
     token_latency,
 )
-from dashboards.dashboard_json import content, text
+from dashboards.dashboard_json import content
 from dashboards.grafana import PanelRow
 from dashboards.not_measured import not_measured_row
 from dashboards.panels import Json
@@ -103,12 +103,6 @@ def build(
             )
         )
     return found
-
-
-def files(plan: Plan, *, source: str, version: str, kinds: Iterable[str] = KINDS) -> dict[str, str]:
-    """Return the dashboard files of a plan, by path below the output folder."""
-    generated = build(plan, source=source, version=version, kinds=kinds)
-    return {each.path: text(each.content) for each in generated}
 
 
 def _reads_signals(plan: Plan) -> bool:

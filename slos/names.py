@@ -101,10 +101,14 @@ def policy_step(spent: Decimal) -> str:
     return f"{decimal_text(spent * 100)}%"
 
 
-def dashboard_uid(service: str, kind: str) -> str:
+UID_PREFIX = "tokenslo-"
+"""The default start of the uids of dashboards."""
+
+
+def dashboard_uid(service: str, kind: str, prefix: str = UID_PREFIX) -> str:
     """Return the Grafana uid of a service's dashboard (Grafana's limit is 40 characters)."""
     name = f"{service}-{kind}" if service else kind
-    uid = f"tokenslo-{name}"
+    uid = prefix + name
     # A cut name could be that of another service as well.
     return uid if len(uid) <= 40 else f"{uid[:31]}-{crc32(name.encode()):08x}"
 
@@ -114,9 +118,11 @@ def dashboard_file(service: str, kind: str) -> str:
     return f"{service}-{kind}.json" if service else f"{kind}.json"
 
 
-def dashboard_url(base: str, service: str) -> str:
+def dashboard_url(base: str, service: str, uid_prefix: str = UID_PREFIX) -> str:
     """Return the URL of a service's error budget in Grafana at ``base``, empty without a base."""
-    return f"{base.rstrip('/')}/d/{dashboard_uid(service, ERROR_BUDGET)}" if base else ""
+    return (
+        f"{base.rstrip('/')}/d/{dashboard_uid(service, ERROR_BUDGET, uid_prefix)}" if base else ""
+    )
 
 
 def runbook_url(base: str, service: str, alert: str) -> str:

@@ -15,10 +15,10 @@ from promql_selectors import FOR_CAUSES, RECORDED, selectors, unknown
 from service_example import example, objective
 
 import alerts
-from alerts.layout import document
 from alerts.traffic import InputSeries, Phase, values
 from slos.causes import CAUSE_ALERTS
 from slos.durations import parse_duration
+from slos.generated_yaml import document
 from slos.indicators import INDICATORS
 from slos.model import Alerting, PolicyStep, Tier
 from slos.plan import Plan

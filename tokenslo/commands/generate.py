@@ -5,24 +5,24 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import click
 
 from alerts import mixin as mixins
 from alerts.formats import FORMATS, RELEASES, Format, Options, Release, optional, unsupported
-from alerts.layout import HEADER
 from slos.document import STDIN
 from slos.errors import InvalidFile
+from slos.generated_yaml import HEADER
 from slos.plan import COMPATS, Compat, Plan, once_per_model, plan
-from slos.schema import nearest
-from tokenslo import output
+from tokenslo import dashboard_options, output
 from tokenslo.files import files_argument, libraries_option, load_all
+from tokenslo.names_option import Name, names_of
 from tokenslo.scraped import check_served, metrics_option, series
 
 # What can be generated, and the function of which package makes it: its libraries are loaded only
@@ -35,7 +35,6 @@ _MAKERS = {
 }
 KINDS = tuple(_MAKERS)
 
-Name = TypeVar("Name", bound=str)
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_TEXT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -46,17 +45,7 @@ def _some_of(
     known: tuple[Name, ...],
 ) -> Callable[[click.Context, click.Parameter, str], tuple[Name, ...]]:
     """Return what reads names that are separated by commas."""
-
-    def chosen(_: click.Context, __: click.Parameter, text: str) -> tuple[Name, ...]:
-        asked = [name.strip() for name in text.split(",")]
-        for name in asked:
-            if name not in known:
-                near = nearest(name, known)
-                hint = f" Did you mean {near}?" if near else ""
-                raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}.{hint}")
-        return tuple(name for name in known if name in asked)
-
-    return chosen
+    return lambda _, __, text: names_of(text, known)
 
 
 def _namespace(_: click.Context, __: click.Parameter, text: str) -> str:
@@ -129,7 +118,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     default="",
     metavar="NAME",
     callback=_namespace,
-    help="Namespace of the operator's resource.",
+    help="Namespace of Kubernetes resources.",
 )
 @click.option(
     "--label",
@@ -137,7 +126,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     multiple=True,
     metavar="NAME=VALUE",
     callback=_labels,
-    help="Label of the operator's resource, such as release=prometheus; repeatable.",
+    help="Label of Kubernetes resources, such as release=prometheus; repeatable.",
 )
 @click.option("--mixin", is_flag=True, help=f"Also write {mixins.PATH}, a Jsonnet mixin.")
 @click.option(
@@ -147,6 +136,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     help="Also record the series, and add the alert labels, that dashboards of this tool read; "
     "repeatable.",
 )
+@dashboard_options.dashboard_options
 @metrics_option
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 with a diff if files are not current."
@@ -166,6 +156,7 @@ def generate(
     metrics: tuple[str, ...],
     check: bool,
     quiet: bool,
+    **of_dashboards: Any,
 ) -> None:
     """Generate Prometheus rules, a Grafana dashboard and runbooks from SLO files.
 
@@ -184,11 +175,23 @@ def generate(
         )
     services = load_all(files, libraries)
     check_served(services, series(metrics))
-    plans = [replace(each, compat=compat) for each in once_per_model(map(plan, services))]
+    plans = [
+        replace(
+            each,
+            compat=compat,
+            dashboard_url=dashboard_options.dashboard_link(each, of_dashboards),
+        )
+        for each in once_per_model(map(plan, services))
+    ]
     options = Options(formats, min_prometheus, namespace, labels)
     if problems := [problem for each in plans for problem in unsupported(each, options)]:
         raise InvalidFile(problems)
-    wanted = {path: text for each in plans for path, text in _files(each, kinds, options)}
+    of_kinds: dict[str, object] = {"alerts": options, "tests": options}
+    if "dashboards" in kinds:
+        of_kinds["dashboards"] = dashboard_options.options(
+            of_dashboards, libraries=libraries, namespace=namespace, labels=labels
+        )
+    wanted = {path: text for each in plans for path, text in _files(each, kinds, of_kinds)}
     if mixin:
         wanted[mixins.PATH] = _mixin(plans, wanted)
     if printed:
@@ -204,11 +207,13 @@ def generate(
         click.echo(_next_step(folder, wanted))
 
 
-def _files(plan: Plan, kinds: Iterable[str], options: Options) -> Iterator[tuple[str, str]]:
+def _files(
+    plan: Plan, kinds: Iterable[str], options: Mapping[str, object]
+) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
         package, function = _MAKERS[kind]
-        more = {"options": options} if package == "alerts" else {}
+        more = {"options": options[kind]} if kind in options else {}
         make = getattr(importlib.import_module(package), function)
         yield from make(plan, **about, **more).items()
 
@@ -218,7 +223,7 @@ def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
     return mixins.text(
         [plan.service.service for plan in plans],
         [path for path in paths if path.endswith(".rules.yaml")],
-        [path for path in paths if path.startswith("dashboards/")],
+        [path for path in paths if re.fullmatch(r"dashboards/[^/]+\.json", path)],
         version=version("tokenslo"),
     )
 
