@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from dashboards import overlay
 from dashboards.dashboard_set import KINDS, GeneratedDashboard
-from dashboards.grafana import Json
 from dashboards.options import Options
+from dashboards.panels import Json
 from slos.names import UID_PREFIX, dashboard_uid
 
 _UID_IN_URL = re.compile(r"(?<=/d/)[^/?#]+")

@@ -14,17 +14,21 @@ from pathlib import Path
 from dashboards.dashboard_schema import violations
 from dashboards.dashboard_set import GeneratedDashboard
 from dashboards.options import Overlay
+from dashboards.panels import Json
 from slos.errors import InvalidFile, Problem
-from slos.jsonnet import JsonnetError, evaluate
+from slos.jsonnet import MAX_BYTES, JsonnetError, evaluate
 
 _SNIPPET = """\
 local overlay = import {file};
-local dashboard = {dashboard};
-if std.isFunction(overlay) then
-  if std.length(overlay) == 1 then overlay(dashboard) else overlay(dashboard, {kind})
-else if std.isObject(overlay) then std.mergePatch(dashboard, overlay)
-else error 'an overlay is a function(dashboard, kind) or an object, not ' + std.type(overlay)
+local applied(dashboard, kind) =
+  if std.isFunction(overlay) then
+    if std.length(overlay) == 1 then overlay(dashboard) else overlay(dashboard, kind)
+  else if std.isObject(overlay) then std.mergePatch(dashboard, overlay)
+  else error 'an overlay is a function(dashboard, kind) or an object, not ' + std.type(overlay);
+[applied(each.dashboard, each.kind) for each in {dashboards}]
 """
+_BATCH = MAX_BYTES // 2
+"""Bytes of dashboards that one evaluation changes: its output is limited."""
 
 
 def applied(dashboards: Iterable[GeneratedDashboard], overlay: Overlay) -> list[GeneratedDashboard]:
@@ -33,27 +37,39 @@ def applied(dashboards: Iterable[GeneratedDashboard], overlay: Overlay) -> list[
     Raises InvalidFile if the overlay fails, or makes an invalid dashboard.
     """
     changed, problems = list[GeneratedDashboard](), list[Problem]()
-    for each in dashboards:
-        content = _evaluated(each, overlay)
-        problems += _problems(each, content, overlay)
-        changed.append(replace(each, content=content))
+    for batch in _batches(dashboards):
+        for each, content in zip(batch, _contents(batch, overlay), strict=True):
+            problems += _problems(each, content, overlay)
+            changed.append(replace(each, content=content))
     if problems:
         raise InvalidFile(problems)
     return changed
 
 
-def _evaluated(dashboard: GeneratedDashboard, overlay: Overlay) -> dict[str, object]:
-    path = Path(overlay.file)
-    source = _SNIPPET.format(
-        file=json.dumps(path.name),
-        dashboard=json.dumps(dashboard.content),
-        kind=json.dumps(dashboard.kind),
-    )
-    snippet = str(path.with_name(f"<{dashboard.kind}>"))
+def _batches(dashboards: Iterable[GeneratedDashboard]) -> Iterator[list[GeneratedDashboard]]:
+    used, batch = 0, list[GeneratedDashboard]()
+    for each in dashboards:
+        size = len(json.dumps(each.content))
+        if batch and used + size > _BATCH:
+            yield batch
+            used, batch = 0, []
+        batch.append(each)
+        used += size
+    yield batch
+
+
+def _contents(batch: list[GeneratedDashboard], overlay: Overlay) -> list[dict[str, Json]]:
     try:
-        return json.loads(evaluate(snippet, source, overlay.libraries))  # type: ignore[no-any-return]
+        return _evaluated(batch, overlay)
+    except JsonnetError:
+        return [_contents_of_one(each, overlay) for each in batch]
+
+
+def _contents_of_one(dashboard: GeneratedDashboard, overlay: Overlay) -> dict[str, Json]:
+    try:
+        (content,) = _evaluated([dashboard], overlay)
     except JsonnetError as error:
-        known = error.file != snippet
+        known = error.file != _snippet(overlay)
         place = (error.file, error.line) if known else (overlay.file, 0)
         problem = Problem(
             *place,
@@ -62,6 +78,21 @@ def _evaluated(dashboard: GeneratedDashboard, overlay: Overlay) -> dict[str, obj
             "return a dashboard from function(dashboard, kind), or write an object to merge",
         )
         raise InvalidFile([problem]) from None
+    return content
+
+
+def _evaluated(batch: list[GeneratedDashboard], overlay: Overlay) -> list[dict[str, Json]]:
+    source = _SNIPPET.format(
+        file=json.dumps(Path(overlay.file).name),
+        dashboards=json.dumps([{"kind": one.kind, "dashboard": one.content} for one in batch]),
+    )
+    text = evaluate(_snippet(overlay), source, overlay.libraries)
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def _snippet(overlay: Overlay) -> str:
+    """Return the name of the code that imports the overlay, in the folder of its imports."""
+    return str(Path(overlay.file).with_name("<overlay>"))
 
 
 def _problems(

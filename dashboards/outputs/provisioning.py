@@ -55,4 +55,3 @@ def files(
     about = "Data source, unless Grafana has it. Its URL is in Grafana's environment."
     body = {"apiVersion": 1, "datasources": [datasource]}
     yield "provisioning/datasources/tokenslo.yaml", document(about, body, version)
-
