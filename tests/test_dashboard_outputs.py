@@ -382,7 +382,8 @@ def test_long_names_keep_uids_within_grafanas_limit() -> None:
 
 
 def test_a_large_dashboard_is_compact_in_its_config_map() -> None:
-    change = "function(d) d { description: '%0260000d' % 0 }"
+    long = "std.join('', std.makeArray(2600, function(_) std.repeat('0', 100)))"
+    change = f"function(d) d {{ description: {long} }}"
     kinds = ("--dashboards", dashboards.KINDS[-1])
     options = (*overlay(change), "--dashboard-format", "configmap", *kinds)
     for text in written("dashboards/*.configmap.yaml", *options).values():
