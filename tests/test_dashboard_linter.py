@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ import dashboards
 from promql.parse import parse
 from promql.tree import Call, Vector, walk
 
-EXCLUDED = yaml.safe_load(Path(__file__).with_name("dashboard_linter.yaml").read_text())
+CONFIG = Path(__file__).with_name("dashboard_linter.yaml")
+EXCLUDED = yaml.safe_load(CONFIG.read_text())
+LINTER = shutil.which("dashboard-linter") or ""
 DATASOURCES = {"$datasource", "${datasource}"}
 NUMERIC = ("stat", "singlestat", "graph", "table", "timeseries", "gauge")
 QUERIED = ("singlestat", "gauge", "table", "stat", "state-timeline", "timeseries")
@@ -149,6 +154,19 @@ RULES: dict[str, Callable[[Json], Iterator[str]]] = {
 @pytest.mark.parametrize("kind", BOARDS)
 def test_no_rule_finds_anything(kind: str, rule: str) -> None:
     assert list(RULES[rule](BOARDS[kind])) == []
+
+
+@pytest.mark.skipif(not LINTER, reason="dashboard-linter is not installed: go install it")
+@pytest.mark.parametrize("kind", BOARDS)
+def test_the_linter_itself_finds_nothing(kind: str) -> None:
+    done = subprocess.run(
+        (LINTER, "lint", "--strict", "--stdin", "--config", CONFIG),
+        input=json.dumps(BOARDS[kind]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_other_rule_is_excluded_with_a_reason() -> None:

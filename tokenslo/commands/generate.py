@@ -158,7 +158,7 @@ def generate(
     quiet: bool,
     **of_dashboards: Any,
 ) -> None:
-    """Generate Prometheus rules, a Grafana dashboard and runbooks from SLO files.
+    """Generate Prometheus rules, Grafana dashboards and runbooks from SLO files.
 
     A FILE may be a folder, whose YAML, JSON and Jsonnet files are read, or - for standard input.
 

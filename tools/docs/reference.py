@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import cache
+from pathlib import Path
 
 import click
 
+from dashboards import GeneratedDashboard, build
 from exporter.settings import OPTIONS, SOURCES
 from promql.expr import decimal_text
 from promql.lint.findings import CHECKS
@@ -18,10 +21,13 @@ from slos.fields.objective import CLAUSE, OBJECTIVE
 from slos.fields.time_slices import TIME_SLICES
 from slos.indicators import INDICATORS
 from slos.language import FILE, SERVICE
+from slos.load import load_file
+from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
 
 _DAY = 86_400
+_EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
 _NO_OPTIONS = "No options.\n"
 
 
@@ -209,6 +215,40 @@ def _checks() -> str:
     return _table(("id", "name", "severity", "finds"), rows)
 
 
+# Dashboards
+
+
+@cache
+def _example_dashboards() -> list[GeneratedDashboard]:
+    (service,) = load_file(_EXAMPLE).services
+    return build(plan(service), source=_EXAMPLE.name, version="")
+
+
+def _dashboards() -> str:
+    return _table(
+        ("dashboard", "file", "answers"),
+        (
+            (
+                each.content["title"].rpartition(": ")[2],
+                f"`{each.path.removeprefix('dashboards/').replace('chat', '<service>')}`",
+                each.content["description"].partition("?")[0] + "?",
+            )
+            for each in _example_dashboards()
+        ),
+    )
+
+
+def _dashboard_panels() -> str:
+    """Describe the panels of every dashboard."""
+    parts = []
+    for each in _example_dashboards():
+        panels = [panel for panel in each.content["panels"] if panel["type"] != "row"]
+        rows = dict.fromkeys((panel["title"], panel["description"]) for panel in panels)
+        title = each.content["title"].rpartition(": ")[2]
+        parts.append(f"### {title}\n\n{_table(('panel', 'how to read it'), rows)}")
+    return "\n" + "\n".join(parts) + "\n"
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "commands": _commands,
     "settings": _settings,
@@ -225,5 +265,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "windows": _windows,
     "causes": _causes,
     "checks": _checks,
+    "dashboards": _dashboards,
+    "dashboard-panels": _dashboard_panels,
 }
 """By name: the text of a generated block."""
