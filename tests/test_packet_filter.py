@@ -1,4 +1,4 @@
-"""The kernel's own verdict on packets: it runs the program on what a socket pair carries."""
+"""The packet filter, run by the kernel on the traffic of a socket pair."""
 
 from __future__ import annotations
 

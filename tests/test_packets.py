@@ -1,4 +1,4 @@
-"""What is read of an IP packet, of packets as they should be and of any bytes at all."""
+"""Parse IP packets: valid, truncated and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_fragments_of_ipv6(field: bytes) -> None:
 
 
 def test_packets_other_than_tcp_are_refused() -> None:
-    udp = tcp(data=bytes(10))  # for all that anybody can see
+    udp = tcp(data=bytes(10))  # as far as the capture shows
     for packet in (
         ipv4(udp, protocol=17),
         ipv4(udp, protocol=17, options=bytes(4)),

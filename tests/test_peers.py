@@ -1,4 +1,4 @@
-"""What the bench reads in the rules of Sloth and Pyrra, and what it says without Go."""
+"""The rules of Sloth and Pyrra in the bench, with and without Go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan: every name, window and address that the outputs share."""
+"""A plan: the names, windows and URLs that the outputs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Privileges that were given up are gone, and cannot be had again."""
+"""Dropped privileges cannot be regained."""
 
 from __future__ import annotations
 

@@ -43,12 +43,12 @@ ROOT = Path(__file__).parent.parent
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING"}
 STREAM = {"name": "stream", "optional": True}
 TOKEN = b'data: {"text_output":"a"}\n\n'
-SECRET = "what somebody else asked"
+SECRET = "the prompt of a client"
 
 
 @dataclass
 class Model:
-    """Answers what a test wants and keeps what it was sent."""
+    """A model that responds as a test sets it, and records requests."""
 
     body: bytes = TOKEN
     status: int = 200
@@ -76,7 +76,7 @@ async def serving(
 async def probed(
     send: SendProbe, *, times: int = 1, moves: bool = False, seconds: float = 5.0
 ) -> tuple[ProbeState, str]:
-    """Probe so many times; return the last outcome, and what is on ``/metrics``."""
+    """Probe ``times`` times; return the last state and the probe's lines on ``/metrics``."""
     probe = Probe("chat", send, interval=60.0, timeout=seconds, produced_since=lambda _: moves)
     async with new_session() as session:
         for _ in range(times):
@@ -269,7 +269,7 @@ async def test_client_requests_are_never_counted_as_probes() -> None:
                 (tap,) = re.findall(r"proxy=127.0.0.1:([0-9]+)", taps.where)
                 for user in (*counted, *([ID] if more else [])):
                     await asyncio.to_thread(_complete, int(tap), user)
-                for _ in range(2):  # series are told from zero
+                for _ in range(2):  # series are reported from zero
                     snapshot = await taps.snapshot(0.0)
                     requests = sum(
                         value

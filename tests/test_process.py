@@ -1,4 +1,4 @@
-"""Servers are ready when handed over and gone when left, however they are left."""
+"""Server processes: readiness, shutdown, and the end of their parent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRe
     ).serve_forever()
 """
 
-# Starts a server, says which, and holds it until it is killed or interrupted.
+# Starts a server, prints its process id, and keeps it until it is killed or interrupted.
 HOLDER = """
 import os, sys, time
 from pathlib import Path
@@ -165,7 +165,7 @@ def test_missing_program_is_named(tmp_path: Path) -> None:
 
 
 def test_port_that_was_taken_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when whoever took it answers there as if it were ready."""
+    """Also when the other program responds as if it were ready."""
     with start_pages(tmp_path) as thief:
         offers = iter([thief.ports, process.free_ports(1)])
         monkeypatch.setattr(process, "free_ports", lambda _: next(offers))

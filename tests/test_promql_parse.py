@@ -1,4 +1,4 @@
-"""PromQL is read as Prometheus's own grammar reads it, and with what Grafana adds to it."""
+"""The PromQL parser agrees with Prometheus, and parses Grafana's variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of which nobody knows what they speak."""
+"""Detect the protocol of a connection."""
 
 from __future__ import annotations
 

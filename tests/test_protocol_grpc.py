@@ -1,4 +1,4 @@
-"""gRPC calls as an observer tells them: recorded from a real Triton, and by the rules."""
+"""Events of gRPC calls: recorded from a real Triton, and constructed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.grpc_connection import (
 
 SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
 
-# Scenario: model, version, id and what happened of every request, in the order they were asked.
+# Scenario: model, version, id and what happened of every request, in the order of sending.
 RECORDED = {
     "at_once": [f"streaming 1 {one} 4 chunks ok" for one in "abc"],
     "closed_by_error": ["streaming 1 a 2 chunks error INTERNAL"],
@@ -57,7 +57,7 @@ RECORDED = {
         "streaming 1 c 2 chunks error in_band",
         "streaming 1 d 4 chunks ok",
     ],
-    # Who answers what is not told; the error goes to the one that was asked first.
+    # Responses without an id: the error belongs to the oldest request.
     "errors_without_ids": [
         "streaming 1 - 4 chunks error in_band",
         "streaming 1 - 2 chunks ok",
@@ -129,7 +129,7 @@ def test_chunks_are_what_the_client_saw(name: str) -> None:
         )
     failed = [event for event in log.events if event[0] == "ended" and event[3] != "ok"]
     errors = [kind for _, kind, _ in saw if kind == "error"]
-    # A call is left once, whatever the number of its requests.
+    # A call is cancelled once, whatever the number of its requests.
     assert len(errors) == (1 if name.startswith("left") else len(failed))
 
 
@@ -414,7 +414,7 @@ def test_a_status_before_the_complete_request_ends_it() -> None:
     assert connection.log.streams[0].prompt == 0
 
 
-# Clients that leave
+# Client disconnects
 
 
 def test_responses_after_a_reset_belong_to_a_disconnect() -> None:
@@ -517,7 +517,7 @@ def test_a_refused_stream_is_rejected() -> None:
     assert event_lines(connection.log) == ["m - a rejected reset"]
 
 
-# What is asked
+# Requests
 
 
 def test_the_prompt_hash_excludes_the_id() -> None:

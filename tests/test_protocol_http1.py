@@ -1,4 +1,4 @@
-"""HTTP/1 connections, as recorded from real servers and as nobody should send them."""
+"""HTTP/1 connections: recorded from real servers, malformed and random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from KServe v2 over HTTP: paths, events, whole answers."""
+"""KServe v2 over HTTP: paths, events and unary responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from OpenAI's API: requests, chunks, usage, whole answers."""
+"""OpenAI's API: requests, chunks, usage and unary responses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stream_of(body: object, path: str = "/v1/chat/completions") -> Stream:
 def streamed(
     events: Iterable[bytes], *, end: bool = True, path: str = "/v1/chat/completions"
 ) -> WireLog:
-    """Show a stream, an event every second; return what is told."""
+    """Feed a stream with an event every second; return its events."""
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request_bytes({"model": "m", "stream": True}, path), 0.0)
@@ -551,7 +551,7 @@ def documents(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def expected(documents: Iterable[dict[str, Any]]) -> list[tuple[float, int]]:
-    """Tell the chunks of a stream by the rules, from parsed documents."""
+    """Return the chunks of a stream by the rules, from parsed documents."""
     found: list[tuple[float, int]] = []
     before, uncounted = 0, False
     for number, document in enumerate(documents):

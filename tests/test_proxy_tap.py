@@ -1,4 +1,4 @@
-"""The proxy tap passes on bytes and ends of connections as they are, and shows them on the way."""
+"""The proxy tap forwards bytes and ends of connections unchanged, and feeds an observer."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_slow_client_slows_the_server_and_gets_all_bytes() -> None:
         stuck_at, began = await _until_still(lambda: sent), monotonic()
         await asyncio.sleep(0.5)  # the time that the client does not read
         assert sent == stuck_at, "the server is still read from"
-        assert stuck_at < 40 * MIB, "only the kernel's buffers hold what nobody reads"
+        assert stuck_at < 40 * MIB, "only the kernel's buffers hold unread bytes"
         assert _resident() - before < 4 * MIB
         assert notes[0].not_read == 0.0
         assert notes[0].events == ["blocked"]
@@ -181,7 +181,7 @@ async def test_slow_server_slows_the_client() -> None:
         assert held < len(body)
         assert await receive(server, len(body)) == body
         await sending
-        assert scene.observers[0].not_read == 0.0, "that is about clients"
+        assert scene.observers[0].not_read == 0.0, "it counts slow clients only"
 
 
 # How connections end: the server must see what it would see without the proxy.
@@ -235,7 +235,7 @@ LEAVING = [
 async def _serve(
     server: socket.socket, chunks: int, first: int, go_on: asyncio.Event | None = None
 ) -> list[str]:
-    """Answer a request with chunks as a server does, and tell what is seen of the client.
+    """Send chunks as a server does; return the client's bytes and end as the server sees them.
 
     After the ``first`` chunks it waits for ``go_on``.
     """
@@ -426,7 +426,7 @@ async def test_client_sees_the_end_of_the_server_as_without_the_proxy(
         await until(lambda: scene.tap.traffic().connections == 0)
 
 
-# The observer is no part of the way.
+# An observer never affects forwarding.
 
 
 @on_loop()

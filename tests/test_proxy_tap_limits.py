@@ -1,4 +1,4 @@
-"""What the proxy tap answers itself, what it bears, and how it begins and ends."""
+"""The proxy tap: its own responses, limits, start and shutdown."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_deadlines_survive_a_defect_in_a_tick(
         assert (task.restarts, task.running) == (1, True)
 
 
-# Requests that may not pass.
+# Refused requests.
 
 
 @on_loop()
@@ -130,7 +130,7 @@ async def test_client_that_still_sends_reads_the_refusal() -> None:
         assert data.startswith(b"HTTP/1.1 400 ")
 
 
-# A server that is not there.
+# An unreachable server.
 
 
 @on_loop()
@@ -194,7 +194,7 @@ async def test_disconnected_client_gets_no_response() -> None:
 
 @on_loop()
 async def test_active_response_is_reset_instead_of_answered() -> None:
-    """Also where nobody can tell whether the first one is over."""
+    """Also if the end of the first response is unknown."""
     async with proxied(lambda: LoggingObserver(inactive=True)) as scene:
         client, server = await scene.pair()
         loop = asyncio.get_running_loop()

@@ -65,7 +65,7 @@ def link(file: Path, target: Path) -> None:
 
 
 async def shown(port: int) -> bytes:
-    """Return the certificate that a client is shown."""
+    """Return the certificate that a client receives."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

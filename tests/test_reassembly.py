@@ -1,4 +1,4 @@
-"""A connection's bytes from its segments, in whatever order and however often these come."""
+"""Reassemble TCP streams from segments in any order, with duplicates and losses."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_no_group_exceeds_mimirs_rule_limit() -> None:
 
 
 def test_no_label_is_dropped_by_deduplication() -> None:
-    """By these Thanos and Mimir tell replicas and tenants apart, and drop them."""
+    """Thanos and Mimir distinguish replicas and tenants by these, and drop them."""
     taken = {"cluster", "prometheus", "receive", "replica", "tenant_id", "__replica__"}
     labels = {
         name
@@ -189,7 +189,7 @@ def test_routes_match_the_page_and_ticket_labels_of_the_file() -> None:
     ]
     assert route["matchers"] == ['service="chat"', 'slo!=""']
     assert route["group_by"] == ["service", "slo"]
-    # Without labels of their own nothing tells tickets: they take the way of the service.
+    # Without labels of their own, tickets take the route of the service.
     assert [(one["receiver"], one["matchers"]) for one in route["routes"]] == [
         ("chat-page", ['severity="p1"', 'team="x"'])
     ]

@@ -1,4 +1,4 @@
-"""The runbook pages: whole, linked, in this objective's numbers, and only of queries that run."""
+"""The runbook pages: sections, links, numbers of the objective, and valid queries."""
 
 from __future__ import annotations
 

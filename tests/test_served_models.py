@@ -1,4 +1,4 @@
-"""The names of models that servers behind taps list."""
+"""The model names that servers behind taps list."""
 
 from __future__ import annotations
 

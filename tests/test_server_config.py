@@ -1,4 +1,4 @@
-"""The settings for Triton, as text: people paste it."""
+"""The generated settings for Triton, ready to paste."""
 
 from __future__ import annotations
 

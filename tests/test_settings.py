@@ -1,4 +1,4 @@
-"""Settings: where they come from, which one wins, and what is said about wrong ones."""
+"""Settings: their sources, precedence and errors."""
 
 from __future__ import annotations
 

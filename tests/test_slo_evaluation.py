@@ -1,4 +1,4 @@
-"""Requests under way are judged when they cross a threshold: once, and whenever scrapes happen."""
+"""Active requests are counted once, when they cross a threshold."""
 
 from __future__ import annotations
 

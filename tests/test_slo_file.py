@@ -1,4 +1,4 @@
-"""SLO files: what they mean, and what is said about those that mean nothing."""
+"""SLO files: defaults, errors and round trips."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ WRITE_CLAUSES = "{ttft: 800ms, tpot: 60ms}"
 USE_INDICATOR = f"use one of {', '.join(INDICATORS)}"
 CLASH = "give every objective a name of its own"
 
-# An objective's entries: what is said about it, after "f.yaml:4: objectives[0]".
+# An objective's entries and their errors, after "f.yaml:4: objectives[0]".
 BAD_OBJECTIVES = {
     "{}": [
         f".{key}: is missing. Fix: add {key}: {example}."
@@ -266,7 +266,7 @@ def test_a_bad_objective_is_refused(objective, message):
     assert refusals(text) == [f"f.yaml:4: objectives[0]{line}" for line in message]
 
 
-# A line added to a good file: what is said about it, after "f.yaml:5: ".
+# Lines added to a valid file and their errors, after "f.yaml:5: ".
 BAD_LINES = {
     "onwer: me": "onwer: is not a known key. Fix: write owner",
     "owner: ''": "owner: is empty. Fix: write some text",

@@ -1,4 +1,4 @@
-"""What is told of a real Triton, from what it said: tests/captures, recorded stage by stage."""
+"""Snapshots from recorded responses of a real Triton (tests/captures), stage by stage."""
 
 from __future__ import annotations
 

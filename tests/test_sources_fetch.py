@@ -21,7 +21,7 @@ Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def server(talk: Talk, *, greets: bool = False) -> AsyncIterator[str]:
-    """Run a raw TCP server that says what ``talk`` writes, after a request head or at once."""
+    """Run a raw TCP server that runs ``talk`` after a request head, or at once."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

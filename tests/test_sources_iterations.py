@@ -1,4 +1,4 @@
-"""Iteration records: what they say, what is refused, what is counted and what is lost."""
+"""Iteration records: parsing, gauges, gaps between tokens, and loss."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def fed(*values: Json) -> EngineState:
 
 
 def by_signal(engine: EngineState, age: float | None = 0.0) -> dict[str, object]:
-    """Return the value or the reason of every signal."""
+    """Return the value of every signal, or the reason why it is unavailable."""
     measurements, missing = report(engine, age, 5.0, "chat", "1")
     assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
     assert {(one.model, one.version) for one in (*measurements, *missing)} == {("chat", "1")}
@@ -135,7 +135,7 @@ def gaps(engine: EngineState) -> list[tuple[float, float]]:
 
 
 class TestDialects:
-    """Told apart by keys and values: versions are not in the records."""
+    """Executors are distinguished by keys and values: records have no version."""
 
     @pytest.mark.parametrize(
         ("record", "dialect"),

@@ -1,4 +1,4 @@
-"""Where iteration records come from, and everything that can go wrong on the way."""
+"""Read iteration records over HTTP and from files, and handle failures."""
 
 from __future__ import annotations
 

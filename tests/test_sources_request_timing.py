@@ -1,4 +1,4 @@
-"""Timing of single requests: what an item tells, what is lost, and files that are followed."""
+"""Timing of single requests: items, losses and tailed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoint for traces: what senders get for an answer, what is told, and what is passed on."""
+"""The endpoint for traces: responses, measurements and forwarding."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def serving(
         await runner.cleanup()
 
 
-# Taking exports
+# Receiving exports
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_settings_make_the_source() -> None:
         load_settings({**flags, "otlp-traces": [], "triton": ["http://127.0.0.1:8000"]}, {})
 
 
-# What is told
+# Measurements
 
 
 async def test_models_that_answer_at_once_are_reported_only_when_named() -> None:
@@ -430,7 +430,7 @@ def test_settings() -> None:
     assert read_setting(SETTING | {"trace_rate": "9" * 40}) == TraceSetting(None)
 
 
-# Passing on
+# Forwarding
 
 
 @dataclass

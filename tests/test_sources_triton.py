@@ -1,4 +1,4 @@
-"""The whole source against a stand-in: parts that fail, models that come and go, nonsense."""
+"""The Triton source against a fake server: outages, reloads and invalid responses."""
 
 from __future__ import annotations
 

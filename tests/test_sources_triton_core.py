@@ -1,4 +1,4 @@
-"""What Triton counts about requests, and for whom it is believed."""
+"""Triton's request counters, and the models for which they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's gauges: what they mean, when they stand still, when they are wrong."""
+"""TensorRT-LLM's gauges: meaning, staleness and invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trtllm-serve's metrics in each generation of names, and gauges of the dead."""
+"""trtllm-serve's metrics of each release, and gauges of dead processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def capture(release: str) -> str:
 
 
 class Watcher:
-    """Looks at expositions one after the other, as a source does."""
+    """Reads expositions one after the other, as a source does."""
 
     def __init__(self, frozen_after: float = 5.0) -> None:
         self.state: GaugeState | None = None

@@ -1,4 +1,4 @@
-"""A trtllm-serve as a source, against a stand-in that has or lacks what releases have or lack."""
+"""The trtllm-serve source against a fake server with the endpoints of each release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM by itself as a source."""
+"""The vLLM source."""
 
 from __future__ import annotations
 

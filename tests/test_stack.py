@@ -1,4 +1,4 @@
-"""Where a demo keeps what runs: made anew, never that of somebody else."""
+"""The run folder of a demo: recreated, never another program's."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ def test_second_demo_does_not_touch_the_folder_of_the_first(tmp_path: Path) -> N
         finally:
             first.kill()
     with locked_folder(folder):
-        assert not (folder / "log").exists(), "one that was killed keeps nobody out"
+        assert not (folder / "log").exists(), "a killed demo blocks no other"

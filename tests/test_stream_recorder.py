@@ -1,4 +1,4 @@
-"""What is made of the wire's events, as the text that Prometheus gets."""
+"""Metrics recorded from stream events, as exposition text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stream(**fields: Any) -> Stream:
 
 
 def play(recorder: Listener, one: Stream, *events: tuple[Any, ...]) -> Stream:
-    """Tell a recorder of a stream: start, and then each event as its name and arguments."""
+    """Play a stream to a recorder: its start, then each event as name and arguments."""
     recorder.started(one, one.arrived)
     for name, *arguments in events:
         getattr(recorder, name)(one, *arguments)

@@ -126,7 +126,7 @@ async def stream(port: int, tokens: int = 3) -> None:
 
 
 async def tells(one: TapSource, anything: bool) -> bool:
-    """Say whether a source tells anything now, or whether it does not."""
+    """Return whether a snapshot succeeds, or with ``anything`` false whether it fails."""
     with suppress(SourceError):
         await one.snapshot(0.0)
         return anything
@@ -134,7 +134,7 @@ async def tells(one: TapSource, anything: bool) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Tell whether a process has ended; a zombie nobody waits for has."""
+    """Return whether a process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def total(snapshot: Snapshot, signal: str) -> float:
 
 
 async def until_streams(one: TapSource, count: int) -> Snapshot:
-    """Read until the taps have told of so many streams."""
+    """Take snapshots until ``count`` streams are reported."""
 
     async def reported() -> Snapshot | None:
         snapshot = await one.snapshot(0.0)
@@ -600,7 +600,7 @@ async def test_port_in_use_is_one_line_and_exit_code_2(upstream: Upstream) -> No
     )
 
 
-# What is lost on the way to the store
+# From recorder to store
 
 
 class RecordedProcess:

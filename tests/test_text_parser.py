@@ -1,4 +1,4 @@
-"""The reader agrees with prometheus_client on whatever it accepts, and refuses the rest."""
+"""The exposition parser agrees with prometheus_client, or refuses the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time slices as the sidecar judges them, against a count of every event by hand."""
+"""Time slices evaluated by the sidecar, compared with a count of every event."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_latency_objectives_read_the_events_of_their_threshold() -> None:
     ("scrapes", "slices"),
     [
         ([0.0, 60.0, 120.0, 180.0], 2),  # all but the first
-        ([0.0, 60.0, 180.0, 245.0, 301.0], 1),  # the third was not looked at
-        ([0.0, 60.0, 127.0, 181.0], 1),  # the third was first looked at too late
+        ([0.0, 60.0, 180.0, 245.0, 301.0], 1),  # the third was not scraped
+        ([0.0, 60.0, 127.0, 181.0], 1),  # the third was first scraped too late
         ([0.0, 60.0, 3.0, 61.0], 0),  # the clock was set back
     ],
 )
@@ -108,7 +108,7 @@ def test_other_models_and_groups_are_not_evaluated() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 599), st.booleans()), max_size=60))
 def test_the_counts_are_those_of_every_event_by_hand(events: list[tuple[float, bool]]) -> None:
-    """Looks come every second; an event belongs to the slice in which it is first seen."""
+    """Scrapes come every second; an event belongs to the slice of its first scrape."""
     scrapes = []
     for at in range(661):
         seen = [good for when, good in events if when <= at]

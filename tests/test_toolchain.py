@@ -1,4 +1,4 @@
-"""What is there is used, what is missing is installed whole or not at all, and said clearly."""
+"""The toolchain uses installed programs, and installs missing ones completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lab.toolchain import InstallError, UnavailableProgram
 
 pytest_plugins = ["pytester"]
 
-# An apt-get with three packages: it knows them once it has updated from our sources, which must
+# An apt-get with three packages: it lists them once it has updated from our sources, which must
 # not happen twice. Its packages are tar files, for the dpkg and dpkg-deb beside it.
 APT_GET = r"""
 echo "apt-get $*" >> "$LOG"

@@ -1,4 +1,4 @@
-"""From export requests to the times of requests: recorded ones, wrong ones, and any order."""
+"""Join spans of exports to timed requests: recorded, malformed and in any order."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_missing_halves_expire_and_are_counted() -> None:
     assert joiner.lost == 1
     joiner.expire(100.1)
     assert joiner.lost == 2
-    # What comes after all is neither told nor counted again.
+    # Late halves are neither reported nor counted again.
     assert joiner.add(root(*http(10), number=1), 101.0) is None
     assert joiner.add(model(2), 101.0) is None
     joiner.expire(1000.0)

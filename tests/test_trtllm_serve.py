@@ -1,4 +1,4 @@
-"""The look-alike of trtllm-serve over HTTP, in a process of its own."""
+"""The fake trtllm-serve over HTTP, in its own process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOAD = LoadSettings(
 
 @dataclass
 class ServeClient:
-    """Talks to one server; a stream is left when its `with` block is."""
+    """A client of one server; leaving a `with` block disconnects its stream."""
 
     port: int
 
@@ -63,7 +63,7 @@ class ServeClient:
 
     @contextmanager
     def leaving(self, **body: Any) -> Iterator[HTTPResponse | None]:
-        """Send a request and leave it."""
+        """Send a request and disconnect."""
         connection = HTTPConnection(HOST, self.port, timeout=PATIENCE)
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "a b"} | body))
         response = connection.getresponse() if body["stream"] else None

@@ -1,4 +1,4 @@
-"""What goes over the wire of the look-alike's two APIs, chunk by chunk."""
+"""Responses of the fake trtllm-serve's two APIs, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body(api: Api, **more: object) -> bytes:
 
 
 def events(*bursts: int) -> Iterable[EngineEvent]:
-    """Yield the events of a request that gets so many tokens at a time."""
+    """Yield the events of a request that gets ``bursts`` of tokens."""
     index, total = 0, sum(bursts)
     for step, tokens in enumerate(bursts):
         for number in range(tokens):

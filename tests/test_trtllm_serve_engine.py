@@ -1,4 +1,4 @@
-"""What the engine has for the look-alike's sake: drafts, micro-batches, metrics of requests."""
+"""The simulated engine: drafts, micro-batches and request metrics."""
 
 from __future__ import annotations
 

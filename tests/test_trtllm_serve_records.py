@@ -1,4 +1,4 @@
-"""The iteration records of both executors: shapes by value, and what is odd about their numbers."""
+"""The iteration records of both executors: shapes and known oddities."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def gaps(trace: Trace) -> list[float]:
 
 
 def are_among(reported: list[float], true: list[float]) -> bool:
-    """Whether every told time is one of the true ones, each used once; timestamps are rounded."""
+    """Return whether every reported time is a true one, each used once, up to rounding."""
     left = iter(true)
     return all(any(abs(each - one) < 3e-6 for one in left) for each in sorted(reported))
 
@@ -335,7 +335,7 @@ def test_records_count_everything_exactly_once(
     ended = [event for event in trace.events if event.final]
     assert sum(column(cpp, "numCompletedRequests")) == len(ended)
     late = len(ended) - sum(column(new, "numCompletedRequests"))
-    # Only requests that end with no batch after them are still to be told.
+    # Only requests that end with no batch after them are not yet reported.
     assert 0 <= late <= sum(event.finish_reason == "cancelled" for event in ended)
 
 

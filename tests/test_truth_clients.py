@@ -1,4 +1,4 @@
-"""The clients of the truth test: they must not be wrong themselves."""
+"""The clients of the truth test, checked against scripted servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Responses and Messages APIs end to end: real clients, a proxy tap, the look-alike server."""
+"""The Responses and Messages APIs end to end: clients, a proxy tap and the fake trtllm-serve."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_requests_to_other_endpoints_pass_and_count_one_by_one(port: int) 
         for path in paths:
             for _ in range(10):
                 async with session.post(f"{url}{path}", json={"model": "org/model"}) as answer:
-                    assert answer.status == 404  # the look-alike has none of them
+                    assert answer.status == 404  # the fake trtllm-serve has none of them
 
     assert skipped(log) == [reason for reason in paths.values() for _ in range(10)]
     assert log.streams == []

@@ -1,4 +1,4 @@
-"""``tokenslo validate``: what it says, where, and its exit code."""
+"""``tokenslo validate``: output and exit codes."""
 
 from __future__ import annotations
 

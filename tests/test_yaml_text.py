@@ -1,4 +1,4 @@
-"""What is written as YAML reads back as the same, in any reader."""
+"""Written YAML is read back unchanged by any reader."""
 
 from __future__ import annotations
 

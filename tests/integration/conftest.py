@@ -1,4 +1,4 @@
-"""What several tests do with the real promtool."""
+"""Fixtures that run the real promtool."""
 
 from __future__ import annotations
 

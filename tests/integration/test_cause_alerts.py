@@ -60,7 +60,7 @@ def queue(waiting: str, most: float | None = 64) -> Series:
 
 
 def ages(**left: float) -> Series:
-    """Clients that leave each minute by the age of their streams: ``s60=2`` is two at 60 s."""
+    """Count client disconnects each minute by age of the stream: ``s60=2`` is two at 60 s."""
     edges = (5, 5.25, 20, 30, 60, 62, 90, 120, 300)
     at = {float(name.removeprefix("s")): count for name, count in left.items()}
     metric = "llm_disconnect_age_seconds"
@@ -86,7 +86,7 @@ def requests(tenant: str = "", /, **by: float) -> Series:
 
 
 def times(metric: str, **by: tuple[float, float]) -> Series:
-    """Observe so many each minute by version, with this mean: ``v1=(600, 0.5)``."""
+    """Observe a count each minute by version, with a mean: ``v1=(600, 0.5)``."""
     return {
         series(f"{metric}_{of}", version=name[1]): rises(value)
         for name, (count, mean) in by.items()
@@ -466,7 +466,7 @@ def test_generated_tests_of_causes_pass(promtool: Path, tmp_path: Path, service_
 
 @pytest.fixture
 def routed(amtool: Path, tmp_path: Path) -> Callable[..., str]:
-    """Ask amtool for the receiver of an alert with these labels."""
+    """Return the receiver of an alert with these labels, from amtool."""
     text = alerts.files(example(), source="slo.yaml", version="0")["alerts/chat.route.yaml"]
     names = ("everybody", "chat-page", "chat-ticket")
     settings = {
@@ -540,7 +540,7 @@ def test_pages_inhibit_tickets_of_their_objective_and_never_causes(
         silenced = tuple(labels for labels in silenced if labels != HALF)
     wanted = {key(labels): "suppressed" if labels in silenced else "active" for labels in sent}
     found = states(manager)
-    for _ in range(50):  # it takes in what it is sent one after the other
+    for _ in range(50):  # Alertmanager processes alerts one after the other
         if found == wanted:
             break
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The whole product at work: what `tokenslo demo` runs, shows and leaves behind."""
+"""``tokenslo demo``: processes, output and files."""
 
 from __future__ import annotations
 

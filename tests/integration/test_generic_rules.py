@@ -1,4 +1,4 @@
-"""What rules of a file's own queries do on the real promtool."""
+"""Rules of custom queries on the real promtool."""
 
 from __future__ import annotations
 

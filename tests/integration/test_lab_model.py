@@ -1,4 +1,4 @@
-"""The model `tensorrt_llm` on a real Triton: streams, gauges, clients that leave, its switches."""
+"""The model `tensorrt_llm` on a real Triton: streams, gauges, client disconnects and settings."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def gauge(server: Triton, family: str, value: str, model: str = "tensorrt_llm") 
 def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, "time-out"
         time.sleep(0.02)
 
 

@@ -1,6 +1,6 @@
 """``tokenslo backtest`` on the history of a real Prometheus, which never had our rules.
 
-What it says fired is what the rules themselves fire on the same samples, in promtool.
+The alerts it reports are those that the rules fire on the same samples in promtool.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def failing(tenant: str, at: int) -> float:
 
 
 def seen(values: list[float]) -> Values:
-    """Leave out what nobody could scrape, and begin anew where the server was restarted."""
+    """Drop samples that could not be scraped, and start over where the server restarted."""
     restart = 60 * MINUTE
     anew = [value - values[restart] if at >= restart else value for at, value in enumerate(values)]
     gone = range(120 * MINUTE, 135 * MINUTE)
@@ -169,7 +169,7 @@ def run(*arguments: str) -> object:
 def backtested(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     assert run(*arguments, "--days", "1", "--json") == 0
     printed = capsys.readouterr()
-    assert printed.err == ""  # no progress where nobody watches
+    assert printed.err == ""  # no progress without a terminal
     # A history that is read in other parts is summed up in another order.
     found: list[dict[str, Any]] = json.loads(
         printed.out, parse_float=lambda text: float(f"{float(text):.12g}")

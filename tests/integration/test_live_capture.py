@@ -1,4 +1,4 @@
-"""Packet capture beside real servers: it tells what their clients saw."""
+"""Packet capture beside real servers, compared with client measurements."""
 
 from __future__ import annotations
 

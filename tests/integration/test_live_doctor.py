@@ -1,4 +1,4 @@
-"""The doctor at a real Triton, and at a trtllm-serve that gives its records once."""
+"""The doctor on a real Triton and on a trtllm-serve that serves its records once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader on what a real Triton says now; tests/captures holds what it said once."""
+"""The exposition parser on a running Triton; tests/captures has recorded ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--tap-inject perf-metrics``: engines are asked for their timing, and clients never see it."""
+"""``--tap-inject perf-metrics``: the proxy requests engine timing, and clients never see it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_triton_reports_timing_and_clients_get_unchanged_responses(
         assert seconds(beside, "decode", "tensorrt_llm") == pytest.approx(0.1, abs=0.03)
         assert 0 < seconds(beside, "prefill", "tensorrt_llm") < 0.1
         assert seconds(beside, "queue", "tensorrt_llm") < 0.05
-        # The first request went out before anybody knew what the model takes.
+        # The first request was sent before the inputs of the model were known.
         info = r'tokenslo_signal_info\{method="(\w+)",model="tensorrt_llm",.*signal="prefill",.*\}'
         (method,) = re.findall(info, get(beside.ports[0], "/metrics")[1])
         assert method == "wire_stages_sampled"
@@ -163,7 +163,7 @@ def test_without_injection_requests_are_unchanged(triton_server: Triton, tmp_pat
 def test_trtllm_serve_reports_timing_in_headers_and_events(
     look_alike: ServerProcess, tmp_path: Path, injecting: bool, streaming: bool
 ) -> None:
-    """With the injection for everybody, without it for clients that ask by themselves."""
+    """With the injection for all clients, without it for clients that request the timing."""
     body: dict[str, object] = {
         "model": "chat",
         "prompt": "one two three four",

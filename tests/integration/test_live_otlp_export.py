@@ -95,7 +95,7 @@ def on_metrics(text: str) -> Series:
 
 
 def received(receiver: VictoriaMetrics) -> Series:
-    """Return what was sent last, without what says who sent it."""
+    """Return the last pushed values, without resource attributes."""
     series = [one for one in receiver.series() if "service_name" in one["metric"]]
     last = max((one["timestamps"][-1] for one in series), default=0)
     found: Series = {}
@@ -150,7 +150,7 @@ def test_receiver_has_the_series_of_metrics(
         time.sleep(1)
         assert on_metrics(get(running.ports[0], "/metrics")[1]) == shown
     wanted = as_pushed(shown, server)
-    # What was received can be asked for a moment later.
+    # Received samples can be queried a moment later.
     _wait(lambda: len(received(receiver)) == len(wanted), or_go_on=True)
     pushed_series = received(receiver)
     assert pushed_series.keys() == wanted.keys()

@@ -1,4 +1,4 @@
-"""The proxy before real servers: clients are served as without it, and it tells what they saw."""
+"""The proxy before real servers: transparent, and compared with client measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's own tracer against the sidecar's endpoint: what clients saw is what the traces tell."""
+"""Triton's own tracer against the sidecar's endpoint: compared with client measurements."""
 
 from __future__ import annotations
 

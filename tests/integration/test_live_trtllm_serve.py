@@ -1,4 +1,4 @@
-"""The source of trtllm-serve against the look-alike, whose engine knows what really happened."""
+"""The source of trtllm-serve against the fake trtllm-serve and the truth of its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded ratios and budgets, on a real Prometheus, beside what truly happened.
+"""The recorded ratios and budgets on a real Prometheus, compared with the truth.
 
 The counters of random traffic go through our rules and through those that Sloth and Pyrra publish
 for the same SLO: a week of every scenario, and 91 days of the worst.  An error is how far a ratio

@@ -191,7 +191,7 @@ def test_no_error_spends_no_budget(scenario: Callable[..., None]) -> None:
 
 
 def test_absent_error_series_fire_metric_absent(scenario: Callable[..., None]) -> None:
-    """The sidecar serves them from its first scrape on."""
+    """The sidecar serves these series from its first scrape."""
     scenario(
         AVAILABILITY,
         {OK: "0+30x160"},
@@ -429,7 +429,7 @@ def left_at(ages: Callable[[float], float]) -> dict[str, str]:
 def test_runbook_query_finds_the_client_timeout(
     scenario: Callable[..., None], timeout: int, patience: float
 ) -> None:
-    """Without it clients would leave at any age; nobody gets older than it."""
+    """Without the time-out, clients disconnect at any age; no stream exceeds it."""
     plan = example(objective("disconnects"))
     query = step(plan, "Do clients disconnect at one age")
 

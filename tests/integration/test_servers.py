@@ -1,4 +1,4 @@
-"""The real servers: started, asked, reloaded, disturbed and stopped."""
+"""The real servers: start, requests, reload, failures and shutdown."""
 
 from __future__ import annotations
 

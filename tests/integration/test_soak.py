@@ -107,14 +107,14 @@ class SoakSetup:
             return seen["tokenslo_tap_connections"] == 0 == seen["llm_live_streams"]
 
         await eventually(is_so)
-        await asyncio.sleep(0.5)  # two readings, so that all is told that was counted
+        await asyncio.sleep(0.5)  # two snapshots, so that every count is reported
 
     def logged(self, letter: str) -> int:
         return (self.folder / "log").read_text().count(letter)
 
 
 class Metrics:
-    """An exposition, summed over the labels that are not asked for."""
+    """An exposition, summed over the labels outside of the pattern."""
 
     def __init__(self, text: str) -> None:
         self._text = text

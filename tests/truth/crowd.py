@@ -278,7 +278,7 @@ def _dying(module: str, port: int, planned: Ask) -> list[Seen]:
 
 
 def main() -> None:
-    """Be a crowd, and tell of it."""
+    """Run a crowd of clients, and print their results."""
     # Whoever measures must not wait long for its turn among its own threads.
     sys.setswitchinterval(_SWITCH_SECONDS)
     parser = argparse.ArgumentParser(prog="python -m tests.truth.crowd")

@@ -23,7 +23,7 @@ from tests.truth.seen import BY_GRPC_STATUS, Seen
 Manner = Literal[
     "end",  # take all
     "in turn",  # three on one stream, each when the one before it has ended
-    "at once",  # three on one stream, told apart by their ids
+    "at once",  # three on one stream, distinguished by id
     "half-close",  # close the stream's half at once, and take all
     "cancel early",  # cancel before the first token
     "cancel",  # cancel in the middle
@@ -154,7 +154,7 @@ class _GrpcStream:
             self.leave_after(1, die=False)
 
     def leave_after(self, count: int, *, die: bool) -> None:
-        """Leave once there were so many tokens, and the last came just now."""
+        """Disconnect after ``tokens`` tokens, when the last has just arrived."""
         (seen,) = self._every
         while len(seen.arrivals) < count and not seen.outcome:
             self._take()

@@ -142,7 +142,7 @@ class AnswerReader:
         self._grown = 0
 
     def take(self, data: bytes, now: float) -> None:
-        """Take in an event, or the body of an answer that is none."""
+        """Handle an event, or the body of a unary response."""
         if data == b"[DONE]":
             self.done = True
             return
@@ -230,7 +230,7 @@ class HttpStreamClient:
     # How it leaves
 
     def _leave_after(self, how: str, tokens: int) -> Seen:
-        """Leave once there were so many tokens, and the last came just now."""
+        """Disconnect after ``tokens`` tokens, when the last has just arrived."""
         while self._read_tokens(tokens):
             if self.lags[-1] < FRESH_SECONDS and not waiting(self._socket):
                 return self._leave(how)
@@ -280,7 +280,7 @@ class HttpStreamClient:
         return self._over()
 
     def _read_tokens(self, count: int) -> bool:
-        """Read until there were so many pieces with tokens; return whether there were."""
+        """Read until ``tokens`` chunks with tokens arrived; return whether they did."""
         while len(self.seen.arrivals) < count:
             if not self._step():
                 return False
@@ -301,7 +301,7 @@ class HttpStreamClient:
         return not self._answer.complete
 
     def _receive(self, flags: int = 0) -> tuple[bytes, float]:
-        """Return what is there, and for how long the last of it has been; 0 if nobody says.
+        """Return the available bytes and the age of the last ones in seconds; 0 if unknown.
 
         The kernel begins to note times a moment after the first socket has asked for it.
         """
@@ -337,7 +337,7 @@ def waiting(connection: socket.socket) -> int:
 
 
 def tell(seen: Seen) -> None:
-    """Say what was seen, on standard output."""
+    """Print the results of the clients."""
     print(json.dumps(asdict(seen)), flush=True)
 
 

@@ -31,7 +31,7 @@ class OpenAIPackageClient:
         self._client.close()
 
     def run(self, planned: HttpClientRequest) -> Seen:
-        """Ask; leave after so many tokens, if it is to do so."""
+        """Send a request; disconnect after a number of tokens if planned."""
         seen = Seen(planned.model, planned.manner, planned.stream)
         try:
             answer = self._create(planned)
@@ -100,7 +100,7 @@ def _read(answer: Any, planned: HttpClientRequest, seen: Seen) -> Seen:
 class _Reads:
     """Watches what the package reads: ``time`` is when it last did, ``events`` how many it has.
 
-    Until it reads again after the head of the answer nobody knows what came along with that.
+    Bytes that came with the head of the response have no time until the next read.
     """
 
     def __init__(self, stream: Any) -> None:

@@ -49,7 +49,7 @@ class Seen:
         self.sent = time.monotonic()
 
     def takes(self, now: float, tokens: int = 1) -> None:
-        """Note a piece with tokens."""
+        """Record a chunk with tokens."""
         self.arrivals.append(now)
         self.tokens += tokens
 
@@ -102,7 +102,7 @@ def first_tokens(every: Iterable[Seen]) -> list[float]:
 
 
 def gaps(every: Iterable[Seen]) -> list[float]:
-    """Return the gaps between pieces with tokens, in seconds."""
+    """Return the gaps between chunks with tokens, in seconds."""
     return [
         after - before
         for seen in every
