@@ -51,14 +51,17 @@ thead th { color: var(--soft); font-size: .85rem }
 th { text-align: left; font-weight: 600 }
 th, td { padding: .22rem .8rem .22rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; overflow-wrap: break-word }
-tbody th { min-width: 12rem }
+tbody th { min-width: 15rem }
+.line, td summary { white-space: nowrap }
 tbody th, td small, th small { overflow-wrap: anywhere }
 td small, th small { display: block; font-weight: normal }
 code { font: .85em ui-monospace, monospace }
 summary { cursor: pointer; padding: .2rem 0 }
 td summary { padding: 0 }
 details details { margin-left: 1rem }
+td details { display: inline-block; vertical-align: top }
 .links { columns: 16rem; padding-left: 1.2rem }
+.links a { display: inline-block; padding: .15rem 0 }
 .model { padding: .5rem .9rem .6rem; margin-bottom: .5rem; background: var(--card);
   border-radius: .4rem }
 .tiles { display: grid; grid-template-columns: 3fr 3fr 1.6fr 1.4fr 1.6fr; gap: .25rem 1.75rem }

@@ -157,7 +157,7 @@ def _objective_row(state: ObjectiveState, *, several: bool) -> tuple[str, ...]:
     share = "".join(f", {escape(detail)}" for detail in answer.details)
     row = (
         escape(objective_name(state)),
-        colored(level, answer.text) + share,
+        f'<span class="line">{colored(level, answer.text)}{share}</span>',
         state.target_text,
         escape(state.good),
         _quality(state),

@@ -41,9 +41,11 @@ async def run(output: Path, pages: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.render.status_page", description=__doc__)
     parser.add_argument("output", type=Path, help="folder for screenshots")
-    parser.add_argument("scenes", nargs="*", choices=[[], *SCENES], help="default: all")
+    parser.add_argument("scenes", nargs="*", help=f"default: all of {', '.join(SCENES)}")
     parser.add_argument("--url", help="page of a running sidecar")
     options = parser.parse_args()
+    if unknown := set(options.scenes) - set(SCENES):
+        parser.error(f"unknown scenes: {', '.join(sorted(unknown))}")
     options.output.mkdir(parents=True, exist_ok=True)
     if options.url:
         return asyncio.run(run(options.output, [f"live={options.url}"]))
