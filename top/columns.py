@@ -67,9 +67,9 @@ def main_width() -> int:
     return total_width(_MAIN)
 
 
-def total_width(columns: Sequence[Column]) -> int:
+def total_width(columns: Sequence[Column], gap: int = GAP) -> int:
     """Return the width of columns with a gap before each."""
-    return sum(column.width + GAP for column in columns)
+    return sum(column.width + gap for column in columns)
 
 
 def cell_text(column: Column, row: ModelRow) -> Text:
@@ -102,7 +102,7 @@ def _kv(share: float, mark: str) -> tuple[str, str]:
     color: Literal["red", "yellow", ""] = (
         "red" if share >= _FULL else "yellow" if share >= _HIGH else ""
     )
-    return f"{'█' * filled}{'░' * (_BAR - filled)}{f'{mark}{share:.0%}':>5}", color
+    return f"{'▇' * filled}{'▁' * (_BAR - filled)}{f'{mark}{share:.0%}':>5}", color
 
 
 def seconds(value: float) -> str:

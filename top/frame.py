@@ -19,7 +19,7 @@ _LONGEST_MODEL = 40
 _LONGEST_SIDECAR = 28
 _FEWEST_ROWS = 3
 _ASCII = str.maketrans(
-    {DASH: "-", "█": "#", "░": ".", "…": ".", "▲": "^", "▼": "v", "↑": "^", "↓": "v", "✗": "x"}
+    {DASH: "-", "▇": "#", "▁": ".", "…": ".", "▲": "^", "▼": "v", "↑": "^", "↓": "v", "✗": "x"}
 )
 
 
@@ -34,12 +34,16 @@ class FrameOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The widths of the name columns and the columns of numbers; ``numbers`` replace names."""
+    """The widths of the name columns, the columns of numbers, and the gap before each of these.
+
+    With ``numbers``, sidecars have a number instead of their address.
+    """
 
     model: int
     sidecar: int
     numbers: bool
     columns: Sequence[Column]
+    gap: int
 
 
 def frame(
@@ -82,7 +86,8 @@ def _layout(sidecars: Sequence[SidecarRows], width: int) -> _Layout:
     reserved = max(_MODEL, longest)  # a long name is worth more than a median
     columns = columns_for(room - (reserved if reserved + main_width() <= room else _MODEL))
     model = min(longest, room - total_width(columns))
-    return _Layout(max(1, model), sidecar, numbers, columns)
+    gap = 2 * GAP if longest + total_width(columns, 2 * GAP) <= room else GAP
+    return _Layout(max(1, model), sidecar, numbers, columns, gap)
 
 
 def _summary(sidecars: Sequence[SidecarRows], rows: Sequence[ModelRow]) -> Text:
@@ -133,7 +138,7 @@ def _heading(layout: _Layout, selection: Selection) -> Text:
         text.append(" ").append(name, _sorted("sidecar", selection))
     for column in layout.columns:
         title = column.title.rjust(column.width)
-        text.append(" ").append(title, _sorted(column.key, selection))
+        text.append(" " * layout.gap).append(title, _sorted(column.key, selection))
     return text
 
 
@@ -155,7 +160,7 @@ def _lines(
         if layout.sidecar and not layout.numbers:
             text.append(" ").append(addresses[row.sidecar], "dim")
         for column in layout.columns:
-            text.append(" ").append_text(cell_text(column, row))
+            text.append(" " * layout.gap).append_text(cell_text(column, row))
         yield text
 
 
