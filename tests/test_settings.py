@@ -194,7 +194,7 @@ def test_missing_source_is_one_error() -> None:
     ]
 
 
-def test_files_of_requests_need_the_server_that_knows_their_model() -> None:
+def test_files_of_requests_need_the_server_of_their_model() -> None:
     assert problems(TRITON | {"trtllm-requests": ["*.jsonl"]}) == [
         "command line: --trtllm-requests: the files do not name their model. "
         "Fix: give --trtllm URL as well."

@@ -351,7 +351,7 @@ def many(
     decoupled: bool = True,
     reported: AbstractSet[tuple[str, str]] = frozenset(),
 ) -> ModelSelection:
-    """Return a server with so many models, half of them steps of the other half."""
+    """Return a server with ``count`` models, half of them steps of the other half."""
     names = [f"m{index:05}" for index in range(count)]
     steps: list[tuple[str, ...]] = [
         () if index % 2 else (names[index - 1],) for index in range(count)

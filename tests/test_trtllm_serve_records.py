@@ -273,7 +273,7 @@ def test_time_in_the_queue_is_in_seconds_and_never_reset() -> None:
 
 
 def durations(serve: ServeSettings, found: list[Json]) -> list[float | None]:
-    """Return how long each record's batch took, as far as the records tell."""
+    """Return the duration of each record's batch, as far as records contain it."""
     if serve.schema == "tensorrt":
         latencies = [record["iterLatencyMS"] / 1000 or None for record in found]
         return [*latencies[1:], None]

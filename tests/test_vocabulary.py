@@ -18,9 +18,10 @@ from slos.signals import SIGNALS
 from tokenslo.cli import cli
 
 ROOT = Path(__file__).parent.parent
-# The folders whose summaries are checked.
+# The folders whose summaries, names of tests and class names are checked.
 FOLDERS = (
     "alerts",
+    "bench",
     "dashboards",
     "documents",
     "exporter",
@@ -28,11 +29,11 @@ FOLDERS = (
     "promql",
     "runbooks",
     "slos",
+    "tests",
     "tokenslo",
     "tools",
 )
-# The folders whose class names are unique; a name that a library requires may recur.
-UNIQUE_IN = (*FOLDERS, "bench", "tests")
+# Class names that a library requires, so they may recur.
 REQUIRED_NAMES = frozenset({"TritonPythonModel"})
 
 # Personifications and private words, and the term to write instead.
@@ -126,6 +127,23 @@ def test_summaries_have_no_banned_word() -> None:
     assert found == {}
 
 
+def names_of_tests(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the test functions of a module, as words."""
+    for node in ast.walk(tree):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and node.name.startswith("test_"):
+            yield node.name.replace("_", " ")
+
+
+def test_names_of_tests_have_no_banned_word() -> None:
+    found = {
+        name: words
+        for name, tree in modules(FOLDERS)
+        if (words := [each for each in names_of_tests(tree) if banned(each)])
+    }
+    assert found == {}
+
+
 def repeated(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Return the places of every class name that occurs more than once."""
     places = defaultdict(list)
@@ -142,14 +160,18 @@ def classes(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def test_class_names_are_unique() -> None:
-    assert repeated(classes(UNIQUE_IN)) == {}
+    assert repeated(classes(FOLDERS)) == {}
 
 
-def test_a_banned_word_or_a_repeated_class_name_would_be_found() -> None:
+def test_a_banned_word_or_a_repeated_class_name_is_found() -> None:
     assert banned("The server tells\nthe client.") == ["The server tells\nthe client."]
     assert banned("`tells`, storytelling and a\n```\nledger\n```\n") == []
     (found,) = summaries("a.py", ast.parse('"""Nobody\n\nbut me."""\n'))
     assert found == ("a.py:1", "Nobody")
+    assert [*names_of_tests(ast.parse("def test_it_is_told(): ...\ndef help(): ..."))] == [
+        "test it is told"
+    ]
+    assert banned("test it is told")
     assert repeated([("A", "a.py:1"), ("B", "b.py:1"), ("A", "c.py:1")]) == {
         "A": ["a.py:1", "c.py:1"]
     }

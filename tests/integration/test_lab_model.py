@@ -165,7 +165,7 @@ def idle(server: Triton, model: str = "tensorrt_llm") -> bool:
 
 
 def published(server: Triton, model: str) -> str:
-    """Kind, name, labels but model and version, and bucket edges of what a model's code makes."""
+    """Return kind, name, labels and bucket boundaries of the metrics of a model's code."""
     lines: dict[str, list[str]] = {}
     for family in exposition(server):
         if not family.name.startswith(("nv_trt_llm_", "nv_llm_", "nv_inference_first_")):

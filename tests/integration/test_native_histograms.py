@@ -174,7 +174,7 @@ def test_generated_tests_pass(part: Callable[[str], Path], tmp_path: Path, which
 def test_generated_tests_notice_another_threshold(
     part: Callable[[str], Path], tmp_path: Path, which: str
 ) -> None:
-    """The stories are told by histograms, and not by the rates that are recorded of them."""
+    """The test cases have histograms as input, not the rates recorded from them."""
     reported = failures(part(which), NATIVE, tmp_path, "      0.4,", "      4,")
     assert "FAILED" in reported
 

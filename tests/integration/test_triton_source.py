@@ -1,4 +1,4 @@
-"""The source and the store against a real Triton: what happens to models is what is told."""
+"""The source and the store report what happens to models of a real Triton."""
 
 from __future__ import annotations
 

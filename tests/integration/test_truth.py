@@ -1,4 +1,4 @@
-"""The truth test: what taps tell of streams is what their clients saw.
+"""The truth test: taps report of streams what their clients saw.
 
 More than two thousand streams go to a real Triton and to a look-alike of trtllm-serve, once through
 proxy taps and once straight to the servers, watched by packet capture.  Counts must be the same;
@@ -117,7 +117,7 @@ class ServedMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A quantile as clients saw it and as it was told, in seconds.
+    """A quantile as clients saw it and as it was reported, in seconds.
 
     ``late`` is how late clients can be in reading the clock, on a busy machine; else it is 0.
     """
@@ -295,7 +295,7 @@ def objectives() -> str:
 
 
 def gather(listen: Sequence[int], share: float = 1.0) -> dict[str, dict[str, list[Any]]]:
-    """Let all crowds ask at the same time; what each tells."""
+    """Run all crowds at the same time; return their results."""
     with ExitStack() as stack:
         crowds = {
             kind: stack.enter_context(
@@ -324,7 +324,7 @@ def gather(listen: Sequence[int], share: float = 1.0) -> dict[str, dict[str, lis
 
 
 def known(seen: list[Seen]) -> dict[Sample, float]:
-    """Return what counters must be; of a name that no server knows nothing is told."""
+    """Return the expected counters; names that no server has are not counted."""
     return counts(one for one in seen if one.model != UNKNOWN)
 
 
@@ -368,7 +368,7 @@ def exact(q: float, values: Sequence[float]) -> float:
 
 
 def nearest(q: float, values: Sequence[float], reported: float) -> float:
-    """Return the quantile of what was seen, or the value next to it that is nearer to what is told.
+    """Return the observed quantile, or the neighbour that is nearer to the reported one.
 
     Interpolation in a histogram is off by up to a rank, and in a thin tail that is far.
     """
@@ -408,7 +408,7 @@ def test_times_are_the_same(runs: list[TapRun], capsys: pytest.CaptureFixture[st
     assert different_times(runs) == []
 
 
-def test_nothing_is_told_of_a_model_that_no_server_has(runs: list[TapRun]) -> None:
+def test_no_series_has_a_model_that_no_server_has(runs: list[TapRun]) -> None:
     for one in runs:
         assert any(seen.model == UNKNOWN for seen in one.seen)
         models = {dict(labels).get("model") for _, labels in one.reported.everything}
@@ -465,7 +465,7 @@ def told_of(one: TapRun) -> str:
 
 
 def waste(one: TapRun) -> tuple[int, int, float]:
-    """Return how many tokens the look-alike's engine made, clients took, and were told as waste."""
+    """Return the tokens that the look-alike produced, clients read, and taps counted as wasted."""
     made = sum(request["output_tokens"] for request in one.engine)
     taken = sum(seen.tokens for seen in one.seen if seen.model in OPENAI)
     sent = sum(

@@ -47,7 +47,7 @@ class BurnRateCondition:
         return self.threshold * self.long / error_ratio + self.wait
 
     def fires(self, count: Count, every: int) -> Flags:
-        """Return at which of the evaluations, ``every`` so many seconds, this fires."""
+        """Return at which evaluations, one per ``every`` seconds, this fires."""
         bad, _ = count(int(self.long))
         holds = bad >= self.least_bad
         for window in (self.long, self.short):
@@ -112,7 +112,7 @@ def rates(samples: Samples, evaluations: Counts) -> Count:
 
 
 def truth(requests: Truth, evaluations: Counts, tick: int) -> Count:
-    """Count all requests, as nobody who scrapes can."""
+    """Count all requests, independent of scrapes."""
 
     def count(window: int) -> tuple[Values, Values]:
         ends = evaluations // tick

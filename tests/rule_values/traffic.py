@@ -1,4 +1,4 @@
-"""Random requests to servers: what happened, and what their counters told of it.
+"""Random requests to servers: the truth, and the counters that servers report.
 
 Time is cut into ticks.  In each tick every server gets a random number of requests, some of which
 fail; the counters are read at every scrape that does not fail.  Nothing here knows a rule.
@@ -69,7 +69,7 @@ def points(times: Counts, values: npt.NDArray[np.generic], there: npt.NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class TrafficScenario:
-    """How random traffic goes: requests per second of a server, and what befalls it.
+    """A scenario of random traffic: requests per second of a server, and its incidents.
 
     ``..._every`` are mean seconds between two events of a kind, 0 for never.  A server that
     restarts counts from zero; after a rollout it is another version, which is another set of
@@ -142,7 +142,7 @@ def play(
     seed: int = 1,
     families: Sequence[str] = FAMILIES,
 ) -> Traffic:
-    """Let a scenario happen for so long, on so many servers."""
+    """Simulate a scenario for ``seconds`` on ``servers`` servers."""
     random = Random(f"{scenario.name} {seed}")
     draw = np.random.RandomState(random.getrandbits(32))  # which gives the same for ever
     ticks = seconds // TICK
@@ -289,7 +289,7 @@ def _diurnal(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float6
 
 
 def _bursty(times: npt.NDArray[np.float64], random: Random) -> npt.NDArray[np.float64]:
-    """Go from a trickle to a hundred times as much, and back."""
+    """Rise from low traffic to a hundred times as much, and back."""
     rates, at = np.full(len(times), 0.05), 0
     while at < len(times):
         at += int(random.expovariate(1 / (5 * HOUR)) / TICK)
@@ -300,7 +300,7 @@ def _bursty(times: npt.NDArray[np.float64], random: Random) -> npt.NDArray[np.fl
 
 
 def _idle(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float64]:
-    """Nobody is there at night, nor at all on two days of seven."""
+    """Have no traffic at night, nor on two days of seven."""
     day, now = np.divmod(times, DAY)
     return np.where((now > 8 * HOUR) & (now < 18 * HOUR) & (day % 7 < 5), 1.0, 0.0)
 
