@@ -12,14 +12,16 @@ from dashboards import panels, scopes
 from dashboards.grafana import PanelRow
 from dashboards.objective import objective_title, target_share
 from dashboards.panels import Column, Level, PanelQuery
-from promql.expr import Expr, Vector, aggregate, call, number
+from promql.expr import Expr, Vector, aggregate, call, equal, number
 from promql.tree import String
-from slos.indicators import counters
+from slos.indicators import counters, usage_ratio
 from slos.plan import Plan, PlannedObjective
 from slos.queries import Scope
 
 MOST_OBJECTIVES = 20
 """How many objectives are compared: the first ones of the SLO file."""
+MOST_HEADROOMS = 4
+"""How many headroom objectives are compared."""
 _VERSION = ("version",)
 
 
@@ -35,6 +37,9 @@ def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
     yield PanelRow("Traffic", list(_traffic(scope)), height=7)
     for each in compared:
         yield PanelRow(objective_title(each), list(_sli(each, plan, scope)), widths=(14, 10))
+    full = [each for each in plan.objectives if each.indicator.threshold == "ratio"]
+    if full:
+        yield PanelRow("Headroom", [_usage(each, plan, scope) for each in full[:MOST_HEADROOMS]])
 
 
 def _by_version(planned: PlannedObjective) -> bool:
@@ -42,6 +47,28 @@ def _by_version(planned: PlannedObjective) -> bool:
     objective = planned.objective
     counted = planned.indicator.slice is None or objective.slices is not None
     return counted and not objective.queries
+
+
+def _usage(planned: PlannedObjective, plan: Plan, scope: Scope) -> core.Panel:
+    """Compare the usage that a headroom objective limits."""
+    objective = planned.objective
+    assert objective.threshold is not None  # noqa: S101  (load.py requires it)
+    own = [each for each in scope.also if each.label not in objective.selector]
+    chosen = (*equal(plan.service.selects(objective)), *own)
+    return panels.time_series(
+        f"{objective.name}: used by version",
+        "The fullest instance of each version; the dashed line is the threshold. Compare versions "
+        "at equal traffic per instance.",
+        [
+            PanelQuery(
+                aggregate("max", usage_ratio(objective.indicator, chosen), _VERSION),
+                scopes.BY_VERSION,
+            )
+        ],
+        unit=panels.RATIO,
+        lines=[Level(objective.threshold, panels.RED)],
+        top=1,
+    )
 
 
 def _counters(planned: PlannedObjective, plan: Plan, scope: Scope) -> tuple[Vector, Vector]:

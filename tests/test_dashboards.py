@@ -442,6 +442,7 @@ def test_a_rollout_compares_the_versions_of_every_sli_with_sample_sizes():
         assert all(f'"slo", "{name}"' in target["expr"] for target in table["targets"])
         titles = [p["title"] for p in panels_of(BOARDS["rollout"])]
         assert {f"{name}: good by version", f"{name}: events by version"} <= {*titles}
+    assert {"kv-headroom: used by version", "sequence-headroom: used by version"} <= {*titles}
 
 
 def test_a_service_of_user_defined_queries_has_no_dashboards_of_signals():
