@@ -40,9 +40,9 @@ _LEFT = levels((None, panels.RED), ("0.1", panels.ORANGE), ("0.25", panels.GREEN
 
 def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
     """Yield the rows of a service."""
-    tiles = [*_headroom(scope), _exhaustion(scope)]
-    yield PanelRow("Headroom", tiles, height=4, widths=(5, 5, 5, 4, 5))
-    yield PanelRow("", [_limits(plan, scope), _causes(plan)], height=7)
+    yield PanelRow("Headroom", list(_headroom(scope)), height=4)
+    limits = [_limits(plan, scope), _causes(plan), _exhaustion(scope)]
+    yield PanelRow("", limits, height=6, widths=(10, 9, 5))
     yield PanelRow("Trend", list(_trend(plan, scope)))
     yield PanelRow("Tokens by tenant", list(_tenants(scope)))
 
@@ -55,8 +55,8 @@ def _limit(plan: Plan, indicator: str, default: str) -> Decimal:
 
 def _headroom(scope: Scope) -> Iterator[core.Panel]:
     for title, indicator, of in (
-        ("KV-cache headroom", "kv_headroom", "KV cache"),
-        ("Slot headroom", "sequence_headroom", "batch"),
+        ("KV cache free", "kv_headroom", "KV cache"),
+        ("Slots free", "sequence_headroom", "batch"),
     ):
         yield panels.tiles(
             title,
@@ -69,9 +69,9 @@ def _headroom(scope: Scope) -> Iterator[core.Panel]:
     output = scopes.rate(scope, "output_tokens")
     peak = call("max_over_time", Subquery(output, _PEAK, _PEAK_STEP))
     yield panels.tiles(
-        "Token headroom (estimate)",
-        "Free share of the highest output rate of the last day. It is a lower bound: the engine "
-        "may never have been saturated.",
+        "Tokens free (est.)",
+        "Estimate: free share of the highest output rate of the last day. The engine may never "
+        "have been saturated: the true one is higher.",
         [PanelQuery(call("clamp_min", number(1) - output / peak, number(0)))],
         unit=panels.RATIO,
     )
@@ -89,7 +89,7 @@ def _exhaustion(scope: Scope) -> core.Panel:
     slope = call("deriv", Vector(used.metric, used.matchers, _TREND))
     rising = aggregate("max", slope.compare(">", number(0)))
     return panels.tiles(
-        "KV cache exhausted in",
+        "KV cache full in",
         f"Time until the fullest instance reaches 100% at the trend of the last {_TREND}. Below a "
         "day: add instances now.",
         [PanelQuery((number(1) - aggregate("max", used)) / rising)],

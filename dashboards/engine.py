@@ -55,6 +55,13 @@ def _sequences(scope: Scope) -> Iterator[core.Panel]:
             PanelQuery(scopes.total(scope, "sequences_max"), "maximum"),
         ],
         unit=panels.COUNT,
+        colors={
+            "active": panels.GREEN,
+            "decoding": panels.BLUE,
+            "waiting": panels.ORANGE,
+            "paused": panels.RED,
+            "maximum": panels.NEUTRAL,
+        },
     )
     yield panels.time_series(
         "Waiting sequences by instance",
@@ -119,9 +126,9 @@ def _throughput(scope: Scope) -> Iterator[core.Panel]:
         unit=panels.SECONDS,
     )
     yield panels.time_series(
-        "Speculative decoding: accepted share",
-        "Accepted draft tokens, of all proposed ones. A low share wastes compute: shorten the "
-        "draft or disable it.",
+        "Accepted draft tokens",
+        "Accepted share of the tokens that speculative decoding proposes. A low share wastes "
+        "compute: shorten the draft or disable it.",
         [
             PanelQuery(
                 scopes.rate(scope, "accepted_draft_tokens", "version")

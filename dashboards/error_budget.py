@@ -86,7 +86,7 @@ def _bad_events(plan: Plan, recorded: RecordedSeries, scope: Scope) -> Iterator[
         clauses = scope.rate(SIGNALS["goodput"].metric, *of, by=("objective", "clause"))
         legend = "{{objective}}: {{clause}}" if len(goodput) > 1 else "{{clause}}"
         yield panels.time_series(
-            "Bad events by failing goodput clause",
+            "Bad requests by goodput clause",
             "The first clause that each bad request fails; outcome is a request that the server "
             "failed. Work on the largest one.",
             [PanelQuery(clauses, legend)],

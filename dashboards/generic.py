@@ -51,7 +51,7 @@ def own_panels(planned: PlannedObjective, service: str, *, is_native: bool) -> l
     if share is None:
         return recorded_panels
     by_instance = panels.time_series(
-        "Share bad, by instance",
+        "Bad share by instance",
         "One instance above the others is broken; all of them are the service or a dependency.",
         [PanelQuery(share, scopes.BY_INSTANCE)],
         unit=panels.RATIO,

@@ -54,7 +54,7 @@ def _groups(planned: PlannedObjective, plan: Plan) -> Iterator[core.Panel]:
     left = recorded(names.BUDGET_REMAINING, plan.service.service, objective)
     least = aggregate("bottomk", left, parameter=number(_GROUPS))
     yield panels.time_series(
-        f"Budget left, by {' and '.join(objective.group_by)}",
+        f"Budget left by {' and '.join(objective.group_by)}",
         f"The {_GROUPS} groups with the least budget left. Below the dashed line the objective is "
         "missed.",
         [PanelQuery(least, panels.legend(objective.group_by))],
@@ -125,7 +125,7 @@ def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
     target = target_share(objective)
     return [
         panels.time_series(
-            f"Share within {limit}, by version",
+            f"Share within {limit} by version",
             f"Share of {noun} within the threshold{without}. One version below the others is a "
             "rollout to undo.",
             [PanelQuery(scope.share_within(key, threshold, ("version",)), scopes.BY_VERSION)],
@@ -150,31 +150,19 @@ def target_share(objective: Objective) -> Decimal:
 
 
 _GOOD_SHARES = {
-    "availability": (
-        "Share served, by version",
-        "Requests served, of all that were served, failed, rejected or timed out.",
-    ),
-    "stream_completion": (
-        "Share completed, by version",
-        "Streams that ran to their end, of all that had begun without a client disconnect.",
-    ),
-    "disconnects": (
-        "Share without a client disconnect, by version",
-        "Streams that ran to their end, of these and those with a client disconnect.",
-    ),
-    "goodput": (
-        "Share that met every clause, by version",
-        "Requests that met every clause, of all that could be judged.",
-    ),
+    "availability": "Requests served, of all that were served, failed, rejected or timed out.",
+    "stream_completion": "Streams that ran to their end, of all that had begun without a client "
+    "disconnect.",
+    "disconnects": "Streams that ran to their end, of these and those with a client disconnect.",
+    "goodput": "Requests that met every clause, of all that could be judged.",
 }
 
 
 def _verdicts(planned: PlannedObjective, service: str, scope: Scope) -> list[core.Panel]:
     objective = planned.objective
-    title, about = _GOOD_SHARES[objective.indicator]
     share = panels.time_series(
-        title,
-        f"{about} One version below the others is a rollout to undo.",
+        "Good share by version",
+        f"{_GOOD_SHARES[objective.indicator]} One version below the others is a rollout to undo.",
         [PanelQuery(scope.share_good(objective, service, ("version",)), scopes.BY_VERSION)],
         unit=panels.RATIO,
         lines=[Level(target_share(objective), panels.RED)],
@@ -199,7 +187,7 @@ def _verdicts(planned: PlannedObjective, service: str, scope: Scope) -> list[cor
 def _headroom(objective: Objective, scope: Scope) -> core.Panel:
     assert objective.threshold is not None  # noqa: S101  (load.py requires it)
     return panels.time_series(
-        f"Used, by instance, against {threshold_text(objective)}",
+        f"Used by instance, against {threshold_text(objective)}",
         "The fullest model of each instance, never an average; the dashed line is the threshold. "
         "One instance above it alone is a routing problem.",
         [PanelQuery(scope.fullest(objective.indicator), scopes.BY_INSTANCE)],

@@ -30,7 +30,7 @@ PER_SECOND = formatunits.COUNTS_PER_SEC
 NUMBER = formatunits.NUMBER_FORMAT
 AGO = formatunits.DATE_TIME_FROM_NOW
 
-GREEN, ORANGE, RED = "green", "orange", "red"
+GREEN, YELLOW, ORANGE, RED, BLUE, PURPLE = "green", "yellow", "orange", "red", "blue", "purple"
 NEUTRAL = "text"
 
 Json = Any
@@ -86,12 +86,13 @@ def time_series(
     bottom: int | None = 0,
     links: Iterable[tuple[str, str]] = (),
     period: str | None = None,
+    colors: Mapping[str, str] | None = None,
     empty: str = "",
 ) -> core.Panel:
     """Draw series over time, with a dashed line at each of ``lines``.
 
-    ``period`` replaces the time range of the dashboard, ending now; ``empty`` is the text without
-    data.
+    ``period`` replaces the time range of the dashboard, ending now; ``colors`` are by legend, of
+    series whose color means something; ``empty`` is the text without data.
     """
     steps = tuple(lines)
     every = tuple(queries)
@@ -113,6 +114,7 @@ def time_series(
         thresholdsStyleMode="dashed" if steps else "off",
         links=_links(links),
         timeFrom=period,
+        overrides=[_color_override(name, color) for name, color in (colors or {}).items()],
         extraJson={
             "fieldConfig": {"defaults": {"noValue": empty or _no_value(every)}},
             "options": {"legend": {"showLegend": True}},
@@ -153,6 +155,7 @@ def tiles(
 ) -> core.Panel:
     """Show the latest value of each series as a tile, ``empty`` if there is none."""
     every = tuple(queries)
+    named = any(each.legend for each in every)
     return core.Stat(
         title=title,
         description=description,
@@ -163,7 +166,7 @@ def tiles(
         colorMode="background_solid" if background else "value",
         graphMode="none",
         reduceCalc="lastNotNull",
-        textMode="value_and_name" if any(each.legend for each in every) else "value",
+        textMode="value_and_name" if named else "value",
         noValue=empty or _no_value(every),
         thresholds=_steps(steps),
         links=_links(links),
@@ -171,6 +174,7 @@ def tiles(
             "options": {
                 "percentChangeColorMode": "standard",
                 "showPercentChange": False,
+                **({"text": {"titleSize": 13, "valueSize": 26}} if named else {}),
                 "wideLayout": False,
             }
         },
@@ -312,6 +316,14 @@ def _table(
             }
         },
     )
+
+
+def _color_override(name: str, color: str) -> Json:
+    fixed = {"mode": "fixed", "fixedColor": color}
+    return {
+        "matcher": {"id": "byName", "options": name},
+        "properties": [{"id": "color", "value": fixed}],
+    }
 
 
 def _column_override(column: Column) -> Json:

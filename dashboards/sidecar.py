@@ -118,7 +118,7 @@ def _resources(scope: Scope) -> Iterator[core.Panel]:
     )
     descriptors = _process(scope, "process_open_fds") / _process(scope, "process_max_fds")
     yield panels.time_series(
-        "File descriptors in use",
+        "File descriptors",
         "Open file descriptors, of the limit. Near 100% a proxy tap refuses connections: raise the "
         "limit.",
         [PanelQuery(_ours(descriptors, scope), _SIDECAR), PanelQuery(opened / most, _TAP)],
@@ -126,7 +126,7 @@ def _resources(scope: Scope) -> Iterator[core.Panel]:
         top=1,
     )
     yield panels.tiles(
-        "Restarts of tap and tasks",
+        "Restarts",
         "Restarts of the tap process and of background tasks in the selected time range; each is "
         "a bug to report.",
         [

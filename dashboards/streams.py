@@ -21,11 +21,23 @@ TIMEOUTS = (15, 30, 60, 120, 300, 600)
 """Usual time-outs of gateways, in seconds; each has a narrow bucket just above it."""
 
 
+OUTCOME_COLORS = {
+    "ok": panels.GREEN,
+    "error": panels.RED,
+    "timeout": panels.ORANGE,
+    "rejected": panels.YELLOW,
+    "disconnected": panels.PURPLE,
+    "cancelled": panels.BLUE,
+    "invalid": panels.NEUTRAL,
+}
+
+
 def rows(_: Plan, scope: Scope) -> Iterator[PanelRow]:
     """Yield the rows of a service."""
     yield PanelRow("Outcomes", list(_outcomes(scope)))
     yield PanelRow("Client disconnects", list(_disconnects(scope)))
     yield PanelRow("Wasted work", list(_waste(scope)))
+    yield PanelRow("Clients", list(_clients(scope)))
 
 
 def _outcomes(scope: Scope) -> Iterator[core.Panel]:
@@ -37,6 +49,7 @@ def _outcomes(scope: Scope) -> Iterator[core.Panel]:
         [PanelQuery(scope.rate(streams, by=("outcome",)), "{{outcome}}")],
         unit=panels.REQUESTS_PER_SECOND,
         stacked=True,
+        colors=OUTCOME_COLORS,
     )
     yield panels.time_series(
         "Partial responses",
@@ -45,6 +58,7 @@ def _outcomes(scope: Scope) -> Iterator[core.Panel]:
         [PanelQuery(scope.rate(streams, middle, by=("outcome",)), "{{outcome}}")],
         unit=panels.REQUESTS_PER_SECOND,
         stacked=True,
+        colors=OUTCOME_COLORS,
     )
     yield panels.time_series(
         "Failures by reason",
@@ -57,13 +71,6 @@ def _outcomes(scope: Scope) -> Iterator[core.Panel]:
         ],
         unit=panels.REQUESTS_PER_SECOND,
         stacked=True,
-    )
-    yield panels.time_series(
-        "Live requests by instance",
-        "Requests under way. Growth at a constant request rate means that requests take longer or "
-        "do not end.",
-        [PanelQuery(scopes.each("sum", scope.gauge("live_streams")), scopes.BY_INSTANCE)],
-        unit=panels.COUNT,
     )
 
 
@@ -140,10 +147,20 @@ def _waste(scope: Scope) -> Iterator[core.Panel]:
         [PanelQuery(scopes.rate(scope, "suspected_retries"), "suspected retries")],
         unit=panels.REQUESTS_PER_SECOND,
     )
+
+
+def _clients(scope: Scope) -> Iterator[core.Panel]:
     yield panels.time_series(
         "Client back-pressure",
         "Clients that do not read data ready for them, on average. Their token gaps are not the "
         "server's.",
         [PanelQuery(scopes.rate(scope, "client_backpressure"), "slow readers")],
+        unit=panels.COUNT,
+    )
+    yield panels.time_series(
+        "Live requests by instance",
+        "Requests under way. Growth at a constant request rate means that requests take longer or "
+        "do not end.",
+        [PanelQuery(scopes.each("sum", scope.gauge("live_streams")), scopes.BY_INSTANCE)],
         unit=panels.COUNT,
     )

@@ -229,6 +229,12 @@ def test_panels_neither_overlap_nor_leave_the_grid(kind):
         assert not one & other
 
 
+@EACH_PANEL
+def test_titles_are_not_cut_at_900_pixels(kind, panel):
+    """A column is 37.5 pixels wide there, the margins of a panel 48 and a character 7.2."""
+    assert len(panel["title"]) <= (37.5 * panel["gridPos"]["w"] - 48) / 7.2
+
+
 @EACH_BOARD
 def test_the_first_screen_has_at_most_12_panels(kind):
     """The first 25 rows of the grid: 38 pixels each, on a screen of 1,080."""

@@ -39,13 +39,13 @@ WITHOUT_DATA = {
     # Triton's TensorRT-LLM backends do not publish these, as "Not measured here" lists.
     "chat-engine: Preemptions by instance",
     "chat-engine: Prefix reuse",
-    "chat-engine: Speculative decoding: accepted share",
+    "chat-engine: Accepted draft tokens",
     # The load has no tenants.
     "chat-capacity: Input tokens by tenant",
     "chat-capacity: Output tokens by tenant",
     # Nothing of the kind happens, or not in the first minutes.
     "chat-capacity: Capacity causes that fire",
-    "chat-capacity: KV cache exhausted in",
+    "chat-capacity: KV cache full in",
     "chat-sidecar: Failed scrapes",
     "chat-sidecar: Tap losses",
     # Every signal of these dashboards is measured.

@@ -86,6 +86,7 @@ function StatPanel({ panel, frames, width, height, theme }) {
           graphMode={panel.options.graphMode ?? BigValueGraphMode.None}
           textMode={panel.options.textMode ?? BigValueTextMode.Auto}
           justifyMode={panel.options.justifyMode ?? 'auto'}
+          text={panel.options.text}
         />
       ))}
     </div>
@@ -152,7 +153,8 @@ export function PanelBody(properties) {
   const { panel, frames } = properties;
   const Body = PANELS[panel.type];
   if (!Body) throw new Error(`unknown panel type ${panel.type}`);
-  if (panel.type !== 'text' && !frames.some((frame) => frame.length && numbers(frame).length)) {
+  const shows = (frame) => frame.length && (panel.type === 'table' || numbers(frame).length);
+  if (panel.type !== 'text' && !frames.some(shows)) {
     return <Empty {...properties} />;
   }
   return <Body {...properties} />;
