@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dashboards import overlay
 from dashboards.dashboard_set import KINDS, GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 from dashboards.panels import Json
 from slos.names import UID_PREFIX, dashboard_uid
 
@@ -16,7 +16,7 @@ _UID_IN_URL = re.compile(r"(?<=/d/)[^/?#]+")
 
 
 def customized(
-    dashboards: Iterable[GeneratedDashboard], service: str, options: Options
+    dashboards: Iterable[GeneratedDashboard], service: str, options: DashboardOptions
 ) -> list[GeneratedDashboard]:
     """Apply uid prefix, data source, tags and overlay, in this order.
 

@@ -23,7 +23,7 @@ class Overlay:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DashboardOptions:
     """Which dashboards to write, and how.
 
     ``folder`` is the title of the folder in Grafana, empty for its root.  ``datasource_uid`` is

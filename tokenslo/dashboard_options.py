@@ -143,12 +143,12 @@ def dashboard_options(command: Command) -> Command:
 
 def options(
     chosen: Mapping[str, Any], *, libraries: Iterable[Path], namespace: str, labels: dict[str, str]
-) -> dashboards.Options:
+) -> dashboards.DashboardOptions:
     """Return the options of dashboards from the values of their click options."""
     import dashboards
 
     overlay = chosen["dashboard_overlay"]
-    return dashboards.Options(
+    return dashboards.DashboardOptions(
         formats=chosen["dashboard_formats"],
         kinds=chosen["dashboard_kinds"] or dashboards.KINDS,
         folder=chosen["dashboard_folder"],

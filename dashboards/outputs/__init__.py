@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dashboards.customization import customized
 from dashboards.dashboard_set import GeneratedDashboard, build
-from dashboards.options import FORMATS, DashboardFormat, Options
+from dashboards.options import FORMATS, DashboardFormat, DashboardOptions
 from dashboards.outputs import config_map, grafana_json, grafana_operator, grafana_v2, provisioning
 from slos.plan import Plan
 
-_Writer = Callable[[Sequence[GeneratedDashboard], Options, str], Iterator[tuple[str, str]]]
+_Writer = Callable[[Sequence[GeneratedDashboard], DashboardOptions, str], Iterator[tuple[str, str]]]
 
 _WRITERS: Mapping[DashboardFormat, _Writer] = {
     "json": grafana_json.files,
@@ -23,13 +23,13 @@ assert tuple(_WRITERS) == FORMATS  # noqa: S101
 
 
 def files(
-    plan: Plan, *, source: str, version: str, options: Options | None = None
+    plan: Plan, *, source: str, version: str, options: DashboardOptions | None = None
 ) -> dict[str, str]:
     """Return the dashboards of a plan in every requested format: text by path.
 
     Raises InvalidFile if the overlay makes an invalid dashboard.
     """
-    options = options or Options()
+    options = options or DashboardOptions()
     built = build(plan, source=source, version=version, kinds=options.kinds)
     dashboards = customized(built, plan.service.service, options)
     return {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from dashboards.dashboard_set import GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 from dashboards.outputs.kubernetes import embedded, metadata, resource_path
 from dashboards.outputs.yaml_document import document
 
@@ -17,7 +17,7 @@ _FOLDER = "grafana_folder"
 
 
 def files(
-    dashboards: Sequence[GeneratedDashboard], options: Options, version: str
+    dashboards: Sequence[GeneratedDashboard], options: DashboardOptions, version: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of a ConfigMap for each dashboard."""
     annotations = {_FOLDER: options.folder} if options.folder else {}

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.dashboard_json import text
 from dashboards.dashboard_set import GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 
 
 def files(
-    dashboards: Sequence[GeneratedDashboard], _: Options, __: str
+    dashboards: Sequence[GeneratedDashboard], _: DashboardOptions, __: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of each dashboard."""
     for each in dashboards:

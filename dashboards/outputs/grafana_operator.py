@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dashboards.dashboard_set import GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 from dashboards.outputs.kubernetes import embedded, metadata, resource_path
 from dashboards.outputs.yaml_document import document
 
@@ -14,7 +14,7 @@ _INSTANCES = {"dashboards": "grafana"}
 
 
 def files(
-    dashboards: Sequence[GeneratedDashboard], options: Options, version: str
+    dashboards: Sequence[GeneratedDashboard], options: DashboardOptions, version: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of a GrafanaDashboard for each dashboard."""
     for each in dashboards:

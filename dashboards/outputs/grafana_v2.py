@@ -12,7 +12,7 @@ from typing import Any
 
 from dashboards.dashboard_json import text
 from dashboards.dashboard_set import GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 
 Json = Any
 
@@ -36,7 +36,7 @@ _REFRESH_INTERVALS = ["5s", "10s", "30s", "1m", "5m", "15m", "30m", "1h", "2h", 
 
 
 def files(
-    dashboards: Sequence[GeneratedDashboard], _: Options, __: str
+    dashboards: Sequence[GeneratedDashboard], _: DashboardOptions, __: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of a resource for each dashboard; its name is the uid.
 

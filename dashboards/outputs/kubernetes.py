@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from dashboards.dashboard_json import text
 from dashboards.dashboard_set import GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 
 _MOST_BYTES = 262_144
 """The maximum size of a resource: ``kubectl apply`` keeps it in an annotation with this limit."""
@@ -23,7 +23,7 @@ def resource_path(dashboard: GeneratedDashboard, form: str) -> str:
 
 def metadata(
     dashboard: GeneratedDashboard,
-    options: Options,
+    options: DashboardOptions,
     *,
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from dashboards.dashboard_json import text
 from dashboards.dashboard_set import GeneratedDashboard
-from dashboards.options import Options
+from dashboards.options import DashboardOptions
 from dashboards.outputs.yaml_document import document
 
 _MOUNT = "/etc/grafana/provisioning"
@@ -21,7 +21,7 @@ _UPDATE_SECONDS = 30
 
 
 def files(
-    dashboards: Sequence[GeneratedDashboard], options: Options, version: str
+    dashboards: Sequence[GeneratedDashboard], options: DashboardOptions, version: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of each dashboard, of the provider and of the data source.
 
