@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DEFECT = "internal error, please report it"
 MIN_PAUSE = 0.25
-"""Least share of the interval between the end of a scrape and the next one, for what is served."""
+"""Minimum pause after a scrape, as a share of the interval: the sidecar serves meanwhile."""
 CHECK_INTERVAL = 1.0
 """Shortest time between checks whether engines decode."""
 
@@ -335,13 +335,13 @@ async def _scrape_once(
     probed: Collection[str],
 ) -> Snapshot | None:
     """Scrape a source and store the result; return the snapshot, None after an error."""
-    what = f"reading {source.name}"
+    what = f"scraping {source.name}"
     if isinstance(source, TapSource):
         source.set_models(store.models(began))
     try:
-        read = await source.snapshot(began)
+        scraped = await source.snapshot(began)
         await RENDER_GATE.opened()
-        snapshot = events.added(without_probes(read, probed), began)
+        snapshot = events.added(without_probes(scraped, probed), began)
         await asyncio.to_thread(warm_up.warm, snapshot)
         now = await _store(store, snapshot, monotonic() - began)
     except SourceError as error:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from exporter.log import ProblemLog
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Starts a task, also at each restart."""
+"""Starts the coroutine of a task; called again at each restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Supervisor:
     """Runs background tasks until it is closed.
 
     A task that fails or returns is restarted after ``first_pause`` seconds, twice as long each
-    time up to ``longest_pause``, and again ``first_pause`` after a run of ``steady`` seconds.
+    time up to ``max_pause``, and again ``first_pause`` after a run of ``steady`` seconds.
     """
 
     def __init__(
-        self, *, first_pause: float = 0.5, longest_pause: float = 30.0, steady: float = 60.0
+        self, *, first_pause: float = 0.5, max_pause: float = 30.0, steady: float = 60.0
     ) -> None:
         self._first_pause = first_pause
-        self._longest_pause = longest_pause
+        self._max_pause = max_pause
         self._steady = steady
         self._states: dict[str, TaskState] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,7 +90,7 @@ class Supervisor:
                 what, f"{why}; restarting, please report this defect", now, error
             )
             await asyncio.sleep(pause)
-            pause = min(2 * pause, self._longest_pause)
+            pause = min(2 * pause, self._max_pause)
             self._states[task] = TaskState(task, restarts, error=why)
 
 

@@ -3,8 +3,7 @@
 Its model-server protocol (docs/proposals/003-model-server-protocol) has six: queued and running
 requests, KV-cache utilization, and optionally the size and number of KV-cache blocks, and the LoRA
 adapters with requests.  Each name is configurable.  The named sets are the defaults of its endpoint
-picker for these servers.  Only vLLM's set names a gauge of LoRA
-adapters.
+picker for these servers.  Only vLLM's set names a gauge of LoRA adapters.
 """
 
 from __future__ import annotations

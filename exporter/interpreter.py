@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 
-YOUNG_OBJECTS = 5_000
-"""Allocations before Python searches young objects for reference cycles.
+YOUNG_THRESHOLD = 5_000
+"""Allocations between collections of the youngest generation.
 
-A search stops all threads: 1 ms for this number of objects, up to 80 ms for ten times as many.
+A collection stops all threads: 1 ms for this number of objects, up to 80 ms for ten times as many.
 """
-YOUNG_SEARCHES = 5
-"""Searches of young objects before their survivors are searched again."""
-FULL_SEARCH = 4_000
-"""Searches of survivors before a full search, which takes 0.1 s or more for 200 models."""
+MIDDLE_THRESHOLD = 5
+"""Collections of the youngest generation between collections of the middle one."""
+OLD_THRESHOLD = 4_000
+"""Collections of the middle generation between full ones, which take 0.1 s for 200 models."""
 SWITCH_SECONDS = 0.0005
 """Time slice of a busy thread while the event loop waits for the interpreter.
 
@@ -25,7 +25,7 @@ def limit_garbage_collection() -> None:
     """Exclude everything allocated so far from garbage collection, and collect the rest rarely."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_SEARCHES, FULL_SEARCH)
+    gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD)
 
 
 def shorten_thread_switches() -> None:

@@ -14,7 +14,7 @@ from tests.polling import until
 
 
 def supervisor() -> Supervisor:
-    return Supervisor(first_pause=0.01, longest_pause=0.04)
+    return Supervisor(first_pause=0.01, max_pause=0.04)
 
 
 async def test_a_task_that_fails_is_restarted_with_growing_pauses(

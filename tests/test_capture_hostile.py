@@ -128,7 +128,7 @@ def flood(server: socket.socket) -> None:
 async def test_every_stream_before_an_overflow_is_observed_or_counted_as_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_table, "DOUBT_SECONDS", 0.5)
+    monkeypatch.setattr(connection_table, "SILENCE_SECONDS", 0.5)
     log = WireLog()
     passed: list[str] = []
 

@@ -25,7 +25,7 @@ from exporter.taps.capture.capture_tap import CaptureTap
 from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_filter import packet_filter
 from exporter.taps.capture.packet_ring import PacketRing
-from exporter.taps.capture.packets import Segment, segment
+from exporter.taps.capture.packets import Segment, parse_segment
 from exporter.taps.tap import CaptureSpec
 from slos.errors import InvalidFile
 from tests.packet_capture import need_capture
@@ -151,7 +151,7 @@ def test_on_loopback_each_packet_is_read_once() -> None:
         while select.select([ring], [], [], 0.2)[0]:
             packets, _ = ring.read(100)
             for _, _, start, end, _ in packets:
-                found = segment(ring.buffer, start, end)
+                found = parse_segment(ring.buffer, start, end)
                 assert isinstance(found, Segment)
                 flags.append(found.flags)
     # The filter drops bare acknowledgements.

@@ -10,7 +10,7 @@ from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, ConnectionTable
-from exporter.taps.capture.packets import Segment, segment
+from exporter.taps.capture.packets import Segment, parse_segment
 from tests.event_log import WireLog
 from tests.grpc_connection import GrpcConnection, infer_request, stream_response
 from tests.recording_observer import RecordingObserver
@@ -64,9 +64,9 @@ class Net:
     def _pass(self, payload: bytes, source: str, destination: str) -> None:
         self.time += 1
         packet = self._wrap(payload, source, destination)
-        found = segment(packet, 0, len(packet))
+        found = parse_segment(packet, 0, len(packet))
         assert isinstance(found, Segment)
-        self.connections.take(found, packet[found.start : found.end], self.time)
+        self.connections.handle_segment(found, packet[found.start : found.end], self.time)
 
 
 @pytest.mark.parametrize("wrap", [ipv4, ipv6])

@@ -423,7 +423,7 @@ async def test_compressed_responses_that_a_tap_cannot_read_have_a_fix() -> None:
                 f"{address}/metrics", lambda _, text: COMPRESSED.search(text) is not None
             )
             joined = " ".join(as_text(await diagnose(address)).split()).replace("- ", "-")
-        assert "1 answers at its taps are compressed in a way that it cannot read" in joined
+        assert "1 responses at its taps have an unsupported compression" in joined
         assert "send Accept-Encoding: gzip, or identity" in joined
 
 

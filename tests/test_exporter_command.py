@@ -325,10 +325,10 @@ async def test_each_problem_is_logged_when_it_begins_and_when_it_ends(
     text = await watched(source, wanted=lambda text: last in text)
     assert 'tokenslo_source_errors_total{kind="refused",source="scripted"} 3.0' in text
     assert messages(caplog) == [
-        "reading scripted: nothing listens there",
-        "reading scripted: works again; failed 3 times in N s",
-        "reading scripted/statistics: answered 503",
-        "reading scripted/statistics: works again; failed once in N s",
+        "scraping scripted: nothing listens there",
+        "scraping scripted: works again; failed 3 times in N s",
+        "scraping scripted/statistics: answered 503",
+        "scraping scripted/statistics: works again; failed once in N s",
     ]
 
 
@@ -353,7 +353,7 @@ async def test_a_defect_in_a_source_is_logged_once_with_its_traceback(
     broken = Scripted(ZeroDivisionError("oops"), ZeroDivisionError("oops"), good())
     await watched(broken, wanted=lambda text: "llm_kv_cache_utilization_ratio" in text)
     [first] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert first.getMessage() == "reading scripted: internal error, please report it"
+    assert first.getMessage() == "scraping scripted: internal error, please report it"
     assert first.exc_info
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.taps.capture.packets import Segment, is_intact, ports, reverse, segment
+from exporter.taps.capture.packets import Segment, is_intact, parse_segment, ports, reverse
 from tests.tcp_segments import ACK, PSH, ipv4, ipv6, tcp, with_checksums
 
 HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, AUTHENTICATION = 0, 43, 44, 60, 51
@@ -18,7 +18,7 @@ NOTHING = bytes(6)
 
 
 def read(packet: bytes) -> tuple[Segment, bytes]:
-    found = segment(packet, 0, len(packet))
+    found = parse_segment(packet, 0, len(packet))
     assert isinstance(found, Segment)
     return found, packet[found.start : found.end]
 
@@ -67,13 +67,13 @@ def test_extension_headers_are_stepped_over(extensions: tuple[tuple[int, bytes],
 @pytest.mark.parametrize("field", [0x2000, 0x2001, 0x0001])
 def test_fragments_of_ipv4(field: int, options: bytes) -> None:
     packet = ipv4(tcp(data=b"x"), fragment=field, options=options)
-    assert segment(packet, 0, len(packet)) == "fragment"
+    assert parse_segment(packet, 0, len(packet)) == "fragment"
 
 
 @pytest.mark.parametrize("field", [b"\x00\x01", b"\x00\x08"])
 def test_fragments_of_ipv6(field: bytes) -> None:
     packet = ipv6(tcp(data=b"x"), extensions=((FRAGMENT, field + bytes(4)),))
-    assert segment(packet, 0, len(packet)) == "fragment"
+    assert parse_segment(packet, 0, len(packet)) == "fragment"
 
 
 def test_packets_other_than_tcp_are_refused() -> None:
@@ -86,7 +86,7 @@ def test_packets_other_than_tcp_are_refused() -> None:
         b"\x00" * 60,
         b"",
     ):
-        assert segment(packet, 0, len(packet)) is None
+        assert parse_segment(packet, 0, len(packet)) is None
 
 
 def test_headers_longer_than_the_packet_are_refused() -> None:
@@ -96,12 +96,12 @@ def test_headers_longer_than_the_packet_are_refused() -> None:
     nothing[12] = 0x40  # less than the least
     for header in (bytes(short), bytes(nothing)):
         for packet in (ipv4(header), ipv4(header, options=bytes(4)), ipv6(header)):
-            assert segment(packet, 0, len(packet)) is None
+            assert parse_segment(packet, 0, len(packet)) is None
     for packet in (ipv4(tcp(), total=39), ipv6(tcp(), length=19), ipv4(tcp(), options=bytes(4))):
         cut = packet[:43]
-        assert segment(cut, 0, len(cut)) is None
+        assert parse_segment(cut, 0, len(cut)) is None
     headless = b"\x44" + ipv4(tcp())[1:]
-    assert segment(headless, 0, len(headless)) is None
+    assert parse_segment(headless, 0, len(headless)) is None
 
 
 def test_the_padding_of_short_frames_is_no_payload() -> None:
@@ -128,7 +128,7 @@ def test_in_the_middle_of_a_buffer() -> None:
     packet = ipv4(tcp(data=b"hello"))
     with mmap(-1, 4096) as buffer:
         buffer[100 : 100 + len(packet)] = packet
-        found = segment(buffer, 100, 100 + len(packet))
+        found = parse_segment(buffer, 100, 100 + len(packet))
         assert isinstance(found, Segment)
         assert buffer[found.start : found.end] == b"hello"
         assert found.key == read(packet)[0].key
@@ -168,7 +168,7 @@ def test_any_changed_packet_is_parsed_or_refused(data: st.DataObject) -> None:
 
 def in_bounds(packet: bytes) -> None:
     around = b"\xff" * 64
-    found = segment(around + packet, 64, 64 + len(packet))
+    found = parse_segment(around + packet, 64, 64 + len(packet))
     if isinstance(found, Segment):
         assert 64 + 40 <= found.start <= found.end <= 64 + len(packet)
         assert len(found.key) in (12, 36)
@@ -184,7 +184,7 @@ def test_checksum_is_valid_for_the_sent_packet_only(
     packet = with_checksums(wrap(tcp(seq=7, data=data, options=options)))
     buffer = b"before" + packet + b"after"
     end = 6 + len(packet)
-    found = segment(buffer, 6, end)
+    found = parse_segment(buffer, 6, end)
     assert isinstance(found, Segment)
     assert is_intact(buffer, 6, found)
     start = found.header
@@ -196,6 +196,6 @@ def test_checksum_is_valid_for_the_sent_packet_only(
 def test_a_broken_ip_header_is_not_intact() -> None:
     packet = with_checksums(ipv4(tcp()))
     broken = packet[:8] + b"\x01" + packet[9:]  # time to live
-    found = segment(broken, 0, len(broken))
+    found = parse_segment(broken, 0, len(broken))
     assert isinstance(found, Segment)
     assert not is_intact(broken, 0, found)

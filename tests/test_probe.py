@@ -164,7 +164,7 @@ async def test_a_busy_server_stays_ready_and_a_hung_one_does_not(model: Model) -
         send = of_triton(fake.url)
         busy, text = await probed(send, times=3, moves=True, seconds=0.1)
         assert busy.ready is True
-        assert busy.reason.endswith("but decoding moves: the server is busy")
+        assert busy.reason.endswith("but decoding progresses: the server is busy")
         assert 'tokenslo_probe_requests_total{model="chat",result="busy"} 3.0' in text
         hung, _ = await probed(send, times=3, moves=False, seconds=0.1)
         assert hung.ready is False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from exporter.protocol.decompression import READ_BYTES
+from exporter.protocol.decompression import MAX_CHUNK_BYTES
 from exporter.protocol.events import CLIENT, SERVER, Listener, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from exporter.recording.goodput import GoodputObjective
@@ -102,7 +102,7 @@ def test_a_compressed_request_has_its_model() -> None:
 
 
 def bomb() -> bytes:
-    return zlib.compress(bytes(READ_BYTES * 8), wbits=31)
+    return zlib.compress(bytes(MAX_CHUNK_BYTES * 8), wbits=31)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_unreadable_stream_has_disconnects(body: bytes, phase: str) -> None:
 
 def test_decompression_bomb_is_inflated_up_to_the_limit() -> None:
     data = bomb()
-    assert len(data) < READ_BYTES // 100
+    assert len(data) < MAX_CHUNK_BYTES // 100
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, data, "POST", "Content-Encoding: gzip"), 0.0)

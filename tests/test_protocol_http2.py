@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.grpc_calls import MAX_REQUESTS
 from exporter.protocol.http2 import (
-    FIELDS_AT_ONCE,
+    FIELD_BURST,
     FIELDS_PER_SECOND,
     MAX_CALLS,
     Http2Observer,
@@ -302,13 +302,13 @@ def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
     begin = PREFACE + frame(SETTINGS, 0, 0)
     flood.feed(CLIENT, begin, 0.0)
     slow.feed(CLIENT, begin, 0.0)
-    for number in range(1, FIELDS_AT_ONCE):
+    for number in range(1, FIELD_BURST):
         block = indexed(2 * number + 1, fields)
         flood.feed(CLIENT, block, 1.0)
         slow.feed(CLIENT, block, 1.0 + 2 * number * (fields + 4) / FIELDS_PER_SECOND)
         if flood.inactive:
             break
-    assert number * fields <= FIELDS_AT_ONCE
+    assert number * fields <= FIELD_BURST
     assert not slow.inactive
 
 

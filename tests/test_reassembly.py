@@ -59,7 +59,7 @@ class Wire:
         )
         known = (half.peer.expected - back) & MASK if ack is None else ack
         seq = (start + place) & MASK
-        half.take(seq, (back + known) & MASK, flags, window, data, self.time)
+        half.handle_segment(seq, (back + known) & MASK, flags, window, data, self.time)
 
     def request(self, place: int, data: bytes = b"", **other: float | None) -> None:
         self.send(CLIENT, place, data, **other)
@@ -182,7 +182,7 @@ def test_a_refusal_acknowledges_the_opening(ack: int | None, closes: bool) -> No
     connection = TcpConnection(watcher, CaptureState())
     connection.client.begin(1000, 0.0)
     flags = RST if ack is None else RST | ACK
-    connection.server.take(0, 1000 + (ack or 0), flags, 0, b"", 1.0)
+    connection.server.handle_segment(0, 1000 + (ack or 0), flags, 0, b"", 1.0)
     assert connection.closed is closes
 
 

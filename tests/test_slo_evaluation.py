@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.protocol.events import Stream
 from exporter.recording.goodput import GoodputObjective
-from exporter.recording.stream_recorder import AT_ONCE, StreamRecorder
+from exporter.recording.stream_recorder import EVALUATION_BATCH, StreamRecorder
 from tests.test_stream_recorder import chunks, ended, measurements, play, play_on, spread, stream
 
 THRESHOLDS = {"ttft": (0.5, 2.0), "max_gap": (1.0,), "itl": (0.75,), "e2e": (3.0,)}
@@ -86,13 +86,13 @@ def test_stream_that_may_have_ended_is_not_late() -> None:
 
 def test_active_requests_are_evaluated_in_batches() -> None:
     recorder = StreamRecorder(THRESHOLDS, expected=["llama"])
-    for _ in range(2 * AT_ONCE + 1):
+    for _ in range(2 * EVALUATION_BATCH + 1):
         play(recorder, stream())
     steps = recorder.evaluate_active(101.0)
     next(steps)
-    assert counts(recorder)["ttft", "0.5", "bad"] == AT_ONCE
+    assert counts(recorder)["ttft", "0.5", "bad"] == EVALUATION_BATCH
     assert len(list(steps)) == 1
-    assert counts(recorder)["ttft", "0.5", "bad"] == 2 * AT_ONCE + 1
+    assert counts(recorder)["ttft", "0.5", "bad"] == 2 * EVALUATION_BATCH + 1
 
 
 # Any interleaving

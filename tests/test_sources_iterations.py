@@ -106,7 +106,7 @@ def fed(*values: Json) -> EngineState:
     for value in values:
         record = read_record(value)
         assert record is not None
-        engine.take(record)
+        engine.add(record)
     return engine
 
 
@@ -162,7 +162,7 @@ class TestDialects:
     def test_another_executor_at_the_same_address_starts_over(self) -> None:
         engine = fed(cpp(5), cpp(6), pytorch(7), pytorch(8), pytorch(9))
         assert engine.dialect == "pytorch"
-        assert (engine.starts, engine.lost) == (1, 0)
+        assert (engine.restarts, engine.lost) == (1, 0)
 
 
 class TestIterationGauges:
@@ -636,7 +636,7 @@ def test_any_record_is_accepted_or_refused(values: list[Any], age: float | None)
     for value in values:
         record = read_record(value)
         if record:
-            engine.take(record)
+            engine.add(record)
         measurements, missing = report(engine, age, 5.0, "chat", "1")
         assert sorted(one.signal for one in (*measurements, *missing)) == sorted(MAIN_SIGNALS)
         for measurement in measurements:

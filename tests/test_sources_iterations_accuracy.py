@@ -156,7 +156,7 @@ def evaluated(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
     for value in written:
         record = read_record(value)
         assert record is not None
-        engine.take(record)
+        engine.add(record)
     measurements, _ = report(engine, 0.0, 5.0, "chat", "")
     return engine, {measurement.signal: measurement for measurement in measurements}
 

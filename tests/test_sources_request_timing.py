@@ -131,7 +131,7 @@ class TestItems:
         one = item(time_breakdown_metrics=breakdown([7.0, 7.5], [7.52, 7.54, 7.74]))
         assert token_gaps(one) == [0.02, 0.02, 0.2]
         timings = RequestTimings("chat", {"itl": [0.06]})
-        timings.take([one])
+        timings.add([one])
         timings.measurements()
         found = histograms(timings)
         assert (found["itl"].count, found["itl"].sum) == (3, pytest.approx(0.24))
@@ -160,7 +160,7 @@ class TestItems:
 
     def test_halves_of_a_request_are_none(self) -> None:
         timings = RequestTimings("chat", {})
-        timings.take([item(ctx_request_id=3)])
+        timings.add([item(ctx_request_id=3)])
         assert histograms(timings) == {}
         assert timings.refused == {"half of a disaggregated request": 1}
 
@@ -180,70 +180,70 @@ class TestItems:
 class TestTimingHistograms:
     def test_threshold_is_a_bucket_boundary(self) -> None:
         timings = RequestTimings("chat", {"ttft": [0.8]})
-        timings.take([item(), item(prefill=0.3), item(prefill=0.31)])
+        timings.add([item(), item(prefill=0.3), item(prefill=0.31)])
         ttft = histograms(timings)["ttft"]
         assert ttft.counts[ttft.boundaries.index(0.8)] == 2
         assert ttft.count == 3
 
     def test_the_first_items_of_a_signal_count(self) -> None:
         timings = RequestTimings("chat", {})
-        timings.take([item()])
+        timings.add([item()])
         assert {signal: one.count for signal, one in histograms(timings).items()} == dict.fromkeys(
             (*SPANS, "tpot"), 1
         )
-        timings.take([item()])
+        timings.add([item()])
         assert histograms(timings)["e2e"].count == 2
 
     def test_items_of_the_past_only_show_the_signals(self) -> None:
         timings = RequestTimings("chat", {})
-        assert timings.take([item(), item()], past=True) == 2
+        assert timings.add([item(), item()], past=True) == 2
         timings.measurements()
         assert histograms(timings)["ttft"].count == 0
 
 
 class TestLedger:
     def test_complete_items_lose_nothing(self) -> None:
-        ledger = LossCounter()
+        losses = LossCounter()
         for counted, arrived in ((100, 1000), (103, 3), (103, 2), (105, 0), (120, 15)):
-            ledger.arrive(arrived)
-            assert ledger.settle(counted) == 0
+            losses.add_received(arrived)
+            assert losses.compare(counted) == 0
 
     def test_item_late_by_one_scrape_is_not_lost(self) -> None:
-        ledger = LossCounter()
+        losses = LossCounter()
         for counted, arrived in ((0, 0), (5, 4), (9, 5), (9, 0)):
-            ledger.arrive(arrived)
-            ledger.settle(counted)
-        assert ledger.lost == 0
+            losses.add_received(arrived)
+            losses.compare(counted)
+        assert losses.lost == 0
 
-    def test_patience_waits_longer(self) -> None:
-        ledger = LossCounter(patience=3)
+    def test_a_longer_grace_counts_later_records(self) -> None:
+        losses = LossCounter(grace_scrapes=3)
         for counted, arrived in ((0, 0), (5, 0), (9, 0), (9, 0), (9, 9), (20, 0), (20, 0)):
-            ledger.arrive(arrived)
-            assert ledger.settle(counted) == 0
-        assert [ledger.settle(20) for _ in range(3)] == [0, 11, 0]
+            losses.add_received(arrived)
+            assert losses.compare(counted) == 0
+        assert [losses.compare(20) for _ in range(3)] == [0, 11, 0]
 
     def test_another_reader_takes_half(self) -> None:
-        ledger = LossCounter()
+        losses = LossCounter()
         for counted in range(0, 110, 10):
-            ledger.arrive(5)
-            ledger.settle(counted)
-        assert ledger.lost == pytest.approx(50, abs=10)
+            losses.add_received(5)
+            losses.compare(counted)
+        assert losses.lost == pytest.approx(50, abs=10)
 
     def test_earlier_items_hide_no_loss(self) -> None:
-        ledger = LossCounter()
-        ledger.arrive(1000)
-        ledger.settle(0)
+        losses = LossCounter()
+        losses.add_received(1000)
+        losses.compare(0)
         for counted in range(10, 60, 10):
-            ledger.arrive(5)
-            ledger.settle(counted)
-        assert ledger.lost >= 10
+            losses.add_received(5)
+            losses.compare(counted)
+        assert losses.lost >= 10
 
     def test_a_restart_is_no_loss(self) -> None:
-        ledger = LossCounter()
+        losses = LossCounter()
         for counted, arrived in ((50, 0), (60, 10), (2, 2), (4, 2)):
-            ledger.arrive(arrived)
-            ledger.settle(counted)
-        assert ledger.lost == 0
+            losses.add_received(arrived)
+            losses.compare(counted)
+        assert losses.lost == 0
 
     @given(
         st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1)), max_size=40), st.integers(0, 900)
@@ -252,7 +252,7 @@ class TestLedger:
         self, steps: list[tuple[int, float]], history: int
     ) -> None:
         """Requests end all the time, also between the reading of the count and of the items."""
-        ledger, counted, queued = LossCounter(), history, history
+        losses, counted, queued = LossCounter(), history, history
         for ended, share in steps:
             before = round(ended * share)
             queued += before
@@ -260,28 +260,28 @@ class TestLedger:
             at_reading = counted
             queued += ended - before
             counted += ended - before
-            ledger.arrive(queued)
+            losses.add_received(queued)
             queued = 0
-            assert ledger.settle(at_reading) == 0
+            assert losses.compare(at_reading) == 0
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40))
     def test_loss_is_at_most_the_count(self, steps: list[tuple[int, int]]) -> None:
-        ledger, counted = LossCounter(), 0
-        ledger.settle(0)
+        losses, counted = LossCounter(), 0
+        losses.compare(0)
         for ended, arrived in steps:
             counted += ended
-            ledger.arrive(min(ended, arrived))
-            ledger.settle(counted)
+            losses.add_received(min(ended, arrived))
+            losses.compare(counted)
         missing = sum(max(0, ended - arrived) for ended, arrived in steps)
-        assert ledger.lost <= missing
-        ledger.settle(counted)
-        assert ledger.lost == missing
+        assert losses.lost <= missing
+        losses.compare(counted)
+        assert losses.lost == missing
 
 
 class TestFeed:
     def feed(self) -> RequestFeed:
         return RequestFeed(
-            "chat", {}, place="there", patience=1, if_empty="turn it on", if_lost="share not"
+            "chat", {}, place="there", grace_scrapes=1, if_empty="turn it on", if_lost="share not"
         )
 
     def by_signal(self, feed: RequestFeed, now: float = 0.0) -> dict[str, Measurement | Missing]:
@@ -296,39 +296,39 @@ class TestFeed:
 
     def test_first_items_belong_to_the_past(self) -> None:
         feed = self.feed()
-        feed.take([item()] * 7)
-        feed.settle(7, 0)
+        feed.add([item()] * 7)
+        feed.end_scrape(7, 0)
         assert self.count(feed) == 0
-        feed.take([item()] * 2)
-        feed.settle(9, 1)
+        feed.add([item()] * 2)
+        feed.end_scrape(9, 1)
         assert self.count(feed) == 2
 
     def test_past_ends_with_the_first_successful_scrape(self) -> None:
         feed = self.feed()
-        feed.take([item()] * 3)
-        feed.settle(7, 0, failed=True)
-        feed.take([item()] * 4)
-        feed.settle(7, 1)
+        feed.add([item()] * 3)
+        feed.end_scrape(7, 0, failed=True)
+        feed.add([item()] * 4)
+        feed.end_scrape(7, 1)
         assert self.count(feed) == 0
 
     def test_empty_while_requests_end(self) -> None:
         feed = self.feed()
         for count in (0, 5, 10):
-            feed.settle(count, count)
+            feed.end_scrape(count, count)
         gap = self.by_signal(feed, 10)["ttft"]
         assert isinstance(gap, Missing)
         assert (gap.reason, gap.fix) == ("requests end and there stays empty", "turn it on")
 
     def test_empty_while_nothing_ends(self) -> None:
         feed = self.feed()
-        feed.settle(5, 0)
+        feed.end_scrape(5, 0)
         assert self.by_signal(feed) == {}
 
     def test_refused_while_some_are_missing(self) -> None:
         feed = self.feed()
         for now in range(4):
-            feed.take([item()])
-            feed.settle(now * 2, now)
+            feed.add([item()])
+            feed.end_scrape(now * 2, now)
         gap = self.by_signal(feed, 3)["ttft"]
         assert isinstance(gap, Missing)
         assert gap.reason.startswith("there lacks 1 of 5 requests")
@@ -341,16 +341,16 @@ class TestFeed:
         engine = Distribution((1.0, inf), (4.0, 4.0), 1.0)
         histogram = Measurement("ttft", "chat", "", "trtllm_serve_histogram", {(): engine})
         for now, (records, finished) in enumerate([(0, 0), (1, 2), (1, 4), (0, 4), (0, 4)]):
-            feed.take([item()] * records)
-            feed.settle(finished, now)
+            feed.add([item()] * records)
+            feed.end_scrape(finished, now)
             store.update(self.snapshot(feed, now, histogram), now, 0.1)
         withheld = self.by_signal(feed, now)["ttft"]
         assert isinstance(withheld, Missing)
         late = now + LOSSY_FOR
         store.update(self.snapshot(feed, late, histogram), late, 0.1)
         assert self.shown(store, late) == ("trtllm_request_timing", 0)
-        feed.take([item()])
-        feed.settle(finished + 1, late + 1)
+        feed.add([item()])
+        feed.end_scrape(finished + 1, late + 1)
         store.update(self.snapshot(feed, late + 1, histogram), late + 1, 0.1)
         assert self.shown(store, late + 1) == ("trtllm_request_timing", 1)
 
@@ -366,8 +366,8 @@ class TestFeed:
 
     def test_halves_are_named(self) -> None:
         feed = self.feed()
-        feed.take([item(ctx_request_id=1)])
-        feed.settle(1, 0)
+        feed.add([item(ctx_request_id=1)])
+        feed.end_scrape(1, 0)
         gap = self.by_signal(feed)["ttft"]
         assert isinstance(gap, Missing)
         assert "half of a disaggregated request" in gap.reason
@@ -393,9 +393,9 @@ values = st.recursive(
 @given(st.lists(st.dictionaries(st.text(max_size=2) | st.just("perf_metrics"), values, max_size=4)))
 def test_any_items_give_consistent_histograms(items: list[Item]) -> None:
     timings = RequestTimings("chat", {"ttft": (0.8,)})
-    timings.take(items)
+    timings.add(items)
     timings.measurements()
-    timings.take([item()])
+    timings.add([item()])
     timings.measurements()
     for distribution in histograms(timings).values():
         assert list(distribution.counts) == sorted(distribution.counts)
@@ -413,8 +413,8 @@ def test_a_cut_body_gives_its_complete_items_once(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, end), max_size=4)))
     count = 0
     for start, stop in zip([0, *cuts], [*cuts, end], strict=True):
-        count += timings.take(splitter.feed(body[start:stop]))
-    count += timings.take(splitter.end())
+        count += timings.add(splitter.feed(body[start:stop]))
+    count += timings.add(splitter.end())
     assert count == sum(
         1
         for n in range(1, 6)

@@ -134,7 +134,7 @@ async def test_malformed_spans_are_a_partial_success() -> None:
             200,
             {"partialSuccess": {"rejectedSpans": "1", "errorMessage": "spans were malformed"}},
         )
-        assert str(await problem(source)) == "malformed spans that were not taken: 1"
+        assert str(await problem(source)) == "malformed spans were rejected: 1"
         _, answer, _ = await post(source, as_protobuf(body), PROTOBUF)
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
         assert (partial.rejected_spans, partial.error_message) == (1, "spans were malformed")
@@ -219,7 +219,7 @@ async def test_slow_sender_times_out_and_excess_senders_get_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(traces_source, "BODY_SECONDS", 0.3)
-    monkeypatch.setattr(traces_source, "EXPORTS_AT_ONCE", 2)
+    monkeypatch.setattr(traces_source, "MAX_CONCURRENT_EXPORTS", 2)
     head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
@@ -247,7 +247,7 @@ async def test_disconnected_sender_holds_no_memory(
     head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
-        for _ in range(2 * traces_source.EXPORTS_AT_ONCE):
+        for _ in range(2 * traces_source.MAX_CONCURRENT_EXPORTS):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(head + b"Content-Length: 100\r\n\r\n{")
             await writer.drain()
@@ -275,7 +275,7 @@ def test_settings_make_the_source() -> None:
     (source,) = configured(load_settings(flags, {}))
     assert source.where == (
         "traces sent to http://127.0.0.1:4318/v1/traces "
-        "(passed on to http://collector:4318/v1/traces)"
+        "(forwarded to http://collector:4318/v1/traces)"
     )
     with pytest.raises(InvalidFile, match="there are no traces to forward"):
         load_settings({**flags, "otlp-traces": [], "triton": ["http://127.0.0.1:8000"]}, {})
@@ -469,7 +469,7 @@ async def forwarded(source: TracesSource) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.sources.traces.forwarding.SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr("exporter.sources.traces.forwarding.MIN_PAUSE", 0.01)
 
 
 async def test_exports_are_forwarded_byte_for_byte() -> None:

@@ -23,7 +23,7 @@ from exporter.sources.triton.model_selection import ModelSelection
 from exporter.sources.triton.triton_source import (
     ENGINE_FAMILIES,
     FAMILIES,
-    LIVING,
+    LOADED_MODEL_FAMILIES,
     TritonSource,
     default_metrics_url,
 )
@@ -502,7 +502,7 @@ def test_invalid_responses_give_consistent_snapshots(
             unread={},
             globs=("*",),
             publishing=metrics.models(*ENGINE_FAMILIES),
-            counted=metrics.models(*LIVING) | tallies.keys(),
+            counted=metrics.models(*LOADED_MODEL_FAMILIES) | tallies.keys(),
             reported_before=frozenset(),
         )
         models = [info for info in selection.models() if not info.excluded]

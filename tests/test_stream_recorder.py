@@ -17,7 +17,12 @@ from exporter.protocol.events import Listener, Outcome, Stages, Stream
 from exporter.recording.goodput import GoodputObjective, goodput_objectives
 from exporter.recording.label_limiter import MAX_SERIES
 from exporter.recording.model_metrics import MAX_REASONS
-from exporter.recording.model_registry import MAX_BEGUN, MAX_MODELS, MAX_UNCONFIRMED, MODEL_SERIES
+from exporter.recording.model_registry import (
+    MAX_INITIAL_MODELS,
+    MAX_MODELS,
+    MAX_UNCONFIRMED,
+    MODEL_SERIES,
+)
 from exporter.recording.retries import MAX_FAILURES, RETRY_SECONDS
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Measurement
@@ -779,7 +784,7 @@ def test_models_that_the_server_lists_begin_at_zero() -> None:
     recorder.learn_models(["encoder", "chat"], ["chat"])
     assert names(recorder) == {("chat", "")}
     recorder.learn_models([], [f"adapter-{number:03}" for number in range(500)])
-    assert len(names(recorder)) == 1 + MAX_BEGUN
+    assert len(names(recorder)) == 1 + MAX_INITIAL_MODELS
     for number in range(500):
         play(recorder, stream(endpoint="chat", model=f"adapter-{number:03}"), ended(101.0))
     assert len(names(recorder)) == MAX_MODELS + 1, "and one is other"

@@ -69,7 +69,7 @@ def root(
     number: int = 1,
     end: float = 1000.0,
     start: float = 0.0,
-    cut: int = 0,
+    dropped_events: int = 0,
 ) -> Span:
     """Return a root span; times are in milliseconds after START."""
     return Span(
@@ -79,7 +79,7 @@ def root(
         start=START + round(start * MS),
         end=START + round(end * MS),
         events=tuple((name, START + round(at * MS)) for name, at in events),
-        cut=cut,
+        dropped_events=dropped_events,
     )
 
 
@@ -246,7 +246,7 @@ def test_a_span_that_was_cut_off_has_no_gaps_and_counts_as_lost(
     events: list[tuple[str, float]],
 ) -> None:
     joiner = SpanJoiner()
-    (request,) = joined([model(), root(*events, cut=3)], joiner)
+    (request,) = joined([model(), root(*events, dropped_events=3)], joiner)
     assert (request.timing.first, request.timing.gaps) == (0.051, ())
     assert request.timing.whole is None
     assert joiner.lost == 1
@@ -456,7 +456,7 @@ def in_spans(spans: bytes) -> bytes:
     return message(1, message(2, spans))
 
 
-MANY = spans.MOST_PARTS + 1
+MANY = spans.MAX_PARTS + 1
 ARRAY = message(9, message(2, message(5, b"\x0a\x00" * MANY)))
 
 
@@ -490,7 +490,7 @@ def test_a_small_protobuf_export_of_many_parts_is_too_large(body: bytes) -> None
 
 
 def test_exports_within_the_limit_are_accepted() -> None:
-    half = spans.MOST_PARTS // 2
+    half = spans.MAX_PARTS // 2
     assert otlp_json.decode(b'{"resourceSpans":[' + b"{}," * half + b"{}]}").rejected == 0
     assert otlp_protobuf.decode(b"\x0a\x00" * half).rejected == 0
 

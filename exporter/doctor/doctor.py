@@ -20,7 +20,7 @@ from exporter.doctor.server_config import FLAG, first_response_settings
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.methods import METHODS
 from exporter.objectives.objective_status import ObjectiveState, evaluate
-from exporter.recording.model_metrics import METHODS as TAP_METHODS
+from exporter.recording.model_metrics import WIRE_METHODS
 from exporter.samples import Measurement, ModelInfo, SourceError
 from exporter.settings import Settings, load_settings
 from exporter.sources import Source
@@ -39,7 +39,7 @@ WAIT = 3.0
 """Seconds between the two scrapes: trtllm-serve may withhold its statistics for 2 s."""
 WIDTH = 100
 COMPRESSED = (
-    "answers at its taps are compressed in a way that it cannot read: no tokens are known of them. "
+    "responses at its taps have an unsupported compression: their tokens are unknown. "
     "Fix: have the gateway or the clients send Accept-Encoding: gzip, or identity"
 )
 
@@ -136,7 +136,7 @@ def _tap_quality(signal: str) -> str:
     """Return the quality of a signal at a tap, "" if a tap does not measure it."""
     if signal not in MEASURED_BY_TAPS:
         return ""
-    return METHODS[TAP_METHODS.get(signal, "wire")].quality
+    return METHODS[WIRE_METHODS.get(signal, "wire")].quality
 
 
 def _by_a_tap(state: ObjectiveState, tap: str) -> ObjectiveState:

@@ -16,7 +16,7 @@ from promql.http_client import FetchLimits, new_session, public
 from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
 
-PASSED_OVER = "tokenslo_tap_passed_over_total"
+SKIPPED = "tokenslo_tap_passed_over_total"
 _MALFORMED = (text_parser.ExpositionError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -104,7 +104,7 @@ async def _report(
     session: aiohttp.ClientSession, base: str, status: Mapping[str, Any], limits: FetchLimits
 ) -> SidecarReport:
     answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
-    wanted = {PASSED_OVER, *(signal.metric for signal in SIGNALS.values())}
+    wanted = {SKIPPED, *(signal.metric for signal in SIGNALS.values())}
     families = text_parser.read(answer.body, wanted)
     objectives = tuple(_objective(one) for one in status["objectives"])
     unready = tuple(
@@ -121,7 +121,7 @@ def _objective(one: Mapping[str, Any]) -> ReportedObjective:
 
 
 def _unreadable(families: Mapping[str, text_parser.ParsedFamily]) -> int:
-    family = families.get(PASSED_OVER)
+    family = families.get(SKIPPED)
     return sum(
         int(value)
         for _, labels, value in (family.samples if family else ())

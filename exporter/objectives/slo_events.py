@@ -1,4 +1,4 @@
-"""Good and bad events of latency signals that only an engine's histogram measures.
+"""Count good and bad events of latency signals that only an engine's histogram measures.
 
 A histogram counts the observations within a threshold only if the threshold is one of its bucket
 boundaries.  Otherwise the events are unavailable: nothing is interpolated.  Requests that ended
@@ -18,7 +18,7 @@ from exporter.store.increase import increase_since
 from slos.durations import format_duration
 from slos.signals import RESULTS, slo_events, threshold_label
 
-DIED = "requests_without_first_token"
+FAILED_EARLY = "requests_without_first_token"
 NO_EVENT = frozenset({"invalid"})
 """Outcomes that are no event of ``ttft``: the request itself was invalid."""
 FORGET_AFTER = 3600.0
@@ -29,7 +29,7 @@ class _Counted:
     """Events of one histogram by threshold and result, and its last values."""
 
     histogram: Distribution | None = None
-    died: float | None = None
+    without_first_token: float | None = None
     events: dict[Labels, float] = field(default_factory=dict)
     seen: float = 0.0
 
@@ -50,18 +50,18 @@ class SloEvents:
         """Return the snapshot with the events of its latency signals, or why they are missing."""
         if not self._thresholds:
             return snapshot
-        judged = {
+        measured = {
             (measurement.signal, measurement.model, measurement.version)
             for measurement in snapshot.measurements
         }
-        died = _died(snapshot)
+        without_first_token = _without_first_token(snapshot)
         more = [
             found
             for measurement in snapshot.measurements
             if measurement.signal in self._thresholds
             and (slo_events(measurement.signal), measurement.model, measurement.version)
-            not in judged
-            for found in self._events(measurement, died, now)
+            not in measured
+            for found in self._events(measurement, without_first_token, now)
         ]
         missing = [
             replace(each, signal=slo_events(each.signal))
@@ -87,31 +87,34 @@ class SloEvents:
         )
 
     def _events(
-        self, measurement: Measurement, died: Mapping[tuple[str, str], float], now: float
+        self,
+        measurement: Measurement,
+        without_first_token: Mapping[tuple[str, str], float],
+        now: float,
     ) -> Iterator[Measurement | Missing]:
         histogram = measurement.samples.get(UNLABELLED)
         if not isinstance(histogram, Distribution):
             return
         signal, model = measurement.signal, (measurement.model, measurement.version)
-        judged = [each for each in self._thresholds[signal] if each in histogram.boundaries]
-        if not judged:
+        usable = [each for each in self._thresholds[signal] if each in histogram.boundaries]
+        if not usable:
             yield Missing(slo_events(signal), *model, *self._why_not(signal))
             return
         counted = self._counted.setdefault((signal, *model, measurement.method), _Counted())
         counted.seen = now
-        dead = died.get(model) if signal == "ttft" else None
-        deaths = 0.0
-        if dead is not None:
+        failed_total = without_first_token.get(model) if signal == "ttft" else None
+        failed = 0.0
+        if failed_total is not None:
             # A counter that begins after its histogram may hold failures from before.
-            first = counted.died is None and counted.histogram is not None
-            deaths = 0.0 if first else _increase(counted.died, dead)
-            counted.died = dead
+            first = counted.without_first_token is None and counted.histogram is not None
+            failed = 0.0 if first else _increase(counted.without_first_token, failed_total)
+            counted.without_first_token = failed_total
         added = increase_since(counted.histogram, histogram)
         assert isinstance(added, Distribution)  # noqa: S101  (as is the histogram)
         counted.histogram = histogram
-        for threshold in judged:
+        for threshold in usable:
             good = added.counts[added.boundaries.index(threshold)]
-            for result, count in zip(RESULTS, (good, added.count - good + deaths), strict=True):
+            for result, count in zip(RESULTS, (good, added.count - good + failed), strict=True):
                 labels = (("result", result), ("threshold", threshold_label(threshold)))
                 counted.events[labels] = counted.events.get(labels, 0.0) + count
         samples: dict[Labels, Value] = {**counted.events}
@@ -127,11 +130,11 @@ class SloEvents:
         )
 
 
-def _died(snapshot: Snapshot) -> dict[tuple[str, str], float]:
+def _without_first_token(snapshot: Snapshot) -> dict[tuple[str, str], float]:
     """Return how many requests ended before their first token, by model."""
     found: dict[tuple[str, str], float] = {}
     for measurement in snapshot.measurements:
-        if measurement.signal == DIED:
+        if measurement.signal == FAILED_EARLY:
             found[measurement.model, measurement.version] = sum(
                 value
                 for labels, value in measurement.samples.items()

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-READ_BYTES: Final = 1024 * 1024
+MAX_CHUNK_BYTES: Final = 1024 * 1024
 """The size limit of one decompressed chunk; a larger one is treated as a decompression bomb."""
 
 _GZIP = 16 + zlib.MAX_WBITS
@@ -49,7 +49,7 @@ class Inflater:
                 bits = _RAW  # some servers omit the zlib header
             self._inflate = zlib.decompressobj(bits)
         try:
-            data = self._inflate.decompress(chunk, READ_BYTES)
+            data = self._inflate.decompress(chunk, MAX_CHUNK_BYTES)
         except zlib.error:
             self._fail()
             return

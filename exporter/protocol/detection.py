@@ -32,7 +32,7 @@ class DetectingObserver:
         self._settings = settings
         self._early: list[tuple[Direction, bytes, float]] = []
         self._early_bytes = 0
-        self._client_bytes = b""  # by the client
+        self._client_bytes = b""  # the first ones, to detect the protocol
         self._had_gap = self._missed = False
         self._decided = False
         self._observer: Observer = NullObserver()

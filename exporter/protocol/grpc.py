@@ -67,7 +67,7 @@ class GrpcMessageReader:
     of a message that is too long to buffer, given its prefix.
     """
 
-    __slots__ = ("_hash", "_head", "_missing", "_start_hash", "encoding")
+    __slots__ = ("_hash", "_head", "_remaining", "_start_hash", "encoding")
 
     def __init__(
         self, encoding: bytes = b"", start_hash: Callable[[bytes], blake2b] | None = None
@@ -75,7 +75,7 @@ class GrpcMessageReader:
         self.encoding = encoding
         self._start_hash = start_hash
         self._head = bytearray()
-        self._missing = 0
+        self._remaining = 0
         self._hash: blake2b | None = None
 
     @property
@@ -96,16 +96,16 @@ class GrpcMessageReader:
                 start += len(more)
                 if len(head) < PREFIX_BYTES:
                     return
-                self._missing = int.from_bytes(head[1:], "big")
-            end = min(stop, start + self._missing)
+                self._remaining = int.from_bytes(head[1:], "big")
+            end = min(stop, start + self._remaining)
             held = min(end, start + HELD_BYTES + PREFIX_BYTES - len(head))
             head += data[start:held]
             if held < end and self._start_hash and not head[0]:
                 self._hash = self._hash or self._start_hash(bytes(head[PREFIX_BYTES:]))
                 self._hash.update(data[held:end])
-            self._missing -= end - start
+            self._remaining -= end - start
             start = end
-            if not self._missing:
+            if not self._remaining:
                 yield self._message()
 
     def partial_message(self) -> GrpcMessage:
@@ -115,18 +115,18 @@ class GrpcMessageReader:
     def _message(self) -> GrpcMessage:
         head = bytes(self._head)
         whole = int.from_bytes(head[1:PREFIX_BYTES], "big") == len(head) - PREFIX_BYTES
-        start_hash, self._hash = self._hash, None
+        hashed, self._hash = self._hash, None
         self._head.clear()
-        return _decode_message(head, whole, start_hash, self.encoding)
+        return _decode_message(head, whole, hashed, self.encoding)
 
 
 def _decode_message(
-    head: bytes, whole: bool, start_hash: blake2b | None, encoding: bytes
+    head: bytes, whole: bool, hashed: blake2b | None, encoding: bytes
 ) -> GrpcMessage:
     """Decode the message that starts with ``head``, its five-byte prefix included."""
     compressed, body = head[0], head[PREFIX_BYTES:]
     if not compressed:
-        return GrpcMessage(body, whole, start_hash)
+        return GrpcMessage(body, whole, hashed)
     if compressed != 1:
         raise MalformedStreamError("malformed")
     if encoding not in _WINDOW_BITS:

@@ -96,9 +96,9 @@ class GrpcCall:
         "_closing",
         "_connection",
         "_endpoint",
-        "_ends_show",
         "_head_cache",
         "_listener",
+        "_marks_final",
         "_number",
         "_requests",
         "_requests_by_id",
@@ -124,7 +124,7 @@ class GrpcCall:
         self._head_cache = connection.head_cache
         self._requests_by_id: dict[str, deque[_PendingInference]] = {}
         self._number = 0
-        self._ends_show = False
+        self._marks_final = False
         self._client_done: float | None = None
         self._closing = False
         self._reset_at: float | None = None
@@ -318,7 +318,7 @@ class GrpcCall:
             streaming=self._streaming,
             prompt=prompt,
             arrived=time,
-            silent_end=self._streaming and not (request.wants_final or self._ends_show),
+            silent_end=self._streaming and not (request.wants_final or self._marks_final),
         )
         self._number += 1
         self._connection.live += 1
@@ -363,7 +363,7 @@ class GrpcCall:
         if response.has_text:
             self._listener.chunk(pending.stream, time, 0)
         if response.final:
-            self._ends_show |= response.outputs > 0
+            self._marks_final |= response.outputs > 0
             self._complete(pending, "ok", "", time)
             self._drop(pending)
 
@@ -386,7 +386,7 @@ class GrpcCall:
         return (
             self._streaming
             and pending.last is not None
-            and not (pending.wants_final or pending.closing or pending.over or self._ends_show)
+            and not (pending.wants_final or pending.closing or pending.over or self._marks_final)
         )
 
     def _ended_at(self, pending: _PendingInference, time: float) -> float:

@@ -1,7 +1,7 @@
 """Observe one HTTP/1 connection: inference requests and their outcomes.
 
-:mod:`exporter.protocol.endpoints` decides which requests are reported.  The parser also follows all
-others, because later requests of the connection come after them.
+:mod:`exporter.protocol.endpoints` decides which requests are reported.  All others are parsed too,
+to find where the next request of the connection begins.
 
 A request starts when it is complete or when its response begins.  It ends with the last byte of the
 response message, so that what trtllm-serve sends after ``[DONE]`` belongs to it.  If the body ends

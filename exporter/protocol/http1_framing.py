@@ -170,7 +170,7 @@ class MessageParser:
     ``feed`` raises MalformedMessage and any exception of a callback; the parser is unusable then.
     """
 
-    __slots__ = ("_began", "_end", "_framing", "_head", "_held", "_missing", "_state", "on_body")
+    __slots__ = ("_began", "_end", "_framing", "_head", "_held", "_remaining", "_state", "on_body")
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class MessageParser:
         self.on_body = body
         self._state = _State.HEAD
         self._held = bytearray()
-        self._missing = 0
+        self._remaining = 0
         self._began = 0.0
 
     @property
@@ -235,10 +235,10 @@ class MessageParser:
             self.on_body(data[at:], time)
             return len(data)
         if state is _State.BODY or state is _State.CHUNK:
-            part = data[at : at + self._missing]
-            self._missing -= len(part)
+            part = data[at : at + self._remaining]
+            self._remaining -= len(part)
             self.on_body(part, time)
-            if not self._missing:
+            if not self._remaining:
                 if state is _State.BODY:
                     self._finish(time)
                 else:
@@ -271,7 +271,7 @@ class MessageParser:
         head, at = self._until(b"\r\n\r\n", data, at, HEAD_BYTES)
         if head is not None:
             framing = self._head(head[:-4], self._began, time)
-            self._missing = framing.length
+            self._remaining = framing.length
             self._state = _FIRST[framing.body]
             if framing.body is BodyFraming.NONE and not framing.interim:
                 self._finish(time)
@@ -288,8 +288,8 @@ class MessageParser:
         if not found:
             raise MalformedMessage("chunk")
         self._frame(line)
-        self._missing = int(found[1], 16)
-        self._state = _State.CHUNK if self._missing else _State.TRAILERS
+        self._remaining = int(found[1], 16)
+        self._state = _State.CHUNK if self._remaining else _State.TRAILERS
         return at
 
     def _in_chunk_end(self, data: bytes, at: int) -> int:

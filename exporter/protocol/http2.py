@@ -45,18 +45,18 @@ from exporter.protocol.kserve_grpc import HeadCache
 
 MAX_CALLS = 1024
 """Concurrent calls of a connection."""
-FIELDS_AT_ONCE = 8192
+FIELD_BURST = 8192
 FIELDS_PER_SECOND = 16_384
-"""The budget of header fields of a connection: decompressing a field takes 4 µs, sending it as
-little as a byte.  A block that repeats an earlier one counts as one field."""
-_BYTES_PER_FIELD = 32  # what Huffman codes cost
+"""A token bucket for the header fields of a connection: decompressing a field takes 4 µs, sending
+it as little as a byte.  A block that repeats an earlier one counts as one field."""
+_BYTES_PER_FIELD = 32  # decoding this many bytes of Huffman codes takes as long as one field
 TENANT_BYTES = 256
 """Longer names of tenants are truncated."""
 
 _head: Final = Struct(">BHBBI").unpack_from
 _HEAD_BYTES = 9
 _GOAWAY_BYTES = 8
-_STREAM = 0x7FFFFFFF
+_STREAM_ID_MASK = 0x7FFFFFFF
 _NO_ERROR, _REFUSED_STREAM = 0, 7
 
 
@@ -72,8 +72,8 @@ class Http2Observer:
         self._sides = (DirectionState(CLIENT), DirectionState(SERVER))
         self._calls: dict[int, GrpcCall] = {}
         self._last_stream = 0
-        self._fields = float(FIELDS_AT_ONCE)
-        self._fields_at = 0.0
+        self._field_budget = float(FIELD_BURST)
+        self._refilled_at = 0.0
 
     @property
     def live(self) -> int:
@@ -140,7 +140,7 @@ class Http2Observer:
             if not side.opened:
                 return
         while True:
-            if side.missing or side.padding:
+            if side.remaining or side.padding:
                 at = self._feed_partial_frame(side, data, at, time)
             start = at + _HEAD_BYTES
             if start > size:
@@ -149,21 +149,21 @@ class Http2Observer:
             stop = start + (high << 16 | low)
             if kind == DATA and stop <= size and side.ready and not flags & PADDED:
                 # Fast path: nearly all frames are complete, unpadded DATA.
-                call = self._calls.get(stream & _STREAM)
+                call = self._calls.get(stream & _STREAM_ID_MASK)
                 if call is not None:
                     if side.direction:
                         call.feed_response(data, start, stop, time)
                     else:
                         call.feed_request(data, start, stop, time)
                     if call.done:
-                        del self._calls[stream & _STREAM]
+                        del self._calls[stream & _STREAM_ID_MASK]
                     elif flags & END_STREAM:
-                        self._end(side, stream & _STREAM, {}, time)
-                elif not stream & _STREAM:
+                        self._end(side, stream & _STREAM_ID_MASK, {}, time)
+                elif not stream & _STREAM_ID_MASK:
                     raise MalformedConnectionError("malformed")
                 at = stop
                 continue
-            stream &= _STREAM
+            stream &= _STREAM_ID_MASK
             check_frame(side, kind, stop - start, stream)
             if kind in BUFFERED:
                 if stop > size:
@@ -175,19 +175,19 @@ class Http2Observer:
                     if start == size:
                         break
                     side.padding, start = data[start], start + 1
-                side.missing = stop - start - side.padding
-                if side.missing < 0:
+                side.remaining = stop - start - side.padding
+                if side.remaining < 0:
                     raise MalformedConnectionError("malformed")
                 side.stream = stream if kind == DATA else 0
                 side.ends = kind == DATA and bool(flags & END_STREAM)
                 at = start
-                if not side.missing and not side.padding:
+                if not side.remaining and not side.padding:
                     self._frame_ended(side, time)
         side.rest = data[at:]
 
     def _feed_partial_frame(self, side: DirectionState, data: bytes, at: int, time: float) -> int:
         """Feed more of a frame that is not buffered; return the offset after it."""
-        stop = min(len(data), at + side.missing)
+        stop = min(len(data), at + side.remaining)
         call = self._calls.get(side.stream)
         if call is not None:
             if side.direction == SERVER:
@@ -196,8 +196,8 @@ class Http2Observer:
                 call.feed_request(data, at, stop, time)
             if call.done:
                 del self._calls[side.stream]
-        side.missing -= stop - at
-        if side.missing:
+        side.remaining -= stop - at
+        if side.remaining:
             return stop
         end = min(len(data), stop + side.padding)
         side.padding -= end - stop
@@ -240,12 +240,12 @@ class Http2Observer:
 
     def _charge(self, fields: int, time: float) -> None:
         """Charge header fields to the budget; raise MalformedConnectionError if exceeded."""
-        if time > self._fields_at:
-            refill = (time - self._fields_at) * FIELDS_PER_SECOND
-            self._fields = min(FIELDS_AT_ONCE, self._fields + refill)
-            self._fields_at = time
-        self._fields -= fields
-        if self._fields < 0:
+        if time > self._refilled_at:
+            refill = (time - self._refilled_at) * FIELDS_PER_SECOND
+            self._field_budget = min(FIELD_BURST, self._field_budget + refill)
+            self._refilled_at = time
+        self._field_budget -= fields
+        if self._field_budget < 0:
             raise MalformedConnectionError("headers")
 
     # Streams
@@ -318,7 +318,7 @@ class Http2Observer:
             raise MalformedConnectionError("malformed")
         last, code = (int.from_bytes(payload[at : at + 4], "big") for at in (0, 4))
         for stream, call in list(self._calls.items()):
-            if stream > last & _STREAM:
+            if stream > last & _STREAM_ID_MASK:
                 call.server_ended("rejected", "reset", time)
             elif code != _NO_ERROR:
                 call.server_ended("error", "reset", time)

@@ -40,10 +40,10 @@ class DirectionState:
     """The parser state of one direction.
 
     ``rest`` is the start of a frame that is buffered until it is complete.  Of a frame that is not
-    buffered, ``missing`` bytes of ``stream`` (0 for none) follow, then ``padding``; ``ends`` is its
-    END_STREAM flag.  ``block`` is an incomplete header block of ``stream``.  ``ready``: the
-    initial SETTINGS arrived, and no header block is incomplete.  ``blocks`` are header blocks
-    decoded since the last change of the HPACK table.
+    buffered, ``remaining`` bytes of ``stream`` (0 for none) follow, then ``padding`` bytes;
+    ``ends`` is its END_STREAM flag.  ``block`` is an incomplete header block of ``stream``.
+    ``ready``: the initial SETTINGS arrived, and no header block is incomplete.  ``blocks`` are
+    header blocks decoded since the last change of the HPACK table.
     """
 
     __slots__ = (
@@ -52,21 +52,21 @@ class DirectionState:
         "decoder",
         "direction",
         "ends",
-        "missing",
+        "has_settings",
         "opened",
         "padding",
         "ready",
+        "remaining",
         "rest",
-        "settled",
         "stream",
     )
 
     def __init__(self, direction: Direction) -> None:
         self.direction: Direction = direction
         self.opened = direction == SERVER
-        self.settled = self.ready = self.ends = False
+        self.has_settings = self.ready = self.ends = False
         self.rest = b""
-        self.stream = self.missing = self.padding = 0
+        self.stream = self.remaining = self.padding = 0
         self.block = bytearray()
         self.blocks: dict[bytes, Headers] = {}
         self.decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
@@ -87,11 +87,11 @@ def skip_preface(side: DirectionState, data: bytes) -> int:
 
 def check_frame(side: DirectionState, kind: int, length: int, stream: int) -> None:
     """Raise MalformedConnectionError if such a frame is not allowed here."""
-    if not side.settled:
-        side.settled = side.ready = kind == SETTINGS
-    continued = bool(side.settled and not side.ready)
+    if not side.has_settings:
+        side.has_settings = side.ready = kind == SETTINGS
+    continued = bool(side.has_settings and not side.ready)
     if (
-        not side.settled
+        not side.has_settings
         or continued != (kind == CONTINUATION)
         or (continued and stream != side.stream)
         or (kind in _OF_STREAMS and not stream)

@@ -144,7 +144,9 @@ class HttpExchange:
         take: BodyCallback = self._scan
         if stream.streaming:
             self._needs_end_marker = body is BodyFraming.UNTIL_CLOSE and self._api.ends
-            self._splitter = SseSplitter(self._reader.event, self._reader.found, self._api.response)
+            self._splitter = SseSplitter(
+                self._reader.event, self._reader.long_event, self._api.response
+            )
             take = self._splitter.feed
         else:
             self._scanner = JsonScanner(self._api.response, RESPONSE_BYTES)
@@ -175,7 +177,7 @@ class HttpExchange:
             self.server_closed(time, "truncated")
         else:
             if self._scanner:
-                self._reader.whole(self._scanner.found)
+                self._reader.document(self._scanner.found)
             self._end(time, *self._reader.outcome(self._status))
 
     def server_closed(self, time: float, reason: str) -> None:

@@ -19,8 +19,6 @@ COMMAS = 4096
 MEMBERS = 128
 """The limit of kept members of one object or array, the first ones; the rest of an array is
 skipped."""
-
-
 SKIPS = 65_536
 """The limit of steps in skipped values; the scan ends after it.  A step is a bracket nested too
 deep for the regular expression, so the limit bounds the work of any document."""
@@ -79,14 +77,14 @@ class JsonScanner:
     """
 
     __slots__ = (
-        "_awaits",
         "_commas",
         "_depth",
         "_escaped",
+        "_expected",
         "_filled",
         "_is_key",
         "_key",
-        "_left",
+        "_remaining",
         "_skips",
         "_stack",
         "_token",
@@ -97,8 +95,8 @@ class JsonScanner:
     def __init__(self, wanted: Mapping[str, Wanted], limit: int | None = None) -> None:
         self.found: dict[str, Found] = {}
         self._depth = self._commas = self._skips = 0
-        self._left = limit
-        self._awaits = _Expected.VALUE
+        self._remaining = limit
+        self._expected = _Expected.VALUE
         self._stack: list[tuple[Wanted, Found]] = []
         self._wanted: Wanted | None = wanted
         self._key = ""
@@ -112,18 +110,18 @@ class JsonScanner:
 
     def feed(self, data: bytes) -> None:
         """Scan the next part of the document."""
-        if self._left is not None:
-            data = data[: self._left]
-            self._left -= len(data)
+        if self._remaining is not None:
+            data = data[: self._remaining]
+            self._remaining -= len(data)
         at, end = 0, len(data)
-        while at < end and self._awaits is not _Expected.NOTHING:
+        while at < end and self._expected is not _Expected.NOTHING:
             at = self._step(data, at)
-        if self._left == 0:
+        if self._remaining == 0:
             self._stop()
 
     def _step(self, data: bytes, at: int) -> int:
         """Scan one token from ``at`` on; return the offset after it."""
-        awaits = self._awaits
+        awaits = self._expected
         if awaits is _Expected.TEXT:
             return self._text(data, at)
         if awaits is _Expected.SKIPPED:
@@ -135,7 +133,7 @@ class JsonScanner:
             return after
         byte = data[at : at + 1]
         if awaits is _Expected.COLON:
-            self._awaits = _Expected.VALUE if byte == b":" else _Expected.NOTHING
+            self._expected = _Expected.VALUE if byte == b":" else _Expected.NOTHING
         elif awaits is _Expected.COMMA:
             self._comma(byte)
         elif awaits is _Expected.KEY:
@@ -150,13 +148,13 @@ class JsonScanner:
         container = self._stack[-1][1]
         if byte == b"," and isinstance(container, list) and len(container) >= MEMBERS:
             self._stack.pop()
-            self._wanted, self._depth, self._awaits = None, 1, _Expected.SKIPPED
+            self._wanted, self._depth, self._expected = None, 1, _Expected.SKIPPED
         elif byte == b",":
             self._commas += 1
             if self._commas > COMMAS:
                 self._stop()
                 return
-            self._awaits = _Expected.KEY if isinstance(container, dict) else _Expected.VALUE
+            self._expected = _Expected.KEY if isinstance(container, dict) else _Expected.VALUE
             self._wanted = self._of_element()
         elif byte == (b"}" if isinstance(container, dict) else b"]"):
             self._leave()
@@ -182,9 +180,9 @@ class JsonScanner:
             self._enter(wanted)
         elif byte in (b"{", b"["):
             self._depth, self._filled = 1, False
-            self._awaits = _Expected.SKIPPED
+            self._expected = _Expected.SKIPPED
         elif _LITERAL.fullmatch(byte):
-            self._token, self._awaits = bytearray(), _Expected.LITERAL
+            self._token, self._expected = bytearray(), _Expected.LITERAL
             return 0
         else:
             self._stop()
@@ -197,12 +195,12 @@ class JsonScanner:
         else:
             self._put(container)
         self._stack.append((wanted, container))
-        self._awaits = _Expected.KEY if isinstance(container, dict) else _Expected.ELEMENT
+        self._expected = _Expected.KEY if isinstance(container, dict) else _Expected.ELEMENT
         self._wanted = self._of_element()
 
     def _leave(self) -> None:
         self._stack.pop()
-        self._awaits = _Expected.COMMA if self._stack else _Expected.NOTHING
+        self._expected = _Expected.COMMA if self._stack else _Expected.NOTHING
 
     def _of_element(self) -> Wanted | None:
         """Return what is wanted of the next element if the innermost container is an array."""
@@ -212,7 +210,7 @@ class JsonScanner:
         return None
 
     def _begin_text(self, *, is_key: bool, kept: bool) -> None:
-        self._awaits, self._is_key, self._filled = _Expected.TEXT, is_key, False
+        self._expected, self._is_key, self._filled = _Expected.TEXT, is_key, False
         self._token = bytearray() if kept else None
 
     def _text(self, data: bytes, at: int) -> int:
@@ -239,12 +237,12 @@ class JsonScanner:
         text = _decoded(bytes(token)) if token is not None and len(token) <= NAME_BYTES else None
         if self._is_key:
             self._key, self._wanted = text or "", self._of_member(text)
-            self._awaits = _Expected.COLON
+            self._expected = _Expected.COLON
             return
         if token is None:
             text = "x" if self._filled else ""
         self._put(text)
-        self._awaits = _Expected.COMMA
+        self._expected = _Expected.COMMA
 
     def _of_member(self, key: str | None) -> Wanted | None:
         wanted, container = self._stack[-1]
@@ -267,7 +265,7 @@ class JsonScanner:
             self._stop()
             return end
         self._put(value)
-        self._awaits = _Expected.COMMA
+        self._expected = _Expected.COMMA
         return end
 
     def _skip(self, data: bytes, at: int) -> int:
@@ -295,7 +293,7 @@ class JsonScanner:
         self._filled = self._filled or bool(data[begin:last].strip(_SPACES))
         if not self._depth:
             self._put(self._filled)
-            self._awaits = _Expected.COMMA
+            self._expected = _Expected.COMMA
         return at
 
     def _skip_text(self, data: bytes, at: int) -> int:
@@ -323,7 +321,7 @@ class JsonScanner:
             container.append(value)
 
     def _stop(self) -> None:
-        self._awaits, self._token = _Expected.NOTHING, None
+        self._expected, self._token = _Expected.NOTHING, None
 
 
 def loaded(data: bytes) -> dict[str, Found] | None:

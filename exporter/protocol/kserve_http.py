@@ -18,9 +18,9 @@ from exporter.protocol.payloads import RequestFields, ResponsePart
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 """The outputs of TensorRT-LLM's backends under return_perf_metrics: nanoseconds of a steady clock,
 as numbers from the C++ backend and as strings from the Python one."""
-BESIDE_OUTPUTS = frozenset(("id", "model_name", "model_version", "parameters"))
-"""Members of a response that are no outputs."""
-_NO_OUTPUTS = BESIDE_OUTPUTS | {"error"}
+METADATA_MEMBERS = frozenset(("id", "model_name", "model_version", "parameters"))
+"""Members of a response that are not outputs."""
+_NON_OUTPUTS = METADATA_MEMBERS | {"error"}
 
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "generate": "generate",
@@ -53,7 +53,7 @@ def read_response(body: Mapping[str, Found]) -> ResponsePart:
         text = body["text_output"]
         has_text = any(text) if isinstance(text, list) else bool(text)
     else:
-        has_text = not body.keys() <= _NO_OUTPUTS
+        has_text = not body.keys() <= _NON_OUTPUTS
     return ResponsePart(
         has_text=has_text, version=name(body.get("model_version")), stages=_stages(body)
     )

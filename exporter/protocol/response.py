@@ -96,7 +96,7 @@ class ResponseReader:
         self._listener = listener
         self._template: EventTemplate | None = None
         self._attempts_left = _MAX_UNMATCHED_TEMPLATES
-        self._output = 0  # tokens so far, where every chunk says it
+        self._output = 0  # tokens so far, with continuous usage
         self._finish = ""
         self._status = 0
         self.failed = self._skipped_event = self._uncounted = self._had_text = False
@@ -117,16 +117,16 @@ class ResponseReader:
                     self._listener.chunk(self._stream, time, 0)
                 return
             if usage := openai.usage(usage_at(data, end)):
-                self._use(usage)
+                self._set_usage(usage)
                 self._count(has_text, usage, time)
                 return
         self._read(name, data, time)
 
-    def found(self, document: Mapping[str, Found], time: float) -> None:
+    def long_event(self, document: Mapping[str, Found], time: float) -> None:
         """Read an event that was too long to buffer and was scanned instead."""
         self._handle(self._api.read_response(document), time)
 
-    def whole(self, document: Mapping[str, Found]) -> None:
+    def document(self, document: Mapping[str, Found]) -> None:
         """Read the scanned members of a non-streaming response."""
         self._record(self._api.read_response(document))
 
@@ -153,9 +153,9 @@ class ResponseReader:
             return
         part = self._handle(self._api.read_response(document), time)
         if self._attempts_left and part.has_text:
-            self._learn(data, part)
+            self._make_template(data, part)
 
-    def _learn(self, data: bytes, part: ResponsePart) -> None:
+    def _make_template(self, data: bytes, part: ResponsePart) -> None:
         self._attempts_left -= 1
         if learnt := template_of(data, part, self._api.read_response):
             self._template = learnt
@@ -181,9 +181,9 @@ class ResponseReader:
         stream.version = stream.version or part.version
         stream.stages = part.stages or stream.stages
         if part.usage:
-            self._use(part.usage)
+            self._set_usage(part.usage)
 
-    def _use(self, usage: TokenUsage) -> None:
+    def _set_usage(self, usage: TokenUsage) -> None:
         stream = self._stream
         if usage.input is not None:
             stream.input_tokens = usage.input

@@ -16,7 +16,7 @@ EVENT_BYTES = 64 * 1024
 SCANNED_BYTES = 16 * 1024 * 1024
 """The bytes of a longer event that are scanned."""
 
-_SHORTEST = len(b"data: \n\n")  # an event without data is none
+_EMPTY_EVENT = len(b"data: \n\n")  # not an event, as it has no data
 _NAMED = re.compile(rb"event: ([^\r\n]*+)\ndata: ([^\r\n]++)\n\n")
 """A chunk that is one complete named event: the usual case in APIs with typed events."""
 _LINE_END = re.compile(rb"\r\n?|\n")
@@ -34,26 +34,26 @@ class SseSplitter:
         "_after_return",
         "_between",
         "_data",
-        "_inside",
+        "_in_long_line",
         "_line",
         "_long",
         "_name",
-        "_take",
-        "_take_long",
+        "_on_event",
+        "_on_long_event",
         "_wanted",
     )
 
     def __init__(
         self, take: EventCallback, take_long: FoundCallback, wanted: Mapping[str, Wanted]
     ) -> None:
-        self._take = take
-        self._take_long = take_long
+        self._on_event = take
+        self._on_long_event = take_long
         self._wanted = wanted
         self._line = bytearray()
         self._data: bytearray | None = None
         self._name = b""
         self._long: JsonScanner | None = None
-        self._inside = 0  # of a line that is too long to hold: 1 of data, 2 of something else
+        self._in_long_line = 0  # too long to buffer: 1 in a data line, 2 in any other
         self._after_return = False
         self._between = True
 
@@ -71,12 +71,12 @@ class SseSplitter:
             and chunk.endswith(b"\n\n")
             and chunk.find(b"\n") == len(chunk) - 2
             and b"\r" not in chunk
-            and _SHORTEST < len(chunk) <= EVENT_BYTES
+            and _EMPTY_EVENT < len(chunk) <= EVENT_BYTES
         ):
-            take = self._take
+            take = self._on_event
             take(b"", chunk[6:-2], time)
         elif self._between and (event := _NAMED.fullmatch(chunk)) and len(chunk) <= EVENT_BYTES:
-            self._take(event[1], event[2], time)
+            self._on_event(event[1], event[2], time)
         elif chunk:
             self._feed(chunk, time)
 
@@ -88,25 +88,27 @@ class SseSplitter:
         if at < len(chunk):
             self._hold(chunk[at:])
         self._after_return = chunk.endswith(b"\r")
-        begun = self._line or self._data is not None or self._long or self._inside or self._name
+        begun = (
+            self._line or self._data is not None or self._long or self._in_long_line or self._name
+        )
         self._between = not (begun or self._after_return)
 
     def _hold(self, chunk: bytes) -> None:
         """Buffer the start of a line, or scan it if it gets too long."""
-        if not self._inside:
+        if not self._in_long_line:
             self._line += chunk
             if len(self._line) <= EVENT_BYTES:
                 return
             field, chunk = _field(bytes(self._line))
             self._line.clear()
-            self._inside = 1 if field == b"data" else 2
-        if self._inside == 1:
+            self._in_long_line = 1 if field == b"data" else 2
+        if self._in_long_line == 1:
             self._scan(chunk)
 
     def _end_line(self, rest: bytes, time: float) -> None:
-        if self._inside or len(self._line) + len(rest) > EVENT_BYTES:
+        if self._in_long_line or len(self._line) + len(rest) > EVENT_BYTES:
             self._hold(rest)
-            self._inside = 0
+            self._in_long_line = 0
             return
         line = bytes(self._line) + rest if self._line else rest
         self._line.clear()
@@ -141,9 +143,9 @@ class SseSplitter:
         data, long, name = self._data, self._long, self._name
         self._data, self._long, self._name = None, None, b""
         if long:
-            self._take_long(long.found, time)
+            self._on_long_event(long.found, time)
         elif data:
-            self._take(name, bytes(data), time)
+            self._on_event(name, bytes(data), time)
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

@@ -117,7 +117,7 @@ def without_event_timing(event: bytes) -> bytes:
     after = without_document_timing(before)
     if after == before:
         return event
-    if json.loads(after).keys() <= kserve_http.BESIDE_OUTPUTS:
+    if json.loads(after).keys() <= kserve_http.METADATA_MEMBERS:
         return b""
     return event[:start] + after + event[end:]
 

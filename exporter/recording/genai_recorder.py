@@ -15,7 +15,7 @@ from exporter.protocol.events import Outcome, Stream
 from exporter.recording.metric_recorder import Histogram
 from exporter.recording.model_metrics import ModelMetrics
 
-MOST_SERIES = 1_000
+MAX_GENAI_SERIES = 1_000
 
 
 class GenAiRecorder:
@@ -50,7 +50,7 @@ class GenAiRecorder:
         key = (model, stream.endpoint, signal, error)
         histogram = self._histograms.get(key)
         if histogram is None:
-            if signal not in self._boundaries or len(self._histograms) >= MOST_SERIES:
+            if signal not in self._boundaries or len(self._histograms) >= MAX_GENAI_SERIES:
                 return
             histogram = self._histograms[key] = Histogram(self._boundaries[signal])
         histogram.observe(max(0.0, seconds))

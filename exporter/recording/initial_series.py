@@ -27,8 +27,7 @@ def known_labels(
     """Return the label sets of a counter that every model has; empty if there are none.
 
     ``thresholds`` (seconds) are those of the SLO event's latency; ``objectives`` those of the
-    model.
-    Reasons and tenants are not known in advance: their series begin later.
+    model.  Reasons and tenants are not known in advance: their series begin later.
     """
     match signal:
         case "requests":

@@ -56,12 +56,12 @@ class SeriesBudget:
     """
 
     def __init__(self, limit: int = MAX_SERIES) -> None:
-        self._left = limit
+        self._remaining = limit
         self.limited: Counter[str] = Counter()
 
     def take(self, series: int) -> bool:
         """Take a number of series from the budget; return False, and take none, if it has fewer."""
-        if series > self._left:
+        if series > self._remaining:
             return False
-        self._left -= series
+        self._remaining -= series
         return True

@@ -15,7 +15,7 @@ from math import inf
 from exporter.samples import Distribution, Labels, Measurement, Value
 from slos.signals import SIGNALS, bucket_boundaries
 
-LONGEST_REQUEST = 7 * 86400.0
+MAX_REQUEST_SECONDS = 7 * 86400.0
 """Seconds; a longer time comes from two different clocks."""
 
 Series = tuple[str, str, str, str]

@@ -28,12 +28,12 @@ from slos.signals import (
 
 MAX_REASONS = 20
 
-METHODS: Mapping[str, str] = {
+WIRE_METHODS: Mapping[str, str] = {
     "disconnect_release": "wire_released",
     "wasted_tokens": "wire_released",
     "suspected_retries": "wire_retries",
 }
-"""By signal; ``wire`` for all others."""
+"""Methods by signal; the method of all others is ``wire``."""
 FALLBACK_METHODS: Mapping[str, str] = {
     "output_tokens": "wire_chunks",
     "partial_tokens": "wire_chunks",
@@ -68,7 +68,7 @@ _PER_TOKEN = ("itl", "itl_normalized")
 """Latencies whose SLO events come from the histogram: they are too many to count one by one."""
 UNUSED = "wire_unused"
 _SIGNAL_OF_TENANT_COUNTER: Mapping[str, str] = {
-    twin: signal for signal, twin in TENANT_SIGNALS.items()
+    tenant_signal: signal for signal, tenant_signal in TENANT_SIGNALS.items()
 }
 """The signal that a tenant's counter belongs to."""
 
@@ -193,15 +193,15 @@ class ModelMetrics:
         if not tenant or tenant in self._tenants:
             return tenant
         series = [
-            (twin, labels)
-            for signal, twin in TENANT_SIGNALS.items()
+            (tenant_signal, labels)
+            for signal, tenant_signal in TENANT_SIGNALS.items()
             for labels in self._known_labels(signal)
         ]
         if tenant != OTHER and not self._budget.take(len(series)):
             return self.begin_tenant(OTHER)
         self._tenants.add(tenant)
-        for twin, labels in series:
-            self._recorder.count(self._series(twin), _of_tenant(labels, tenant), 0.0)
+        for tenant_signal, labels in series:
+            self._recorder.count(self._series(tenant_signal), _of_tenant(labels, tenant), 0.0)
         return tenant
 
     def end_zero_series(self, *signals: str) -> None:
@@ -331,7 +331,7 @@ class ModelMetrics:
     def _series(self, signal: str) -> Series:
         if signal in self._estimated:
             return signal, "", "", _fallback_method(signal)
-        return signal, "", "", METHODS.get(signal, "wire")
+        return signal, "", "", WIRE_METHODS.get(signal, "wire")
 
 
 def _of_tenant(labels: Labels, tenant: str) -> Labels:

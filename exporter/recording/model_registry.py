@@ -17,7 +17,7 @@ from exporter.recording.model_metrics import ModelMetrics
 MAX_MODELS = 256
 """The limit of reported models, each version counted; expected models may exceed it."""
 MAX_UNCONFIRMED = 64
-MAX_BEGUN = 32
+MAX_INITIAL_MODELS = 32
 """The limit of models with series before their first request, in addition to expected ones."""
 MODEL_SERIES = 400
 """An upper bound of the series of one model: histograms and counters without a tenant."""
@@ -52,7 +52,7 @@ class ModelRegistry:
         Series of ``reported`` ones begin now, those of the others with their first request.
         """
         self._known = self._expected.union(known, reported)
-        for name in sorted(reported)[:MAX_BEGUN]:
+        for name in sorted(reported)[:MAX_INITIAL_MODELS]:
             key = name, self._versions.get(name, "")
             if key in self._models:
                 self._models[key].confirmed = True
@@ -77,7 +77,7 @@ class ModelRegistry:
             return self._add(*key, confirmed=True) if self._may_report(name) else self._other()
         if endpoint not in CONFIRMING:
             return self._other()
-        return self._add(*key, confirmed=False) if self._may_wait() else None
+        return self._add(*key, confirmed=False) if self._may_add_unconfirmed() else None
 
     def confirm(
         self, requested: ModelMetrics, name: str, version: str, endpoint: Endpoint
@@ -130,7 +130,7 @@ class ModelRegistry:
     def _may_report(self, name: str) -> bool:
         return name in self._expected or self._known_count < MAX_MODELS
 
-    def _may_wait(self) -> bool:
+    def _may_add_unconfirmed(self) -> bool:
         """Return whether another model may be unconfirmed; evict an idle one if needed."""
         unconfirmed = [model for model in self._models.values() if not model.confirmed]
         if len(unconfirmed) < MAX_UNCONFIRMED:

@@ -47,9 +47,9 @@ from exporter.samples import Measurement
 MAX_TENANTS = 100
 MAX_PROVISIONAL_TENANTS = 20
 """Tenants without a valid request so far: invalid requests do not count against MAX_TENANTS."""
-AT_ONCE = 500
+EVALUATION_BATCH = 500
 """Active requests evaluated before the event loop runs other tasks."""
-MAX_TENANT = 64
+MAX_TENANT_LENGTH = 64
 """The limit of characters in a tenant's name."""
 
 FAILED = ("error", "rejected", "timeout", "disconnected")
@@ -162,7 +162,7 @@ class StreamRecorder:
         return other
 
     def evaluate_active(self, now: float) -> Iterator[None]:
-        """Count active requests that have exceeded a threshold; yields after every AT_ONCE.
+        """Count active requests that have exceeded a threshold; yield after each EVALUATION_BATCH.
 
         Events may occur in between.
         """
@@ -173,7 +173,7 @@ class StreamRecorder:
                 if live.at_fin:
                     until = min(until, live.at_fin.closing_at)
                 evaluate_active(live.model, stream_then, live.evaluation, until, live.tenant)
-            if number % AT_ONCE == 0:
+            if number % EVALUATION_BATCH == 0:
                 yield
 
     @property
@@ -391,7 +391,7 @@ class StreamRecorder:
         """Return a tenant as a label."""
         if not name:
             return name
-        return limited(name) if len(name) <= MAX_TENANT and name.isprintable() else OTHER
+        return limited(name) if len(name) <= MAX_TENANT_LENGTH and name.isprintable() else OTHER
 
 
 def _merge_after_fin(stream: Stream, live: ActiveRequest) -> None:

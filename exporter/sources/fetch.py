@@ -1,4 +1,4 @@
-"""Make the HTTP requests of sources: one status, one size, errors as SourceError."""
+"""Make the HTTP requests of sources, with limits of time and size; raise SourceError."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ async def receive(
         raise SourceError(error.kind, str(error)) from None
 
 
-def parse_json(answer: HttpResponse, url: str) -> object:
+def parse_json(response: HttpResponse, url: str) -> object:
     """Parse the body as JSON; raises SourceError ``malformed``.
 
     Lone surrogates become question marks: UTF-8, and thus URLs and labels, cannot hold them.
     """
     try:
-        value: object = json.loads(answer.body)
-        if _SURROGATE.search(answer.body):
+        value: object = json.loads(response.body)
+        if _SURROGATE.search(response.body):
             value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         raise SourceError("malformed", f"{public(url)} did not answer with JSON") from None

@@ -63,14 +63,14 @@ class TailedFile:
             self.head = (self.head + data[:HEAD])[:HEAD]
         self.tail = (self.tail + data[-TAIL:])[-TAIL:]
 
-    def waits(self, size: int) -> bool:
+    def is_covered(self, size: int) -> bool:
         """Return whether this is a copy whose ``size`` bytes are all in its original."""
         original = self.original
         if original is None:
             return False
         return size < original.position or (not original.missed and size <= original.size)
 
-    def continues(self, other: TailedFile) -> None:
+    def copy_position(self, other: TailedFile) -> None:
         """Take over the position of another file with the same content."""
         self.position, self.skipping = other.position, other.skipping
         self.head, self.tail = other.head, other.tail
@@ -146,7 +146,7 @@ class FileTailer:
         files.sort(key=lambda file: (file[1].st_mtime_ns, file[0]))
         self.files = len(files)
         if not self._began and len(files) > MAX_FILES:
-            # What does not fit has no lines after the first read, either.
+            # Files beyond the limit are skipped: their lines are older than the first read.
             self._horizon = files[-MAX_FILES - 1][1].st_mtime_ns
         found = {
             (status.st_dev, status.st_ino): (path, status)
@@ -185,7 +185,7 @@ class FileTailer:
                 file.size = size
                 return None  # the original is read first
         file.path, file.size, file.changed, file.missed = path, size, changed, 0
-        return None if file.waits(size) else file
+        return None if file.is_covered(size) else file
 
     def _is_same(self, identity: FileId, file: TailedFile, path: Path, size: int) -> bool:
         """Return whether a file still holds the bytes read from it; a copy follows its original."""
@@ -197,7 +197,7 @@ class FileTailer:
             return True
         if original and original.position > file.position:
             if _holds(fd, original):
-                file.continues(original)
+                file.copy_position(original)
                 return True
             file.original = None
         return size >= file.position and _holds(fd, file)
@@ -210,7 +210,7 @@ class FileTailer:
             _skip_to(fd, file, _end_of_lines(fd, size))
         elif original := self._original(identity, fd, size):
             file.original = original.original or original
-            file.continues(original)
+            file.copy_position(original)
         return file
 
     def _original(self, identity: FileId, fd: int, size: int) -> TailedFile | None:
@@ -246,7 +246,7 @@ class FileTailer:
             file = TailedFile(file.path, fd, missed=file.missed)
             self._known[identity] = self._open[identity] = file
         before = file.position
-        if not file.waits(os.fstat(fd).st_size):
+        if not file.is_covered(os.fstat(fd).st_size):
             yield from self._lines(fd, file, most)
         if file.position > before:
             file.missed = 1

@@ -50,7 +50,7 @@ class HttpSource(BaseSource):
         """Get a JSON document; raises SourceError."""
         return parse_json(await self.get(path), self.url + path)
 
-    async def drain(
+    async def stream_body(
         self, path: str, take: Callable[[bytes], None], statuses: Collection[int] = (200,)
     ) -> int:
         """Stream a body that the server sends only once; raises SourceError."""
@@ -74,10 +74,10 @@ class HttpSource(BaseSource):
         return self._session
 
 
-async def attempt(parts: Parts, name: str, measurement: Awaitable[T]) -> T | None:
+async def attempt(parts: Parts, name: str, work: Awaitable[T]) -> T | None:
     """Await one part of a snapshot and record its error, or None."""
     try:
-        result = await measurement
+        result = await work
     except SourceError as error:
         parts[name] = error
         return None
@@ -85,7 +85,7 @@ async def attempt(parts: Parts, name: str, measurement: Awaitable[T]) -> T | Non
     return result
 
 
-def served(model: str, backend: str, version: str, ready: bool | None) -> ModelInfo:
+def model_info(model: str, backend: str, version: str, ready: bool | None) -> ModelInfo:
     """Describe a model of a server without model versions."""
     reason = "" if ready is not False else "/health answers 503"
     return ModelInfo(
@@ -101,7 +101,7 @@ def check_any(parts: Parts) -> None:
         raise SourceError(failures[-1].kind, "; ".join(kinds.values()))
 
 
-def duplicates(metrics: ByModel) -> SourceError | None:
+def duplicate_error(metrics: ByModel) -> SourceError | None:
     """Return an error if an exposition has duplicate series, else None."""
     found = metrics.duplicates
     if not found:
@@ -112,7 +112,7 @@ def duplicates(metrics: ByModel) -> SourceError | None:
     )
 
 
-def too_many(models: Sequence[object], most: int = MAX_MODELS) -> SourceError | None:
+def model_limit_error(models: Sequence[object], most: int = MAX_MODELS) -> SourceError | None:
     """Return an error if a server has more than ``most`` models, else None."""
     if len(models) <= most:
         return None

@@ -16,34 +16,36 @@ class LossCounter:
     """Compares received records with a counter; ``lost`` is the number of missing records.
 
     Read the counter before the records: then records beyond the count can only be from the latest
-    scrape, and records that are still outstanding ``patience`` scrapes later are lost.
+    scrape, and records that are still outstanding ``grace_scrapes`` scrapes later are lost.
     """
 
-    patience: int = 1
+    grace_scrapes: int = 1
     lost: float = 0.0
     _counted: float | None = None
     _arrived: float = 0.0
     _balance: float = 0.0
-    _owed: deque[float] = field(default_factory=deque)
+    _outstanding: deque[float] = field(default_factory=deque)
 
-    def arrive(self, count: float) -> None:
+    def add_received(self, count: float) -> None:
         """Add received records."""
         self._arrived += count
 
-    def settle(self, counted: float) -> float:
+    def compare(self, counted: float) -> float:
         """Compare with the counter of this scrape; return newly lost records."""
         before, self._counted = self._counted, counted
         arrived, self._arrived = self._arrived, 0.0
         if before is None or counted < before:  # first scrape, or the server restarted
             self._balance = arrived
-            self._owed.clear()
+            self._outstanding.clear()
             return 0.0
         self._balance = min(self._balance + arrived - (counted - before), arrived)
-        self._owed.append(max(0.0, -self._balance))
-        if len(self._owed) <= self.patience:
+        self._outstanding.append(max(0.0, -self._balance))
+        if len(self._outstanding) <= self.grace_scrapes:
             return 0.0
-        lost = min(self._owed)
-        self._owed = deque((owed - lost for owed in self._owed), self.patience + 1)
+        lost = min(self._outstanding)
+        self._outstanding = deque(
+            (count - lost for count in self._outstanding), self.grace_scrapes + 1
+        )
         self._balance += lost
         self.lost += lost
         return lost

@@ -30,7 +30,7 @@ from promql.http_client import FetchLimits, HttpResponse, new_session, public
 ID = f"tokenslo-probe-{secrets.token_hex(8)}"
 """The id of this process' probes; random, so that clients cannot imitate it."""
 MAX_BYTES = 64 * 1024
-FAILURES = 3
+MAX_FAILURES = 3
 """Consecutive failures until a model is not ready: one may be a restart or a lost packet."""
 _EVERY_STATUS = range(100, 600)
 _BUSY_STATUSES = (429, 503)
@@ -96,7 +96,7 @@ class Probe:
         produced_since: Callable[[float], bool],
     ) -> None:
         self.model = model
-        self.state = ProbeState(None, "no answer yet")
+        self.state = ProbeState(None, "no response yet")
         self._send = send
         self._interval = interval
         self._limits = FetchLimits(timeout, MAX_BYTES)
@@ -127,12 +127,12 @@ class Probe:
                 self.state = ProbeState(None, str(error))
                 return
             busy = error.kind in ("timeout", "busy") and self._produced_since(began)
-            self._note("busy" if busy else "failed", str(error))
+            self._record_result("busy" if busy else "failed", str(error))
         else:
             now = monotonic()
             self._seconds = now - began
             self._problem_log.recovered(what, now)
-            self._note("ok", "")
+            self._record_result("ok", "")
 
     def success(self) -> Iterator[tuple[dict[str, str], float]]:
         """Yield 1 if the last probe succeeded, else 0."""
@@ -149,14 +149,14 @@ class Probe:
         for result, count in sorted(self._results.items()):
             yield {"model": self.model, "result": result}, count
 
-    def _note(self, result: Result, reason: str) -> None:
+    def _record_result(self, result: Result, reason: str) -> None:
         self._last = result
         self._results[result] += 1
         self._failures = self._failures + 1 if result == "failed" else 0
         if result == "busy":
-            reason = f"{reason}, but decoding moves: the server is busy"
+            reason = f"{reason}, but decoding progresses: the server is busy"
         times = f" ({self._failures} in a row)" if self._failures > 1 else ""
-        self.state = ProbeState(self._failures < FAILURES, reason + times)
+        self.state = ProbeState(self._failures < MAX_FAILURES, reason + times)
 
 
 def without_probes(snapshot: Snapshot, probed: Collection[str]) -> Snapshot:

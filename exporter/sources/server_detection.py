@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from exporter.samples import SourceError
-from exporter.sources.exposition.by_model import NAMED_BY
+from exporter.sources.exposition.by_model import MODEL_LIST_FAMILY
 from exporter.sources.fetch import fetch, parse_json
 from exporter.sources.sglang.sglang_source import ENABLE
 from exporter.sources.vllm.vllm_source import STATS
@@ -52,10 +52,10 @@ async def detect_servers(urls: Sequence[str], limits: FetchLimits) -> tuple[Dete
 
             return get
 
-        return tuple([await _recognise(url, get_from(base(url))) for url in urls])
+        return tuple([await _detect(url, get_from(base(url))) for url in urls])
 
 
-async def _recognise(url: str, get: Get) -> DetectedServer:
+async def _detect(url: str, get: Get) -> DetectedServer:
     """Detect the server at ``url``.
 
     Endpoints whose records can be read only once come last, unless ``url`` is such an endpoint.
@@ -101,7 +101,7 @@ async def _metrics(get: Get, version: str = "") -> tuple[str, str] | None:
     answer = await get("/metrics")
     if answer is None:
         return None
-    if NAMED_BY.encode() in answer.body:
+    if MODEL_LIST_FAMILY.encode() in answer.body:
         return "triton-metrics", "Triton's metrics"
     if b"# TYPE vllm:" in answer.body:
         return "vllm", f"vLLM {version}".rstrip()

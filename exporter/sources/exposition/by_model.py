@@ -20,7 +20,7 @@ from exporter.sources.exposition.text_parser import ParsedFamily
 
 T = TypeVar("T")
 
-NAMED_BY = "nv_inference_request_success"
+MODEL_LIST_FAMILY = "nv_inference_request_success"
 """The family that lists models and their namespaces: every loaded model has it."""
 
 COUNTERS = ("counter", "histogram", "summary")
@@ -62,7 +62,7 @@ class ByModel:
         self._values: dict[str, list[float]] = {}
         self.names: dict[str, str] = {}
         qualified: dict[Model, set[Model]] = {}
-        family = families.get(NAMED_BY)
+        family = families.get(MODEL_LIST_FAMILY)
         for _, labels, _ in family.samples if family else ():
             full = _labelled_model(labels)
             self.names[full[0]] = labels.get("model", "")

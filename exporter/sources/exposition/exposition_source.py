@@ -17,9 +17,9 @@ from exporter.sources.http_source import (
     Parts,
     attempt,
     check_any,
-    duplicates,
-    served,
-    too_many,
+    duplicate_error,
+    model_info,
+    model_limit_error,
 )
 from exporter.sources.unavailable import Unavailable, completed
 from promql.http_client import FetchLimits
@@ -69,9 +69,11 @@ class ExpositionSource(HttpSource):
         found: Sequence[Measurement | Missing] = ()
         if metrics:
             names = sorted({name for name, _ in metrics.models(*self._families)})
-            parts["series"] = duplicates(metrics) or too_many(names)
+            parts["series"] = duplicate_error(metrics) or model_limit_error(names)
             self._models = names[:MAX_MODELS]
-        infos = tuple(served(model, self.backend, self._version, ready) for model in self._models)
+        infos = tuple(
+            model_info(model, self.backend, self._version, ready) for model in self._models
+        )
         if metrics:
             found = tuple(self.interpret(metrics, infos))
         measurements, missing = completed(

@@ -8,7 +8,7 @@ Families
     ``s_count``, in any order.  A sample that no family owns makes one of its own name, untyped.
     Samples of one family that are scattered over the body are brought together.
 
-Accepted beyond the letter of the format
+Accepted beyond the format
     Line ends of CR LF; ``nan`` and ``inf`` in any case (Triton writes ``Nan``); an unknown escape
     in a label value stands for itself; a ``# TYPE`` line may be repeated; ``#x TYPE y`` is a
     comment, though prometheus_client takes it for a declaration.  Timestamps are accepted and
@@ -60,11 +60,11 @@ _LABEL = re.compile(
     rf'{_B}(?:(?!__)([a-zA-Z_][a-zA-Z0-9_]*+){_B}={_B}"({_CHARACTERS})"{_B}(?:,|$)|(.++))'
 )
 
-_LONGEST_LINE = 64 * 1024  # bytes
-_MOST_LINES = 200_000
-_MOST_FAMILIES = 10_000
-_KNOWN_BLOCKS = 16_384
-_KNOWN_LENGTH = 1_024  # characters
+_MAX_LINE_BYTES = 64 * 1024
+_MAX_LINES = 200_000
+_MAX_FAMILIES = 10_000
+_MAX_CACHED_BLOCKS = 16_384
+_MAX_CACHED_LENGTH = 1_024  # characters
 
 
 class ExpositionError(ValueError):
@@ -105,9 +105,9 @@ class _Blocks(dict[str, Mapping[str, str]]):
     """
 
     def __missing__(self, block: str) -> Mapping[str, str]:
-        if not 0 < len(block) <= _KNOWN_LENGTH:
+        if not 0 < len(block) <= _MAX_CACHED_LENGTH:
             raise ValueError
-        if len(self) >= _KNOWN_BLOCKS:
+        if len(self) >= _MAX_CACHED_BLOCKS:
             self.clear()
         labels = self[block] = _labels(block)
         return labels
@@ -148,9 +148,9 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Parsed
             elif not family:
                 done = False
             elif family.name in selected:
-                done = _take_all(lines, family)
+                done = _read_plain_samples(lines, family)
             else:
-                done = _is_all(group, size, family)
+                done = _all_belong_to(group, size, family)
             if not done:
                 for line in lines.split("\n"):
                     number += 1
@@ -167,14 +167,14 @@ def read(body: bytes, wanted: Collection[str] | None = None) -> dict[str, Parsed
 def check_lines(body: bytes) -> None:
     """Raise ExpositionError if a line is too long or there are too many."""
     start = 0
-    while len(body) - start > _LONGEST_LINE:
-        end = body.rfind(b"\n", start, start + _LONGEST_LINE + 1)
+    while len(body) - start > _MAX_LINE_BYTES:
+        end = body.rfind(b"\n", start, start + _MAX_LINE_BYTES + 1)
         if end < 0:
             line = body.count(b"\n", 0, start) + 1
-            raise ExpositionError(line, f"expected at most {_LONGEST_LINE >> 10} KiB in a line")
+            raise ExpositionError(line, f"expected at most {_MAX_LINE_BYTES >> 10} KiB in a line")
         start = end + 1
-    if body.count(b"\n") > _MOST_LINES:
-        raise ExpositionError(_MOST_LINES + 1, f"expected at most {_MOST_LINES:,} lines")
+    if body.count(b"\n") > _MAX_LINES:
+        raise ExpositionError(_MAX_LINES + 1, f"expected at most {_MAX_LINES:,} lines")
 
 
 def _decode(body: bytes) -> str:
@@ -212,13 +212,13 @@ def _declare(
 def _family(name: str, families: dict[str, ParsedFamily]) -> ParsedFamily:
     family = families.get(name)
     if family is None:
-        if len(families) >= _MOST_FAMILIES:
-            raise _Malformed(name, f"at most {_MOST_FAMILIES:,} families")
+        if len(families) >= _MAX_FAMILIES:
+            raise _Malformed(name, f"at most {_MAX_FAMILIES:,} families")
         family = families[name] = ParsedFamily(name)
     return family
 
 
-def _is_all(group: str, size: int, family: ParsedFamily) -> bool:
+def _all_belong_to(group: str, size: int, family: ParsedFamily) -> bool:
     """Return whether all ``size`` lines after a group's comment belong to the family, by name."""
     for after in "{ ":
         for name in family.sample_names():
@@ -228,7 +228,7 @@ def _is_all(group: str, size: int, family: ParsedFamily) -> bool:
     return False
 
 
-def _take_all(lines: str, family: ParsedFamily) -> bool:
+def _read_plain_samples(lines: str, family: ParsedFamily) -> bool:
     """Read lines that all are plain samples of the family; return False, with no effect, if not."""
     names = {name: name for name in family.sample_names()}
     try:

@@ -123,13 +123,13 @@ def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     for key, finished in metrics.total(FINISHED).items():
         if key not in keys:
             continue
-        left = aborted.get(key, 0.0)
+        disconnected = aborted.get(key, 0.0)
         [ok] = metrics.parts.derived(
-            ("requests", key), (max(0.0, finished - left),), (finished, left)
+            ("requests", key), (max(0.0, finished - disconnected),), (finished, disconnected)
         )
         samples: dict[Labels, Value] = {
             (("outcome", "ok"), ("reason", "finished")): ok,
-            (("outcome", "disconnected"), ("reason", "abort")): left,
+            (("outcome", "disconnected"), ("reason", "abort")): disconnected,
         }
         yield Measurement("requests", *key, "sglang_requests", samples)
 

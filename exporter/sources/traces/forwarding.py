@@ -19,7 +19,7 @@ from promql.http_client import new_session, public
 RETRYABLE = frozenset((429, 502, 503, 504))
 """Statuses after which a sender may retry (OTLP specification 1.5, OTLP/HTTP)."""
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+MIN_PAUSE, MAX_PAUSE = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Forwarder:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        pause = SHORTEST_PAUSE
+        pause = MIN_PAUSE
         async with new_session() as session:
             while True:
                 while not self._queue:
@@ -83,12 +83,12 @@ class Forwarder:
                 late = monotonic() - waiting.since > self._give_up_after
                 if again and not late:
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    pause = min(2 * pause, MAX_PAUSE)
                     continue
                 self._queue.popleft()
                 self._bytes -= len(waiting.body)
                 self._dropped += self._failure is not None
-                pause = pause if again else SHORTEST_PAUSE
+                pause = pause if again else MIN_PAUSE
 
     async def _send(
         self, session: aiohttp.ClientSession, waiting: _Waiting

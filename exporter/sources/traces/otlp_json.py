@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from exporter.sources.traces.spans import (
     ATTRIBUTES,
-    LATEST,
-    MOST_PARTS,
+    MAX_PARTS,
+    MAX_UINT64,
     Event,
     Export,
     ExportTooLargeError,
@@ -17,27 +17,27 @@ from exporter.sources.traces.spans import (
     MalformedSpanError,
     Span,
     as_span,
-    gathered,
+    read_spans,
 )
 
-LONGEST_NUMBER = 20
+MAX_NUMBER_LENGTH = 20
 
 
 def decode(body: bytes) -> Export:
     """Read a whole export request; raises MalformedExportError or ExportTooLargeError."""
-    if body.count(b"{") + body.count(b"[") > MOST_PARTS:
+    if body.count(b"{") + body.count(b"[") > MAX_PARTS:
         raise ExportTooLargeError
     try:
-        document = json.loads(body, object_hook=_lean, parse_constant=_refuse)
+        document = json.loads(body, object_hook=_shrink, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise MalformedExportError("the body is not JSON") from None
     try:
         found = list(_spans(document))
     except ValueError as error:
         raise MalformedExportError(str(error)) from None
-    if len(found) > MOST_PARTS:  # of numbers, say
+    if len(found) > MAX_PARTS:  # spans of another type, such as numbers
         raise ExportTooLargeError
-    return gathered(found, _span)
+    return read_spans(found, _span)
 
 
 def response(rejected: int, message: str) -> bytes:
@@ -53,8 +53,8 @@ def failure(code: int, message: str) -> bytes:
     return json.dumps({"code": code, "message": message}).encode()
 
 
-def _lean(value: dict[str, object]) -> object:
-    """Shrink objects during parsing: events to pairs, attributes to those that are used.
+def _shrink(value: dict[str, object]) -> object:
+    """Shrink objects during parsing: events to pairs, and only the attributes that are used.
 
     A call per object also lets other threads run during a large body, which parsing would not.
     """
@@ -78,7 +78,7 @@ def _spans(document: object) -> Iterator[object]:
 def _list(value: object, key: str) -> list[object]:
     """Return a repeated field, which may be absent; raises ValueError."""
     if not isinstance(value, dict):
-        raise MalformedSpanError(f"what should hold {key} is not an object")
+        raise MalformedSpanError(f"the parent of {key} is not an object")
     found = value.get(key)
     if not isinstance(found, list | None):
         raise MalformedSpanError(f"{key} is not a list")
@@ -110,8 +110,8 @@ def _id(value: object) -> bytes:
 def _number(value: object) -> int:
     """Read an unsigned 64-bit number."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value) if len(value) <= LONGEST_NUMBER else None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LATEST:
+        value = int(value) if len(value) <= MAX_NUMBER_LENGTH else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_UINT64:
         raise MalformedSpanError("a number is not an unsigned integer of 64 bits")
     return value
 
@@ -120,11 +120,11 @@ def _attribute(value: object) -> tuple[str, str]:
     content = value.get("value") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(content, dict) or len(content) != 1:
         raise MalformedSpanError("an attribute has a key and a value")
-    ((kind, word),) = content.items()
-    if kind == "intValue" and isinstance(word, int | str):
-        return value["key"], str(word)
-    if kind == "stringValue" and isinstance(word, str):
-        return value["key"], word
+    ((kind, content_value),) = content.items()
+    if kind == "intValue" and isinstance(content_value, int | str):
+        return value["key"], str(content_value)
+    if kind == "stringValue" and isinstance(content_value, str):
+        return value["key"], content_value
     raise MalformedSpanError("an attribute of the wrong type")
 
 

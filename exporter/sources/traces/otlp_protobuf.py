@@ -13,17 +13,17 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from exporter.sources.traces.spans import (
     ATTRIBUTES,
-    MOST_PARTS,
+    MAX_PARTS,
     Export,
     ExportTooLargeError,
     MalformedExportError,
     MalformedSpanError,
     Span,
     as_span,
-    gathered,
+    read_spans,
 )
 
-SHORT = 127  # bytes, so that a length takes one
+MAX_MESSAGE_BYTES = 127  # the largest length that is one byte
 
 # The fields of ExportTraceServiceRequest that hold messages, by number, and those of these in turn.
 _Table = dict[int, "_Table"]
@@ -43,13 +43,13 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 def decode(body: bytes) -> Export:
     """Read a whole export request; raises MalformedExportError or ExportTooLargeError."""
-    if _parts(body) > MOST_PARTS:
+    if _parts(body) > MAX_PARTS:
         raise ExportTooLargeError
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError:
         raise MalformedExportError("the body is not an ExportTraceServiceRequest") from None
-    return gathered(
+    return read_spans(
         (
             span
             for resource in request.resource_spans
@@ -70,12 +70,12 @@ def response(rejected: int, message: str) -> bytes:
 
 def failure(code: int, message: str) -> bytes:
     """Return a google.rpc.Status, the response that refuses an export request."""
-    text = message.encode()[:SHORT]
+    text = message.encode()[:MAX_MESSAGE_BYTES]
     return bytes((0x08, code, 0x12, len(text))) + text  # its fields 1 and 2
 
 
 def _parts(body: bytes) -> int:
-    """Count the messages in an export request, up to one more than MOST_PARTS.
+    """Count the messages in an export request, up to one more than MAX_PARTS.
 
     A malformed body is counted up to its first error.
     """
@@ -91,7 +91,7 @@ def _parts(body: bytes) -> int:
                     size, position = _varint(body, position)
                     if tag >> 3 in table:
                         count += 1
-                        if count > MOST_PARTS:
+                        if count > MAX_PARTS:
                             return count
                         if size:
                             inner = table[tag >> 3]
@@ -109,7 +109,7 @@ def _parts(body: bytes) -> int:
 
 
 def _varint(body: bytes, position: int) -> tuple[int, int]:
-    """Return a number and the position behind it; raises IndexError at the end of the body."""
+    """Return a number and the position after it; raises IndexError at the end of the body."""
     byte = body[position]
     if byte < 0x80:
         return byte, position + 1
@@ -129,13 +129,13 @@ def _span(span: trace_pb2.Span) -> Span | None:
         (span.trace_id, span.span_id, span.parent_span_id),
         span.name,
         (span.start_time_unix_nano, span.end_time_unix_nano),
-        {one.key: _word(one.value) for one in span.attributes if one.key in ATTRIBUTES},
+        {one.key: _text(one.value) for one in span.attributes if one.key in ATTRIBUTES},
         ((event.name, event.time_unix_nano) for event in span.events),
         span.dropped_events_count,
     )
 
 
-def _word(value: AnyValue) -> str:
+def _text(value: AnyValue) -> str:
     kind = value.WhichOneof("value")
     if kind == "int_value":
         return str(value.int_value)

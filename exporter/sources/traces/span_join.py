@@ -110,7 +110,7 @@ class SpanJoiner:
 
     def _finish(self, key: Key, model: str, version: str, timed: Timing) -> TracedRequest:
         self._forget(key)
-        self.lost += timed.cut
+        self.lost += timed.incomplete
         return TracedRequest(model, version, timed)
 
     def _give_up(self, key: Key) -> None:

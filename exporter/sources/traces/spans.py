@@ -2,9 +2,9 @@
 
 Triton (server, tracer.cc) exports per traced request a root span ``InferRequest`` with the events
 of the front end and no attributes, a child named after the requested model, and below that
-``compute`` or the steps of an ensemble.  Only roots and models are kept; attributes other than the
-model's name, version and whether it is a step are dropped here, the client's id of the request
-after it was seen whether the request is a probe.
+``compute`` or the steps of an ensemble.  Only roots and models are kept.  Of their attributes, only
+the model's name and version, and whether it is a step, are kept; the client's request id only
+distinguishes probes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ GRPC_RECEIVED, GRPC_SENDING, GRPC_SENT = "GRPC_WAITREAD_END", "GRPC_SEND_START",
 EVENTS = frozenset((RESPONSE, HTTP_RECEIVED, HTTP_SENT, GRPC_RECEIVED, GRPC_SENDING, GRPC_SENT))
 
 TRACE_BYTES, SPAN_BYTES = 16, 8
-LONGEST_NAME = 256
-LATEST = 2**64 - 1
-MOST_PARTS = 200_000
-"""Objects of an export request: spans, events, attributes and what holds them.  Each takes some
-hundred bytes and microseconds, however few bytes it has on the wire."""
+MAX_NAME_LENGTH = 256
+MAX_UINT64 = 2**64 - 1
+MAX_PARTS = 200_000
+"""Objects of an export request: spans, events, attributes and the messages around them.  Each takes
+some hundred bytes and microseconds, however few bytes it has on the wire."""
 
 Event = tuple[str, int]
 """Name and time, in nanoseconds since the epoch."""
@@ -43,7 +43,7 @@ class MalformedExportError(Exception):
 
 
 class ExportTooLargeError(Exception):
-    """An export request has more than MOST_PARTS parts."""
+    """An export request has more than MAX_PARTS parts."""
 
 
 class MalformedSpanError(ValueError):
@@ -54,8 +54,8 @@ class MalformedSpanError(ValueError):
 class Span:
     """A root (``model`` is empty) or the span of a model; times are nanoseconds since the epoch.
 
-    ``step``: another model sent the request; ``probe``: it is a probe of the sidecar.  ``cut`` is
-    the number of events that its exporter dropped.
+    ``step``: another model sent the request; ``probe``: it is a probe of the sidecar.
+    ``dropped_events`` is the number of events that its exporter dropped.
     """
 
     trace: bytes
@@ -68,19 +68,19 @@ class Span:
     step: bool = False
     probe: bool = False
     events: tuple[Event, ...] = ()
-    cut: int = 0
+    dropped_events: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The spans of one export request that matter, and how many were malformed."""
+    """The spans of one export request that time requests, and the number of malformed ones."""
 
     spans: tuple[Span, ...]
     rejected: int
 
 
-def gathered(spans: Iterable[T], read: Callable[[T], Span | None]) -> Export:
-    """Read every span of an export; ``read`` raises ValueError for a bad one."""
+def read_spans(spans: Iterable[T], read: Callable[[T], Span | None]) -> Export:
+    """Read every span of an export; ``read`` raises ValueError for a malformed one."""
     kept, rejected = [], 0
     for one in spans:
         try:
@@ -99,9 +99,9 @@ def as_span(
     times: tuple[int, int],
     attributes: Mapping[str, str],
     events: Iterable[Event],
-    cut: int,
+    dropped_events: int,
 ) -> Span | None:
-    """Return a span, or None for one that times no request; raises ValueError for a bad one.
+    """Return a span, or None for one that times no request; raises ValueError for a malformed one.
 
     ``ids`` are those of the trace, of the span and of its parent (empty if it has none), ``times``
     its start and end.
@@ -111,10 +111,10 @@ def as_span(
         raise MalformedSpanError("an id of the wrong length")
     if not any(trace) or not any(own):
         raise MalformedSpanError("an id of zeros")
-    if not all(0 < time <= LATEST for time in times):
+    if not all(0 < time <= MAX_UINT64 for time in times):
         raise MalformedSpanError("no start or end")
     model, version = attributes.get(NAME, ""), attributes.get(VERSION, "")
-    if len(model) > LONGEST_NAME or len(version) > LONGEST_NAME:
+    if len(model) > MAX_NAME_LENGTH or len(version) > MAX_NAME_LENGTH:
         raise MalformedSpanError("a name too long")
     if model:
         step = attributes.get(STEP_OF, "0") != "0"
@@ -123,4 +123,4 @@ def as_span(
     if name != ROOT:
         return None
     kept = tuple(event for event in events if event[0] in EVENTS)
-    return Span(trace, own, parent, *times, events=kept, cut=cut)
+    return Span(trace, own, parent, *times, events=kept, dropped_events=dropped_events)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from exporter.recording.metric_recorder import LONGEST_REQUEST
+from exporter.recording.metric_recorder import MAX_REQUEST_SECONDS
 from exporter.sources.traces.spans import (
     GRPC_RECEIVED,
     GRPC_SENDING,
@@ -32,7 +32,7 @@ from exporter.sources.traces.spans import (
 )
 
 NANOSECONDS = 1_000_000_000
-LONGEST_RECEIVING = 60 * NANOSECONDS
+MAX_RECEIVING = 60 * NANOSECONDS
 """An arrival further before its span is invalid: a zero timestamp reads as the machine's boot."""
 
 
@@ -42,14 +42,14 @@ class Timing:
 
     ``first`` is from its arrival to its first response, ``gaps`` lie between responses, and
     ``whole`` is from its arrival to its end; unknown times are None or empty.  ``streams``: the
-    request was observed to stream.  ``cut``: events are missing, and thus gaps.
+    request was observed to stream.  ``incomplete``: events are missing, and thus gaps.
     """
 
     first: float | None
     gaps: tuple[float, ...]
     whole: float | None
     streams: bool
-    cut: bool = False
+    incomplete: bool = False
 
 
 def timing(root: Span) -> Timing | None:
@@ -61,7 +61,7 @@ def timing(root: Span) -> Timing | None:
     if HTTP_RECEIVED in names or HTTP_SENT in names:
         received, responses = HTTP_RECEIVED, _times(root, RESPONSE)
         ends = responses
-        final_apart = not root.cut and names.count(HTTP_SENT) < len(responses)
+        final_apart = not root.dropped_events and names.count(HTTP_SENT) < len(responses)
     elif GRPC_RECEIVED in names or GRPC_SENDING in names:
         received, responses = GRPC_RECEIVED, _times(root, GRPC_SENDING)
         ends = responses + _times(root, GRPC_SENT)
@@ -71,15 +71,15 @@ def timing(root: Span) -> Timing | None:
     if root.end < root.start or any(not root.start <= at <= root.end for at in ends):
         return None
     arrival = _arrival(root, received)
-    if ends and _seconds(arrival, max(ends)) > LONGEST_REQUEST:
+    if ends and _seconds(arrival, max(ends)) > MAX_REQUEST_SECONDS:
         return None
     sent = responses[:-1] if final_apart else responses
     return Timing(
         first=_seconds(arrival, sent[0]) if sent else None,
-        gaps=() if root.cut else tuple(_seconds(*pair) for pair in pairwise(sent)),
-        whole=_seconds(arrival, max(ends)) if ends and not root.cut else None,
+        gaps=() if root.dropped_events else tuple(_seconds(*pair) for pair in pairwise(sent)),
+        whole=_seconds(arrival, max(ends)) if ends and not root.dropped_events else None,
         streams=len(sent) > 1 or (final_apart and bool(sent)),
-        cut=bool(root.cut),
+        incomplete=bool(root.dropped_events),
     )
 
 
@@ -89,7 +89,7 @@ def _times(root: Span, wanted: str) -> list[int]:
 
 def _arrival(root: Span, wanted: str) -> int:
     """Return the arrival of the request; the span starts after parsing."""
-    earliest = root.start - LONGEST_RECEIVING
+    earliest = root.start - MAX_RECEIVING
     return max(
         (at for at in _times(root, wanted) if earliest <= at <= root.start), default=root.start
     )

@@ -36,7 +36,7 @@ from exporter.sources.http_source import HttpSource
 from exporter.sources.traces.forwarding import Forwarder
 from exporter.sources.traces.span_join import SpanJoiner, TracedRequest
 from exporter.sources.traces.spans import (
-    MOST_PARTS,
+    MAX_PARTS,
     Export,
     ExportTooLargeError,
     MalformedExportError,
@@ -49,10 +49,10 @@ from promql.http_client import CHUNK, FetchLimits
 PATH = "/v1/traces"
 ALL, SAMPLED = "triton_trace", "triton_trace_sampled"
 NEEDS_TRITON = "give the server's --triton URL as well"
-GIVEN = ("ttft", "itl", "max_gap", "decode", "e2e")
+MEASURED = ("ttft", "itl", "max_gap", "decode", "e2e")
 
 MAX_MODELS = 256
-EXPORTS_AT_ONCE = 4
+MAX_CONCURRENT_EXPORTS = 4
 BODY_SECONDS = 10.0
 SETTING_AGE = 30.0
 
@@ -88,7 +88,7 @@ FORMATS: Mapping[str, Callable[[], _Format]] = {
 }
 
 
-class _Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
+class _Refusal(Exception):  # noqa: N818 - a response, not an error of this code
     """A refused export: HTTP status, code of google.rpc.Status, kind for counting."""
 
     def __init__(self, status: int, code: int, kind: str, message: str) -> None:
@@ -136,7 +136,7 @@ class TracesSource(BaseSource):
         self._joiner = SpanJoiner()
         self._reported: dict[Model, None] = {}
         self._lost = 0
-        self._at_once = 0
+        self._active_exports = 0
         self._problem: SourceError | None = None
         self._thread = ThreadPoolExecutor(1, "traces")
         self._open = AsyncExitStack()
@@ -145,7 +145,7 @@ class TracesSource(BaseSource):
     @property
     def where(self) -> str:
         """The address of the endpoint, and of the collector."""
-        onward = f" (passed on to {self._forwarder.where})" if self._forwarder else ""
+        onward = f" (forwarded to {self._forwarder.where})" if self._forwarder else ""
         return f"traces sent to {self.url or f'http://{self._listen}'}{PATH}{onward}"
 
     async def __aenter__(self) -> Self:
@@ -182,7 +182,7 @@ class TracesSource(BaseSource):
         if self._triton:
             await self._read_setting(self._triton, now)
             parts["setting"] = self._setting_problem
-        measurements, models, lost = await self._in_thread(self._so_far)
+        measurements, models, lost = await self._in_thread(self._collect)
         _, missing = completed(measurements, models if self._alone else (), _missing)
         method = ALL if self._setting.everything else SAMPLED
         return Snapshot(
@@ -220,7 +220,7 @@ class TracesSource(BaseSource):
     async def _answer(self, request: web.Request) -> web.Response:
         kind = request.content_type
         if kind not in FORMATS:
-            message = f"{PATH} takes {' and '.join(FORMATS)}"
+            message = f"{PATH} accepts {' and '.join(FORMATS)}"
             self._problem = SourceError("content_type", f"an export was refused: {message}")
             return web.Response(status=415, text=f"{message}\n")
         try:
@@ -238,19 +238,19 @@ class TracesSource(BaseSource):
         """Handle one export and return the body of the response; raises _Refusal."""
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding not in ("identity", "gzip"):
-            raise _Refusal(415, INVALID_ARGUMENT, "encoding", "the only encoding taken is gzip")
-        if self._at_once >= EXPORTS_AT_ONCE:
-            raise _Refusal(503, UNAVAILABLE, "busy", f"{self._at_once} exports are being read")
-        self._at_once += 1
+            raise _Refusal(415, INVALID_ARGUMENT, "encoding", "the only supported encoding is gzip")
+        if self._active_exports >= MAX_CONCURRENT_EXPORTS:
+            raise _Refusal(
+                503, UNAVAILABLE, "busy", f"{MAX_CONCURRENT_EXPORTS} exports are in progress"
+            )
+        self._active_exports += 1
         try:
             body = await self._body(request)
             rejected, answer = await self._in_thread(self._record_export, body, encoding, kind)
         finally:
-            self._at_once -= 1
+            self._active_exports -= 1
         if rejected:
-            self._problem = SourceError(
-                "malformed", f"malformed spans that were not taken: {rejected}"
-            )
+            self._problem = SourceError("malformed", f"malformed spans were rejected: {rejected}")
         if self._forwarder:
             names = ("Content-Type", "Content-Encoding")
             self._forwarder.offer(
@@ -270,14 +270,14 @@ class TracesSource(BaseSource):
                     if len(body) > self._limits.max_bytes:
                         raise self._too_large()
         except TimeoutError:
-            what = f"the body did not come within {BODY_SECONDS:g} s"
+            what = f"the body did not arrive within {BODY_SECONDS:g} s"
             raise _Refusal(408, INVALID_ARGUMENT, "timeout", what) from None
         except (ConnectionError, web.RequestPayloadError):
-            raise _Refusal(400, INVALID_ARGUMENT, "truncated", "the body broke off") from None
+            raise _Refusal(400, INVALID_ARGUMENT, "truncated", "the body was truncated") from None
         return bytes(body)
 
-    # In the thread, which alone uses joiner, recorder and models: a large export would hold up the
-    # event loop for a second.
+    # Only this thread uses joiner, recorder and models: a large export would block the event loop
+    # for a second.
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -292,7 +292,7 @@ class TracesSource(BaseSource):
         try:
             export = codec.decode(plain)
         except ExportTooLargeError:
-            raise self._too_large(f"{MOST_PARTS} spans, events and attributes") from None
+            raise self._too_large(f"{MAX_PARTS} spans, events and attributes") from None
         except MalformedExportError as error:
             raise _Refusal(400, INVALID_ARGUMENT, "malformed", str(error)) from None
         for span in export.spans:
@@ -309,7 +309,7 @@ class TracesSource(BaseSource):
                 self._lost += 1
                 return
             self._reported[model] = None
-            for signal in GIVEN:
+            for signal in MEASURED:
                 self._recorder.observe((signal, *model, ALL), 0.0, weight=0.0)
         observed = {
             "ttft": () if timing.first is None else (timing.first,),
@@ -322,7 +322,7 @@ class TracesSource(BaseSource):
             for value in values:
                 self._recorder.observe((signal, *model, ALL), value)
 
-    def _so_far(self) -> tuple[tuple[Measurement, ...], tuple[Model, ...], int]:
+    def _collect(self) -> tuple[tuple[Measurement, ...], tuple[Model, ...], int]:
         """Return measurements, models and the number of lost requests."""
         self._joiner.expire(monotonic())
         lost = self._joiner.lost + self._lost

@@ -43,11 +43,11 @@ def interpret(
 
     ``models`` are those to report, ``engines`` the progress of their engines.
     """
-    here = [
+    present = [
         info for info in models if info.ready or (info.model, info.version) in selection.counted
     ]
-    found = RENDER_GATE.paced(_interpreted(scrape, here, engines, now, frozen_after))
-    loaded = {(info.model, info.version) for info in here}
+    found = RENDER_GATE.paced(_interpreted(scrape, present, engines, now, frozen_after))
+    loaded = {(info.model, info.version) for info in present}
     reported = {selection.bare(info.model) for info in models}
     infos = {(info.model, info.version): info for info in models}
     steps = {
@@ -82,11 +82,11 @@ def _interpreted(
         note = f"{request_metrics.FROZEN}; {request_metrics.FROZEN_FIX}"
         yield from _counted(models, statistics, "statistics", note)
         yield from _finished(models, statistics, done, "statistics", note)
-        would_be = (
+        unusable = (
             *_counted(models, counters, "counters"),
             *_finished(models, counters, done, "counters"),
         )
-        yield from _refused(would_be, unread=bool(scrape.statistics_error))
+        yield from _refused(unusable, unread=bool(scrape.statistics_error))
     else:
         yield from _counted(models, counters, "counters")
         yield from _counted(models, statistics, "statistics")
@@ -157,7 +157,7 @@ def _unread(
     if scrape.metrics is None:
         return Unavailable(
             f"the metrics could not be read: {scrape.metrics_error}",
-            "see that Triton runs with --allow-metrics=true and --triton-metrics is its address",
+            "check that Triton runs with --allow-metrics=true and --triton-metrics is its address",
             unread=True,
         )
     if (
@@ -168,7 +168,7 @@ def _unread(
         return Unavailable(
             f"{selection.why_unknown(info.model)}, and without its backend what Triton counts has "
             "no meaning",
-            "see that --triton is the address of Triton's HTTP API",
+            "check that --triton is the address of Triton's HTTP API",
             unread=True,
         )
     return None

@@ -83,14 +83,14 @@ class ModelSelection:
 
     def _entries(self) -> dict[Model, RepositoryEntry]:
         """Return the entries of the index by model."""
-        called = self._called()
+        called = self._names_in_metrics()
         return {
             (name, entry.version): entry
             for entry in self.index or ()
             if (name := called.get(entry.name, entry.name))
         }
 
-    def _called(self) -> dict[str, str]:
+    def _names_in_metrics(self) -> dict[str, str]:
         """Return the names in the metrics by those of the API; empty for an ambiguous name."""
         called: dict[str, str] = {}
         for full, bare in self.names.items():

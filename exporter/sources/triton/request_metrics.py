@@ -138,16 +138,18 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
         yield from request_measurements((info.model, info.version), method, samples, note)
         if tally.duration is not None:
             mean = Distribution((inf,), (tally.ok,), tally.duration)
-            yield _reading(info, "e2e", DURATION_METHOD[origin], {UNLABELLED: mean}, note)
+            yield _measurement(info, "e2e", DURATION_METHOD[origin], {UNLABELLED: mean}, note)
     if tally.queue is not None and kind not in ("ensemble", "unknown"):
         waits = Distribution((inf,), (tally.ok,), tally.queue)
-        yield _reading(info, "queue", QUEUE_METHOD[origin], {UNLABELLED: waits}, note)
+        yield _measurement(info, "queue", QUEUE_METHOD[origin], {UNLABELLED: waits}, note)
     if origin == "counters" and kind != "ensemble" and tally.failures.keys() - {""}:
-        died: dict[Labels, float] = {(("outcome", outcome),): 0.0 for outcome in IN_QUEUE}
+        failed: dict[Labels, float] = {(("outcome", outcome),): 0.0 for outcome in IN_QUEUE}
         for reason, count in tally.failures.items():
             if OUTCOMES.get(reason) in IN_QUEUE:
-                died[(("outcome", OUTCOMES[reason]),)] += count
-        yield _reading(info, "requests_without_first_token", "triton_queue_failures", died, note)
+                failed[(("outcome", OUTCOMES[reason]),)] += count
+        yield _measurement(
+            info, "requests_without_first_token", "triton_queue_failures", failed, note
+        )
 
 
 def finished(
@@ -186,10 +188,10 @@ def first_responses(
             )
         elif kind_of(info) != "unknown" and (info.model, info.version) in distributions:
             samples = {UNLABELLED: distributions[info.model, info.version]}
-            yield _reading(info, "ttft", "triton_first_response", samples)
+            yield _measurement(info, "ttft", "triton_first_response", samples)
 
 
-def _reading(
+def _measurement(
     info: ModelInfo,
     signal: str,
     method: str,

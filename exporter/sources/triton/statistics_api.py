@@ -39,8 +39,8 @@ def tallies(document: object, names: Mapping[str, str]) -> dict[Model, Tally]:
 
 
 def _unique(names: Mapping[str, str]) -> dict[str, str]:
-    homes = Counter(names.values())
-    return {bare: full for full, bare in names.items() if homes[bare] == 1}
+    models = Counter(names.values())
+    return {bare: full for full, bare in names.items() if models[bare] == 1}
 
 
 def _entries(document: object) -> Iterable[Mapping[str, object]]:

@@ -14,12 +14,19 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from exporter.samples import Model, Snapshot, SourceError
-from exporter.sources.exposition.by_model import NAMED_BY, ByModel
+from exporter.sources.exposition.by_model import MODEL_LIST_FAMILY, ByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
 from exporter.sources.fetch import fetch, parse_json
-from exporter.sources.http_source import HttpSource, Parts, attempt, check_any, duplicates, too_many
+from exporter.sources.http_source import (
+    HttpSource,
+    Parts,
+    attempt,
+    check_any,
+    duplicate_error,
+    model_limit_error,
+)
 from exporter.sources.triton import (
     model_repository,
     request_metrics,
@@ -34,8 +41,8 @@ from promql.http_client import FetchLimits, HttpResponse, public
 
 ENGINE_FAMILIES = trtllm_backend.FAMILIES | vllm_metrics.FAMILIES
 FAMILIES = request_metrics.FAMILIES | ENGINE_FAMILIES
-LIVING = ENGINE_FAMILIES | {NAMED_BY}
-"""Families whose series vanish with their model; those of failures stay behind."""
+LOADED_MODEL_FAMILIES = ENGINE_FAMILIES | {MODEL_LIST_FAMILY}
+"""Families whose series end when their model is unloaded; those of failures remain."""
 
 METRICS_PORT = 8002
 CONFIG_AGE = 60.0
@@ -125,12 +132,15 @@ class TritonSource(HttpSource):
             unread=self._config_errors,
             globs=self._globs,
             publishing=metrics.models(*ENGINE_FAMILIES) if metrics else set(),
-            counted=(metrics.models(*LIVING) if metrics else set()) | scrape.statistics.keys(),
+            counted=(metrics.models(*LOADED_MODEL_FAMILIES) if metrics else set())
+            | scrape.statistics.keys(),
             reported_before=self._reported,
         )
         infos = selection.models()
         if metrics:
-            parts["series"] = duplicates(metrics) or too_many(selection.keys(), MAX_SHOWN)
+            parts["series"] = duplicate_error(metrics) or model_limit_error(
+                selection.keys(), MAX_SHOWN
+            )
         models = [info for info in infos if not info.excluded]
         if metrics:
             self._engines = trtllm_backend.update_progress(metrics, models, self._engines, now)
@@ -260,10 +270,10 @@ class TritonSource(HttpSource):
             raise SourceError(
                 "malformed", f"{where} did not answer with Prometheus metrics ({error})"
             ) from None
-        if NAMED_BY not in families:
+        if MODEL_LIST_FAMILY not in families:
             raise SourceError(
                 "malformed",
-                f"{where} has no {NAMED_BY}: these are not the metrics of a Triton server",
+                f"{where} has no {MODEL_LIST_FAMILY}: these are not the metrics of a Triton server",
             )
         return ByModel(families, self._counter_parts)
 
@@ -276,7 +286,7 @@ class TritonSource(HttpSource):
 
 
 def default_metrics_url(url: str) -> str:
-    """Return where Triton serves metrics unless it is cache otherwise."""
+    """Return the default address of Triton's metrics, given that of its HTTP API."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return urlunsplit((parts.scheme, f"{host}:{METRICS_PORT}", "/metrics", "", ""))

@@ -266,7 +266,7 @@ def _gauges(
             (info.model, info.version),
             f"engine statistics stopped {now - engine.moved:.0f} s ago with {active:g} active: "
             "decoding is stuck or the executor does not report idle",
-            "see whether streams still move; if they do not, restart the model",
+            "check whether streams still progress; if they do not, restart the model",
         )
     else:
         yield from _sequences(info, gauges)

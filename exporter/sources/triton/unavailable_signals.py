@@ -62,7 +62,7 @@ _FIRST_RESPONSE = Unavailable(
 )
 _NO_COUNTERS = Unavailable(
     "Triton publishes no request counters for this model",
-    "see whether the model is loaded and Triton runs with --allow-metrics=true",
+    "check whether the model is loaded and Triton runs with --allow-metrics=true",
 )
 _NO_FAILURE_REASONS = Unavailable(
     "Triton publishes no reasons of failures here",

@@ -36,11 +36,11 @@ QUEUE = 1000
 FILL = 0.25
 """How full the server's queue may get before it is read again."""
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-GONE = ("refused", "unreachable")
+MIN_PAUSE, MAX_PAUSE = 0.05, 1.0
+SERVER_GONE = ("refused", "unreachable")
 """Failures after which another server may answer."""
 
-PATIENCE = 3.0
+HELD_OPEN_SECONDS = 3.0
 """Seconds after which a request that is held open is reported; 2 s are usual."""
 
 
@@ -70,13 +70,13 @@ class RecordIntake:
         if recorder.start_time is None and not self.engine.records:
             recorder.start_time = self._clock()
 
-    def take(self, value: object) -> None:
+    def add(self, value: object) -> None:
         """Add a record; anything else is malformed."""
         record = read_record(value)
         if record is None:
             self.malformed += 1
             return
-        self.engine.take(record)
+        self.engine.add(record)
         self._last = self._clock()
 
     def snapshot(
@@ -150,8 +150,8 @@ class IterationsSource(HttpSource):
         self._supervisor: Supervisor | None = None
         self._requested_at = self._drained_at = -inf
         self._error: SourceError | None = None
-        self._good = False
-        self.pause = LONGEST_PAUSE
+        self._has_succeeded = False
+        self.pause = MAX_PAUSE
 
     async def close(self) -> None:
         """Stop polling and close the connections; a later snapshot starts again."""
@@ -182,7 +182,7 @@ class IterationsSource(HttpSource):
             poll.result()
         model = self._model or self._served
         parts["metrics"] = self._error or self._held_open()
-        if model is None or (parts["metrics"] and not self._good):
+        if model is None or (parts["metrics"] and not self._has_succeeded):
             problem = parts["metrics"] or parts.get("models")
             if problem:
                 raise problem
@@ -204,7 +204,7 @@ class IterationsSource(HttpSource):
             left = self._requested_at + self.pause - self._clock()
             if left <= 0:
                 await asyncio.wait([self._request()])
-            await asyncio.sleep(max(left, SHORTEST_PAUSE))
+            await asyncio.sleep(max(left, MIN_PAUSE))
 
     async def _drain(self) -> None:
         """Make one request and add every record as it arrives."""
@@ -212,29 +212,29 @@ class IterationsSource(HttpSource):
 
         def take(data: bytes) -> None:
             for value in splitter.feed(data):
-                self._intake.take(value)
+                self._intake.add(value)
 
         limits = FetchLimits(self._hold, self._limits.max_bytes)
         try:
             await receive(self._opened(), "GET", f"{self.url}/metrics", take, limits=limits)
-            self._error, self._good = None, True
+            self._error, self._has_succeeded = None, True
         except SourceError as error:
             self._error = error
-            if error.kind in GONE:
+            if error.kind in SERVER_GONE:
                 self._served = None
         for value in splitter.end():
-            self._intake.take(value)
+            self._intake.add(value)
         self._intake.malformed += splitter.malformed
         if self._error is None:
             self._intake.end_history()
         previous, self._drained_at = self._drained_at, self._clock()
-        seconds = LONGEST_PAUSE if previous == -inf else self._drained_at - previous
+        seconds = MAX_PAUSE if previous == -inf else self._drained_at - previous
         self.pause = pause_for(self._intake.engine.records - before, seconds)
 
     def _held_open(self) -> SourceError | None:
         """Return an error if the server holds the request open, else None."""
         seconds = self._clock() - self._requested_at
-        if self._poll is None or self._poll.done() or seconds < PATIENCE:
+        if self._poll is None or self._poll.done() or seconds < HELD_OPEN_SECONDS:
             return None
         return SourceError(
             "held",
@@ -284,7 +284,7 @@ class IterationsFileSource(BaseSource):
         """Read appended records.  Raises SourceError if there is no file."""
         before = self._files.malformed
         for value in await asyncio.to_thread(lambda: list(self._files.read())):
-            self._intake.take(value)
+            self._intake.add(value)
         self._intake.end_history()
         if self._files.error or not self._files.files:
             raise SourceError("unreadable", self._files.error or f"{self.where}: there is no file")
@@ -301,8 +301,8 @@ def pause_for(records: int, seconds: float) -> float:
 
     At that rate the server's queue fills to a quarter until the next request.
     """
-    rate = records / max(seconds, SHORTEST_PAUSE)
-    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, FILL * QUEUE / rate)) if rate else LONGEST_PAUSE
+    rate = records / max(seconds, MIN_PAUSE)
+    return min(MAX_PAUSE, max(MIN_PAUSE, FILL * QUEUE / rate)) if rate else MAX_PAUSE
 
 
 def served_model(document: object) -> str | None:

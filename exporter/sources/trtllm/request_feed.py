@@ -23,9 +23,9 @@ LOSSY_FOR = 60.0
 class RequestFeed:
     """The request timings of one model.
 
-    ``place`` is the address or file in messages, ``patience`` the number of scrapes that a record
-    may be late.  ``if_empty`` and ``if_lost`` are the fixes when requests end and none, or only
-    some, of their records arrive.
+    ``place`` is the address or file in messages, ``grace_scrapes`` the number of scrapes that a
+    record may be late.  ``if_empty`` and ``if_lost`` are the fixes when requests end and none, or
+    only some, of their records arrive.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class RequestFeed:
         thresholds: Mapping[str, Iterable[float]],
         *,
         place: str,
-        patience: int,
+        grace_scrapes: int,
         if_empty: str,
         if_lost: str,
     ) -> None:
         self._model = model
         self._timings = RequestTimings(model, thresholds)
-        self._losses = LossCounter(patience)
+        self._losses = LossCounter(grace_scrapes)
         self._place, self._if_empty, self._if_lost = place, if_empty, if_lost
         self._read = 0
         self._received = 0
@@ -52,16 +52,16 @@ class RequestFeed:
         """The number of lost records."""
         return self._losses.lost
 
-    def take(self, items: Iterable[Mapping[str, object]]) -> None:
+    def add(self, items: Iterable[Mapping[str, object]]) -> None:
         """Add records of the current scrape."""
-        count = self._timings.take(items, past=not self._read)
+        count = self._timings.add(items, past=not self._read)
         self._received += count
-        self._losses.arrive(count)
+        self._losses.add_received(count)
 
-    def settle(self, finished: float | None, now: float, *, failed: bool = False) -> None:
+    def end_scrape(self, finished: float | None, now: float, *, failed: bool = False) -> None:
         """End a scrape; ``finished`` requests were counted before it, None if unknown."""
         self._read += not failed
-        if finished is not None and self._losses.settle(finished):
+        if finished is not None and self._losses.compare(finished):
             self._lost_at = now
 
     def report(self, now: float) -> Iterator[Measurement | Missing]:

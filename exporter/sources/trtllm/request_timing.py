@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from time import monotonic
 
-from exporter.recording.metric_recorder import LONGEST_REQUEST, MetricRecorder, Series
+from exporter.recording.metric_recorder import MAX_REQUEST_SECONDS, MetricRecorder, Series
 from exporter.samples import Measurement
 from exporter.sources.json_numbers import amount
 
@@ -76,7 +76,7 @@ class RequestTimings:
         self._model = model
         self._recorder = MetricRecorder(thresholds, start_time=monotonic())
 
-    def take(self, items: Iterable[Mapping[str, object]], *, past: bool = False) -> int:
+    def add(self, items: Iterable[Mapping[str, object]], *, past: bool = False) -> int:
         """Add items and return their number.
 
         Items of the ``past`` only show which signals are available.
@@ -145,7 +145,7 @@ def token_gaps(item: Mapping[str, object]) -> list[float]:
     if len(times) < len(moments):
         return []
     gaps = [round(late - early, CLOCK_DIGITS) for early, late in pairwise(times)]
-    return gaps if all(0 <= gap <= LONGEST_REQUEST for gap in gaps) else []
+    return gaps if all(0 <= gap <= MAX_REQUEST_SECONDS for gap in gaps) else []
 
 
 def _steps(breakdown: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
@@ -173,7 +173,7 @@ def _is_half(item: Mapping[str, object]) -> bool:
 
 def _between(times: Mapping[str, object], start: str, end: str) -> float | None:
     first, last = _moment(times, start), _moment(times, end)
-    if first is None or last is None or not 0 <= last - first <= LONGEST_REQUEST:
+    if first is None or last is None or not 0 <= last - first <= MAX_REQUEST_SECONDS:
         return None
     # Rounded, because differences of large floats are inexact: 0.8 s must stay within 0.8 s.
     return round(last - first, CLOCK_DIGITS)

@@ -25,8 +25,8 @@ from exporter.sources.http_source import (
     Parts,
     attempt,
     check_any,
-    duplicates,
-    served,
+    duplicate_error,
+    model_info,
 )
 from exporter.sources.trtllm import prometheus_metrics
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
@@ -50,7 +50,7 @@ FILE_BYTES = 8 * 1024 * 1024
 """Bytes of request files that are read at a time."""
 
 UPGRADE = "upgrade TensorRT-LLM: 1.4 publishes it"
-FILE_PATIENCE = 10
+FILE_GRACE_SCRAPES = 10
 """Scrapes that a line may be late: trtllm-serve writes files in the background."""
 
 RETURN = "set return_perf_metrics: true (TensorRT-LLM 1.1 or newer)"
@@ -139,17 +139,17 @@ class TrtllmServeSource(HttpSource):
         )
         check_any(parts)
         self._version = version or self._version
-        self._name(model or self._model)
+        self._set_model(model or self._model)
         if not self._model or self._feed is None:
             return Snapshot(self.name, ready=ready, parts=parts)
         metrics, labelled = ByModel(families or {}, self._parts), None
         if families is not None:
-            parts["series"] = duplicates(metrics)
+            parts["series"] = duplicate_error(metrics)
             labelled = prometheus_metrics.metrics_model(families, self._model)
         finished = prometheus_metrics.finished(metrics, labelled) if labelled else None
         # Read after the count: records beyond it are newer, not missing.
         await attempt(parts, "requests", self._read_timing(self._feed))
-        self._feed.settle(finished, now, failed=parts["requests"] is not None)
+        self._feed.end_scrape(finished, now, failed=parts["requests"] is not None)
         self._report_lost(parts)
         found = list(self._feed.report(now)) if self._has_timing else []
         if families is not None and labelled:
@@ -164,13 +164,13 @@ class TrtllmServeSource(HttpSource):
             source=self.name,
             measurements=measurements,
             missing=missing,
-            models=(served(self._model, BACKEND, self._version, ready),),
+            models=(model_info(self._model, BACKEND, self._version, ready),),
             ready=ready,
             parts=parts,
             lost_records=None if finished is None else round(self._feed.lost),
         )
 
-    def _name(self, model: str) -> None:
+    def _set_model(self, model: str) -> None:
         """Reset the state if the server serves another model."""
         if model == self._model:
             return
@@ -179,10 +179,10 @@ class TrtllmServeSource(HttpSource):
             model,
             self._thresholds,
             place=self._requests or public(self.url + TIMING),
-            patience=FILE_PATIENCE if self._requests else 1,
+            grace_scrapes=FILE_GRACE_SCRAPES if self._requests else 1,
             if_empty=WRITE if self._requests else KEEP,
             if_lost=(
-                "see that nothing else removes these files"
+                "check that nothing else removes these files"
                 if self._requests
                 else "let nothing else read /perf_metrics, and raise perf_metrics_max_requests"
             ),
@@ -209,7 +209,7 @@ class TrtllmServeSource(HttpSource):
 
     async def _read_timing(self, feed: RequestFeed) -> None:
         if self._files:
-            await asyncio.to_thread(lambda files: feed.take(files.read()), self._files)
+            await asyncio.to_thread(lambda files: feed.add(files.read()), self._files)
             if self._files.error:
                 raise SourceError("unreadable", self._files.error)
             if lost := self._files.new_losses():
@@ -217,12 +217,12 @@ class TrtllmServeSource(HttpSource):
             return
         splitter = JsonSplitter()
         try:
-            status = await self.drain(
-                TIMING, lambda chunk: feed.take(splitter.feed(chunk)), (200, 404)
+            status = await self.stream_body(
+                TIMING, lambda chunk: feed.add(splitter.feed(chunk)), (200, 404)
             )
             self._has_timing = status == 200
         finally:
-            feed.take(splitter.end())
+            feed.add(splitter.end())
         if splitter.malformed and self._has_timing:
             where = public(self.url + TIMING)
             raise SourceError("malformed", f"{where} is not a list of requests")
@@ -233,7 +233,7 @@ class TrtllmServeSource(HttpSource):
         self._reported_lost += lost
         if lost and parts["requests"] is None:
             parts["requests"] = SourceError(
-                "lost", f"the timing of {lost:.0f} requests that ended has not come"
+                "lost", f"the timing of {lost:.0f} ended requests is missing"
             )
 
     def _completed(

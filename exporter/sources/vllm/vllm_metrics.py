@@ -244,5 +244,5 @@ def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
         if key in finished:
             yield from request_measurements(key, "vllm_finish_reason", samples)
         if key in rejected:
-            died: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
-            yield Measurement("requests_without_first_token", *key, "vllm_rejections", died)
+            failed: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
+            yield Measurement("requests_without_first_token", *key, "vllm_rejections", failed)

@@ -29,7 +29,7 @@ from exporter.taps.capture.packet_ring import (
     CHECKSUM_VALID,
     PacketRing,
 )
-from exporter.taps.capture.packets import RST, SYN, Segment, is_intact, segment
+from exporter.taps.capture.packets import RST, SYN, Segment, is_intact, parse_segment
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.tap import CaptureSpec, NewObserver, TapTraffic
 from slos.errors import InvalidFile, Problem
@@ -140,7 +140,7 @@ class CaptureTap:
                 connections.capture_state.dropped_at = clock.convert(*packets[0][:2])
             for seconds, nanoseconds, start, end, status in packets:
                 time = clock.convert(seconds, nanoseconds)
-                read = segment(buffer, start, end)
+                read = parse_segment(buffer, start, end)
                 if not isinstance(read, Segment):
                     self._skipped(read or "malformed")
                 elif (
@@ -150,7 +150,7 @@ class CaptureTap:
                 ):
                     self._skipped("checksum")
                 else:
-                    connections.take(read, buffer[read.start : read.end], time)
+                    connections.handle_segment(read, buffer[read.start : read.end], time)
         return False
 
     def _check_interface(self, ring: PacketRing) -> None:

@@ -11,9 +11,9 @@ from exporter.protocol.http1 import REQUEST_LINE
 from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.packets import ACK, SYN, Segment, ports, reverse
 from exporter.taps.capture.reassembly import (
-    DOUBT_SECONDS,
     HOLE_SECONDS,
     MASK,
+    SILENCE_SECONDS,
     UNKNOWN,
     CaptureState,
     TcpConnection,
@@ -75,7 +75,7 @@ class ConnectionTable:
             if not client.connection.closed
         )
 
-    def take(self, segment: Segment, data: bytes, time: float) -> None:
+    def handle_segment(self, segment: Segment, data: bytes, time: float) -> None:
         """Handle a segment and its payload; ``time`` is in seconds."""
         key, seq, ack, flags, window, _, _, _ = segment
         half = self._halves.get(key)
@@ -87,7 +87,7 @@ class ConnectionTable:
             if half is None:
                 return
         try:
-            half.take(seq, ack, flags, window, data, time)
+            half.handle_segment(seq, ack, flags, window, data, time)
         except Exception as error:
             self._isolate(half.connection, error, time)
         if half.connection.observer.inactive:
@@ -104,7 +104,7 @@ class ConnectionTable:
                 pass
             elif self._expired(connection, time):
                 self._skip(key, time)
-            elif connection.unused and connection.in_doubt(time - DOUBT_SECONDS):
+            elif connection.unused and connection.may_miss_packets(time - SILENCE_SECONDS):
                 self.capture_state.unseen += 1
                 self._forget(key, time)
         for key in [key for key, seen in self._skipped_keys.items() if seen < time - IDLE_SECONDS]:
@@ -219,7 +219,7 @@ class ConnectionTable:
         """Expire holes and requests at ``time``; return whether the observer is inactive."""
         try:
             connection.skip_holes(time - HOLE_SECONDS)
-            if connection.in_doubt(time - DOUBT_SECONDS) and connection.observer.live:
+            if connection.may_miss_packets(time - SILENCE_SECONDS) and connection.observer.live:
                 connection.observer.gap(SERVER, time)
             connection.observer.expire(time)
         except Exception as error:

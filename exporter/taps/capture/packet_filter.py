@@ -38,7 +38,7 @@ MAX_EXTENSIONS = 4
 MAX_PORTS = 256
 """Keeps the program below the kernel's limit of 4,096 instructions."""
 
-ALL_OF_IT = 0x40000
+WHOLE_PACKET = 0x40000
 _TOTAL, _SCRATCH = 0, 1
 
 Label = str
@@ -64,7 +64,7 @@ def packet_filter(ports: Sequence[int]) -> bytes:
             *_ipv6(),
             *_tcp(ports),
             "keep",
-            (RETURN, ALL_OF_IT),
+            (RETURN, WHOLE_PACKET),
             "drop",
             (RETURN, 0),
         )

@@ -54,7 +54,7 @@ class PacketRing:
     def __init__(self, interface: str, program: bytes) -> None:
         self._interface = interface
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)  # no protocol: no packets
-        self._block = self._place = self._left = 0
+        self._block = self._place = self._remaining = 0
         self._held = False
         self.dropped = 0
         try:
@@ -102,18 +102,18 @@ class PacketRing:
         ``dropped`` counts them.
         """
         losing = False
-        if not self._left:
+        if not self._remaining:
             losing = self._next_block()
         packets = []
         buffer, place, unpack = self.buffer, self._place, _PACKET_HEADER.unpack_from
-        for _ in range(min(most, self._left)):
+        for _ in range(min(most, self._remaining)):
             following, seconds, nanoseconds, size, full, status, at = unpack(buffer, place)
             if size < full:
                 status |= CHECKSUM_PENDING  # a truncated packet cannot be verified
             packets.append((seconds, nanoseconds, place + at, place + at + size, status))
             place += following
         self._place = place
-        self._left -= len(packets)
+        self._remaining -= len(packets)
         return packets, losing
 
     def _next_block(self) -> bool:
@@ -122,10 +122,10 @@ class PacketRing:
             _STATUS.pack_into(self.buffer, self._block * BLOCK + _STATUS_AT, STATUS_KERNEL)
             self._block = (self._block + 1) % BLOCKS
         start = self._block * BLOCK
-        status, self._left, first = _BLOCK_HEADER.unpack_from(self.buffer, start)
+        status, self._remaining, first = _BLOCK_HEADER.unpack_from(self.buffer, start)
         self._held = bool(status & STATUS_USER)
         if not self._held:
-            self._left = 0
+            self._remaining = 0
             return False
         self._place = start + first
         if status & STATUS_LOSING:

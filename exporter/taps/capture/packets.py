@@ -38,11 +38,11 @@ class Segment(NamedTuple):
     header: int
 
 
-Read = Segment | Literal["fragment"] | None
-"""A segment, or None if it is not TCP or truncated."""
+ParsedPacket = Segment | Literal["fragment"] | None
+"""A segment, ``fragment``, or None if the packet is not TCP or is truncated."""
 
 
-def segment(buffer: bytes | mmap, start: int, end: int) -> Read:
+def parse_segment(buffer: bytes | mmap, start: int, end: int) -> ParsedPacket:
     """Parse the IP packet ``buffer[start:end]``; None if it has no complete TCP segment.
 
     A packet too long for its 16-bit length field has a 0 there, and ends with the buffer: the
@@ -99,7 +99,7 @@ def ports(key: bytes) -> tuple[int, int]:
     return int.from_bytes(key[-4:-2]), int.from_bytes(key[-2:])
 
 
-def _with_options(buffer: bytes | mmap, start: int, end: int) -> Read:
+def _with_options(buffer: bytes | mmap, start: int, end: int) -> ParsedPacket:
     first, total, fragment, protocol = _IPV4.unpack_from(buffer, start)
     length = (first & 0x0F) << 2
     if protocol != TCP or length < 20:
@@ -110,7 +110,7 @@ def _with_options(buffer: bytes | mmap, start: int, end: int) -> Read:
     return _tcp(buffer, buffer[start + 12 : start + 20], start + length, stop)
 
 
-def _ipv6(buffer: bytes | mmap, start: int, end: int) -> Read:
+def _ipv6(buffer: bytes | mmap, start: int, end: int) -> ParsedPacket:
     _, total, header = _IPV6.unpack_from(buffer, start)
     stop = min(start + 40 + total, end) if total else end
     place = start + 40

@@ -30,7 +30,7 @@ OVERHEAD = 256
 """Approximate memory in bytes of a held segment without its payload."""
 HOLE_SECONDS = 3.0
 """Time after which TCP has retransmitted a lost segment several times."""
-DOUBT_SECONDS = 5.0
+SILENCE_SECONDS = 5.0
 """How long a connection may be silent after dropped packets before its streams count as lossy."""
 
 
@@ -95,13 +95,15 @@ class TcpHalf:
         self.first = self.expected = seq
         self.seen = time
 
-    def take(self, seq: int, ack: int, flags: int, window: int, data: bytes, time: float) -> None:
+    def handle_segment(
+        self, seq: int, ack: int, flags: int, window: int, data: bytes, time: float
+    ) -> None:
         """Handle a segment of this direction without SYN."""
         connection, peer = self.connection, self.peer
         if (
             seq == self.expected
             and ack == peer.expected
-            and connection.calm
+            and connection.fast_path
             and window
             and data
             and not flags & CLOSING
@@ -110,10 +112,12 @@ class TcpHalf:
             self.expected = (seq + len(data)) & MASK
             connection.observer.feed(self.direction, data, time)
         elif not connection.closed:
-            self._take(seq, ack, flags, window, data, time)
-            connection.calm = connection.is_calm()
+            self._handle_segment(seq, ack, flags, window, data, time)
+            connection.fast_path = connection.allows_fast_path()
 
-    def _take(self, seq: int, ack: int, flags: int, window: int, data: bytes, time: float) -> None:
+    def _handle_segment(
+        self, seq: int, ack: int, flags: int, window: int, data: bytes, time: float
+    ) -> None:
         connection = self.connection
         if flags & RST:
             self._reset(seq, ack, flags, time)
@@ -261,15 +265,15 @@ def _end(segment: BufferedSegment) -> int:
 class TcpConnection:
     """Both directions of a TCP connection, which feed one ``observer``.
 
-    ``calm`` enables the fast path: no holes, no FIN, and an open window.
+    ``fast_path``: no holes, no FIN, and an open window, so segments need no further checks.
     """
 
     __slots__ = (
         "blocked_since",
-        "calm",
         "capture_state",
         "client",
         "closed",
+        "fast_path",
         "observer",
         "server",
     )
@@ -280,11 +284,11 @@ class TcpConnection:
         self.client = TcpHalf(self, CLIENT, capture_state)
         self.server = TcpHalf(self, SERVER, capture_state)
         self.client.peer, self.server.peer = self.server, self.client
-        self.calm = True
+        self.fast_path = True
         self.closed = False
         self.blocked_since: float | None = None
 
-    def is_calm(self) -> bool:
+    def allows_fast_path(self) -> bool:
         """Return whether both sides are open, there are no holes, and the client reads."""
         return (
             not (self.client.held or self.server.held)
@@ -335,7 +339,7 @@ class TcpConnection:
             self.observer.server_lost(time)
         self._close(time)
 
-    def in_doubt(self, before: float) -> bool:
+    def may_miss_packets(self, before: float) -> bool:
         """Return whether the kernel may have dropped its packets and it is silent since ``before``.
 
         A later segment that continues the sequence would prove that none are missing.

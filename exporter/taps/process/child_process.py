@@ -34,7 +34,7 @@ from slos.errors import InvalidFile, Problem
 
 MODULE = "exporter.taps.process.worker"
 START_SECONDS = 20.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 """Seconds before a restart: doubled each time, and reset after a run of STEADY_SECONDS."""
 STEADY_SECONDS = 60.0
 END_SECONDS = 5.0
@@ -83,7 +83,8 @@ class _Run:
                 sys.executable,
                 *("-P", "-m", MODULE, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,  # it must not outlive the sidecar
+                # A reader of the sidecar's output gets EOF when the sidecar ends.
+                stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,
@@ -192,7 +193,7 @@ class TapProcess:
     async def start(self) -> None:
         """Start the process; raises InvalidFile if its taps cannot start."""
         self._run = await _Run.start(self._settings)
-        self._supervisor.start("taps-process", self._keep)
+        self._supervisor.start("taps-process", self._restart_when_ended)
 
     async def snapshot(
         self, seconds: float, known: Collection[str] = (), reported: Collection[str] = ()
@@ -226,7 +227,7 @@ class TapProcess:
         if self._run:
             await self._run.close()
 
-    async def _keep(self) -> None:
+    async def _restart_when_ended(self) -> None:
         """Restart the process whenever it ends."""
         pause = FIRST_PAUSE
         while True:
@@ -236,13 +237,13 @@ class TapProcess:
                 if monotonic() - began > STEADY_SECONDS:
                     pause = FIRST_PAUSE
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
             try:
                 self._run = await _Run.start(self._settings)
             except (InvalidFile, OSError) as error:
                 self._problem = str(error).removesuffix(".")
             else:
-                LOG.info("the tap process runs again")
+                LOG.info("the tap process was restarted")
 
     async def _ended(self, run: _Run) -> None:
         """Wait for the end of a process, and log it."""

@@ -98,18 +98,20 @@ async def _serve(link: socket.socket) -> None:
 
     seconds: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     replied = asyncio.Event()
-    answering = asyncio.create_task(_answer(reader, writer, recorder, taps, seconds, replied))
-    await asyncio.wait((answering, seconds), return_when=asyncio.FIRST_COMPLETED)
+    replying = asyncio.create_task(
+        _reply_to_requests(reader, writer, recorder, taps, seconds, replied)
+    )
+    await asyncio.wait((replying, seconds), return_when=asyncio.FIRST_COMPLETED)
     drain_seconds = seconds.result() if seconds.done() else settings.drain
     busy = recorder.live > 0
     await asyncio.gather(*(one.tap.drain(drain_seconds) for one in taps))
-    if busy and not answering.done():
+    if busy and not replying.done():
         # Requests that ended since the last reply are reported in one more.
         replied.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_REQUEST_SECONDS):
                 await replied.wait()
-    answering.cancel()
+    replying.cancel()
     await _end(taps, writer)
 
 
@@ -149,7 +151,7 @@ def _tap(spec: Spec, settings: TapSettings, listener: StreamRecorder, wire: Wire
     )
 
 
-async def _answer(
+async def _reply_to_requests(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     recorder: StreamRecorder,

@@ -25,14 +25,14 @@ HEAD_TOO_LARGE = _http1(
     "431 Request Header Fields Too Large", "the head of the request is too large"
 )
 UNREACHABLE = _http1("502 Bad Gateway", _UNREACHABLE)
-TOO_MANY_WAITING = _http1("400 Bad Request", "too many pipelined requests")
+TOO_MANY_PIPELINED = _http1("400 Bad Request", "too many pipelined requests")
 TOO_MANY_CONNECTIONS = _http1(
     "503 Service Unavailable", "too many connections", "Retry-After: 1\r\n"
 )
 
 TOO_LONG = "too_long"
 """Refusal reason of a head above the limit of the observer or the proxy."""
-_REFUSALS = {TOO_LONG: HEAD_TOO_LARGE, "pipelined": TOO_MANY_WAITING}
+_REFUSALS = {TOO_LONG: HEAD_TOO_LARGE, "pipelined": TOO_MANY_PIPELINED}
 
 
 def refusal(reason: str) -> bytes:

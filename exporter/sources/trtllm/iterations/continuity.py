@@ -29,7 +29,7 @@ class Continuity:
     lost: int = 0
     _stride: int = 1
     _strides: int = 0
-    _suspects: int = 0
+    _possibly_lost: int = 0
 
     @property
     def interval(self) -> int:
@@ -46,7 +46,7 @@ class Continuity:
             return None
         stride = iteration - last
         if stride < 0 or stride > MAX_STRIDE:
-            self._judge(1)
+            self._track_stride(1)
             return None
         if stride == 0:
             return 0
@@ -56,17 +56,17 @@ class Continuity:
         if self.interval > 1 and stride % self._stride == 0:
             self.lost += stride // self._stride - 1
         else:
-            self._judge(stride)
-            self._suspects += max(0, missing)
+            self._track_stride(stride)
+            self._possibly_lost += max(0, missing)
             if self.interval > 1:
-                self._suspects = 0
+                self._possibly_lost = 0
         return stride
 
-    def _judge(self, stride: int) -> None:
+    def _track_stride(self, stride: int) -> None:
         """Count the records that a stride skipped, unless it is the sampling interval."""
         if stride == self._stride:
             self._strides += stride > 1
             return
-        self.lost += self._suspects
-        self._suspects = 0
+        self.lost += self._possibly_lost
+        self._possibly_lost = 0
         self._stride, self._strides = stride, int(stride > 1)

@@ -82,8 +82,8 @@ class EngineState:
     """The state of one engine; counts run since its creation.
 
     ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` counts
-    duplicate rows, ``refused`` rows beyond the limits of ranks and micro-batches, and ``starts``
-    the restarts of the engine.  ``untimed``: the records of a PyTorch engine have no timestamps.
+    duplicate rows, ``refused`` rows beyond the limits of ranks and micro-batches, and ``restarts``
+    the number of restarts.  ``untimed``: the records of a PyTorch engine have no timestamps.
     ``burst`` is the number of tokens per decoding sequence in the last iteration.
     """
 
@@ -93,7 +93,7 @@ class EngineState:
         self.lanes: dict[LaneKey, Lane] = {}
         self.queue = QueueTime()
         self.host_pool = HostPool()
-        self.records = self.repeated = self.refused = self.starts = 0
+        self.records = self.repeated = self.refused = self.restarts = 0
         self.untimed = False
         self.burst = 1.0
         self._lost = 0
@@ -118,11 +118,11 @@ class EngineState:
         """The lane whose rows count for the whole engine where ranks are copied."""
         return self.lanes[min(self.lanes)] if self.lanes else None
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Add the next record."""
         if record.dialect and record.dialect != self.dialect:
             if self.dialect:
-                self._start_again()
+                self._reset()
             self.dialect = record.dialect
         key = (record.rank or 0, record.dp_rank)
         lane = self.lanes.get(key)
@@ -150,7 +150,7 @@ class EngineState:
             lane.batches.clear()
             if own_numbers:
                 self.queue.last, self.host_pool = None, HostPool()
-                self.starts += 1
+                self.restarts += 1
         unbroken = stride is not None and stride <= 1
         before = lane.latest if unbroken else None
         overlaps = lane.gaps.overlaps(record)
@@ -238,13 +238,13 @@ class EngineState:
             surplus = cache.used - cache.allocated - (cache.reused or 0.0)
             pool.surplus = max(pool.surplus, surplus)
 
-    def _start_again(self) -> None:
+    def _reset(self) -> None:
         """Reset the state for another engine; counts continue."""
         self._lost = self.lost
         self.lanes.clear()
         self.queue.last, self.queue.refused = None, False
         self.host_pool = HostPool()
-        self.starts += 1
+        self.restarts += 1
 
 
 def _is_repeated(record: Record, lane: Lane) -> bool:

@@ -88,8 +88,8 @@ def _found(
             NAMELESS,
             f"the last iteration record is {age:.0f} s old and {idle} of its sequences active: "
             "decoding is stuck, or trtllm-serve hands records out only when a request ends",
-            "see whether streams still move; from 1.3 on leave return_perf_metrics off to have "
-            "records at once",
+            "check whether streams still progress; from 1.3 on leave return_perf_metrics off to "
+            "have records at once",
         )
     else:
         yield from _sequences(engine, remaining)
@@ -303,7 +303,7 @@ def _counted(engine: EngineState) -> Iterator[Measurement | Missing]:
             NAMELESS,
             f"only every {engine.interval}th iteration is recorded, and the counts of the others "
             "are unknown",
-            "set iter_perf_stats_interval: 1, and see that nothing else reads GET /metrics",
+            "set iter_perf_stats_interval: 1, and check that nothing else reads GET /metrics",
         )
         return
     notes = {"itl": _gaps_note(engine)}

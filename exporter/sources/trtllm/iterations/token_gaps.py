@@ -41,7 +41,7 @@ class TokenGaps:
     _before: Record | None = None
     _pipelined: bool = False
     _ended: float | None = None
-    _out: dict[int, float] = field(default_factory=dict)
+    _token_times: dict[int, float] = field(default_factory=dict)
     _launched: dict[int, Record] = field(default_factory=dict)
 
     def follow(
@@ -53,7 +53,7 @@ class TokenGaps:
         before it.
         """
         if not unbroken:
-            self._out.clear()
+            self._token_times.clear()
             self._launched.clear()
             self._before = None
         before, self._before = self._before, record
@@ -86,7 +86,7 @@ class TokenGaps:
         """Return whether the record precedes the results of the previous batch."""
         if self._pipelined or record.timestamp is None:
             return False
-        return any(record.timestamp < out for out in self._out.values())
+        return any(record.timestamp < out for out in self._token_times.values())
 
     def _cpp(self, record: Record, before: Record | None) -> IterationGap | None:
         if not record.latency:
@@ -104,7 +104,7 @@ class TokenGaps:
     def _pytorch(
         self, record: Record, before: Record | None, *, was_idle: bool
     ) -> IterationGap | None:
-        out = self._out.pop(record.micro_batch, None)
+        out = self._token_times.pop(record.micro_batch, None)
         if record.timestamp is None:
             return None if was_idle else self._untimed(record, before)
         if record.latency is None:
@@ -112,9 +112,9 @@ class TokenGaps:
         self._ended = now = record.timestamp + record.latency
         if was_idle:
             # No sequence continues; or the clock was set, and ends are not comparable.
-            self._out.clear()
+            self._token_times.clear()
             return None
-        self._out[record.micro_batch] = now
+        self._token_times[record.micro_batch] = now
         return None if out is None else IterationGap(now - out, record.generating or 0.0)
 
     def _untimed(self, record: Record, before: Record | None) -> IterationGap | None:
