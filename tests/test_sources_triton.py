@@ -213,8 +213,8 @@ class TestAddresses:
             "requests",
             "chat",
             "1",
-            "what Triton counts means something else for every backend, and this model's backend "
-            "is not known",
+            "the meaning of Triton's counters depends on the backend, and this model's backend is "
+            "not known",
             "give the sidecar --triton URL, the address of Triton's HTTP API",
         )
         assert {info.model: info.excluded for info in snapshot.models} == {
