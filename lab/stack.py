@@ -192,14 +192,19 @@ def _sidecar(served: ModelServer, settings: StackSettings, tap: int) -> ServerPr
 
 
 def _prometheus(program: Path, sidecar: ServerProcess, settings: StackSettings) -> Prometheus:
-    rules = sorted((settings.output / "alerts").glob(f"{settings.service}.*rules.yaml"))
     return prometheus.start(
         program,
         settings.run / "prometheus",
         scrape={"tokenslo": f"{sidecar.url}/metrics"},
-        rules=[_without_intervals(each, settings.run) for each in rules],
+        rules=rule_files(settings),
         interval=_INTERVAL,
     )
+
+
+def rule_files(settings: StackSettings) -> list[Path]:
+    """Copy the generated rule files for a Prometheus of the stack, and return the copies."""
+    rules = sorted((settings.output / "alerts").glob(f"{settings.service}.*rules.yaml"))
+    return [_without_intervals(each, settings.run) for each in rules]
 
 
 def _without_intervals(rules: Path, folder: Path) -> Path:
