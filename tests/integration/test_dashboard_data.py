@@ -56,7 +56,7 @@ NOT_MEASURED = "Not measured here"
 
 
 @dataclass(frozen=True, slots=True)
-class PanelQuery:
+class ResolvedQuery:
     """A query of a panel, with variables resolved."""
 
     dashboard: str
@@ -72,7 +72,7 @@ class PanelQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedHistory:
     """What a Prometheus recorded from ``start`` on."""
 
     url: str
@@ -88,7 +88,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorded(output: Path, part: Callable[[str], Path]) -> Iterator[Mapping[str, Recorded]]:
+def recorded(output: Path, part: Callable[[str], Path]) -> Iterator[Mapping[str, RecordedHistory]]:
     settings = StackSettings(
         slo=EXAMPLE,
         service="chat",
@@ -117,7 +117,7 @@ def recorded(output: Path, part: Callable[[str], Path]) -> Iterator[Mapping[str,
         os.kill(lab.served.server.pid, signal.SIGSTOP)
         time.sleep(HANG_SECONDS)
         os.kill(lab.served.server.pid, signal.SIGCONT)
-        yield {release: Recorded(server.url, start) for release, server in servers.items()}
+        yield {release: RecordedHistory(server.url, start) for release, server in servers.items()}
 
 
 @cache
@@ -141,7 +141,7 @@ def resolved(expr: str, dashboard: Mapping[str, Any]) -> str:
     return expr
 
 
-def panel_queries(output: Path) -> list[PanelQuery]:
+def panel_queries(output: Path) -> list[ResolvedQuery]:
     """Return the queries of all panels and annotations, those in collapsed rows included."""
     found = []
     for kind, dashboard in dashboards(output).items():
@@ -149,7 +149,7 @@ def panel_queries(output: Path) -> list[PanelQuery]:
         named = [(f"annotation {each['name']}", each["expr"]) for each in annotations]
         for panel in all_panels(dashboard["panels"]):
             named += [(panel["title"], target["expr"]) for target in panel.get("targets", ())]
-        found += [PanelQuery(kind, name, resolved(expr, dashboard)) for name, expr in named]
+        found += [ResolvedQuery(kind, name, resolved(expr, dashboard)) for name, expr in named]
     return found
 
 
@@ -167,7 +167,7 @@ def unavailable_metrics(url: str) -> set[str]:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_query_of_every_dashboard_returns_data(
-    recorded: Mapping[str, Recorded], output: Path, release: str
+    recorded: Mapping[str, RecordedHistory], output: Path, release: str
 ) -> None:
     history = recorded[release]
     queries = panel_queries(output)
@@ -193,7 +193,7 @@ def test_every_query_of_every_dashboard_returns_data(
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_exceptions_are_queries_that_return_no_data(
-    recorded: Mapping[str, Recorded], output: Path, release: str
+    recorded: Mapping[str, RecordedHistory], output: Path, release: str
 ) -> None:
     excepted = [each for each in panel_queries(output) if each.expected_empty]
     assert len(excepted) >= len(EMPTY)
@@ -201,7 +201,7 @@ def test_exceptions_are_queries_that_return_no_data(
 
 
 def test_unavailable_signals_are_listed_with_their_reasons(
-    recorded: Mapping[str, Recorded], output: Path
+    recorded: Mapping[str, RecordedHistory], output: Path
 ) -> None:
     (listing,) = (
         each
