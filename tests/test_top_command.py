@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_server import fake_server
 from tests.fake_triton import fake_triton
 from tests.polling import until
 from tests.test_exporter_command import SLO, chat, sidecar
@@ -192,7 +193,8 @@ async def test_a_pipe_gets_one_plain_frame(tmp_path: Path) -> None:
 
 
 def test_no_sidecar_at_all_is_exit_code_2() -> None:
-    done = once(CLOSED, "--once")
+    done = once(CLOSED, f"{CLOSED}/metrics", "--once")
+    assert "  1 sidecar, 1 down  " in done.stdout
     assert done.returncode == 2
     assert "✗ http://127.0.0.1:9/ refused the connection: nothing listens there" in done.stdout
 
@@ -212,3 +214,10 @@ def test_a_malformed_url_is_one_clear_error(url: str, capsys: pytest.CaptureFixt
     assert (stopped.value.code, said.out) == (2, "")
     assert "is not an http or https URL" in said.err
     assert len(said.err.splitlines()) == 1
+
+
+async def test_a_status_page_of_another_version_is_one_clear_error() -> None:
+    async with fake_server({"/": {"tokenslo": "0.0.1"}, "/metrics": ""}) as server:
+        done = await asyncio.to_thread(once, server.url, "--once")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert f"✗ {server.url} is not of this version of tokenslo: KeyError" in done.stdout

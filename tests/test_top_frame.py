@@ -98,8 +98,8 @@ def test_an_unavailable_signal_is_a_dash_with_its_reason_below() -> None:
     ]
     live = lines(one, height=24)
     assert not any("streams are not visible" in line for line in live)
-    asked = lines(one, height=24, selection=Selection(reasons=True))
-    assert any("streams are not visible" in line for line in asked)
+    with_reasons = lines(one, height=24, selection=Selection(reasons=True))
+    assert any("streams are not visible" in line for line in with_reasons)
 
 
 def test_a_frame_fills_the_screen_and_rows_scroll() -> None:

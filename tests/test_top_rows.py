@@ -14,6 +14,7 @@ from exporter.store.view import SourceState
 from top.filters import FILTERS, SORTS, Selection, following, select
 from top.history import ScrapeHistory
 from top.rows import Cell, ModelRow, Scrape, sidecar_rows
+from top.terminal import pressed
 
 
 def row_of(then: Scrape | None, now: Scrape) -> ModelRow:
@@ -194,3 +195,20 @@ def test_every_sort_key_sorts_and_the_last_is_followed_by_the_first() -> None:
     shown = rows(1.0, 2.0)
     assert all(len(select(shown, Selection(sort=key))) == 2 for key in SORTS)
     assert following(SORTS[-1], SORTS) == SORTS[0]
+
+
+def test_keys_change_the_selection_and_others_nothing() -> None:
+    selection = Selection()
+    for key, expected in (
+        ("s", Selection(sort="model")),
+        ("r", Selection(reverse=True)),
+        ("f", Selection(filter="active")),
+        ("u", Selection(reasons=True)),
+        ("j", Selection(first=1)),
+        ("\x1b[B", Selection(first=1)),
+        ("\x1b[A", selection),
+        ("x", selection),
+    ):
+        assert pressed(selection, key, 3) == expected
+    assert pressed(Selection(first=2), "j", 3) == Selection(first=2)
+    assert pressed(selection, "j", 0) == selection

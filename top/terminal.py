@@ -16,7 +16,7 @@ from dataclasses import replace
 from rich.console import Console, Group
 from rich.live import Live
 
-from top.filters import FILTERS, SORTS, Selection, following
+from top.filters import FILTERS, SORTS, Selection, following, select
 from top.frame import FrameOptions, frame
 from top.scraper import SidecarScraper, scrape_forever, scrape_twice
 
@@ -70,7 +70,9 @@ class _View:
         """Handle a key."""
         if key in _QUIT:
             self.quit()
-        self._selection = pressed(self._selection, key, sum(self._lengths()))
+        rows = (row for one in self._sidecars for row in one.rows.rows)
+        shown = len(select(rows, self._selection))
+        self._selection = pressed(self._selection, key, shown)
         self.redraw()
 
     async def draw_until_quit(self, scraping: asyncio.Task[None]) -> None:
@@ -90,9 +92,6 @@ class _View:
         lines = frame([one.rows for one in self._sidecars], self._selection, options)
         self.live.update(Group(*lines), refresh=True)
 
-    def _lengths(self) -> Iterator[int]:
-        return (max(1, len(one.rows.rows)) for one in self._sidecars)
-
 
 def pressed(selection: Selection, key: str, rows: int) -> Selection:
     """Return the selection after a key; unknown keys change nothing."""
@@ -108,7 +107,7 @@ def pressed(selection: Selection, key: str, rows: int) -> Selection:
         case "↑":
             return replace(selection, first=max(0, selection.first - 1))
         case "↓":
-            return replace(selection, first=min(rows - 1, selection.first + 1))
+            return replace(selection, first=max(0, min(rows - 1, selection.first + 1)))
     return selection
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import click
 from rich.console import Console
 
+from exporter.doctor.sidecar_client import base_url
 from promql.http_client import FetchLimits
 from top.scraper import scrapers
 from top.terminal import print_frame, run
@@ -18,7 +19,7 @@ _TIMEOUT = 5.0
 
 
 def _urls(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    return list(dict.fromkeys(map(_url, given)))
+    return list(dict.fromkeys(base_url(_url(url)) for url in given))
 
 
 def _url(given: str) -> str:
