@@ -278,8 +278,8 @@ async def _track_progress(
         progress.update(view, now)
         await RENDER_GATE.opened()
         slices.update(view, time())
-        latencies.update(view, now)
         _log_readiness(current_readiness(view), problem_log, now)
+        latencies.update(view, now)
         await asyncio.sleep(interval_seconds)
 
 

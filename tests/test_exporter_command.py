@@ -30,6 +30,7 @@ from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, ModelInfo, Snapshot, SourceError
 from exporter.settings import Settings, load_settings
 from exporter.sources import BaseSource, Source
+from exporter.store import latency_history
 from exporter.store.decode_progress import DecodeProgress
 from exporter.store.view import View
 from slos.model import Service
@@ -345,6 +346,25 @@ async def test_a_slow_source_leaves_a_pause_between_its_scrapes() -> None:
         await eventually(f"{url}/metrics", lambda *_: len(times) >= 5)
     pauses = [began - ended for (_, ended), (began, _) in pairwise(times)]
     assert min(pauses) >= 0.95 * sidecar_module.MIN_PAUSE * quick().interval
+
+
+async def test_the_status_page_has_a_chart_of_the_latencies_that_were_scraped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Growing(Scripted):
+        count = 0.0
+
+        async def snapshot(self, now: float) -> Snapshot:
+            self.count += 10.0
+            ttft = Distribution((0.1, 0.5, inf), (0.0, self.count, self.count), self.count)
+            measurement = Measurement("ttft", "llama", "1", "wire", {(): ttft})
+            return replace(good(), measurements=(measurement,))
+
+    monkeypatch.setattr(sidecar_module, "CHECK_INTERVAL", 0.02)
+    monkeypatch.setattr(latency_history, "STEP", 0.2)
+    async with watching(Growing(good())) as url:
+        page = await eventually(f"{url}/", lambda _, text: '<path class="p95"' in text)
+    assert 'aria-label="TTFT of llama version 1, last ten minutes: p95 from 480 ms' in page
 
 
 async def test_a_defect_in_a_source_is_logged_once_with_its_traceback(
