@@ -161,7 +161,7 @@ async def watch(
     facts = Facts(
         version,
         current_view,
-        lambda: store.view(monotonic()),
+        lambda: store.summarized_view(monotonic()),
         current_readiness,
         status,
         metrics_families,

@@ -196,7 +196,7 @@ def facts(found: Status) -> Facts:
     return Facts(
         "1.2.3",
         view,
-        view,
+        lambda: view,
         lambda _: found.readiness,
         lambda aged: replace(found, view=aged),
     )

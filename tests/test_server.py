@@ -31,7 +31,7 @@ def status(shown: View) -> Status:
 
 
 def facts(shown: Callable[[], View] = busy) -> Facts:
-    return Facts("1.2.3", shown, shown, lambda view: readiness(view, 5), status)
+    return Facts("1.2.3", shown, lambda: shown, lambda view: readiness(view, 5), status)
 
 
 @asynccontextmanager

@@ -795,11 +795,27 @@ class TestSteps:
         for now in (0, 1):
             store.update(self.snapshot(1.0, "sequences_active"), now, 0.01)
         built: list[object] = []
-        monkeypatch.setattr("exporter.store.store.SignalState", lambda *_, **__: built.append(1))
+
+        def counted(*args: object, **fields: object) -> SignalState:
+            built.append(1)
+            return SignalState(*args, **fields)  # type: ignore[arg-type]
+
+        monkeypatch.setattr("exporter.store.store.SignalState", counted)
         assert len(store.view(1.5, with_last_minute=False).signals) == len(self.MODELS)
         assert built == []
-        store.view(1.5, with_last_minute=True)
+        store.view(11.5, with_last_minute=False)  # they are stale
         assert len(built) == len(self.MODELS)
+
+    def test_a_summary_made_later_is_of_the_time_of_its_view(self) -> None:
+        store = Store(10)
+        for now in range(5):
+            store.update(self.snapshot(100.0 * now, "output_tokens"), 10.0 * now, 0.01)
+        summarized = store.summarized_view(40.0)
+        expected = store.view(40.0)
+        for now in range(5, 30):
+            store.update(self.snapshot(900.0 * now, "output_tokens"), 10.0 * now, 0.01)
+        assert summarized() == expected
+        assert {state.recent for state in expected.signals} == {"10/s"}
 
 
 def state_values(store: Store, now: float) -> list[object]:

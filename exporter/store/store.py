@@ -27,7 +27,7 @@ backwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -137,11 +137,11 @@ class Store:
 
         ``with_last_minute`` adds the increases of the last minute, the slowest part by far.
         """
+        if with_last_minute:
+            return self.summarized_view(now)()
         return View(
             signals=tuple(
-                self._signal_state(model, signal, record, now, with_last_minute=True)
-                if with_last_minute
-                else self._cached_state(model, signal, record, now)
+                self._cached_state(model, signal, record, now)
                 for model in sorted(self._records)
                 for signal, record in self._records[model].items()
             ),
@@ -158,6 +158,25 @@ class Store:
                 for at, snapshot in self._fresh_snapshots(now)
                 for model, count in snapshot.waiting_streams.items()
             },
+        )
+
+    def summarized_view(self, now: float) -> Callable[[], View]:
+        """Return a function that adds the last minute to the current view.
+
+        It is slow and reads nothing that changes, so it may run in a thread.
+        """
+        view = self.view(now, with_last_minute=False)
+        histories = [
+            (record.counted_at, tuple(record.history))
+            for model in sorted(self._records)
+            for record in self._records[model].values()
+        ]
+        return lambda: replace(
+            view,
+            signals=tuple(
+                _summarized(state, history, counted_at)
+                for state, (counted_at, history) in zip(view.signals, histories, strict=True)
+            ),
         )
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
@@ -313,7 +332,7 @@ class Store:
     ) -> SignalState:
         """Return the state without the last minute, computed after a snapshot or on expiry."""
         if record.state is None or now > record.state_expires:
-            record.state = self._signal_state(model, signal, record, now, with_last_minute=False)
+            record.state = self._signal_state(model, signal, record, now)
             if record.state.method:
                 record.state_expires = record.methods[record.state.method].at + self._stale_after
             else:
@@ -322,7 +341,7 @@ class Store:
         return record.state
 
     def _signal_state(
-        self, model: Model, name: str, record: SignalRecord, now: float, *, with_last_minute: bool
+        self, model: Model, name: str, record: SignalRecord, now: float
     ) -> SignalState:
         best = record.best_method(now, self._stale_after)
         if not best:
@@ -331,8 +350,6 @@ class Store:
                 name, *model, "", "unavailable", {}, note=note, fix=fix, reason=reason
             )
         last, method, signal = record.methods[best], METHODS[best], SIGNALS[name]
-        latest = (record.counted_at, record.served)
-        summarize = with_last_minute and signal.kind != "gauge"
         return SignalState(
             name,
             *model,
@@ -340,8 +357,6 @@ class Store:
             method.quality,
             last.samples if signal.kind == "gauge" else dict(record.served),
             note="; ".join(filter(None, (method.note, last.note))),
-            recent=last_minute.summary(signal, record.history, latest) if summarize else "",
-            last_minute=last_minute.increase(record.history, latest) if summarize else {},
         )
 
     def _why_unavailable(self, record: SignalRecord, now: float) -> tuple[str, str, str]:
@@ -392,6 +407,20 @@ class Store:
                     info = replace(info, model=name, version=version, excluded=why)
                 infos.setdefault(model_of(info), info)
         yield from (info for _, info in sorted(infos.items()))
+
+
+def _summarized(
+    state: SignalState, history: Iterable[last_minute.TimedSamples], counted_at: float
+) -> SignalState:
+    signal = SIGNALS[state.signal]
+    if signal.kind == "gauge" or not state.samples:
+        return state
+    latest = (counted_at, state.samples)
+    return replace(
+        state,
+        recent=last_minute.summary(signal, history, latest),
+        last_minute=last_minute.increase(history, latest),
+    )
 
 
 def _name_error(model: Model) -> str:

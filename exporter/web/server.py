@@ -35,13 +35,14 @@ EXPLANATIONS = {
 class Facts:
     """The data of all endpoints: ``status`` is called in a thread, all else on the event loop.
 
-    ``view_with_last_minute`` is the view of the status page.  ``more`` are the families of
+    ``summarized_view`` returns a function that returns the view of the status page, to be called in
+    a thread.  ``more`` are the families of
     ``/metrics`` that do not come from a view.
     """
 
     version: str
     view: Callable[[], View]
-    view_with_last_minute: Callable[[], View]
+    summarized_view: Callable[[], Callable[[], View]]
     readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
     more: Callable[[View], Iterable[MetricFamily]] = lambda _: ()
@@ -122,8 +123,8 @@ def application(facts: Facts) -> web.Application:
         render = status_json if as_json else partial(status_html, chosen=chosen)
 
         def prepare() -> Callable[[], bytes]:
-            view = facts.view_with_last_minute()
-            return lambda: render(facts.status(view)).encode(errors="replace")
+            summarized = facts.summarized_view()
+            return lambda: render(facts.status(summarized())).encode(errors="replace")
 
         return web.Response(
             body=await renderer.render(("status", as_json, chosen), prepare),
