@@ -107,21 +107,17 @@ def _limits(plan: Plan, scope: Scope) -> core.Panel:
     slot_limit = _limit(plan, "sequence_headroom", "0.95")
     return panels.states(
         "What limits now",
-        "Red while the fullest instance is above the limit, or sequences wait. Waiting with a "
-        "full KV cache needs memory, with full slots a larger batch.",
+        "Red while the fullest instance is above the limit, or sequences are queued. A queue with "
+        "a full KV cache needs memory, with full slots a larger batch.",
         [
-            PanelQuery(
-                over(aggregate("max", scope.fullest("kv_headroom")), kv_limit), "KV cache full"
-            ),
+            PanelQuery(over(aggregate("max", scope.fullest("kv_headroom")), kv_limit), "KV cache"),
             PanelQuery(
                 over(aggregate("max", scope.fullest("sequence_headroom")), slot_limit),
-                "batch slots full",
+                "batch slots",
             ),
-            PanelQuery(
-                over(scopes.total(scope, "sequences_waiting"), Decimal(0)), "sequences waiting"
-            ),
+            PanelQuery(over(scopes.total(scope, "sequences_waiting"), Decimal(0)), "queue"),
         ],
-        {"0": ("free", panels.GREEN), "1": ("limit", panels.RED)},
+        {"0": ("free", panels.GREEN), "1": ("full", panels.RED)},
     )
 
 
