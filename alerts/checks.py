@@ -31,7 +31,7 @@ def firing(plan: Plan, planned: PlannedObjective, alert: PlannedAlert, **more: s
 
 
 def labelled(plan: Plan, planned: PlannedObjective, alert: Vector, tier: str) -> Vector:
-    """Select an alert with all labels of its tier but those that are templates."""
+    """Select an alert with all labels of its tier except templates."""
     known = {matcher.label for matcher in alert.matchers}
     labels = alert_labels(plan, planned, tier).items()
     more = {name: text for name, text in labels if name not in known and "{{" not in text}

@@ -1,4 +1,4 @@
-"""Capacity of one service: headroom, what limits, trend, tokens by tenant."""
+"""Capacity of one service: headroom, limiting resource, trend, tokens by tenant."""
 
 from __future__ import annotations
 

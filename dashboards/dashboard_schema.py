@@ -58,7 +58,7 @@ UID_MAX = 40
 
 
 def violations(content: object, *, uid: str) -> Iterator[Violation]:
-    """Yield what Grafana would not load, or what would break links to ``uid``."""
+    """Yield schema violations: values that Grafana rejects, and a wrong ``uid``."""
     if not isinstance(content, dict):
         yield "", f"is {_kind(content)}, not a dashboard", "return the changed dashboard"
         return

@@ -1,4 +1,4 @@
-"""The error budget of one service: what is left, and what spends it."""
+"""The error budget of one service: its remainder, and the models that spend it."""
 
 from __future__ import annotations
 

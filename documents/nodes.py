@@ -49,7 +49,7 @@ class Scalar:
 
 
 class RefusedScalar(ValueError):  # noqa: N818  (reads as a statement at the raise)
-    """A scalar has no value: what is wrong with it, and how to fix it."""
+    """An invalid scalar: the message and the fix."""
 
     def __init__(self, message: str, fix: str) -> None:
         self.message, self.fix = message, fix

@@ -1,4 +1,4 @@
-"""Background tasks under a supervisor, which logs, counts and restarts those that fail."""
+"""Background tasks under a supervisor, which logs, counts and restarts failed tasks."""
 
 from __future__ import annotations
 

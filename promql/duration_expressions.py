@@ -1,4 +1,4 @@
-"""Evaluate arithmetic on durations, such as ``[5m * 2]`` and ``offset (step())``."""
+"""Evaluate arithmetic on durations: ``[5m * 2]``, ``offset (step())``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _NUMBER_WORDS = frozenset({"inf", "nan"})
 
 
 class Template(str):
-    """PromQL source with a Grafana variable in it, where a name, a number or a value may stand."""
+    """PromQL source with a Grafana variable in place of a name, a number or a value."""
 
     __slots__ = ()
 

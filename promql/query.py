@@ -1,4 +1,4 @@
-"""Read PromQL queries that users give, and classify them."""
+"""Read and classify users' PromQL queries."""
 
 from __future__ import annotations
 

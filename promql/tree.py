@@ -39,7 +39,7 @@ ATOM = 7
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A PromQL expression; one from a text stands at ``text[start:end]``."""
+    """A PromQL expression; ``text[start:end]`` is its source, if parsed."""
 
     start: int = field(default=0, compare=False, repr=False, kw_only=True)
     end: int = field(default=0, compare=False, repr=False, kw_only=True)
@@ -106,7 +106,7 @@ class String(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Text(Expr):
-    """PromQL given as text; parenthesised inside anything else, unless ``whole``, like a call."""
+    """PromQL text as an operand; parenthesised unless ``whole``, like a call."""
 
     text: str
     whole: bool = False
@@ -138,7 +138,7 @@ class Vector(Expr):
 
     @property
     def name(self) -> str:
-        """The metric, also from a ``__name__`` matcher; empty if it is not one that is known."""
+        """The metric, also from a ``__name__`` matcher; empty if unknown."""
         if not self.metric and not self.templates:
             named = [each for each in self.matchers if each.label == "__name__"]
             return named[0].known_value or "" if named and named[0].op == "=" else ""
@@ -223,7 +223,7 @@ class Aggregate(Expr):
 
     @property
     def templated(self) -> bool:
-        """Whether Grafana variables stand in the grouping clause."""
+        """Whether the grouping clause contains Grafana variables."""
         return any(isinstance(label, Template) for label in self.grouping or ())
 
     @property
@@ -292,7 +292,7 @@ class Binary(Expr):
 
     @property
     def needs(self) -> tuple[int, int]:
-        """The strength that each operand needs to stand without parentheses.
+        """The precedence that each operand needs to omit parentheses.
 
         All but ^ associate to the left, so an equal operator on the right needs them.
         """

@@ -55,7 +55,7 @@ def alert_page(subject: Subject, alert: PlannedAlert, shared: SharedPages | None
 
 
 def objective_text(planned: PlannedObjective) -> str:
-    """State an objective, and what it is grouped by."""
+    """State an objective and its grouping."""
     by = " and ".join(planned.objective.group_by)
     groups = f" Each {by} has an objective of its own; an alert's labels name it." if by else ""
     return f"{planned.sentence}{groups}"

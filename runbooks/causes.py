@@ -1,4 +1,4 @@
-"""The catalogue of causes, by key, and those that every kind of service has.
+"""The catalogue of causes by key, and the causes common to all services.
 
 Each cause lists its mitigations in the order to try them: reversible ones come first.
 """

@@ -67,7 +67,7 @@ def diagnosis(
 
 
 def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
-    """Yield the blocks of what to do about each cause."""
+    """Yield the mitigation of each cause, in blocks."""
     yield "## Mitigation"
     restarts = False
     for each in causes:

@@ -37,7 +37,7 @@ class SharedPages:
     def diagnosis(
         self, subject: Subject, alert: PlannedAlert, steps: Sequence[DiagnosisCheck]
     ) -> Iterator[str]:
-        """Yield the diagnosis and mitigation of one alert, with links to what is shared."""
+        """Yield the diagnosis and mitigation of one alert, with links to shared sections."""
         own = [step for step in steps if step.per_objective]
         common = [step for step in steps if not step.per_objective]
         yield from diagnosis(own, subject, lambda cause: cause.title)

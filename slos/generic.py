@@ -64,7 +64,7 @@ class Generic:
 
 
 def is_counter(selector: Vector) -> bool:
-    """Whether a selector selects a counter by its name, and may stand for its rate."""
+    """Whether a selector names a counter, so that its rate is used."""
     return bool(_COUNTER.fullmatch(selector.metric))
 
 

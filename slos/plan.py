@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def scope(self) -> Scope:
-        """Where the causes of this service are looked for."""
+        """The servers on which the causes of this service are evaluated."""
         return scope_of(self.service.selector, self.service.service, self.needed)
 
     def alerts(self) -> Iterator[tuple[PlannedObjective, PlannedAlert]]:

@@ -82,7 +82,7 @@ LINE: Shape = {"type": "string", "pattern": r"\S"}
 
 
 def mapping_of(fields: Iterable[Field]) -> Shape:
-    """Return the shape of what :func:`read_mapping` reads with the same fields."""
+    """Return the JSON Schema shape for :func:`read_mapping` with the same fields."""
     table = list(fields)
     required = [field.name for field in table if field.required]
     return {
@@ -101,7 +101,7 @@ def list_of(items: Shape, least: int = 0, most: int | None = None) -> Shape:
 
 
 def names_to_text(reserved: Iterable[str]) -> Shape:
-    """Return the shape of what :func:`label_map` and :func:`text_map` read."""
+    """Return the JSON Schema shape for :func:`label_map` and :func:`text_map`."""
     free = {"pattern": rf"^(?!__){LABEL_NAME.pattern}$"}
     taken = sorted(reserved)
     return {

@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; of an unknown one say what was probably meant."""
+        """Find the command; suggest a similar name for an unknown one."""
         unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
         if unknown:
             from difflib import get_close_matches
@@ -139,7 +139,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     sys.exit(_run(arguments))
 
 

@@ -36,7 +36,7 @@ libraries_option = click.option(
 
 
 def inputs(given: Iterable[str]) -> Iterator[str]:
-    """Yield the files that arguments stand for, in order; subfolders are not searched.
+    """Yield the files of arguments, in order; subfolders are not searched.
 
     Raises InvalidFile for a folder without SLO files.
     """
@@ -48,7 +48,7 @@ def inputs(given: Iterable[str]) -> Iterator[str]:
 
 
 def input_name(given: str) -> str:
-    """Return the name of the file that an argument stands for."""
+    """Return the file name of an argument."""
     return STDIN if given == "-" else given
 
 

@@ -30,7 +30,7 @@ force_option = click.option("--force", is_flag=True, help="Replace the file if i
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file that is not as it should be; None stands for a file that is not or should not be."""
+    """A difference between a file and its intended content; None is an absent file."""
 
     path: Path
     old: str | None
@@ -46,7 +46,7 @@ def changes(folder: Path, files: Mapping[str, str], stale: Iterable[Path] = ()) 
 
 
 def apply(changes: Sequence[Change]) -> None:
-    """Make files what they should be.
+    """Write or delete files to match the intended content.
 
     All texts are written before the first file is replaced: where one cannot be written, nothing
     changes. A reader sees the old text of a file or the new one, never a part.
@@ -132,7 +132,7 @@ def deliver(text: str, target: Path | None) -> None:
 
 
 def difference(change: Change) -> Iterator[str]:
-    """Yield the lines of a unified diff that leads from the disk to what it should hold."""
+    """Yield a unified diff from the files on disk to their intended content."""
     lines = difflib.unified_diff(
         _lines(change.old),
         _lines(change.new),

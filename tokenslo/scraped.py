@@ -55,7 +55,7 @@ def series(places: Sequence[str]) -> Served:
 
 
 def check_served(services: Iterable[Service], served: Served) -> None:
-    """Check that what services ask for is served, if anything is known of that.
+    """Check that the metrics of services are served, if an exposition is known.
 
     Raises InvalidFile with everything that is not.
     """

@@ -46,7 +46,7 @@ COMPRESSED = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result; ``settings`` are those that the sidecar needs, by name.
+    """The result of a diagnosis; ``settings`` are the sidecar's required settings, by name.
 
     ``measurements`` count since the servers started, the view since the first scrape.
     """
@@ -71,7 +71,7 @@ async def diagnose(
     version: str,
     options: Mapping[str, Sequence[str]],
 ) -> Diagnosis:
-    """Diagnose servers; ``options`` are settings of the sidecar as ``load_settings`` takes them.
+    """Diagnose servers; ``options`` are arguments of ``load_settings``.
 
     Raises InvalidFile if an address is wrong, or no known server responds.
     """

@@ -102,7 +102,7 @@ def classify(method: bytes, path: bytes) -> Target | str:
 
 
 def unsupported_call(method: bytes, path: bytes, content_type: bytes) -> str:
-    """Return the reason why an HTTP/2 request that is no known gRPC call is skipped.
+    """Return the reason for skipping an HTTP/2 request without a supported gRPC call.
 
     The reason is empty for requests that run no inference.
     """

@@ -178,7 +178,7 @@ class Observer(Protocol):
         """Handle a server's reset, or a server that could not be reached."""
 
     def gap(self, direction: Direction, time: float) -> None:
-        """Handle missing bytes of a direction; streams that they may belong to are lost."""
+        """Handle missing bytes of a direction, which end the affected streams as lost."""
 
     def blocked(self) -> None:
         """Mark the client as not reading; ``backpressure`` follows when it reads again."""

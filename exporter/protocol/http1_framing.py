@@ -46,7 +46,7 @@ class BodyFraming(Enum):
 
 
 class Framing(NamedTuple):
-    """How the body after a head ends, and its length in bytes if that is known.
+    """The framing of a body: its end, and its length in bytes if declared.
 
     ``interim``: the head is a 1xx response, and the final response follows.
     """

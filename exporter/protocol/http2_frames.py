@@ -86,7 +86,7 @@ def skip_preface(side: DirectionState, data: bytes) -> int:
 
 
 def check_frame(side: DirectionState, kind: int, length: int, stream: int) -> None:
-    """Raise MalformedConnectionError if such a frame is not allowed here."""
+    """Raise MalformedConnectionError if the frame is not allowed in this state."""
     if not side.has_settings:
         side.has_settings = side.ready = kind == SETTINGS
     continued = bool(side.has_settings and not side.ready)

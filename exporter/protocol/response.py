@@ -31,7 +31,7 @@ _BY_FINISH: Final[Mapping[str, Outcome]] = {
 
 
 class ApiFormat(NamedTuple):
-    """How to read requests and responses of an API; the trees are the wanted JSON members.
+    """Format of an API's requests and responses; the trees select JSON members.
 
     ``ends``: streams carry an end marker, so a stream without one is truncated.
     """

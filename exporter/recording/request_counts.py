@@ -90,7 +90,7 @@ def seconds_per_token(stream: Stream) -> float | None:
 
 
 def is_tpot_exact(stream: Stream) -> bool:
-    """Return whether the tokens of the first chunk are known, to within 5 % of all or one token.
+    """Return whether the first chunk's tokens are known, to 5 % of all or one token.
 
     A first chunk with many tokens (withheld by a tool call parser, speculative decoding) shows only
     with continuous usage.  One token without a chunk is the end of sequence.

@@ -15,7 +15,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True, slots=True)
 class GivenSetting:
-    """A setting as it was given: its values, and their place in a file, flag or variable."""
+    """The values of a setting, and their source: file, flag or variable."""
 
     option: Option
     texts: tuple[str, ...]

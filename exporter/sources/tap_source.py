@@ -1,4 +1,4 @@
-"""The taps as a source: run their process and take snapshots of what it recorded."""
+"""The taps as a source: run their process and fetch snapshots of its metrics."""
 
 from __future__ import annotations
 

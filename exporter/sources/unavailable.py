@@ -1,4 +1,4 @@
-"""Reasons and fixes for unavailable signals, added to what a source measured."""
+"""Reasons and fixes for unavailable signals, added to a source's measurements."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def with_versions(snapshot: Snapshot, joined: Mapping[Model, Model]) -> Snapshot
 
 
 def without_start_times(snapshot: Snapshot, models: Container[Model]) -> Snapshot:
-    """Return the snapshot with the totals of ``models`` as if they were a server's."""
+    """Return the snapshot without start times of the totals of ``models``."""
     return replace(
         snapshot,
         measurements=tuple(

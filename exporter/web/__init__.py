@@ -1,1 +1,1 @@
-"""What the sidecar serves and pushes: metrics, readiness, status page, gateway gauges, OTLP."""
+"""Outputs of the sidecar: metrics, readiness, status page, gateway gauges, OTLP."""

@@ -1,4 +1,4 @@
-"""The load of one model: sequences, KV cache, and what limits it now."""
+"""The load of one model: sequences, KV cache, and the current bottleneck."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_FLIGHT = ("sequences_active", "live_streams")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What limits a model now, and the evidence."""
+    """The current bottleneck of a model, and the evidence."""
 
     resource: Resource
     text: str
@@ -49,7 +49,7 @@ class ModelLoad:
         return self.active / self.maximum
 
     def limit(self) -> Limit | None:
-        """Return what limits the model, None if nothing does."""
+        """Return the current bottleneck, None without one."""
         waits = f", {self.waiting:,.0f} waiting" if self.waiting else ""
         if self.paused or self.preemptions:
             count = self.preemptions or self.paused

@@ -28,7 +28,7 @@ Signals = Mapping[str, SignalState]
 
 @dataclass(frozen=True, slots=True)
 class TileModel:
-    """A model with what its tiles show."""
+    """A model with the content of its tiles."""
 
     info: ModelInfo
     signals: Signals

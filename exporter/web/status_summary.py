@@ -1,4 +1,4 @@
-"""The answers on the first screen of the status page: health, objectives, and what limits."""
+"""The first screen of the status page: health, objectives, bottlenecks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts that checks need besides the query: known metrics, rules, scrape interval."""
+"""Context of the checks: known metrics, rules, scrape interval."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from slos.schema import Place, Reader, expect, nearest, read_value
 def read_known_keys(
     value: object, place: Place, readers: Mapping[str, Reader], notes: Notes
 ) -> dict[str, PlacedValue]:
-    """Read the known keys of a mapping; note the others, which the tools themselves ignore.
+    """Read the known keys of a mapping; note the others, which the original tools ignore.
 
     A key without a value is ignored.
     """

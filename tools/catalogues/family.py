@@ -33,7 +33,7 @@ class Declarations:
 
 
 def merged(families: Iterable[DeclaredMetric]) -> Iterator[DeclaredMetric]:
-    """Return each name once, in order; what two declarations say differently is unknown."""
+    """Return each name once, in order; a field on which declarations differ is unknown."""
     known: dict[str, DeclaredMetric] = {}
     for family in families:
         before = known.setdefault(family.name, family)
@@ -49,7 +49,7 @@ def merged(families: Iterable[DeclaredMetric]) -> Iterator[DeclaredMetric]:
 
 
 def files(root: Path, folders: Iterable[str], suffix: str) -> Iterator[tuple[str, str]]:
-    """Yield relative path and text of every source file of some folders; tests are left out."""
+    """Yield relative path and text of every source file of some folders; tests are excluded."""
     for folder in folders:
         start = root / folder
         found = [start] if start.is_file() else sorted(start.rglob(f"*{suffix}"))

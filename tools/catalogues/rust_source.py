@@ -38,7 +38,7 @@ class _RustFile:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """What ``.create_…`` adds to the names and labels of some files: Dynamo's component metrics."""
+    """Prefixes and labels that ``.create_…`` adds in some files: Dynamo's component metrics."""
 
     prefix: str
     labels: tuple[str, ...]

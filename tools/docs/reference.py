@@ -1,4 +1,4 @@
-"""The generated parts of ``docs/reference/``: tables of what the code itself lists."""
+"""Generate the tables of ``docs/reference/`` from the code."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Sandbox:
         path.write_text(text, encoding="utf-8")
 
     def run(self, command: str, exit_code: int = 0) -> str:
-        """Return what a command prints, both streams together.
+        """Return the output of a command, both streams together.
 
         Raises CommandError if it ends with another exit code.
         """
