@@ -255,7 +255,7 @@ class TestBlocks:
         measurement = one(engine, "kv_utilization")
         assert (measurement.method, measurement.note) == (  # type: ignore[union-attr]
             "trtllm_without_host_pool",
-            "5245 blocks are taken off",
+            "5245 blocks are subtracted",
         )
 
     def test_blocks_used_when_idle_belong_to_the_host(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, Snapshot, SourceError
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.triton import model_repository, statistics_api, trtllm_backend
 from exporter.sources.triton.interpretation import TritonScrape, interpret
@@ -492,7 +492,7 @@ def test_invalid_responses_give_consistent_snapshots(
     known: set[tuple[str, str]] = set()
     answered = model_repository.config(configuration)
     for now, by_signal in enumerate(scrapes):
-        metrics = ByModel(by_signal)
+        metrics = FamiliesByModel(by_signal)
         tallies = statistics_api.tallies(statistics, metrics.names)
         selection = ModelSelection(
             names=metrics.names,

@@ -246,7 +246,7 @@ class TestHostPool:
         assert isinstance(utilization, Measurement)
         assert utilization.samples == {(): 620 / 1239}
         assert utilization.method == "trtllm_without_host_pool"
-        assert utilization.note == "5000 blocks are taken off"
+        assert utilization.note == "5000 blocks are subtracted"
         assert values(scrapes[2])["kv_blocks_max"] == 1239
 
     async def test_single_inconsistent_scrape_changes_nothing(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.samples import Distribution, Measurement, Missing
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
 from exporter.sources.trtllm import prometheus_metrics
 from exporter.sources.trtllm.prometheus_metrics import GaugeState
@@ -42,7 +42,7 @@ class Watcher:
     def see(self, families: dict[str, ParsedFamily], now: float, model: str = "chat") -> BySignal:
         labelled = prometheus_metrics.metrics_model(families, model)
         assert labelled is not None
-        metrics = ByModel(families)
+        metrics = FamiliesByModel(families)
         done = prometheus_metrics.finished(metrics, labelled)
         self.state = prometheus_metrics.update_gauges(self.state, families, done, now)
         found = prometheus_metrics.interpret(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, Missing, ModelInfo, Snapshot, SourceError
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.vllm import vllm_metrics
 from exporter.sources.vllm.vllm_source import VllmSource
@@ -186,7 +186,7 @@ def test_any_exposition_gives_valid_measurements(
     for name, suffix, labels_of, number in found:
         family = families.setdefault(name, ParsedFamily(name))
         family.samples.append((name + suffix, labels_of, number))
-    metrics = ByModel(families)
+    metrics = FamiliesByModel(families)
     infos = [ModelInfo(*model) for model in metrics.models(*vllm_metrics.FAMILIES)]
     for one in vllm_metrics.interpret(metrics, infos):
         if isinstance(one, Missing):

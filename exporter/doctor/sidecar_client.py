@@ -71,7 +71,7 @@ async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarRe
         try:
             return await _report(session, base, status, limits)
         except (SourceError, *_MALFORMED) as error:
-            fix = "look at its status page, and whether it is of this version"
+            fix = "check that it is a tokenslo exporter of this version"
             message = f"is not the status page of a tokenslo exporter: {error}"
             where = Problem(f"tokenslo {command}", 0, public(base), message, fix)
             raise InvalidFile([where]) from None

@@ -22,7 +22,7 @@ Each request has a head of its own, because the head contains the request id.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BYTES = 10
-_LEAST_BYTES, _MOST_BYTES = 4, 1 << 14  # of a response with a length of one or two varint bytes
+_MIN_BYTES, _MAX_BYTES = 4, 1 << 14  # of a response with a length of one or two varint bytes
 
 # Tags: field number << 3 | wire type.
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22  # request and response
@@ -211,7 +211,7 @@ class HeadCache:
 
         The ModelStreamInferResponse is ``data`` between two offsets.
         """
-        if not _LEAST_BYTES < stop - start < _MOST_BYTES or data[start] != _INFER_RESPONSE:
+        if not _MIN_BYTES < stop - start < _MAX_BYTES or data[start] != _INFER_RESPONSE:
             return None
         length, start = data[start + 1], start + 2
         if length > 0x7F:

@@ -9,7 +9,7 @@ import aiohttp
 
 from exporter.samples import ModelInfo, SourceError
 from exporter.sources import BaseSource
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.fetch import fetch, parse_json, receive
 from promql.http_client import FetchLimits, HttpResponse, new_session, public
 
@@ -93,7 +93,7 @@ def model_info(model: str, backend: str, version: str, ready: bool | None) -> Mo
     )
 
 
-def check_any(parts: Parts) -> None:
+def raise_if_all_failed(parts: Parts) -> None:
     """Raise SourceError if no part of a snapshot could be read."""
     failures = [error for error in parts.values() if error]
     if len(failures) == len(parts):
@@ -101,7 +101,7 @@ def check_any(parts: Parts) -> None:
         raise SourceError(failures[-1].kind, "; ".join(kinds.values()))
 
 
-def duplicate_error(metrics: ByModel) -> SourceError | None:
+def duplicate_error(metrics: FamiliesByModel) -> SourceError | None:
     """Return an error if an exposition has duplicate series, else None."""
     found = metrics.duplicates
     if not found:

@@ -43,7 +43,7 @@ class HistogramPart:
     total: int
 
 
-class ByModel:
+class FamiliesByModel:
     """The families of one exposition by (model, version), without unusable values.
 
     ``names`` maps the model names used here to those of Triton's HTTP API.  ``ambiguous``

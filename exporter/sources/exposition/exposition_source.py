@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from exporter.samples import Measurement, Missing, ModelInfo, Snapshot, SourceError
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
@@ -16,10 +16,10 @@ from exporter.sources.http_source import (
     HttpSource,
     Parts,
     attempt,
-    check_any,
     duplicate_error,
     model_info,
     model_limit_error,
+    raise_if_all_failed,
 )
 from exporter.sources.unavailable import Unavailable, completed
 from promql.http_client import FetchLimits
@@ -48,7 +48,7 @@ class ExpositionSource(HttpSource):
 
     @abstractmethod
     def interpret(
-        self, metrics: ByModel, infos: Sequence[ModelInfo]
+        self, metrics: FamiliesByModel, infos: Sequence[ModelInfo]
     ) -> Iterable[Measurement | Missing]:
         """Yield the measurements of these models, and the reason for every refused value."""
 
@@ -62,10 +62,12 @@ class ExpositionSource(HttpSource):
         ready, metrics = await asyncio.gather(
             self.read_state(parts), attempt(parts, "metrics", self._read_metrics())
         )
-        check_any(parts)
+        raise_if_all_failed(parts)
         return await asyncio.to_thread(self._interpreted, metrics, ready, parts)
 
-    def _interpreted(self, metrics: ByModel | None, ready: bool | None, parts: Parts) -> Snapshot:
+    def _interpreted(
+        self, metrics: FamiliesByModel | None, ready: bool | None, parts: Parts
+    ) -> Snapshot:
         found: Sequence[Measurement | Missing] = ()
         if metrics:
             names = sorted({name for name, _ in metrics.models(*self._families)})
@@ -90,14 +92,14 @@ class ExpositionSource(HttpSource):
             parts=parts,
         )
 
-    async def _read_metrics(self) -> ByModel:
+    async def _read_metrics(self) -> FamiliesByModel:
         where = f"{self.where}/metrics"
         body = (await self.get("/metrics")).body
         try:
             families = await asyncio.to_thread(self._reader.read, body)
         except ExpositionError as error:
             raise SourceError("malformed", f"{where} are no Prometheus metrics ({error})") from None
-        metrics = ByModel(families, self._parts)
+        metrics = FamiliesByModel(families, self._parts)
         if not await asyncio.to_thread(metrics.models, *self._families):
             raise SourceError(
                 "malformed",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from exporter.samples import Labels, Measurement, Missing, Model, ModelInfo, Value
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.text_parser import ParsedFamily, Sample
 from exporter.sources.measurements import of_models
 
@@ -76,7 +76,9 @@ def selected(families: Mapping[str, ParsedFamily]) -> dict[str, ParsedFamily]:
     }
 
 
-def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measurement | Missing]:
+def interpret(
+    metrics: FamiliesByModel, models: Sequence[ModelInfo]
+) -> Iterator[Measurement | Missing]:
     """Yield the measurements of these models, and the reason for every refused value."""
     keys = [(info.model, info.version) for info in models]
     for signal, method, name in HISTOGRAMS:
@@ -90,7 +92,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measure
     yield from _requests(metrics, keys)
 
 
-def _cache(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement | Missing]:
+def _cache(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measurement | Missing]:
     pages, sizes = metrics.values(PAGES), metrics.values(PAGE_SIZE)
     used_tokens = metrics.values(USED_TOKENS)
     for key, values in metrics.values(USAGE).items():
@@ -113,7 +115,7 @@ def _cache(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement | Mi
                 yield from of_models(signal, "sglang_pages", keys, {key: value})
 
 
-def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
+def _requests(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Yield requests by outcome.
 
     SGLang counts aborted requests when the abort is sent, and counts them as processed as well if

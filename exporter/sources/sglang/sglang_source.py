@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.samples import Measurement, Missing, ModelInfo
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
 from exporter.sources.sglang import sglang_metrics
 from exporter.sources.unavailable import LORA, NEEDS_TAP, OBSERVE, TAP_SIGNALS, Unavailable
@@ -75,9 +75,9 @@ class SglangSource(ExpositionSource):
         super().__init__(url, sglang_metrics.FAMILIES, limits, name)
 
     def interpret(
-        self, metrics: ByModel, infos: Sequence[ModelInfo]
+        self, metrics: FamiliesByModel, infos: Sequence[ModelInfo]
     ) -> Iterable[Measurement | Missing]:
         """Yield the measurements of these models."""
         return sglang_metrics.interpret(
-            ByModel(sglang_metrics.selected(metrics.families), self._parts), infos
+            FamiliesByModel(sglang_metrics.selected(metrics.families), self._parts), infos
         )

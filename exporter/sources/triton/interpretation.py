@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exporter.render_gate import RENDER_GATE
 from exporter.samples import Measurement, Missing, Model, ModelInfo, SourceError
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.model_kind import kind_of
 from exporter.sources.request_outcomes import FinishedCount
 from exporter.sources.triton import request_metrics, trtllm_backend, unavailable_signals
@@ -25,7 +25,7 @@ class TritonScrape:
     Without an HTTP API the statistics are empty and their error is None.
     """
 
-    metrics: ByModel | None
+    metrics: FamiliesByModel | None
     metrics_error: SourceError | None
     statistics: Mapping[Model, Tally]
     statistics_error: SourceError | None
@@ -139,7 +139,7 @@ def _refused(measurements: Iterable[Measurement], *, unread: bool) -> Iterator[M
         )
 
 
-def _ambiguous(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Missing]:
+def _ambiguous(metrics: FamiliesByModel, models: Sequence[ModelInfo]) -> Iterator[Missing]:
     for info in models:
         if (info.model, info.version) in metrics.ambiguous:
             yield from refuse(

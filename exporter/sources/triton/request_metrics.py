@@ -27,7 +27,7 @@ from exporter.samples import (
     ModelInfo,
     Value,
 )
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.model_kind import Kind, kind_of
 from exporter.sources.request_outcomes import FinishedCount, request_measurements
 
@@ -85,7 +85,7 @@ class Tally:
     queue: float | None = None
 
 
-def tallies(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]:
+def tallies(metrics: FamiliesByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]:
     """Read Triton's counters.
 
     Triton counts an ensemble's requests under version 1 for every version, and each failure there
@@ -112,7 +112,7 @@ def tallies(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, Tally]
     return found
 
 
-def frozen(metrics: ByModel, statistics: Mapping[Model, Tally]) -> bool:
+def frozen(metrics: FamiliesByModel, statistics: Mapping[Model, Tally]) -> bool:
     """Return whether the counters are frozen: requests succeeded that no counter shows.
 
     The statistics must be read before the metrics; otherwise a first request between the two would
@@ -173,7 +173,7 @@ def failures(info: ModelInfo, tally: Tally) -> dict[tuple[str, str], float]:
 
 
 def first_responses(
-    metrics: ByModel, models: Sequence[ModelInfo]
+    metrics: FamiliesByModel, models: Sequence[ModelInfo]
 ) -> Iterator[Measurement | Missing]:
     """Yield time to first token; refused where the first response is the only one."""
     distributions = metrics.distributions(FIRST_RESPONSE, per_second=1000.0)

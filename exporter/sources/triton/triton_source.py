@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from exporter.samples import Model, Snapshot, SourceError
-from exporter.sources.exposition.by_model import MODEL_LIST_FAMILY, ByModel
+from exporter.sources.exposition.by_model import MODEL_LIST_FAMILY, FamiliesByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError
@@ -23,9 +23,9 @@ from exporter.sources.http_source import (
     HttpSource,
     Parts,
     attempt,
-    check_any,
     duplicate_error,
     model_limit_error,
+    raise_if_all_failed,
 )
 from exporter.sources.triton import (
     model_repository,
@@ -109,7 +109,7 @@ class TritonSource(HttpSource):
         ready, statistics = await self._read_api(parts, now)
         # Last, so that requests which the statistics have are in the counters too.
         metrics = await attempt(parts, "metrics", self._read_metrics())
-        check_any(parts)
+        raise_if_all_failed(parts)
         if metrics:
             self._names = metrics.names
         scrape = TritonScrape(
@@ -155,7 +155,7 @@ class TritonSource(HttpSource):
             models=tuple(infos),
             engine_stats_age=(
                 {
-                    model: now - engine.moved
+                    model: now - engine.changed_at
                     for model, engine in self._engines.items()
                     if any(engine.stamp)  # otherwise it has not run an iteration yet
                 }
@@ -247,14 +247,14 @@ class TritonSource(HttpSource):
             return error
         return found or SourceError("malformed", f"{public(url)} names no backend")
 
-    async def _read_metrics(self) -> ByModel:
+    async def _read_metrics(self) -> FamiliesByModel:
         try:
             answer = await self._fetch("GET", self.metrics_url)
             return await asyncio.to_thread(self._parse_metrics, answer.body)
         except SourceError as error:
             raise SourceError(error.kind, f"{error}{self._metrics_hint}") from None
 
-    def _parse_metrics(self, body: bytes) -> ByModel:
+    def _parse_metrics(self, body: bytes) -> FamiliesByModel:
         """Parse an exposition; raises SourceError ``empty`` or ``malformed``.
 
         Triton answers any path of its metrics port but /metrics with 200 and an empty body.
@@ -275,7 +275,7 @@ class TritonSource(HttpSource):
                 "malformed",
                 f"{where} has no {MODEL_LIST_FAMILY}: these are not the metrics of a Triton server",
             )
-        return ByModel(families, self._counter_parts)
+        return FamiliesByModel(families, self._counter_parts)
 
     async def _fetch(
         self, method: str, url: str, *, statuses: Sequence[int] = (200,), body: bytes | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Model, ModelInfo
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.measurements import of_models
 from exporter.sources.request_outcomes import FinishedCount
 from exporter.sources.trtllm import kv_blocks
@@ -58,13 +58,13 @@ UPGRADE = "upgrade the tensorrtllm backend: release 25.04 or newer publishes it"
 class EngineProgress:
     """The state of one engine between two scrapes.
 
-    ``stamp`` is (timestamp, iteration) and ``moved`` the time of its last observed change.
+    ``stamp`` is (timestamp, iteration) and ``changed_at`` the time of its last observed change.
     ``idle_blocks`` is the minimum of used blocks while the engine was idle, None before it was
     idle, for a cache of ``max_blocks``.  ``rate`` is the iteration rate, None if not measurable.
     """
 
     stamp: tuple[float, float]
-    moved: float
+    changed_at: float
     idle_blocks: float | None = None
     max_blocks: float = 0.0
     rate: IterationRate | None = None
@@ -99,7 +99,7 @@ class _Gauges:
     static_batching: bool
 
 
-def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
+def finished(metrics: FamiliesByModel) -> dict[Model, FinishedCount]:
     """Return the number of finished requests by engine: each has an output length."""
     return {
         model: FinishedCount("trtllm_finished", "finished", count)
@@ -108,7 +108,7 @@ def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
 
 
 def update_progress(
-    metrics: ByModel,
+    metrics: FamiliesByModel,
     models: Sequence[ModelInfo],
     engines: Mapping[Model, EngineProgress],
     now: float,
@@ -125,7 +125,7 @@ def update_progress(
 
 
 def interpret(
-    metrics: ByModel,
+    metrics: FamiliesByModel,
     models: Sequence[ModelInfo],
     engines: Mapping[Model, EngineProgress],
     now: float,
@@ -147,7 +147,7 @@ def interpret(
     yield from of_models("output_tokens", "trtllm_output_length", keys, outputs)
 
 
-def _by_model(metrics: ByModel, models: Sequence[ModelInfo]) -> dict[Model, _Gauges]:
+def _by_model(metrics: FamiliesByModel, models: Sequence[ModelInfo]) -> dict[Model, _Gauges]:
     requests = metrics.totals(REQUESTS, "request_type")
     blocks = metrics.totals(BLOCKS, "kv_cache_block_type")
     batcher = metrics.totals(BATCHER, "inflight_batcher_specific_metric")
@@ -173,10 +173,10 @@ def _observed(before: EngineProgress | None, gauges: _Gauges, now: float) -> Eng
     used, maximum = gauges.blocks.get("used"), gauges.blocks.get("max", 0.0)
     engine = EngineProgress(stamp, now)
     if before:
-        moved = now if stamp != before.stamp else before.moved
+        changed_at = now if stamp != before.stamp else before.changed_at
         same_cache = before.max_blocks == maximum
         engine = replace(
-            engine, moved=moved, idle_blocks=before.idle_blocks if same_cache else None
+            engine, changed_at=changed_at, idle_blocks=before.idle_blocks if same_cache else None
         )
     # Only at rest: while an iteration is being written, active and used may be of two of them.
     at_rest = before is not None and stamp == before.stamp and gauges.requests.get("active") == 0
@@ -260,12 +260,12 @@ def _gauges(
             "the engine has run no iteration yet, so all of its gauges are 0",
             "send a first request",
         )
-    elif engine and active > 0 and now - engine.moved > frozen_after:
+    elif engine and active > 0 and now - engine.changed_at > frozen_after:
         yield from refuse(
             GAUGES,
             (info.model, info.version),
-            f"engine statistics stopped {now - engine.moved:.0f} s ago with {active:g} active: "
-            "decoding is stuck or the executor does not report idle",
+            f"engine statistics stopped {now - engine.changed_at:.0f} s ago with {active:g} "
+            "active: decoding is stuck or the executor does not report idle",
             "check whether streams still progress; if they do not, restart the model",
         )
     else:

@@ -35,7 +35,7 @@ def blocks(
     """
     note = ""
     if pool and pool < most and used >= pool:
-        method, note = "trtllm_without_host_pool", f"{pool:g} blocks are taken off"
+        method, note = "trtllm_without_host_pool", f"{pool:g} blocks are subtracted"
         used, most = used - pool, most - pool
     values = (used / most, used, free, most)
     return KvBlocks(dict(zip(KV_GAUGES, values, strict=True)), method, note)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from exporter.samples import Measurement, Missing, Model
 from exporter.sources.exposition import multiprocess_gauges
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.multiprocess_gauges import Gauges, Writers
 from exporter.sources.exposition.text_parser import ParsedFamily
 from exporter.sources.measurements import of_model
@@ -56,7 +56,7 @@ OUTCOMES = {
     "timeout": "timeout",
     "error": "error",
 }
-NONE_YET = {"stop": 0.0}
+NO_REQUESTS = {"stop": 0.0}
 GAUGES = {
     f"trtllm_{family}": family
     for family in (
@@ -108,8 +108,8 @@ MEMORY = {
     "memory_cpu": "cpu_memory_usage_bytes",
     "memory_pinned": "pinned_memory_usage_bytes",
 }
-MOVING = (*SEQUENCES, "sequences_waiting", *KV_GAUGES)
-ALL_GAUGES = (*MOVING, "sequences_max", "kv_block_tokens", *MEMORY)
+LOAD_GAUGES = (*SEQUENCES, "sequences_waiting", *KV_GAUGES)
+ALL_GAUGES = (*LOAD_GAUGES, "sequences_max", "kv_block_tokens", *MEMORY)
 
 NO_ZEROS = "excludes waits of exactly 0: this release omits them"
 ITERATIONS = "set enable_iter_perf_stats: true, so that GET /metrics has iteration statistics"
@@ -140,13 +140,13 @@ def metrics_model(families: Mapping[str, ParsedFamily], served: str) -> Model | 
 
     A server has one model, whatever its metrics call it.
     """
-    found = ByModel(families).models(*FAMILIES)
+    found = FamiliesByModel(families).models(*FAMILIES)
     if (served, "") in found or not found:
         return (served, "")
     return next(iter(found)) if len(found) == 1 else None
 
 
-def finished(metrics: ByModel, labelled: Model) -> float:
+def finished(metrics: FamiliesByModel, labelled: Model) -> float:
     """Return the server's count of finished requests; 0 before the first one."""
     return _newest({name: metrics.total(name) for name in _names(FINISHED)}, labelled) or 0.0
 
@@ -172,7 +172,7 @@ def update_gauges(
 
 
 def interpret(
-    metrics: ByModel,
+    metrics: FamiliesByModel,
     labelled: Model,
     state: GaugeState,
     model: str,
@@ -201,8 +201,8 @@ def interpret(
 def _stale_requests(
     before: GaugeState | None, writers: Writers, finished: float | None, now: float
 ) -> float:
-    moved = any(writer.changed == now for writer in writers.values())
-    if moved or before is None or before.finished is None or finished is None:
+    has_changed = any(writer.changed == now for writer in writers.values())
+    if has_changed or before is None or before.finished is None or finished is None:
         return 0.0
     return before.stale_requests + max(0.0, finished - before.finished)
 
@@ -215,11 +215,11 @@ def _newest(tables: Mapping[str, Mapping[Model, T]], labelled: Model) -> T | Non
     return next((table[labelled] for table in tables.values() if labelled in table), None)
 
 
-def _requests(metrics: ByModel, labelled: Model, model: str) -> Iterator[Measurement]:
+def _requests(metrics: FamiliesByModel, labelled: Model, model: str) -> Iterator[Measurement]:
     """Yield requests by outcome; before the first request there is no series."""
     tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
     samples: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for finish_reason, count in (_newest(tables, labelled) or NONE_YET).items():
+    for finish_reason, count in (_newest(tables, labelled) or NO_REQUESTS).items():
         outcome, reason = (
             (OUTCOMES[finish_reason], finish_reason)
             if finish_reason in OUTCOMES
@@ -257,7 +257,7 @@ def _gauges(
             f"the gauges show work but have not moved for {age:.0f} s: they are written when a "
             "request completes, so the server is idle or none has completed since"
         )
-        yield from refuse(MOVING, (model, ""), reason, ITERATIONS)
+        yield from refuse(LOAD_GAUGES, (model, ""), reason, ITERATIONS)
         return
     for signal, name in SEQUENCES.items():
         yield from of_model(signal, (model, ""), "trtllm_serve_gauge", gauges.get(name))

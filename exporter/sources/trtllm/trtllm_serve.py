@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from exporter.samples import Measurement, Missing, Model, Snapshot, SourceError
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.counter_parts import CounterParts
 from exporter.sources.exposition.incremental_reader import ExpositionReader
 from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily
@@ -24,9 +24,9 @@ from exporter.sources.http_source import (
     HttpSource,
     Parts,
     attempt,
-    check_any,
     duplicate_error,
     model_info,
+    raise_if_all_failed,
 )
 from exporter.sources.trtllm import prometheus_metrics
 from exporter.sources.trtllm.iterations.json_splitter import JsonSplitter
@@ -137,12 +137,12 @@ class TrtllmServeSource(HttpSource):
             attempt(parts, "version", self.read_version()),
             attempt(parts, "metrics", self._read_metrics()),
         )
-        check_any(parts)
+        raise_if_all_failed(parts)
         self._version = version or self._version
         self._set_model(model or self._model)
         if not self._model or self._feed is None:
             return Snapshot(self.name, ready=ready, parts=parts)
-        metrics, labelled = ByModel(families or {}, self._parts), None
+        metrics, labelled = FamiliesByModel(families or {}, self._parts), None
         if families is not None:
             parts["series"] = duplicate_error(metrics)
             labelled = prometheus_metrics.metrics_model(families, self._model)

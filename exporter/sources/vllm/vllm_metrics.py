@@ -22,7 +22,7 @@ from exporter.samples import (
     ModelInfo,
     Value,
 )
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.measurements import of_models
 from exporter.sources.request_outcomes import FinishedCount, request_measurements
 from slos.signals import LORA_LABELS
@@ -89,7 +89,7 @@ FAMILIES = frozenset(
 )
 
 
-def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
+def finished(metrics: FamiliesByModel) -> dict[Model, FinishedCount]:
     """Return the number of finished requests by engine: each has a duration."""
     return {
         model: FinishedCount("vllm_finished", "finished", count)
@@ -97,7 +97,9 @@ def finished(metrics: ByModel) -> dict[Model, FinishedCount]:
     }
 
 
-def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measurement | Missing]:
+def interpret(
+    metrics: FamiliesByModel, models: Sequence[ModelInfo]
+) -> Iterator[Measurement | Missing]:
     """Yield the measurements of these models, and the reason for every refused value."""
     keys = [(info.model, info.version) for info in models]
     for signal, names in HISTOGRAMS:
@@ -117,7 +119,7 @@ def interpret(metrics: ByModel, models: Sequence[ModelInfo]) -> Iterator[Measure
     yield from _lora(metrics, keys)
 
 
-def _tpot(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
+def _tpot(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Yield TPOT without requests of one output token: vLLM observes 0 s for each.
 
     vLLM observes both histograms once per finished request (vllm/v1/metrics/loggers.py), so the
@@ -144,7 +146,7 @@ def _at_most_one(lengths: Distribution | None) -> float | None:
 
 
 def _cache(
-    metrics: ByModel, keys: Sequence[Model], utilizations: Mapping[Model, Sequence[float]]
+    metrics: FamiliesByModel, keys: Sequence[Model], utilizations: Mapping[Model, Sequence[float]]
 ) -> Iterator[Measurement | Missing]:
     """Yield the utilization of the KV cache, and its blocks where vLLM publishes their number.
 
@@ -172,7 +174,7 @@ def _cache(
                 yield from of_models(signal, "vllm_cache_blocks", keys, {key: float(blocks)})
 
 
-def _cache_sizes(metrics: ByModel) -> tuple[float, float] | None:
+def _cache_sizes(metrics: FamiliesByModel) -> tuple[float, float] | None:
     """Return the blocks of all engines and the tokens per block, 0 if engines differ in it."""
     blocks, tokens = 0.0, set()
     for labels in metrics.labels(CACHE_CONFIG):
@@ -187,7 +189,7 @@ def _cache_sizes(metrics: ByModel) -> tuple[float, float] | None:
     return blocks, tokens.pop() if len(tokens) == 1 else 0.0
 
 
-def _lora(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement | Missing]:
+def _lora(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measurement | Missing]:
     """Yield the LoRA adapters of the latest series.
 
     vLLM adds a series for every combination of adapters and never removes one; the value is the
@@ -230,7 +232,7 @@ def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
     return {model: value for table in reversed(tables) for model, value in table.items()}
 
 
-def _requests(metrics: ByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
+def _requests(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
     """Yield finished requests and, if vLLM limits its queue, rejected ones."""
     finished = metrics.totals(FINISH_REASONS, "finished_reason")
     rejected = metrics.totals(REJECTIONS, "reason")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.samples import Measurement, Missing, ModelInfo
-from exporter.sources.exposition.by_model import ByModel
+from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.exposition_source import ExpositionSource
 from exporter.sources.http_source import Parts, attempt
 from exporter.sources.unavailable import NEEDS_TAP, OBSERVE, TAP_SIGNALS, Unavailable
@@ -79,7 +79,7 @@ class VllmSource(ExpositionSource):
         return ready
 
     def interpret(
-        self, metrics: ByModel, infos: Sequence[ModelInfo]
+        self, metrics: FamiliesByModel, infos: Sequence[ModelInfo]
     ) -> Iterable[Measurement | Missing]:
         """Yield the measurements of these models."""
         return vllm_metrics.interpret(metrics, infos)

@@ -26,7 +26,7 @@ LOAD_LENGTH, LOAD_SAVED = 0x80, 0x60
 X_IS, X_IS_HEADER_LENGTH, X_IS_SAVED, X_IS_A = 0x01, 0xB1, 0x61, 0x07
 SAVE = 0x02
 ADD, ADD_X, SUBTRACT_X, AND, SHIFT_LEFT, SHIFT_RIGHT = 0x04, 0x0C, 0x1C, 0x54, 0x64, 0x74
-GO, IF_EQUAL, IF_ANY_BIT = 0x05, 0x15, 0x45
+JUMP, IF_EQUAL, IF_ANY_BIT = 0x05, 0x15, 0x45
 RETURN = 0x06
 
 # Metadata of a packet, from linux/filter.h.
@@ -85,7 +85,7 @@ def _ipv4() -> Iterator[Step]:
     yield "ipv4 total"
     yield (SAVE, _TOTAL)
     yield (X_IS_HEADER_LENGTH, 0)
-    yield (GO, "tcp")
+    yield (JUMP, "tcp")
 
 
 def _ipv6() -> Iterator[Step]:
@@ -94,7 +94,7 @@ def _ipv6() -> Iterator[Step]:
     yield (LOAD_HALF, 4)
     yield (IF_EQUAL, 0, "ipv6 jumbo", "")
     yield (ADD, 40)
-    yield (GO, "ipv6 total")
+    yield (JUMP, "ipv6 total")
     yield "ipv6 jumbo"
     yield (LOAD_LENGTH, 0)
     yield "ipv6 total"
@@ -126,7 +126,7 @@ def _tcp(ports: Iterable[int]) -> Iterator[Step]:
     yield from ((IF_EQUAL, port, "from client", "") for port in ports)
     yield (LOAD_HALF_AT_X, 0)
     yield from ((IF_EQUAL, port, "from server", "") for port in ports)
-    yield (GO, "drop")
+    yield (JUMP, "drop")
     yield "from client"
     yield (LOAD_HALF_AT_X, 14)
     yield (IF_EQUAL, 0, "keep", "")
@@ -155,11 +155,11 @@ def _assemble(steps: Iterable[Step]) -> bytes:
             case (code, operand):
                 program.append((code, 0, 0, operand))
             case (code, value, then, ""):
-                program += [(code, 0, 1, value), (GO, 0, 0, then)]
+                program += [(code, 0, 1, value), (JUMP, 0, 0, then)]
             case (code, value, "", otherwise):
-                program += [(code, 1, 0, value), (GO, 0, 0, otherwise)]
+                program += [(code, 1, 0, value), (JUMP, 0, 0, otherwise)]
             case (code, value, then, otherwise):
-                program += [(code, 0, 1, value), (GO, 0, 0, then), (GO, 0, 0, otherwise)]
+                program += [(code, 0, 1, value), (JUMP, 0, 0, then), (JUMP, 0, 0, otherwise)]
     return b"".join(
         struct.pack(
             "=HBBI",

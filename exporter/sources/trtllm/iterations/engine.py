@@ -84,7 +84,7 @@ class EngineState:
     ``thresholds`` are the SLO thresholds by signal in seconds.  ``repeated`` counts
     duplicate rows, ``refused`` rows beyond the limits of ranks and micro-batches, and ``restarts``
     the number of restarts.  ``untimed``: the records of a PyTorch engine have no timestamps.
-    ``burst`` is the number of tokens per decoding sequence in the last iteration.
+    ``tokens_per_sequence`` is the number of tokens per decoding sequence in the last iteration.
     """
 
     def __init__(self, thresholds: Mapping[str, Iterable[float]] | None = None) -> None:
@@ -95,7 +95,7 @@ class EngineState:
         self.host_pool = HostPool()
         self.records = self.repeated = self.refused = self.restarts = 0
         self.untimed = False
-        self.burst = 1.0
+        self.tokens_per_sequence = 1.0
         self._lost = 0
 
     @property
@@ -202,7 +202,7 @@ class EngineState:
         elif record.decoded_per_iteration:
             extra = (record.decoded_per_iteration - 1) * record.generating
         if record.generating:
-            self.burst = 1 + max(0.0, extra) / record.generating
+            self.tokens_per_sequence = 1 + max(0.0, extra) / record.generating
         return record.generating + max(0.0, extra) + (record.contexts or 0.0)
 
     def _observe_queue(self, record: Record, *, complete: bool) -> None:

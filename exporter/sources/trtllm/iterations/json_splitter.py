@@ -16,13 +16,13 @@ MAX_OBJECT = 1024 * 1024
 
 _START = re.compile(r"[{]")
 _NEXT = re.compile(r"\}\s*,?\s*(?=\{)|\n(?=\{)")
-_NOISE = frozenset("[],\ufeff \t\r\n")
+_SEPARATORS = frozenset("[],\ufeff \t\r\n")
 # A number or a literal may continue in the next chunk.
 _UNDECIDED = 16
 
 
 class JsonSplitter:
-    """Splits bytes into objects; ``malformed`` counts skipped stretches."""
+    """Splits bytes into objects; ``malformed`` counts skipped parts."""
 
     def __init__(self) -> None:
         self.malformed = 0
@@ -72,7 +72,7 @@ class JsonSplitter:
         )
 
     def _skip(self, text: str) -> None:
-        if not _NOISE.issuperset(text):
+        if not _SEPARATORS.issuperset(text):
             self.malformed += not self._skipping
             self._skipping = True
 

@@ -26,7 +26,7 @@ GAUGES = (*SEQUENCES, "sequences_max", *KV_GAUGES, *MEMORY)
 COUNTED = ("itl", "input_tokens", "output_tokens", "preemptions")
 DRAFTS = ("draft_tokens", "accepted_draft_tokens")
 
-# Less than this of the cache is a straggler's blocks, not a pool of the host.
+# A smaller share may be blocks that are freed late, so it is not taken for a host pool.
 HOST_POOL_SHARE = 0.05
 
 ENABLE = (
@@ -233,10 +233,10 @@ def _totals(engine: EngineState, rank: str) -> Iterator[Measurement | Missing]:
 
 
 def _host_pool(engine: EngineState, caches: list[KvCache], most: float) -> tuple[float, str]:
-    """Return the host's blocks to take off, and the method that this makes.
+    """Return the number of host blocks to subtract, and the resulting method.
 
-    Their number comes from the pools, or from the blocks that stay used while the engine is idle.
-    Before that it is unknown.
+    The number comes from the pools, or from the blocks that are used while the engine is idle; it
+    is unknown before the engine was idle.
     """
     pools = [
         pool for lane in _reporting_lanes(engine) if lane.pooled for pool in lane.pooled.kv_pools
@@ -354,8 +354,10 @@ def _no_gaps(engine: EngineState) -> Missing:
 
 
 def _gaps_note(engine: EngineState) -> str:
-    if engine.burst > 1:
-        return f"speculative decoding: a gap brings {engine.burst:.2f} tokens on average"
+    if engine.tokens_per_sequence > 1:
+        return (
+            f"speculative decoding: a gap brings {engine.tokens_per_sequence:.2f} tokens on average"
+        )
     return ""
 
 
