@@ -449,8 +449,8 @@ async def test_no_fix_names_a_tap_if_there_is_one() -> None:
             text = as_text(await diagnose(address))
             models = await baseline.measure_baseline([address], "1.2.3", {})
         joined = " ".join(text.split())
-        assert "--tap" not in joined
-        assert "--tap" not in initial_file.text(models, about="")
+        assert "--tap " not in joined
+        assert "--tap " not in initial_file.text(models, about="")
 
 
 async def test_unknown_models_are_not_in_an_initial_file() -> None:
