@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -119,6 +120,20 @@ def test_client_disconnects_are_recorded(
         tokens,
         "mid_stream" if tokens else "before_first_token",
     )
+
+
+@pytest.mark.parametrize("manner", ["close early", "reset early", "half-close early"])
+def test_client_too_late_to_disconnect_reports_a_complete_response(
+    manner: Manner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(HEAD + chat("a", finish="stop") + chunk(b"[DONE]") + END) as port:
+        client = HttpStreamClient(port, HttpClientRequest("chat", "m", 9, manner))
+        monkeypatch.setattr(
+            "tests.truth.over_http.time.sleep",
+            lambda _: select.select([client._socket], [], [], 5),
+        )
+        seen = client.run()
+    assert (seen.outcome, seen.reason, seen.tokens) == ("ok", "stop", 1)
 
 
 def test_server_may_respond_after_a_half_close() -> None:

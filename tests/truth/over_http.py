@@ -208,8 +208,9 @@ class HttpStreamClient:
         match self._planned.manner.split():
             case [how, "early"]:
                 time.sleep(SOON_SECONDS)
-                if waiting(self._socket):
-                    self._step()  # some servers send the head of an answer before there is any
+                # Some servers send the head of a response first; a busy machine may have the rest.
+                if waiting(self._socket) and not self._step():
+                    return self._over()
                 early = not self.seen.arrivals and not waiting(self._socket)
                 if early and time.monotonic() - self.seen.sent < FRESH_SECONDS:
                     return self._leave(how)
