@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dashboards import panels
 from dashboards.grafana import PanelRow
 from dashboards.panels import PanelQuery
-from promql.expr import aggregate, one_of
+from promql.expr import Matcher, aggregate, one_of
 from slos.queries import Scope
 from slos.signals import MAIN_SIGNALS, SIGNALS
 
@@ -22,7 +22,8 @@ def not_measured_row(rows: Iterable[PanelRow], scope: Scope) -> PanelRow:
     """
     signals = signals_of(rows)
     of = (one_of("signal", signals),) if signals else ()
-    series = scope.series("tokenslo_signal_unavailable_info", *of)
+    unavailable = Matcher("quality", "=", "unavailable")
+    series = scope.series("tokenslo_signal_info", unavailable, *of)
     return PanelRow(
         "Unavailable signals",
         [

@@ -15,8 +15,8 @@ For authors of queries and readers of a number: every metric that the sidecar se
 method that provides it. `tokenslo signals` prints this page.
 
 Every serving metric has the labels `model` and `version`. Units are seconds, bytes and ratios from
-0 to 1. An unavailable signal has no series: `tokenslo_signal_info` has `quality="unavailable"`,
-`tokenslo_signal_unavailable_info` the reason, and the status page reason and fix.
+0 to 1. An unavailable signal has no series: `tokenslo_signal_info` has `quality="unavailable"`
+and the `reason`, and the status page also the fix.
 
 Counters and histograms belong to the sidecar: they start at 0 with it and add only what it
 observes. A reload of a model or a change of method never counts anything twice.

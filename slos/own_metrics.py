@@ -10,13 +10,8 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
     "tokenslo_build_info": ("gauge", "Version of tokenslo; always 1.", ("version",)),
     "tokenslo_signal_info": (
         "gauge",
-        "How each signal is obtained; always 1.",
-        ("signal", *MODEL_LABELS, "method", "quality"),
-    ),
-    "tokenslo_signal_unavailable_info": (
-        "gauge",
-        "Why each unavailable signal is not measured; always 1.",
-        ("signal", *MODEL_LABELS, "reason"),
+        "How each signal is obtained, or the reason why it is unavailable; always 1.",
+        ("signal", *MODEL_LABELS, "method", "quality", "reason"),
     ),
     "tokenslo_model_info": (
         "gauge",

@@ -50,18 +50,15 @@ llm_kv_cache_utilization_ratio{model="llama",version="1"} 0.5
 # HELP tokenslo_build_info Version of tokenslo; always 1.
 # TYPE tokenslo_build_info gauge
 tokenslo_build_info{version="1.2.3"} 1.0
-# HELP tokenslo_signal_info How each signal is obtained; always 1.
+# HELP tokenslo_signal_info How each signal is obtained, or the reason why it is unavailable; always 1.
 # TYPE tokenslo_signal_info gauge
 tokenslo_signal_info{method="triton_first_response",model="llama",quality="estimate",signal="ttft",version="1"} 1.0
-tokenslo_signal_info{method="",model="llama",quality="unavailable",signal="itl",version="1"} 1.0
+tokenslo_signal_info{method="",model="llama",quality="unavailable",reason="Triton does not see token gaps",signal="itl",version="1"} 1.0
 tokenslo_signal_info{method="triton_queue",model="llama",quality="estimate",signal="queue",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_finished",model="llama",quality="estimate",signal="requests",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="sequences_active",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_waiting",model="llama",quality="estimate",signal="sequences_waiting",version="1"} 1.0
 tokenslo_signal_info{method="trtllm_iteration",model="llama",quality="exact",signal="kv_utilization",version="1"} 1.0
-# HELP tokenslo_signal_unavailable_info Why each unavailable signal is not measured; always 1.
-# TYPE tokenslo_signal_unavailable_info gauge
-tokenslo_signal_unavailable_info{model="llama",reason="Triton does not see token gaps",signal="itl",version="1"} 1.0
 # HELP tokenslo_model_info Models that the server reports, with their backend; always 1.
 # TYPE tokenslo_model_info gauge
 tokenslo_model_info{backend="tensorrtllm",decoupled="true",model="llama",version="1"} 1.0
@@ -134,7 +131,7 @@ def test_compression_changes_nothing_but_the_size() -> None:
 def test_an_unavailable_signal_has_no_series() -> None:
     shown = text(view(unavailable("itl", "why", "how")))
     assert "llm_" not in shown
-    assert 'quality="unavailable",signal="itl"' in shown
+    assert 'quality="unavailable",reason="why",signal="itl"' in shown
 
 
 def test_samples_are_sorted_by_label() -> None:
@@ -158,7 +155,9 @@ def test_every_sample_has_the_labels_of_the_catalogue() -> None:
         declared = OWN_METRICS.get(family.name)
         for sample in family.samples:
             if declared:
-                assert set(sample.labels) == set(declared[2])
+                measured = sample.labels.get("quality", "unavailable") != "unavailable"
+                without = {"reason"} if measured else set()
+                assert set(sample.labels) == set(declared[2]) - without
             else:
                 assert {"model", "version"} <= set(sample.labels)
 

@@ -150,7 +150,7 @@ async def test_sidecar_renders_new_models_before_a_scrape_shows_them(
     made: list[tuple[str, str]],
 ) -> None:
     text = await watched(
-        Scripted(survey_of("early-a", "early-b")), until=lambda text: "early-b" in text
+        Scripted(survey_of("early-a", "early-b")), wanted=lambda text: "early-b" in text
     )
     assert 'llm_kv_cache_utilization_ratio{model="early-a",version="1"} 1.0\n' in text
     signals = [thread for thread, text in made if "early-" in text and "signal" in text]

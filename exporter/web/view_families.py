@@ -51,7 +51,7 @@ def _measured_labels(signal: str, model: str, version: str, labels: Labels) -> L
 
 @lru_cache(maxsize=MAX_LABEL_SETS)
 def _info(
-    signal: str, model: str, version: str, method: str, quality: str
+    signal: str, model: str, version: str, method: str, quality: str, reason: str
 ) -> tuple[LabelSet, float]:
     labels = {
         "signal": signal,
@@ -60,12 +60,7 @@ def _info(
         "method": method,
         "quality": quality,
     }
-    return LabelSet(labels), 1
-
-
-@lru_cache(maxsize=MAX_LABEL_SETS)
-def _unavailable(signal: str, model: str, version: str, reason: str) -> tuple[LabelSet, float]:
-    return LabelSet({"signal": signal, "model": model, "version": version, "reason": reason}), 1
+    return LabelSet({**labels, "reason": reason} if reason else labels), 1
 
 
 def _by_labels(series: tuple[LabelSet, Value]) -> Labels:
@@ -87,13 +82,15 @@ def _own_series(
     return {
         "tokenslo_build_info": [({"version": version}, 1)],
         "tokenslo_signal_info": [
-            _info(state.signal, state.model, state.version, state.method, state.quality)
+            _info(
+                state.signal,
+                state.model,
+                state.version,
+                state.method,
+                state.quality,
+                state.reason if state.quality == "unavailable" else "",
+            )
             for state in (*view.signals, *view.unseen)
-        ],
-        "tokenslo_signal_unavailable_info": [
-            _unavailable(state.signal, state.model, state.version, state.reason)
-            for state in (*view.signals, *view.unseen)
-            if state.quality == "unavailable"
         ],
         "tokenslo_model_info": [
             (
