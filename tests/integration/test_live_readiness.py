@@ -193,13 +193,13 @@ def test_streams_at_a_tap_reveal_a_hang(
                     and "3 streams wait at the tap" in found[f"decode {model}"][1]
                 ),
             )
-            # Longer than readings hold: what the stopped process published is withdrawn by now.
+            # Long enough for the samples that the stopped process published to expire.
             time.sleep(6)
             status, known = layers(running)
             assert (status, known[f"decode {model}"][0]) == (503, False), known
             assert f"{is_ready} 0.0" in get(running.ports[0], "/metrics")[1]
             page = get(running.ports[0], "/")[1]
-            assert '<strong class="bad">not ready</strong>' in page
+            assert '<h1 class="bad">Not ready</h1>' in page
             assert "3 streams wait at the tap" in page
             log = (tmp_path / "log").read_text()
             assert f"readiness of decode {model}: {model}: decoding is stuck" in log
