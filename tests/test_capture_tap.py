@@ -71,6 +71,12 @@ class Captured:
         self.watchers.append(RecordingObserver())
         return self.watchers[-1]
 
+    @property
+    def last_event(self) -> str:
+        """Return the kind of the last event of the first connection; empty before it."""
+        events = self.watchers[0].events if self.watchers else []
+        return str(events[-1][0]) if events else ""
+
     async def answered(self, data: bytes, number: int = -1) -> RecordingObserver:
         """Wait for the last bytes of a response; return the observer of its connection."""
         await until(
@@ -211,11 +217,7 @@ async def test_a_reset_is_reported_by_its_sender(who: str) -> None:
                 closing_end = ends[who == "server"]
                 closing_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 closing_end.close()
-                await until(
-                    lambda: (
-                        bool(captured.watchers) and captured.watchers[0].events[-1][0] == expected
-                    )
-                )
+                await until(lambda: captured.last_event == expected)
 
 
 async def test_a_half_close_followed_by_a_reset_is_an_abort() -> None:
@@ -229,11 +231,7 @@ async def test_a_half_close_followed_by_a_reset_is_an_abort() -> None:
                 client.recv(100)
                 client.close()
                 answering.sendall(b"two")  # which the closed client answers by RST
-                await until(
-                    lambda: (
-                        bool(captured.watchers) and captured.watchers[0].events[-1][0] == "aborted"
-                    )
-                )
+                await until(lambda: captured.last_event == "aborted")
     kinds = [event[:2] for event in captured.watchers[0].events[:-1]]
     assert kinds == [("data", CLIENT), ("closed", CLIENT), ("data", SERVER), ("data", SERVER)]
 
@@ -285,7 +283,7 @@ async def test_large_bodies_in_large_packets() -> None:
                     await asyncio.sleep(0.01)  # so that the ring does not overflow
                 client.shutdown(socket.SHUT_WR)
                 await taking
-                await until(lambda: captured.watchers[0].events[-1][0] == "closed")
+                await until(lambda: captured.last_event == "closed")
     assert captured.watchers[0].sent == body
 
 
