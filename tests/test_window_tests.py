@@ -1,4 +1,4 @@
-"""Generated tests of windows: promtool's notation for long series, and some of many objectives."""
+"""Generated window tests: promtool's series notation, and the choice among many objectives."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from service_example import example, objective
 
 import alerts
-from alerts.window_tests import _values
+from alerts.window_test_series import promtool_values
 
-SPELLS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2).map(Decimal)), max_size=6)
+RUNS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2).map(Decimal)), max_size=6)
 
 
 def expanded(text):
@@ -24,11 +24,11 @@ def expanded(text):
         yield from [None] * count if value == "_" else [int(value.split("+")[0])] * (count + 1)
 
 
-@given(SPELLS, st.integers(0, 20))
+@given(RUNS, st.integers(0, 20))
 def test_the_last_value_is_at_the_end(spells, end):
     values = [int(value) for samples, value in spells for _ in range(samples)][-end - 1 :]
     missing = [None] * (end + 1 - len(values))
-    assert list(expanded(_values(spells, end))) == missing + values
+    assert list(expanded(promtool_values(spells, end))) == missing + values
 
 
 def windows_tested(count):
